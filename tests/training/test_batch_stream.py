@@ -83,10 +83,3 @@ def test_tasks_that_do_not_allow_it_use_no_thread(tmp_path: Path, ahead: None):
     task.on_loss = lambda count: found.append(threads())
     trainer(tmp_path, task, steps=3).run()
     assert found and not any(found)
-
-
-def test_captured_steps_use_no_thread(ahead: None):
-    stream = BatchStream(Ahead(), Position(0, 0))
-    stream.start(torch.device("cpu"), captured=True)
-    next(stream)
-    assert not threads() and stream.position == Position(0, 1)

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from regard.errors import RegardError
 from regard.tasks.translation import Machine, train_translation
+from tests.training.fake_graphs import install
 from tests.training.toys import Toy, last, records, trainer
 
 TINY: dict[str, Any] = {
@@ -69,6 +70,17 @@ def test_recompile_limit_of_torch_is_raised_to_the_shapes_of_the_task(tmp_path: 
 def test_more_shapes_than_the_task_announced_raise(tmp_path: Path, quick: None):
     with pytest.raises(RegardError, match=r" 8 .*\n.*training.compile = false"):
         trainer(tmp_path, Uneven(12, shapes=8), steps=24, compile=True).run()
+
+
+def test_compiled_steps_are_captured(tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch):
+    """With graphs, the model is compiled for batches of any size; more shapes than the limit are no error."""
+    graphs = install(monkeypatch)
+    for name, compiled in (("compiled", True), ("plain", False)):
+        trainer(tmp_path / name, Uneven(12, shapes=3), steps=12, compile=compiled).run()
+    assert graphs.captured == 24 and graphs.replayed == 24
+    weights = [last(tmp_path / name).tensors("weights") for name in ("compiled", "plain")]
+    for name, plain in weights[1].items():
+        torch.testing.assert_close(weights[0][name], plain)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.training.distributed import Processes
+from regard.training.distributed import Processes, joined
 from tests.reading import ROOT, import_path
 from tests.training.two_processes import losses, main
 
@@ -50,3 +50,10 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path, monkeypatch: pytes
 def test_share_returns_its_argument_for_a_single_process():
     alone = Processes()
     assert alone.share(None) is None and alone.share({"a": [1, "b"]}) == {"a": [1, "b"]}
+
+
+def test_torchrun_with_one_process_is_a_run_without_torchrun(monkeypatch: pytest.MonkeyPatch):
+    for name, value in {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    with joined("cpu") as processes:
+        assert processes == Processes() and not torch.distributed.is_initialized()

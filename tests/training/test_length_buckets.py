@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -26,6 +28,14 @@ def test_lengths_are_multiples_of_8_up_to_the_longest(longest: int):
     assert list(lengths) == sorted(set(lengths))
     assert lengths[-1] >= longest and (len(lengths) == 1 or lengths[-2] < longest)
     assert all(length % 8 == 0 for length in lengths)
+
+
+@pytest.mark.parametrize("longest", [1, 7, 8, 9, 33, 100, 257, 1000])
+def test_fine_lengths_grow_by_a_quarter_at_most_and_end_at_the_longest(longest: int):
+    lengths = Shapes(1024, longest, fine=True).lengths
+    assert list(lengths) == sorted(set(lengths)) and lengths[0] == min(8, longest)
+    assert lengths[-1] == max(longest, lengths[0])  # a Transformer may have no more positions
+    assert all(after <= 1.25 * before for before, after in itertools.pairwise(lengths))
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -60,11 +70,12 @@ def test_token_budget_counts_padded_lengths():
     assert max(len(batch) for batch in Batches(data, 160, rounded=(8, 16)).epoch(0)) == 10
 
 
-def test_padding_changes_neither_loss_nor_gradients():
+@pytest.mark.parametrize("fine", [False, True])
+def test_padding_changes_neither_loss_nor_gradients(fine: bool):
     torch.manual_seed(0)
     model = build_model("transformer", 9, 9, size="tiny", dropout=0.0)
     batch = Batch.collate([[4, 5, 6], [7]], [[8, 4], [5, 6, 7, 8]])
-    filled = Shapes(tokens=64, longest=20).filled(batch)
+    filled = Shapes(tokens=64, longest=20, fine=fine).filled(batch)
     assert filled.source.shape == (8, 8) and filled.target.shape == (8, 9)
     assert int(filled.target_lengths.sum()) == int(batch.target_lengths.sum())
     losses = [cross_entropy(model(each), each.labels, 0.1) for each in (batch, filled)]

@@ -112,7 +112,8 @@ class SampledEpochs:
     sampler: samples the subwords.
     texts: the source and target sentence of each pair.
     numbers: (N,), the pairs to encode, as indices of `texts`.
-    workers: number of processes. They are started by the first request, and end with this object.
+    workers: number of processes. They are started by the first request, and end with this object. 0: the
+        pairs are sampled in this process.
 
     encoded() can be called by several threads.
     """
@@ -125,7 +126,7 @@ class SampledEpochs:
         workers: int = 1,
     ):
         self.sampler, self.numbers = sampler, numbers
-        self._texts, self._count = texts, min(max(workers, 1), max(len(numbers), 1))
+        self._texts, self._count = texts, min(workers, len(numbers))
         self._workers: list[subprocess.Popen[bytes]] = []
         self._requested: int | None = None
         self._epochs: dict[int, EncodedPairs] = {}
@@ -134,6 +135,10 @@ class SampledEpochs:
     def encoded(self, epoch: int) -> EncodedPairs:
         """Return the pairs of an epoch as token ids, and let the processes begin with the next epoch."""
         with self._lock:
+            if not self._count:
+                if epoch not in self._epochs:
+                    self._keep(epoch, self._sampled_here(epoch))
+                return self._epochs[epoch]
             if epoch not in self._epochs:
                 if self._requested not in (None, epoch):
                     self._receive()
@@ -180,7 +185,16 @@ class SampledEpochs:
                 own, values = numpy.split(values, [int(lengths[side][-1].sum())])
                 tokens[side].append(own)
         source, target = map(_side, tokens, lengths)
-        self._epochs[epoch] = EncodedPairs(source, target, self.numbers)
+        self._keep(epoch, EncodedPairs(source, target, self.numbers))
+
+    def _sampled_here(self, epoch: int) -> EncodedPairs:
+        numbers = self.numbers.tolist()
+        pairs = [self.sampler.pair(epoch, number, self._texts[number]) for number in numbers]
+        source, target = (Side.of([pair[side] for pair in pairs]) for side in range(2))
+        return EncodedPairs(source, target, self.numbers)
+
+    def _keep(self, epoch: int, pairs: EncodedPairs) -> None:
+        self._epochs[epoch] = pairs
         while len(self._epochs) > KEPT:
             del self._epochs[next(iter(self._epochs))]
 

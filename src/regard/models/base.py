@@ -99,8 +99,8 @@ class Model(nn.Module):
     source, target: the tables of the token embeddings. A language model has the attribute `embedding`
         instead.
     longest_source, longest_target: maximum number of tokens including EOS. None: no limit.
-    small_steps: whether the model launches small kernels for each token, as recurrent models do. On CUDA,
-        training then uses CUDA graphs by default.
+    small_steps: whether the model launches small kernels for each token, as recurrent models do. In training
+        on CUDA, batches are then padded to fewer lengths, because a CUDA graph is captured for each.
     steps_use_position: whether the result of step() depends on State.position, or the state has `past`. If
         False, the search runs on preallocated tensors (see regard.decoding.slots).
     int8_steps: whether beam search and greedy search on a CPU compute the matrix products of the decoder with

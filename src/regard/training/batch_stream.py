@@ -53,17 +53,14 @@ class BatchStream:
         self._pinning = threading.Lock()
         self._ahead, self._device = 0, torch.device("cpu")
 
-    def start(self, device: torch.device, captured: bool = False) -> None:
+    def start(self, device: torch.device) -> None:
         """Prepare batches in a thread from now on, if Task.ahead is True and the device is in AHEAD.
 
         device: the device that batches are used on. For a GPU, the tensors are copied to pinned memory, so
             that the host does not wait when it copies them to the GPU.
-        captured: whether training steps are captured in CUDA graphs. Then there is no thread, because an
-            allocation of pinned memory in another thread makes a capture fail.
         """
         self.close()
-        self._ahead = AHEAD.get(device.type, 0) if self.task.ahead and not captured else 0
-        self._device = device
+        self._ahead, self._device = AHEAD.get(device.type, 0) if self.task.ahead else 0, device
 
     def __iter__(self) -> BatchStream:
         return self

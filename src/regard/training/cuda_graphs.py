@@ -60,13 +60,10 @@ def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) 
     >>> capture_chosen(Training(capture=False), Task, "cuda")
     Capture(chosen=False, problem='')
     """
-    if settings.capture is False or (
-        settings.capture == "auto" and not (device == "cuda" and task.small_steps)
-    ):
+    if settings.capture is False or (settings.capture == "auto" and device != "cuda"):
         return Capture(False)
     reasons = {
         f"CUDA graphs need the device cuda, not {device}": device != "cuda",
-        "with training.compile, a step already launches few kernels": settings.compile,
         "several processes exchange gradients within a step": world > 1,
         task.uncapturable: bool(task.uncapturable),
     }
@@ -218,8 +215,10 @@ def recorded(
             step()
     main.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    # Without stream(main), the stream of a failed capture would stay the current stream.
-    with uncollected(), torch.cuda.stream(main), torch.cuda.graph(graph, pool=pool):
+    # Without stream(main), the stream of a failed capture would stay the current stream. "thread_local": the
+    # thread that prepares batches may allocate pinned memory during the capture.
+    capture = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
+    with uncollected(), torch.cuda.stream(main), capture:
         results = step()
     return graph.replay, results
 

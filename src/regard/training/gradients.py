@@ -40,7 +40,8 @@ class Gradients:
     half: whether to use autocast with bfloat16.
     coarse: whether to compute float32 matrix products in TF32, on GPUs that support it.
     compiled: whether to use torch.compile. The model is compiled once for each batch shape. More than
-        task.shapes shapes are an error.
+        task.shapes shapes are an error. With `captured`, it is compiled once for all shapes, because the
+        graphs already have one shape each.
     captured: whether to capture one CUDA graph per batch shape. The graph is replayed for later batches of
         this shape.
     say: a function that is called once with a message if a CUDA graph cannot be captured. From then on, no
@@ -71,12 +72,12 @@ class Gradients:
             # not compile the other shapes, and their batches would be slow.
             torch._dynamo.config.fail_on_recompile_limit_hit = True
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, task.shapes)
-            objective = torch.compile(objective, dynamic=False)
+            objective = torch.compile(objective, dynamic=captured)
         self._objective = objective
         self._say = say
         self.captures = captured
         """Whether steps are captured in CUDA graphs."""
-        self._captured = Captured(self._precise, task.model, device, task.shapes) if captured else None
+        self._captured = Captured(self.loss, task.model, device, task.shapes) if captured else None
 
     def add(self, step: int, batches: Sequence[Any], tokens: int) -> dict[str, Tensor]:
         """Compute the gradients of one training step, and add them to `.grad` of the parameters.
@@ -133,7 +134,7 @@ class Gradients:
         if replayed is not None:
             return replayed
         with self._together(last=last), coarse_products(self.coarse):
-            loss = self._precise(ready)
+            loss = self.loss(ready)
             # DistributedDataParallel averages over processes; multiply by `world` to get the sum.
             (loss.total * (self.processes.world / tokens)).backward()
         return Loss(loss.total.detach(), loss.shown, loss.state)
@@ -149,12 +150,17 @@ class Gradients:
             with coarse_products(self.coarse):
                 return self._captured.run(ready, seed, 1 / tokens)
         except Uncaptured as error:
-            self._captured, self.captures = None, False
-            self._say(f"CUDA graphs could not be captured, so steps run without them and are slower: {error}")
+            self.stop_capturing(error)
             seed_generators(seed, self.device)
             return None
 
-    def _precise(self, ready: Any) -> Loss:
+    def stop_capturing(self, error: Uncaptured) -> None:
+        """Use no CUDA graphs from now on, and log the error as the reason."""
+        self._captured, self.captures = None, False
+        self._say(f"CUDA graphs could not be captured, so steps run without them and are slower: {error}")
+
+    def loss(self, ready: Any) -> Loss:
+        """Compute the loss of a batch from prepared(), in the precision of the run."""
         with self.precision():
             return self._loss(ready)
 

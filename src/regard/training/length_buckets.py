@@ -23,21 +23,34 @@ class Shapes:
     tokens: batch size in tokens, including padding. None if the batch size is set in sentences.
     longest: maximum length of a sentence in tokens, including EOS.
     sentences: number of sentence pairs (rows) of each batch, if tokens is None.
+    fine: whether to use more lengths, so that batches have less padding. This suits CUDA graphs of
+        Transformers, which are captured quickly. A graph of a recurrent model has thousands of kernels.
 
     Batches(..., rounded=shapes.lengths) yields batches with these shapes, one shape for each length.
 
     >>> Shapes(tokens=1024, longest=100).lengths
     (8, 16, 24, 32, 48, 64, 96, 128)
+    >>> Shapes(tokens=1024, longest=50, fine=True).lengths
+    (8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 32, 36, 40, 44, 48, 50)
     """
 
     tokens: int | None
     longest: int
     sentences: int = 1
+    fine: bool = False
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths that batches are padded to: 8, 16, 24, 32, 48, 64, 96, ... up to `longest` or more."""
-        lengths = [8]
+        """The lengths that batches are padded to: 8, 16, 24, 32, 48, 64, 96, ... up to `longest` or more.
+
+        With `fine`, each length is at most a quarter larger than the one before, and the last is `longest`,
+        because a Transformer may have no more positions.
+        """
+        lengths = [min(8, self.longest) if self.fine else 8]
+        if self.fine:
+            while lengths[-1] < self.longest:
+                lengths.append(min(lengths[-1] + max(2, 2 ** (lengths[-1] // 12).bit_length()), self.longest))
+            return tuple(lengths)
         while lengths[-1] < self.longest:
             last = lengths[-1]
             step = last * 3 // 2 if last.bit_count() == 1 else last * 4 // 3

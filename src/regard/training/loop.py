@@ -14,12 +14,13 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from regard.errors import UnknownName
-from regard.files.folder_lock import FolderLock, FolderMoved
+from regard.files.folder_lock import FolderLock
 from regard.training.batch_stream import BatchStream, Position
 from regard.training.budget import WallClock, budget_warning, count, end_reason, evaluation_due, total_steps
+from regard.training.captured_steps import captured_steps
 from regard.training.checkpoints.checkpoint_saver import CheckpointSaver
 from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
-from regard.training.cuda_graphs import capture_chosen
+from regard.training.cuda_graphs import Uncaptured, capture_chosen
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients, in_half
 from regard.training.interrupts import Interruption, unsaved_steps
@@ -30,8 +31,9 @@ from regard.training.progress import Progress, changes, surroundings
 from regard.training.schedule import scheduled_rate
 from regard.training.settings import Training
 from regard.training.slowdown import Slowdown, slowdown_warning
-from regard.training.step_results import Sent, StepDone, StepRequest
+from regard.training.step_results import Sent, StepDone, StepLate, StepRequest
 from regard.training.task import Stopped, Task
+from regard.training.unread_steps import LATE, UnreadStep, UnreadSteps
 
 __all__ = ["Trainer"]
 
@@ -74,7 +76,7 @@ class Trainer:
         clock: Callable[[], float] = time.monotonic,
         lock: FolderLock | None = None,
     ):
-        self.task, self.settings, self.folder, self.seed, self.clock = task, settings, folder, seed, clock
+        self.task, self.settings, self.seed, self.clock = task, settings, seed, clock
         self.best = settings.best or task.best
         if self.best not in task.metrics:
             raise UnknownName("metric in training.best:", self.best, task.metrics)
@@ -114,7 +116,8 @@ class Trainer:
         self._stream = BatchStream(task, Position(0, 0))
         self._began = self._last_save = clock()
         self._stop, self._out_of_time, self._save_wanted, self._replan_wanted = False, 0, 0, 0
-        self._budget, self._slowdown = WallClock(settings), Slowdown()
+        self._budget, self._slowdown, self._unread = WallClock(settings), Slowdown(), UnreadSteps(clock)
+        self._captured = captured_steps(self.gradients, self.optimizer, self.average, settings.max_grad_norm)
 
     def resume(self, checkpoint: Checkpoint | None = None) -> Checkpoint | None:
         """Load the newest undamaged checkpoint and return it. Return None if the run has no checkpoint.
@@ -150,11 +153,11 @@ class Trainer:
         # Do not write "interruption or Interruption()": an interruption is false until a stop is requested.
         requested = Interruption() if interruption is None else interruption
         steps = self.steps(requested)
-        self._stream.start(self.device, self.gradients.captures)
+        self._stream.start(self.device)
         try:
             request = next(steps)
             while True:
-                request = steps.send(self.add_gradients(request))
+                request = steps.send(self._taken(request))
         except StopIteration as end:
             return end.value
         except (KeyboardInterrupt, SystemExit):
@@ -174,7 +177,18 @@ class Trainer:
         """Train for one step, without an evaluation or a checkpoint, for StepTimer."""
         step = self._step(Interruption())
         with suppress(StopIteration):
-            step.send(self.add_gradients(next(step)))
+            step.send(self._taken(next(step)))
+        self._read_steps()
+
+    def _taken(self, request: StepRequest) -> Sent:
+        """Take a training step with a CUDA graph. Without CUDA graphs, only compute its gradients."""
+        try:
+            return self.add_gradients(request) if self._captured is None else self._captured.take(request)
+        except Uncaptured as error:
+            self._captured = None
+            self.gradients.stop_capturing(error)
+            self._read_steps()
+            return self.add_gradients(request)
 
     def steps(self, requested: Interruption) -> Generator[StepRequest, Sent, Progress]:
         """Train as run() does, but let the caller compute the gradients of each training step.
@@ -212,6 +226,7 @@ class Trainer:
                 self._evaluate(requested)
             if self._stop or self._save_due():
                 self._save_if_changed()
+        self._read_steps()
         self.log.flush()
         if not self._stop and at.evaluated != at.step:
             self._evaluate(requested)
@@ -235,10 +250,12 @@ class Trainer:
     def _settle_minutes(self) -> None:
         """Convert the length of the run in minutes to a number of steps, when enough steps were timed."""
         if self.progress.total is None and self.settings.minutes is not None and not self._stop:
+            self._read_steps()
             self._announce(self._budget.settle(self.progress, self._seconds(), self.processes))
 
     def _replan(self) -> None:
         """Correct the number of steps if the duration of a step has changed, so that the run ends in time."""
+        self._read_steps()
         self._announce(self._budget.correct(self.progress, self._seconds(), self.processes))
 
     def _announce(self, text: str) -> None:
@@ -285,26 +302,48 @@ class Trainer:
         if sent is None:
             (at.step, at.epoch, at.batch), self._stop = before, True
             return
-        done = sent if isinstance(sent, StepDone) else self._update(sent, batches, tokens, rate)
-        if self.average is not None:
-            self.average.update(at.step)
+        taken = UnreadStep(at.step, batches, tokens, rate)
+        if isinstance(sent, StepLate):
+            self._unread.add(taken, sent, began)
+        else:
+            done = sent if isinstance(sent, StepDone) else self._update(sent, batches, tokens, rate)
+            if self.average is not None:
+                self.average.update(at.step)
         at.tokens += tokens
         # A single process can stop at once. Several processes stop together, after the next all-reduce.
         self._stop = bool(stopping) or (self.processes.world == 1 and bool(requested))
-        means = {name: value / tokens for name, value in done.losses.items()}
-        loss = means.pop("loss")
-        self._budget.add_step(self.clock() - began)
-        slower = self._slowdown.add_step(tokens, self.clock() - began)
+        moved = self._saver.follow_folder(self.lock) if self.processes.first else None
+        if not isinstance(sent, StepLate):
+            self._log_step(taken, done, self.clock() - began)
+        self._read_steps(LATE if moved is None else 0)
+        if moved is not None:
+            if not self._saver.nonfinite():
+                self._saver.write(at, self._surroundings())
+            raise moved
+
+    def _read_steps(self, left: int = 0) -> None:
+        """Wait for the results of steps on the device, and log them. Raise NonFinite at the first bad step.
+
+        left: the number of the latest steps whose results are not read yet.
+        """
+        for taken, done, bad, seconds in self._unread.read(left):
+            if bad is not None:  # the device has skipped the update of this step and of all later steps
+                self.progress.step = taken.step
+                self._refuse(taken.batches, taken.tokens, bad)
+            self._log_step(taken, done, seconds)
+
+    def _log_step(self, taken: UnreadStep, done: StepDone, seconds: float) -> None:
+        """Log a step and its duration in seconds."""
+        means = {name: value / taken.tokens for name, value in done.losses.items()}
+        self._budget.add_step(seconds)
+        slower = self._slowdown.add_step(taken.tokens, seconds)
+        step, _, tokens, rate = taken
         if self.processes.first:
-            moved = self._follow_folder()
-            self.log.step(at.step, loss=loss, tokens=tokens, rate=rate, norm=done.norm, parts=means)
-            if slower is not None:
-                threads = torch.get_num_threads() if self.device.type == "cpu" else 1
-                self._event("slowdown", slowdown_warning(*slower, threads, self.task.counted))
-            if moved is not None:
-                if not self._saver.nonfinite():
-                    self._saver.write(at, self._surroundings())
-                raise moved
+            loss = means.pop("loss")
+            self.log.step(step, loss=loss, tokens=tokens, rate=rate, norm=done.norm, parts=means)
+        if slower is not None:
+            threads = torch.get_num_threads() if self.device.type == "cpu" else 1
+            self._event("slowdown", slowdown_warning(*slower, threads, self.task.counted))
 
     def _update(self, parts: Mapping[str, Tensor], batches: list[Any], tokens: int, rate: float) -> StepDone:
         """Clip the gradients and update the weights. Raise NonFinite if the loss or a gradient is not finite.
@@ -330,7 +369,7 @@ class Trainer:
         coarse = self.settings.precision == "tf32"
         state = {"step": self.progress.step, "seed": self.seed, "tokens": tokens}
         state |= {"half": self._half, "coarse": coarse}
-        kept = self.folder, self.processes.rank, tensors, self.model.state_dict(), state
+        kept = self.checkpoints.folder, self.processes.rank, tensors, self.model.state_dict(), state
         self._raise(step_error(*kept, value=value, last=self._saver.last()))
 
     def _raise(self, error: NonFinite) -> NoReturn:
@@ -378,12 +417,13 @@ class Trainer:
 
         If a weight is NaN or infinite in any process, every process raises NonFinite, and nothing is written.
         """
+        self._read_steps()
         at = self.progress
         at.seconds = self._seconds()
         if not self._saver.has_tensors(at.step):
             self._check_weights()
         if self.processes.first:
-            moved = self._follow_folder()
+            moved = self._saver.follow_folder(self.lock)
             self._saver.write(at, self._surroundings())
             if moved is not None:
                 raise moved
@@ -396,24 +436,6 @@ class Trainer:
         name = self._saver.nonfinite()
         if int(self.processes.sum(torch.tensor([int(bool(name))]))):
             self._raise(weight_error(self.progress.step, name, self.settings, self._saver.last()))
-
-    def _follow_folder(self) -> FolderMoved | None:
-        """Check whether the run folder was deleted or moved since training started.
-
-        If the folder was deleted, raise FolderMoved. If it was moved, use the new path from now on, and
-        return the error. The caller first saves a checkpoint in the new path, so that no step is lost, and
-        then raises the error. Return None if the folder was not moved.
-        """
-        try:
-            if self.lock is not None:
-                self.lock.check()
-            return None
-        except FolderMoved as moved:
-            if moved.place is None:
-                raise
-            self.folder = self.checkpoints.folder = moved.place
-            self.log.move(moved.place)
-            return moved
 
     def _save_if_changed(self) -> None:
         if not self._saver.is_saved(self.progress):

@@ -132,7 +132,21 @@ class Average:
     def update(self, step: int) -> None:
         """Update the averages with the current weights, after training step number `step`."""
         now = [parameter.detach() for parameter in self._named.values()]
-        torch._foreach_lerp_(self._averages, now, 1 - min(self.decay, (1 + step) / (10 + step)))
+        torch._foreach_lerp_(self._averages, now, self.rate(step))
+
+    def rate(self, step: int) -> float:
+        """Return 1 - decay for training step number `step`: the part of the new weights in the averages."""
+        return 1 - min(self.decay, (1 + step) / (10 + step))
+
+    @torch.no_grad()
+    def update_by(self, rate: Tensor) -> None:
+        """Update the averages as update() does, with a rate() that is a tensor on the device.
+
+        With a rate of 0, the averages stay exactly the same.
+        """
+        changes = torch._foreach_sub([each.detach() for each in self._named.values()], self._averages)
+        torch._foreach_mul_(changes, rate)
+        torch._foreach_add_(self._averages, changes)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -147,7 +147,10 @@ class Training(Section):
     ema: decay of the moving average of the weights (0 disables it).
     estimator: for models with hard attention: "reinforce", or its options (see EstimatorSettings).
     precision: "tf32" is float32 with TF32 matrix products. "auto" is bfloat16 on GPUs that support it.
-    capture: whether to use one CUDA graph per batch length. "auto": only for recurrent models on GPUs.
+    compile: whether to use torch.compile. Without CUDA graphs (`capture`), the model is compiled again for
+        each batch shape, which takes minutes.
+    capture: whether to take training steps as CUDA graphs, one for each batch shape. "auto": on GPUs, if the
+        loss can be captured.
     keep: number of checkpoints to keep.
     best: the metric that selects the best checkpoint. None: the default of the task.
     patience: number of evaluations without a better score after which training stops.

@@ -74,10 +74,7 @@ class Task(ABC):
     shapes: more shapes are an error.
     """
     small_steps: bool = False
-    """Whether kernel launches limit the speed of a step on a GPU.
-
-    If True, steps are captured in CUDA graphs by default.
-    """
+    """Whether the model launches small kernels for each token, as recurrent models do."""
     metrics: Mapping[str, Direction] = MappingProxyType({"loss": "lower"})
     """The scores that evaluate() returns, and whether higher or lower is better."""
     counted: str = "examples"

@@ -117,8 +117,10 @@ class ClassificationTask(RunTask):
         self.uncapturable = "" if self._estimator is None else SAMPLED
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
+        fine = self.capture.chosen and not model.small_steps
         rows, tokens, longest = training.batch_size, training.batch_tokens, settings.data.max_length + 1
-        self._shapes = Shapes(tokens, longest, rows or 1) if few_shapes else None
+        shapes = Shapes(tokens, longest, rows or 1, fine=fine)
+        self._shapes = shapes if few_shapes else None
         self.shapes = Task.shapes if self._shapes is None else self._shapes.most
         options: dict[str, Any] = {} if tokens is None else {"tokens": tokens}
         self._train = LabelledBatches(

@@ -132,7 +132,8 @@ class LanguageTask(RunTask):
         self.capture = capture_chosen(training, self, device, processes.world)
         if not self.capture.chosen:
             return None
-        shapes = Shapes(training.batch_tokens, data.max_length + 1, training.batch_size or 1)
+        rows, fine = training.batch_size or 1, not self.small_steps
+        shapes = Shapes(training.batch_tokens, data.max_length + 1, rows, fine=fine)
         self.shapes = shapes.most
         return shapes
 

@@ -26,22 +26,22 @@ def worker_count() -> int:
 
 
 def sampled_epochs(corpus: Corpus, sampler: Sampler) -> SampledEpochs | None:
-    """Return the sampled epochs of a corpus, or None if the pairs must be sampled in this process.
+    """Return the sampled epochs of a corpus, or None if the corpus is too large.
 
-    All tasks with the same corpus and options share the processes. There are no processes for a large corpus,
-    nor for a second corpus or seed, as in a run with several seeds.
+    All tasks with the same corpus and options share them. A second corpus or seed, as in a run with several
+    seeds, has no processes of its own and is sampled in this process.
     """
     if len(corpus.train) > MOST_PAIRS:
         return None
     key = sampler.sample, sampler.seed, sampler.longest
     shared = _SHARED.setdefault(corpus, {})
     if key not in shared:
-        if any(_SHARED.values()):
-            return None
+        workers = 0 if any(_SHARED.values()) else worker_count()
         texts = [(pair.source, pair.target) for pair in corpus.split.train]
         if len(corpus.train):  # raise an error here if a tokenizer does not support sampling
             number = int(corpus.train.numbers[0])
             sampler.pair(0, number, texts[number])
-        shared[key] = SampledEpochs(sampler, texts, corpus.train.numbers, worker_count())
-        shared[key].begin(0)  # while the model is moved to the device
+        shared[key] = SampledEpochs(sampler, texts, corpus.train.numbers, workers)
+        if workers:
+            shared[key].begin(0)  # while the model is moved to the device
     return shared[key]

@@ -35,6 +35,7 @@ from regard.tasks.translation.evaluate_translation import (
 from regard.tasks.translation.guided_alignment import build_guide, guided_site, joined_weights
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
 from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
+from regard.tasks.translation.sampled_batches import SampledBatches
 from regard.tasks.translation.sampled_pairs import sampled_epochs, worker_count
 from regard.tasks.translation.speed_trial import epoch_tokens, plan_run
 from regard.tasks.translation.translation_checks import FIXED, PATHS, check_evaluation, check_same_format
@@ -125,30 +126,39 @@ class TranslationTask(RunTask):
             self.uncapturable = SAMPLED
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
+        fine = self.capture.chosen and not model.small_steps
         rows, longest = training.batch_size, settings.data.max_length + 1
-        self._shapes = Shapes(training.batch_tokens, longest, rows or 1) if few_shapes else None
+        shapes = Shapes(training.batch_tokens, longest, rows or 1, fine=fine)
+        self._shapes = shapes if few_shapes else None
         self.shapes = Task.shapes if self._shapes is None else self._shapes.most
-        self._train = Batches(
-            corpus.train,
-            training.batch_tokens,
-            sentences=rows,
-            rounded=() if self._shapes is None else self._shapes.lengths,
-            seed=settings.seed,
-            rank=processes.rank,
-            world=processes.world,
-        )
+        self._sampler = self._build_sampler()
+        alone = processes.world == 1 and (device.startswith("cuda") or self.capture.chosen)
+        self._epochs = sampled_epochs(corpus, self._sampler) if self._sampler and alone else None
+        sampled_here = self._sampler is not None and self._epochs is None
+        self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if sampled_here else []
+        self._train = self._training_batches(processes)
         self._valid = Batches(corpus.valid, training.batch_tokens, sentences=rows, shuffle=False)
         self._texts = list(texts(corpus.split.valid, settings.evaluation.sentences))
         self._sample_places = spread_by_length(
             [source for source, _ in self._texts], settings.evaluation.samples
         )
-        self._sampler = self._build_sampler()
-        alone = device.startswith("cuda") and processes.world == 1
-        self._epochs = sampled_epochs(corpus, self._sampler) if self._sampler and alone else None
-        sampled_here = self._sampler is not None and self._epochs is None
-        self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if sampled_here else []
         self._guide = build_guide(corpus, settings, sampled=self._estimator is not None)
         self._site = CROSS if self._guide is None else guided_site(model)
+
+    def _training_batches(self, processes: Processes) -> Batches | SampledBatches:
+        """Return the batches. For CUDA graphs, they are formed from the lengths of the sampled subwords."""
+        training = self.settings.training
+        options: dict[str, Any] = {
+            "tokens": training.batch_tokens,
+            "sentences": training.batch_size,
+            "rounded": () if self._shapes is None else self._shapes.lengths,
+            "seed": self.settings.seed,
+            "rank": processes.rank,
+            "world": processes.world,
+        }
+        if self._epochs is not None and self._shapes is not None:
+            return SampledBatches(self._epochs, **options)
+        return Batches(self.corpus.train, **options)
 
     @classmethod
     def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
@@ -246,16 +256,17 @@ class TranslationTask(RunTask):
         return Sampler(corpus.source, corpus.target, **options)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        if self._epochs is not None:  # the same tokens as below, sampled by other processes
-            yield from self._train.epoch(epoch, start, self._epochs.encoded(epoch))
-            return
-        for batch in self._train.epoch(epoch, start):
-            if self._sampler is not None:
+        if self._epochs is None or isinstance(self._train, SampledBatches):
+            batches = self._train.epoch(epoch, start)
+        else:  # the same tokens as below, sampled by other processes
+            batches = self._train.epoch(epoch, start, self._epochs.encoded(epoch))
+        for batch in batches:
+            if self._lines and self._sampler is not None:
                 numbers = batch.index.tolist()
                 pairs = [self._sampler.pair(epoch, number, self._lines[number]) for number in numbers]
                 sources, targets = zip(*pairs, strict=True)
                 batch = Batch.collate(sources, targets, numbers)
-            yield batch
+            yield batch if self._shapes is None else self._shapes.filled(batch)
 
     def largest_batch(self) -> Batch:
         """Return the batch of the first epoch that has the most tokens, including padding."""
@@ -269,7 +280,6 @@ class TranslationTask(RunTask):
 
     def prepare(self, batch: Batch, device: Any) -> tuple[Batch, Tensor | None]:
         wanted = None if self._guide is None else self._guide.wanted(batch).to(device)
-        batch = batch if self._shapes is None else self._shapes.filled(batch)
         return batch.to(device), wanted
 
     def padded_sizes(self, ready: tuple[Batch, Tensor | None]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from regard.errors import DataError, message
+from regard.files.folder_lock import FolderLock, FolderMoved
 from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoints
 from regard.training.logs.log import Log
 from regard.training.nonfinite_steps import first_nonfinite
@@ -106,6 +107,26 @@ class CheckpointSaver:
         if kept := self.task.state_tensors():
             tensors[TASK] = kept
         self.checkpoints.save(progress.step, tensors, state)
+
+    def follow_folder(self, lock: FolderLock | None) -> FolderMoved | None:
+        """Check whether the run folder was deleted or moved since training started.
+
+        If the folder was deleted, raise FolderMoved. If it was moved, use the new path from now on, and
+        return the error. The caller first saves a checkpoint in the new path, so that no step is lost, and
+        then raises the error. Return None if the folder was not moved.
+
+        lock: the lock of the run folder. None: there is nothing to check.
+        """
+        try:
+            if lock is not None:
+                lock.check()
+            return None
+        except FolderMoved as moved:
+            if moved.place is None:
+                raise
+            self.checkpoints.folder = moved.place
+            self.log.move(moved.place)
+            return moved
 
     def mark_saved(self, progress: Progress) -> None:
         """Remember that a checkpoint of this progress is saved. Call it in every process of a run."""

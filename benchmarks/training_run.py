@@ -1,0 +1,151 @@
+"""Training run: speed of `regard train` from the start of the process, with and without CUDA graphs.
+
+python -m benchmarks.training_run recipes/multi30k-en-de-transformer.toml --device cuda --into FOLDER
+
+Each way to train is a process of its own: it trains the recipe until its end, or until --seconds have passed.
+The losses of all ways must agree at the last step that they have in common. Run it in a folder in which the
+paths of the recipe exist.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.measure import RESULTS, environment
+
+__all__ = ["WAYS", "agreement", "summary", "table"]
+
+WAYS = {
+    "regard train": (),
+    "regard train, without CUDA graphs": ("--set", "training.capture=false"),
+    "regard train, compiled": ("--set", "training.compile=true"),
+}
+"""Options of `regard train` for each way."""
+
+TOLERANCE = 0.05
+"""Largest relative difference of the losses of two ways. Their batches and random numbers differ."""
+
+EVERY = 25
+"""Number of steps between two records of the log."""
+
+
+def trained(
+    recipe: Path, folder: Path, options: Sequence[str], device: str, seconds: float
+) -> dict[str, Any]:
+    """Train a recipe in a new process, and return the summary of its log."""
+    command = [sys.executable, "-m", "regard", "train", "--recipe", str(recipe), "--output", str(folder)]
+    command += ["--device", device, "--set", f"training.log_every={EVERY}", *options]
+    began = time.time()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            _, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # save a checkpoint and stop
+            _, errors = process.communicate()
+    log = folder / "log.jsonl"
+    if not log.exists():
+        sys.exit(f"regard train failed: {errors.strip()[-500:]}")
+    records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    return summary(records, began, time.time())
+
+
+def summary(records: Sequence[dict[str, Any]], began: float, ended: float) -> dict[str, Any]:
+    """Return what the log of a run says about its speed.
+
+    records: the records of log.jsonl.
+    began, ended: when the process started and ended, as time.time() returns it.
+
+    The speed is the median over the records after the first quarter, in which graphs are captured. The
+    duration of an evaluation is the time since the record before it.
+    """
+    steps = [each for each in records if each["kind"] == "training"]
+    evaluations = [
+        after["time"] - before["time"]
+        for before, after in itertools.pairwise(records)
+        if after["kind"] == "evaluation" and before["kind"] == "training"
+    ]
+    last: dict[str, Any] = next((each for each in reversed(records) if each["kind"] == "evaluation"), {})
+    later = steps[len(steps) // 4 :]
+    return {
+        "seconds": ended - began,
+        "seconds until the first record": steps[0]["time"] - began if steps else None,
+        "steps": steps[-1]["step"] if steps else 0,
+        "tokens/s": statistics.median(each["tokens_per_second"] for each in later) if later else None,
+        "evaluation seconds": statistics.median(evaluations) if evaluations else None,
+        "bleu": last.get("bleu"),
+        "messages": [each["text"] for each in records if each["kind"] == "capture"],
+        "losses": {str(each["step"]): each["loss"] for each in steps},
+    }
+
+
+def agreement(rows: dict[str, dict[str, Any]]) -> float:
+    """Return the largest relative difference of the losses at the last step that all ways have in common."""
+    common = set.intersection(*(set(row["losses"]) for row in rows.values()))
+    if not common:
+        return 0.0
+    losses = [row["losses"][max(common, key=int)] for row in rows.values()]
+    return (max(losses) - min(losses)) / max(min(losses), 1e-9)
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return the record as Markdown."""
+    shown = ("seconds", "seconds until the first record", "steps", "tokens/s", "evaluation seconds", "bleu")
+    lines = [f"`regard train --recipe {found['recipe']}`, from the start of the process.", ""]
+    lines += [f"| way | {' | '.join(shown)} |", f"| --- {'| --- ' * len(shown)}|"]
+    for way, row in found["rows"].items():
+        values = ["" if row[name] is None else f"{row[name]:,.1f}".removesuffix(".0") for name in shown]
+        lines.append(f"| {way} | {' | '.join(values)} |")
+    lines += ["", f"Largest relative difference of the losses: {found['difference']:.1e}."]
+    lines += [f"{way}: {text}" for way, row in found["rows"].items() for text in row["messages"]]
+    where = ", ".join(f"{name} {value}" for name, value in found["environment"].items())
+    return "\n".join([*lines, "", f"Measured on: {where}.", ""])
+
+
+def main() -> None:
+    """Measure training runs."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.training_run", description=main.__doc__)
+    parser.add_argument("recipe", type=Path, help="a TOML file of a recipe")
+    parser.add_argument("--device", default="cuda", help="device to train on")
+    parser.add_argument("--seconds", type=float, default=120.0, help="maximum duration of each run")
+    parser.add_argument("--only", action="append", default=[], choices=list(WAYS), help="name of a way")
+    parser.add_argument(
+        "--into", type=Path, default=RESULTS, metavar="FOLDER", help="folder of the result files"
+    )
+    arguments = parser.parse_args()
+    rows: dict[str, dict[str, Any]] = {}
+    with TemporaryDirectory() as scratch:
+        for number, way in enumerate(arguments.only or WAYS):
+            place = Path(scratch) / str(number)
+            rows[way] = trained(arguments.recipe, place, WAYS[way], arguments.device, arguments.seconds)
+            print(f"{way}: {json.dumps({**rows[way], 'losses': None})}", flush=True)
+    difference = agreement(rows)
+    found = {
+        "date": f"{datetime.date.today()}",
+        "recipe": str(arguments.recipe),
+        "environment": environment(),
+        "rows": rows,
+        "difference": difference,
+    }
+    if difference > TOLERANCE:
+        sys.exit(f"the losses of the ways differ by {difference:.1%}")
+    arguments.into.mkdir(parents=True, exist_ok=True)
+    stem = arguments.into / f"{found['date']}-training-run"
+    stem.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+    stem.with_suffix(".md").write_text(table(found))
+    print("\n" + table(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""CapturedSteps: whole training steps as CUDA graphs, one graph for each batch shape.
+
+A graph contains the forward and backward pass, gradient clipping, the update of the weights, the moving
+average, and the sums of the losses. The host launches the graph and does not wait for its results, which are
+read later (StepLate).
+
+A graph is captured at the first batch of each shape. Before the capture, the step is executed WARM_UPS times
+with DeviceUpdate.failed = 1, so that it does not change the weights. All results come from replays, also for
+the first batch. So a resumed run, which captures its graphs again, computes exactly the same weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.kernels.kernel_choice import is_current
+from regard.training import cuda_graphs
+from regard.training.cuda_graphs import Uncaptured, copied, shape_of, tensors_in
+from regard.training.device_update import DeviceUpdate, can_update_on_device, own_gradients
+from regard.training.gradients import Gradients, coarse_products
+from regard.training.optimizer import Average
+from regard.training.progress import seed_generators
+from regard.training.step_results import StepLate, StepRequest
+
+__all__ = ["CapturedSteps", "captured_steps"]
+
+Results = tuple[Tensor, ...]
+"""The tensors of a graph that the host reads: the losses, and the state for the next batch."""
+
+
+@dataclass(eq=False)
+class _Graph:
+    """A CUDA graph of a training step, or of a part of it.
+
+    replay: a function that runs the graph.
+    inputs: the tensors that a batch is copied to before a replay.
+    results: the tensors with the results, overwritten by each replay.
+    unused: the indices of the parameters that have no gradient.
+    """
+
+    replay: Callable[[], None]
+    inputs: list[Tensor]
+    results: Results
+    unused: frozenset[int]
+
+
+class CapturedSteps:
+    """Take whole training steps with CUDA graphs.
+
+    If a step has one batch, one graph contains the whole step. If gradients are accumulated over several
+    batches, each batch is one graph, and the update of the weights is another graph.
+
+    gradients: computes the loss of a batch.
+    update: updates the weights.
+    most: maximum number of batch shapes. If there are more, the least recently used graph is deleted.
+
+    count: number of graphs that were captured.
+    """
+
+    def __init__(self, gradients: Gradients, update: DeviceUpdate, most: int):
+        self.gradients, self.update, self.count = gradients, update, 0
+        self._most, self._device = most, gradients.device
+        model = gradients.task.model
+        self._parameters = [each for each in model.parameters() if each.requires_grad]
+        self._buffers = list(model.buffers())
+        self._factor = torch.zeros((), device=self._device)
+        self._graphs: OrderedDict[Any, _Graph] = OrderedDict()
+        self._update_graphs: dict[frozenset[int], _Graph] = {}
+        self._pool: Any = None
+        self._names: tuple[str, ...] = ()
+        # Only for accumulated gradients: the sums of gradients and of losses over the batches of a step.
+        self._places: list[Tensor] = []
+        self._sums: Tensor | None = None
+        self._unused: frozenset[int] = frozenset()
+
+    def take(self, request: StepRequest) -> StepLate:
+        """Take a training step, and return its results, which are read later.
+
+        Raises Uncaptured if a graph cannot be captured. Then the weights have not changed, and the caller can
+        take the step without graphs.
+        """
+        if not is_current(self._device):
+            raise Uncaptured(f"{self._device} is not the current device; call torch.cuda.set_device() first")
+        self.update.set_step(request.step, request.rate)
+        self._factor.fill_(1 / request.tokens)
+        whole = len(request.batches) == 1
+        for place, batch in enumerate(request.batches):
+            ready, seed = self.gradients.prepared(request.step, place, batch)
+            key = whole, shape_of(ready, self._device)
+            if key not in self._graphs:
+                while len(self._graphs) >= self._most:
+                    self._graphs.popitem(last=False)
+                self._graphs[key] = self._graph(ready, self._whole if whole else self._part)
+            self._graphs.move_to_end(key)
+            graph = self._graphs[key]
+            for buffer, tensor in zip(graph.inputs, tensors_in(ready), strict=True):
+                buffer.copy_(tensor, non_blocking=True)
+            seed_generators(seed, self._device)
+            graph.replay()
+            self._unused = graph.unused & self._unused if place else graph.unused
+            row, *state = graph.results
+            self.gradients.task.keep_state(batch, tuple(each.clone() for each in state))
+        if not whole:
+            if self._unused not in self._update_graphs:
+                self._update_graphs[self._unused] = self._graph(self._unused, self._update)
+            self._update_graphs[self._unused].replay()
+            row = self._update_graphs[self._unused].results[0]
+        return StepLate.of(self._names, row)
+
+    def _graph(self, batch: Any, step: Callable[[Any], tuple[Results, frozenset[int]]]) -> _Graph:
+        """Capture step(batch). Raise Uncaptured, and delete all graphs, if this fails."""
+        try:
+            with coarse_products(self.gradients.coarse):
+                graph = self._capture(batch, step)
+        except Exception as error:  # the caller takes the step without graphs
+            self._graphs.clear()
+            self._update_graphs.clear()
+            cuda_graphs.release_generator(self._device)
+            raise Uncaptured.after(error) from error
+        self.count += 1
+        return graph
+
+    def _capture(self, batch: Any, step: Callable[[Any], tuple[Results, frozenset[int]]]) -> _Graph:
+        if self._pool is None:
+            self._pool = cuda_graphs.new_pool()
+        batch = copied(batch)  # the graph reads its inputs from these tensors
+        # The warm-up steps change these tensors. DeviceUpdate.failed protects the weights.
+        changed = [self.update.failed, *self._buffers, *self._accumulated()]
+        before = [each.clone() for each in changed]
+        self.update.failed.fill_(1.0)
+        try:
+            replay, (results, unused) = cuda_graphs.recorded(lambda: step(batch), self._device, self._pool)
+        finally:
+            for tensor, value in zip(changed, before, strict=True):
+                tensor.copy_(value)
+        for tensor in self._accumulated()[len(changed) - 1 - len(self._buffers) :]:
+            tensor.zero_()  # the warm-up has created these tensors
+        return _Graph(replay, list(tensors_in(batch)), results, unused)
+
+    def _accumulated(self) -> list[Tensor]:
+        """Return the sums over the batches of a step. The first warm-up creates them."""
+        return [*self._places, *([] if self._sums is None else [self._sums])]
+
+    def _backward(
+        self, batch: Any
+    ) -> tuple[list[nn.Parameter], list[Tensor], frozenset[int], list[Tensor], Results]:
+        """Compute the gradients of a batch.
+
+        Returns the parameters that have a gradient, their gradients, the indices of the other parameters, the
+        losses (the minimised loss comes last), and the state for the next batch.
+        """
+        loss = self.gradients.loss(batch)
+        gradients = torch.autograd.grad(loss.total * self._factor, self._parameters, allow_unused=True)
+        unused = frozenset(number for number, each in enumerate(gradients) if each is None)
+        parameters = self._used(unused)
+        owned = own_gradients(parameters, [each for each in gradients if each is not None])
+        if self._names and self._names != tuple(loss.shown):
+            raise ValueError(f"the losses are {', '.join(loss.shown)}, not {', '.join(self._names)}")
+        self._names = tuple(loss.shown)
+        losses = [each.detach() for each in (*loss.shown.values(), loss.total)]
+        return parameters, owned, unused, losses, tuple(each.detach() for each in loss.state)
+
+    def _used(self, unused: frozenset[int]) -> list[nn.Parameter]:
+        return [each for number, each in enumerate(self._parameters) if number not in unused]
+
+    def _whole(self, batch: Any) -> tuple[Results, frozenset[int]]:
+        """Take a training step with one batch."""
+        parameters, gradients, unused, losses, state = self._backward(batch)
+        norm, failed = self.update.apply(parameters, gradients, losses[-1])
+        return (_stacked([*losses, norm, failed]), *state), unused
+
+    def _part(self, batch: Any) -> tuple[Results, frozenset[int]]:
+        """Add the gradients and the losses of one batch of a step to the sums."""
+        _, gradients, unused, losses, state = self._backward(batch)
+        added = _stacked(losses)
+        if not self._places:
+            self._places = [torch.zeros_like(each) for each in self._parameters]
+        if self._sums is None:
+            self._sums = torch.zeros_like(added)
+        used = [each for number, each in enumerate(self._places) if number not in unused]
+        torch._foreach_add_(used, gradients)
+        self._sums.add_(added)
+        return (added, *state), unused
+
+    def _update(self, unused: frozenset[int]) -> tuple[Results, frozenset[int]]:
+        """Update the weights with the summed gradients of a step, and set the sums to zero."""
+        assert self._sums is not None
+        used = [each for number, each in enumerate(self._places) if number not in unused]
+        norm, failed = self.update.apply(self._used(unused), used, self._sums[-1])
+        row = _stacked([*self._sums.unbind(), norm, failed])
+        torch._foreach_zero_([*self._places, self._sums])
+        return (row,), unused
+
+
+def captured_steps(
+    gradients: Gradients, optimizer: torch.optim.Optimizer, average: Average | None, limit: float
+) -> CapturedSteps | None:
+    """Return the object that takes steps with CUDA graphs, or None if steps are not captured.
+
+    limit: the maximum norm of the gradients; 0 or inf disables clipping.
+    """
+    if not (gradients.captures and can_update_on_device(optimizer)):
+        return None
+    update = DeviceUpdate(optimizer, average, gradients.device, limit or math.inf)
+    return CapturedSteps(gradients, update, gradients.task.shapes)
+
+
+def _stacked(values: Sequence[Tensor]) -> Tensor:
+    """Return scalars as one tensor, with the dtype of the first."""
+    return torch.stack([each.to(values[0].dtype) for each in values])

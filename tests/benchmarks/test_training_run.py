@@ -1,0 +1,42 @@
+"""The benchmark of training runs: what it reads from the log of a run, and its check of the losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.training_run import WAYS, agreement, summary, table
+
+
+def training(step: int, time: float, speed: float, loss: float) -> dict[str, Any]:
+    return {"kind": "training", "step": step, "time": time, "tokens_per_second": speed, "loss": loss}
+
+
+RECORDS = [
+    {"kind": "capture", "text": "not captured", "time": 101.0},
+    training(25, 110.0, 10.0, 4.0),
+    training(50, 112.0, 1000.0, 3.0),
+    {"kind": "evaluation", "step": 50, "time": 115.5, "bleu": 30.0},
+    training(75, 117.0, 1200.0, 2.0),
+    training(100, 119.0, 1100.0, 1.5),
+]
+
+
+def test_summary_of_a_log():
+    row = summary(RECORDS, began=100.0, ended=121.0)
+    assert row["seconds"] == 21 and row["seconds until the first record"] == 10
+    assert row["tokens/s"] == 1100 and row["evaluation seconds"] == 3.5
+    assert (row["steps"], row["bleu"], row["messages"]) == (100, 30.0, ["not captured"])
+    empty = summary([], began=100.0, ended=121.0)
+    assert empty["tokens/s"] is None and empty["steps"] == 0
+
+
+def test_losses_are_compared_at_the_last_common_step():
+    row = summary(RECORDS, began=100.0, ended=121.0)
+    shorter = summary([*RECORDS[:4], training(75, 120.0, 900.0, 2.2)], began=100.0, ended=121.0)
+    rows = dict(zip(WAYS, (row, shorter), strict=False))
+    assert agreement(rows) == pytest.approx(0.1)
+    found = {"recipe": "r.toml", "rows": rows, "difference": 0.1, "environment": {"gpu": "none"}}
+    text = table(found)
+    assert "| regard train | 21 | 10 | 100 | 1,100 | 3.5 | 30 |" in text and "not captured" in text
