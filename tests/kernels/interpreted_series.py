@@ -130,6 +130,28 @@ def test_as_precise_as_pytorch_in_bfloat16(
     assert_as_precise(one, tensors, doutputs(one), slice(None))
 
 
+@pytest.mark.parametrize("name", ["padding, a vector a head", slow("the query alone")])
+def test_without_a_tile_within_reach_the_series_is_not_used(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+):
+    """All basis functions would be NaN: they are not computed, because no tile of the inputs is near."""
+    one = TRIES[name]
+    if one.chunks:
+        request.getfixturevalue("long")
+    tensors = one.tensors()
+    for tensor in tensors[:2]:
+        tensor.mul_(8)
+        tensor[..., 0] = 7.0
+    allocate = torch.Tensor.new_empty
+
+    def filled(self: torch.Tensor, *sizes: Any, **options: Any) -> torch.Tensor:
+        tensor = allocate(self, *sizes, **options)
+        return tensor.fill_(torch.nan) if tensor.dtype == torch.float16 else tensor
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", filled)
+    assert_as_precise(one, tensors, doutputs(one), slice(0, 1))
+
+
 def test_explain_names_the_approximation_and_the_exact_backend():
     query, key, value, vector = Try().tensors()
     options: dict[str, Any] = {"score": Unprojected(vector), "backend": "fused"}

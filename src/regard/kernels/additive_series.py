@@ -187,8 +187,8 @@ def _within(x):
 @quick_launch
 @triton.jit
 def additive_basis_kernel(
-    source, basis, ranges, constants, lengths, length_step, heads, count, first_channel, width, padded,
-    batch_step, head_step, row_step,
+    source, basis, ranges, constants, near, lengths, length_step, heads, count, first_channel, width, padded,
+    batch_step, head_step, row_step, others,
     WIDTH: tl.constexpr, LENGTHS: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute the basis functions of `count` rows and `padded` channels, from channel `first_channel` on.
@@ -200,6 +200,9 @@ def additive_basis_kernel(
     basis: writes the basis functions, (B H, count, padded, BASIS), float16.
     ranges: writes the maximum of x and of -x over each block of BASIS_ROWS rows, (B H, blocks, 2, padded),
         float32. Padding rows and elements with |x| > REACH are ignored.
+    near: reads whether a tile of a sequence is within REACH, from additive_balance_kernel, (B H of the
+        query). If none is, no basis function is written, because none is read.
+    others: number of query heads for each head of `source`.
     Launch grid: (blocks of rows, blocks of WIDTH channels, B H).
     """
     both = tl.program_id(2).to(tl.int64)
@@ -215,17 +218,21 @@ def additive_basis_kernel(
     range_at = ranges + (both * tl.num_programs(0) + tl.program_id(0)) * 2 * padded + local
     tl.store(range_at, tl.max(tl.where(counts, x, float("-inf")), 0), mask=local < padded)
     tl.store(range_at + padded, tl.max(tl.where(counts, -x, float("-inf")), 0), mask=local < padded)
-    x = _within(x)
-    term = tl.arange(0, BASIS)
-    shift = tl.where(term < BASIS // 2, 0.0, QUARTER)[None, None, :]
-    found = _sines(x, tl.load(constants + term), shift, APPROXIMATE)
-    decreasing = tl.where(x >= -SATURATED, tl.exp2(-x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
-    increasing = tl.where(x <= SATURATED, tl.exp2(x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
-    found = tl.where((term == BASIS // 2 - 1)[None, None, :], decreasing, found)
-    found = tl.where((term == BASIS - 1)[None, None, :], increasing, found)
-    place = basis + ((both * count + rows)[:, None] * padded + local[None, :])[:, :, None] * BASIS
-    there = (rows < count)[:, None] & (local < padded)[None, :]
-    tl.store(place + term[None, None, :], found.to(tl.float16), mask=there[:, :, None])
+    used = tl.load(near + both * others)
+    for other in range(1, others):
+        used |= tl.load(near + both * others + other)
+    if used != 0:
+        x = _within(x)
+        term = tl.arange(0, BASIS)
+        shift = tl.where(term < BASIS // 2, 0.0, QUARTER)[None, None, :]
+        found = _sines(x, tl.load(constants + term), shift, APPROXIMATE)
+        decreasing = tl.where(x >= -SATURATED, tl.exp2(-x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
+        increasing = tl.where(x <= SATURATED, tl.exp2(x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
+        found = tl.where((term == BASIS // 2 - 1)[None, None, :], decreasing, found)
+        found = tl.where((term == BASIS - 1)[None, None, :], increasing, found)
+        place = basis + ((both * count + rows)[:, None] * padded + local[None, :])[:, :, None] * BASIS
+        there = (rows < count)[:, None] & (local < padded)[None, :]
+        tl.store(place + term[None, None, :], found.to(tl.float16), mask=there[:, :, None])
 
 
 @triton.jit
@@ -389,6 +396,7 @@ def additive_series_kernel(
         high = tl.minimum(high, begin + ROWS + after)
     own_at = own + batch * own_batch + own_both % own_heads * own_head
     own_at += local.to(tl.int64)[:, None] * own_row + channels[None, :]
+    dvector_at = dvector + (own_both * tl.num_programs(0) + tl.program_id(0)) * dvector_row + channels
     blocks = tl.cdiv(other_count, BASIS_ROWS)
     total, term = tl.zeros([ROWS, CHANNELS], tl.float32), tl.arange(0, BASIS // 2)
     for walk in range(walks):
@@ -408,27 +416,29 @@ def additive_series_kernel(
             basis_at = basis + (other * other_count + others)[:, None] * step + columns[None, :]
             some = tl.load(basis_at, mask=(others < other_count)[:, None], other=0.0)
             sums = product(g, some, sums, PRECISION)
-        bound = tl.load(bounds + both * bounds_head + local, mask=here, other=0.0)
-        _, undone = scaling(bound, tl.load(peaks + both), scale)
-        v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
-        by_term = tl.reshape(sums, [ROWS, CHANNELS, 2, BASIS // 2])
-        with_sine, with_cosine = tl.split(tl.permute(by_term, (0, 1, 3, 2)))
-        x = _within(tl.load(own_at, mask=inside, other=0.0).to(tl.float32))
-        range_at = ranges + other * blocks * 2 * padded + tl.program_id(1) * CHANNELS
-        saturated = _saturation(x, range_at, with_sine, with_cosine, low, high, blocks, padded, CHANNELS)
-        above, below, tail = saturated
-        frequency = tl.load(constants + term)
-        sine, cosine = _sines(x, frequency, 0.0, APPROXIMATE), _sines(x, frequency, QUARTER, APPROXIMATE)
-        slope = tl.load(constants + BASIS + term)[None, None, :]
-        slopes = tl.sum((cosine * with_cosine - sine * with_sine) * slope, 2)
-        total += tl.where(above | below, 4.0 * tail, slopes) * undone[:, None] * v[None, :]
-        if QUERY:
-            size = tl.load(constants + 2 * BASIS + term)[None, None, :]
-            tanhs = tl.sum((cosine * with_sine + sine * with_cosine) * size, 2) * undone[:, None]
-            rest = tl.load(beyond + both * beyond_head + local, mask=here, other=0.0)
-            of_vector = tl.sum(_row_sums(tanhs, tail * undone[:, None], above, below, rest), 0)
-            place = (own_both * tl.num_programs(0) + tl.program_id(0)) * dvector_row + channels
-            tl.store(dvector + place, of_vector, mask=there)
+        if from_row < to_row:
+            bound = tl.load(bounds + both * bounds_head + local, mask=here, other=0.0)
+            _, undone = scaling(bound, tl.load(peaks + both), scale)
+            v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
+            by_term = tl.reshape(sums, [ROWS, CHANNELS, 2, BASIS // 2])
+            with_sine, with_cosine = tl.split(tl.permute(by_term, (0, 1, 3, 2)))
+            x = _within(tl.load(own_at, mask=inside, other=0.0).to(tl.float32))
+            range_at = ranges + other * blocks * 2 * padded + tl.program_id(1) * CHANNELS
+            saturated = _saturation(x, range_at, with_sine, with_cosine, low, high, blocks, padded, CHANNELS)
+            above, below, tail = saturated
+            frequency = tl.load(constants + term)
+            sine, cosine = _sines(x, frequency, 0.0, APPROXIMATE), _sines(x, frequency, QUARTER, APPROXIMATE)
+            slope = tl.load(constants + BASIS + term)[None, None, :]
+            slopes = tl.sum((cosine * with_cosine - sine * with_sine) * slope, 2)
+            total += tl.where(above | below, 4.0 * tail, slopes) * undone[:, None] * v[None, :]
+            if QUERY:
+                size = tl.load(constants + 2 * BASIS + term)[None, None, :]
+                tanhs = tl.sum((cosine * with_sine + sine * with_cosine) * size, 2) * undone[:, None]
+                rest = tl.load(beyond + both * beyond_head + local, mask=here, other=0.0)
+                of_vector = tl.sum(_row_sums(tanhs, tail * undone[:, None], above, below, rest), 0)
+                tl.store(dvector_at, of_vector, mask=there)
+        elif QUERY:
+            tl.store(dvector_at, tl.zeros([CHANNELS], tl.float32), mask=there)
     at = local.to(tl.int64)[:, None] * width + channels[None, :]
     for part in range(exact_parts):
         place = exact + part * exact_part + own_both * exact_head + at

@@ -23,7 +23,7 @@ from regard.kernels.kernel_dropout import dropout_factors
 from regard.kernels.kernel_mask import end_of, tile_is_seen, visible
 from regard.kernels.matrix_product import product
 from regard.kernels.quick_launch import quick_launch
-from regard.kernels.tanh import LOG2E, furthest
+from regard.kernels.tanh import LOG2E, furthest, smallest_reach
 
 __all__ = ["additive_balance_kernel", "additive_value_backward_kernel", "additive_weigh_kernel"]
 
@@ -130,8 +130,8 @@ def additive_weigh_kernel(
 @quick_launch
 @triton.jit
 def additive_balance_kernel(
-    scores, norm, dscores, turned, deltas, half, half_turned, row_bounds, column_bounds, peaks, beyond, dbias,
-    reach_of_query, reach_of_key,
+    scores, norm, dscores, turned, deltas, half, half_turned, row_bounds, column_bounds, peaks, beyond, near,
+    dbias, reach_of_query, reach_of_key,
     lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, scale, first_row, row_count,
@@ -153,6 +153,7 @@ def additive_balance_kernel(
         half: g times a scale per row; half_turned: g transposed, times a scale per key; 0 in other tiles.
         row_bounds, (B H, T), column_bounds, (B H, keys), peaks, (B H): read, to compute these scales.
         beyond: writes the sum of each row of g over the tiles beyond REACH, (B H, key tiles, rows).
+        near: writes 1 if a pair of a query tile and a key tile of the sequence is within REACH, (B H), int32.
     """
     both = tl.program_id(2).to(tl.int64)
     batch = both // heads
@@ -184,18 +185,18 @@ def additive_balance_kernel(
             key_both = batch * (heads // groups) + both % heads // groups
             reach = furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
             reach += furthest(reach_of_key, key_both * key_tiles + tl.program_id(1), spans)
-            near = reach <= REACH
+            is_near = reach <= REACH
             peak = tl.load(peaks + both)
             row_bound = tl.load(row_bounds + both * queries + rows, mask=rows < last, other=0.0)
             by_row, _ = scaling(row_bound, peak, scale)
             whole_keys = tl.cdiv(keys, COLUMNS) * COLUMNS
             by_column, _ = scaling(tl.load(column_bounds + both * whole_keys + columns), peak, scale)
-            tl.store(half + at, tl.where(near, found * by_row[:, None], 0.0).to(tl.float16))
-            halved = tl.where(near, found * by_column[None, :], 0.0).to(tl.float16)
+            tl.store(half + at, tl.where(is_near, found * by_row[:, None], 0.0).to(tl.float16))
+            halved = tl.where(is_near, found * by_column[None, :], 0.0).to(tl.float16)
             tl.store(half_turned + turned_at, tl.trans(halved))
-            rest = tl.where(near, 0.0, tl.sum(found, 1))
-            tl.store(dscores + at, found, mask=near == 0)
-            tl.store(turned + turned_at, tl.trans(found), mask=near == 0)
+            rest = tl.where(is_near, 0.0, tl.sum(found, 1))
+            tl.store(dscores + at, found, mask=is_near == 0)
+            tl.store(turned + turned_at, tl.trans(found), mask=is_near == 0)
         else:
             tl.store(dscores + at, found)
             if TURNED:
@@ -208,6 +209,11 @@ def additive_balance_kernel(
     if SERIES:
         place = (both * key_tiles + tl.program_id(1)) * (tl.num_programs(0) * ROWS)
         tl.store(beyond + place + local, rest)
+        if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
+            of_key = reach_of_key + (batch * (heads // groups) + both % heads // groups) * key_tiles * spans
+            smallest = smallest_reach(reach_of_query + both * query_tiles * spans, query_tiles, spans)
+            smallest += smallest_reach(of_key, key_tiles, spans)
+            tl.store(near + both, (smallest <= REACH).to(tl.int32))
 
 
 @quick_launch

@@ -45,6 +45,7 @@ class Weighed(NamedTuple):
     row_bounds, column_bounds, peaks: bounds of |g| for each query, each key and each head. scaling() computes
         the scales of half and half_turned from them.
     beyond: the sum of each row of g over the exact tiles, (B H, rows).
+    near: whether any tile of a sequence is not an exact tile, (B H), int32.
     """
 
     dscores: Tensor
@@ -55,6 +56,7 @@ class Weighed(NamedTuple):
     column_bounds: Tensor
     peaks: Tensor
     beyond: Tensor
+    near: Tensor
 
 
 class Basis(NamedTuple):
@@ -199,10 +201,11 @@ class Backward:
         )
         deltas = forward.new(self.sequences, grid[1], whole[0])
         dbias = None if self.dbias is None else torch.zeros_like(dscores)  # fully masked tiles stay 0
-        peaks, column_bounds, beyond = deltas, deltas, deltas
+        peaks, column_bounds, beyond, near = deltas, deltas, deltas, deltas
         if shape.series:
             peaks, beyond = forward.new(self.sequences, *grid[:2]), forward.new(*deltas.shape)
             column_bounds = forward.new(self.sequences, grid[0], whole[1])
+            near = forward.query.new_empty(self.sequences, dtype=torch.int32)
         both = {
             **forward.sight.whole(forward.query), **forward.sizes, "first_row": first, "row_count": rows,
             "scores_head": scores.stride(0), "scores_row": scores.stride(1),
@@ -224,7 +227,7 @@ class Backward:
         reach = (deltas, deltas) if self.rows is None else forward.split(self.rows.reach)
         additive_balance_kernel[grid](
             scores, self.norm, dscores, other, deltas, half, half_turned, self.row_bounds, column_bounds,
-            peaks, beyond, dscores if dbias is None else dbias, *reach, **both, scale=forward.scale,
+            peaks, beyond, near, dscores if dbias is None else dbias, *reach, **both, scale=forward.scale,
             turned_row=other.stride(1), query_tiles=shape.tiles[0], delta_parts=deltas.shape[1],
             spans=shape.spans, TURNED=turned, SERIES=shape.series, BIAS=dbias is not None,
         )  # fmt: skip
@@ -232,7 +235,7 @@ class Backward:
             self.to_bias(dbias[:, :rows, : shape.keys], first, rows)
         row_bounds = self.row_bounds[:, first : first + rows]
         beyond = beyond.sum(1) if shape.series and grid[1] > 1 else beyond[:, 0]
-        return Weighed(dscores, other, half, half_turned, row_bounds, column_bounds, peaks, beyond)
+        return Weighed(dscores, other, half, half_turned, row_bounds, column_bounds, peaks, beyond, near)
 
     def to_bias(self, gradient: Tensor, first: int, rows: int) -> None:
         """Add the gradient of the bias from query rows `first` to first + rows - 1 to self.dbias.
@@ -335,13 +338,15 @@ class Backward:
         query, dquery = (each[:, :, first : first + rows] for each in (forward.query, self.dquery))
         for channel in range(0, shape.width, count):
             if self.key_basis is None or count < shape.width:
-                self.key_basis = self.basis(forward.key, channel, count, sight.by_length(forward.key))
+                self.key_basis = self.basis(
+                    forward.key, channel, count, sight.by_length(forward.key), weighed.near
+                )
             self.multiplied(
                 weighed.half, query, self.key_basis, weighed.row_bounds, weighed, dquery, exact, dvector,
                 channel, first, offset=first + sight.start, before=sight.left, after=sight.right, QUERY=True,
             )  # fmt: skip
             if self.others:
-                query_basis = self.basis(query, channel, count, NO_LENGTHS.by_length(query))
+                query_basis = self.basis(query, channel, count, NO_LENGTHS.by_length(query), weighed.near)
                 self.multiplied(
                     weighed.half_turned, forward.key, query_basis, weighed.column_bounds, weighed,
                     self.dkey, self.dkey[None], dvector, channel, first,
@@ -349,11 +354,12 @@ class Backward:
                 )  # fmt: skip
         return dvector
 
-    def basis(self, source: Tensor, channel: int, count: int, lengths: dict[str, Any]) -> Basis:
+    def basis(self, source: Tensor, channel: int, count: int, lengths: dict[str, Any], near: Tensor) -> Basis:
         """Compute the sines, cosines and exponentials of `source` for `count` channels, from `channel` on.
 
         source: query or key.
         lengths: the mask by length, as keyword arguments of the kernel.
+        near: Weighed.near.
         """
         (batch, heads, rows), width = source.shape[:3], self.shape.width
         padded = up(min(count, width - channel), self.tiles["CHANNELS"])
@@ -361,9 +367,9 @@ class Backward:
         functions = source.new_empty(batch * heads, rows, padded, BASIS.value, dtype=torch.float16)
         ranges = self.forward.new(batch * heads, blocks, 2, padded)
         additive_basis_kernel[(blocks, -(-padded // 8), batch * heads)](
-            source, functions, ranges, series(source.device), **lengths, heads=heads, count=rows,
+            source, functions, ranges, series(source.device), near, **lengths, heads=heads, count=rows,
             first_channel=channel, width=width, padded=padded, batch_step=source.stride(0),
-            head_step=source.stride(1), row_step=source.stride(2),
+            head_step=source.stride(1), row_step=source.stride(2), others=self.shape.heads // heads,
             WIDTH=8, APPROXIMATE=self.forward.approximate, num_warps=4,
         )  # fmt: skip
         return Basis(functions, ranges)

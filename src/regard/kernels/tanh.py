@@ -40,6 +40,7 @@ __all__ = [
     "packed",
     "reciprocal",
     "shared_sum",
+    "smallest_reach",
 ]
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -131,6 +132,20 @@ def furthest(reach, tile, spans):
     found = tl.load(reach + tile * spans)
     for span in range(1, spans):
         found = tl.maximum(found, tl.load(reach + tile * spans + span))
+    return found
+
+
+@triton.jit
+def smallest_reach(reach, tiles, spans):
+    """Return the smallest of the numbers furthest() of tiles 0 to tiles - 1."""
+    found = tl.full([], float("inf"), tl.float32)
+    for block in range(0, tiles, 64):
+        each = block + tl.arange(0, 64)
+        of_tile = tl.zeros([64], tl.float32)
+        for span in range(spans):
+            of_span = tl.load(reach + each * spans + span, mask=each < tiles, other=float("inf"))
+            of_tile = tl.maximum(of_tile, of_span)
+        found = tl.minimum(found, tl.min(of_tile, 0))
     return found
 
 
