@@ -84,15 +84,18 @@ def measured(shape: str, mask: str, name: str, seconds: float) -> Row:
     doutput = torch.randn_like(leaves[0])
     ours, theirs = MASKS[mask](batch, length)
 
-    def attend(*tensors: Tensor) -> Tensor:
+    def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return sdpa(query, key, value, attn_mask=theirs)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if name == "F.sdpa":
-            return sdpa(*tensors, attn_mask=theirs)
-        return regard.attention(*tensors, mask=ours, backend=name).output
+            return plain(query, key, value)
+        return regard.attention(query, key, value, mask=ours, backend=name).output
 
     grown = [leaf.detach().requires_grad_() for leaf in leaves]
     try:
         with torch.no_grad():
-            found, expected = attend(*leaves), sdpa(*leaves, attn_mask=theirs)
+            found, expected = attend(*leaves), plain(*leaves)
             error = torch.linalg.norm((found - expected).float()) / torch.linalg.norm(expected.float())
             if not error < 0.03:
                 return Row(shape, mask, name, missing=f"wrong: relative error {error:.1e}")

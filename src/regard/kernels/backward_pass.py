@@ -22,12 +22,18 @@ from regard.kernels.additive_weights import (
     additive_weigh_kernel,
 )
 from regard.kernels.forward_pass import Forward, Prepared, Sight, in_eights, in_rows, steps
+from regard.kernels.gradients_pass import joint_gradients
 from regard.kernels.launch import BASIS_ROOM, FEW, series_tiles, up
 
 __all__ = ["Backward"]
 
 NO_LENGTHS = Sight(None, None, None, 0, None, None)
 """A mask that hides nothing. The query has no padding, so its basis functions are computed with this mask."""
+
+
+JOINT = ("middle", "long")
+"""The kinds of shapes for which the gradients of query, key and vector are computed in one pass, in half
+precision. For few queries or keys, separate passes use more of a GPU."""
 
 
 class Weighed(NamedTuple):
@@ -113,7 +119,8 @@ class Backward:
         self.rows: Prepared | None = None if self.alone else forward.prepared(turned=False)
         self.dquery = forward.query.new_empty(forward.query.shape)
         self.tiles = series_tiles(forward.query.device)
-        self.dkey = self.place(forward.key, several or shape.series)
+        self.joint = self.others and not forward.centred and shape.kind in JOINT
+        self.dkey = self.place(forward.key, several or shape.series or self.joint)
         self.dvalue = self.place(forward.value, several)
         if shape.series:
             largest = torch.linalg.vector_norm(self.doutput, torch.inf, -1, dtype=torch.float32)
@@ -172,14 +179,17 @@ class Backward:
         weighed = self.weighed(scores, first, rows, turned=not self.alone)
         if self.rows is None:
             return [self.at_once(weighed.dscores)]
-        if self.others:
-            self.to_key(self.rows, weighed.dscores, first, rows)
-        dquery, dvector = self.to_query(self.rows, weighed.turned, first, rows)
+        if self.joint:
+            dquery, dvector = joint_gradients(self, self.rows, weighed, first, rows)
+        else:
+            if self.others:
+                self.to_key(self.rows, weighed.dscores, first, rows)
+            dquery, *dvector = self.to_query(self.rows, weighed.turned, first, rows)
         if self.shape.series:
-            return [dvector, self.by_series(weighed, first, rows, dquery)]
+            return [*dvector, self.by_series(weighed, first, rows, dquery)]
         if len(dquery) > 1:
             self.dquery[:, :, first : first + rows] = dquery.sum(0)
-        return [dvector]
+        return dvector
 
     def weighed(self, scores: Tensor, first: int, rows: int, turned: bool) -> Weighed:
         """Compute the gradient of the scores for query rows `first` to first + rows - 1, with two kernels.

@@ -145,7 +145,8 @@ def smallest_reach(reach, tiles, spans):
         for span in range(spans):
             of_span = tl.load(reach + each * spans + span, mask=each < tiles, other=float("inf"))
             of_tile = tl.maximum(of_tile, of_span)
-        found = tl.minimum(found, tl.min(of_tile, 0))
+        smallest = -tl.max(-of_tile, 0)
+        found = tl.where(smallest < found, smallest, found)
     return found
 
 
