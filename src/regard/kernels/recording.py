@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -46,9 +45,12 @@ class Operation(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """A kernel launch. arguments: its numbers, with None for tensors. places: (position, tensor, offset)."""
+    """A kernel launch. arguments: its numbers, with None for tensors. places: (position, tensor, offset).
 
-    run: Callable[..., None]
+    run: a quick_launch.Run.
+    """
+
+    run: Any
     arguments: list[Any]
     places: list[tuple[int, int, int]]
 
@@ -136,8 +138,8 @@ class Recorder(TorchDispatchMode):
             return {name: self._numbered(each) for name, each in value.items()}
         return type(value)(map(self._numbered, value)) if type(value) in (list, tuple) else value
 
-    def launched(self, run: Callable[..., None] | None, values: list[Any]) -> None:
-        """Record a launch. run: launches the kernel with other values; None if this is not possible."""
+    def launched(self, run: Any, values: list[Any]) -> None:
+        """Record a launch. run: a quick_launch.Run; None if the kernel cannot be launched again."""
         if run is None:
             self.valid = False
             return

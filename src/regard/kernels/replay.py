@@ -12,6 +12,7 @@ one of its inputs.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels import interpreting
+from regard.kernels.direct_launch import DirectLaunch, direct_launch
 from regard.kernels.recording import Launch, Operation, Place, Recorder, recorder, recording
 
 __all__ = ["Tape", "forget", "replayed"]
@@ -58,6 +60,13 @@ class Allocation(NamedTuple):
     dtype: torch.dtype
 
 
+class Direct(NamedTuple):
+    """A launch by direct_launch.py. places: (slot, tensor, offset) of each tensor."""
+
+    launch: DirectLaunch
+    places: list[tuple[int, int, int]]
+
+
 class Tape:
     """The recorded steps of a function.
 
@@ -72,7 +81,8 @@ class Tape:
         self.by_address = not interpreting()
         needed = self._needed(recorder)
         self.room, offsets = self._arranged(recorder, needed)
-        self.steps: list[Operation | FlatOperation | Allocation | Launch] = []
+        self.lock = threading.Lock()
+        self.steps: list[Operation | FlatOperation | Allocation | Launch | Direct] = []
         for step in recorder.steps:
             if isinstance(step, Launch):
                 self.steps.append(self._launch(step, recorder, offsets))
@@ -123,7 +133,7 @@ class Tape:
             room = max(room, begin + size)
         return room, offsets
 
-    def _launch(self, step: Launch, recorder: Recorder, offsets: dict[int, int]) -> Launch:
+    def _launch(self, step: Launch, recorder: Recorder, offsets: dict[int, int]) -> Launch | Direct:
         """Return the launch with the address of each tensor: relative to its root, or to the one tensor."""
         if not self.by_address:
             return step
@@ -136,7 +146,12 @@ class Tape:
                 places.append((position, self.count, offset + offsets[root]))
             else:
                 places.append((position, root, offset))
-        return Launch(step.run, step.arguments, places)
+        direct = direct_launch(step.run.compiled, step.run.grid, step.arguments)
+        if direct is None:
+            return Launch(step.run, step.arguments, places)
+        launch, slots = direct
+        used = [(slots[position], number, offset) for position, number, offset in places]
+        return Direct(launch, [(slot, number, offset) for slot, number, offset in used if slot is not None])
 
     def run(self, inputs: list[Tensor], addresses: list[int]) -> list[Tensor]:
         """Run the steps with other inputs, whose addresses are given; return the results."""
@@ -149,8 +164,16 @@ class Tape:
             addresses[self.count] = temporary.data_ptr()
         stream = torch._C._cuda_getCurrentRawStream(self.device.index) if self.device.type == "cuda" else 0
         for step in self.steps:
+            if type(step) is Direct:
+                direct, places = step
+                with self.lock:  # another thread may run the same tape
+                    slots = direct.slots
+                    for slot, number, offset in places:
+                        slots[slot] = addresses[number] + offset
+                    direct.run(stream)
+                continue
             if type(step) is Launch:
-                launch, numbers, places = step
+                run, numbers, places = step
                 values = numbers.copy()
                 if self.by_address:
                     for position, number, offset in places:
@@ -158,7 +181,7 @@ class Tape:
                 else:
                     for position, number, _ in places:
                         values[position] = tensors[number]
-                launch(*values, stream=stream)
+                run.launch(*values, stream=stream)
                 continue
             if type(step) is Allocation:
                 number, sizes, strides, dtype = step
