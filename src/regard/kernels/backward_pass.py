@@ -16,6 +16,7 @@ from regard.kernels.additive_series import (
     additive_series_kernel,
     series,
 )
+from regard.kernels.additive_vector import vector_gradient
 from regard.kernels.additive_weights import (
     additive_balance_kernel,
     additive_value_backward_kernel,
@@ -162,10 +163,7 @@ class Backward:
         vector = self.forward.vector
         if not self.others:
             return vector.new_empty(0)
-        whole = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-        if whole.shape[1] != len(vector):  # several heads share one vector
-            whole = whole.flatten(1, 2).unsqueeze(1)
-        return whole.sum((0, 2)).to(vector.dtype)
+        return vector_gradient(parts[0] if len(parts) == 1 else torch.cat(parts, 2), vector)
 
     def chunk(self, scores: Tensor, first: int, rows: int) -> list[Tensor]:
         """Compute the gradients from one chunk of query rows: rows `first` to `first + rows - 1`.
