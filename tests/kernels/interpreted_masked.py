@@ -68,7 +68,7 @@ def _table(queries: int, keys: int) -> Tensor:
 def _blocks(queries: int, keys: int) -> Tensor:
     """A mask with tiles that are visible as a whole, in part and not at all."""
     table = torch.zeros(1, 1, queries, keys, dtype=torch.bool)
-    table[..., :32], table[..., 5:, 40:45] = True, True
+    table[..., :32], table[..., 5:, 40:45], table[..., 64:128] = True, True, True
     return table
 
 
@@ -94,7 +94,11 @@ def test_hidden_keys_may_be_nan(name: str, few: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(inner_launch, "FEW_KEYS", few)
     monkeypatch.setattr(inner_launch, "_kept", {})
     plans._plans.clear()
-    queries, keys, start = 19, 50, 3
+    queries, keys, start = (19, 50, 3) if few else (70, 150, 3)
+    if not few:  # words of 32 keys: one tile has two
+        wide = Tiles(32, 64, 1, 1)
+        tiles = {(name, "float32"): {256: wide} for name in ("forward", "key")}
+        monkeypatch.setattr(inner_launch, "TILES", {**inner_launch.TILES, **tiles})
     mask = MASKS[name](queries, keys)
     as_mask = regard.dense(mask) if isinstance(mask, Tensor) else mask
     seen = as_mask.dense(queries, keys, start, batch=2, heads=4).expand(2, 4, queries, keys)

@@ -21,9 +21,18 @@ from regard.kernels.additive_scores import up_to_four
 from regard.kernels.additive_wide import is_near, wide_channel, write_wide_key, write_wide_query
 from regard.kernels.kernel_mask import end_of, tile_is_seen
 from regard.kernels.quick_launch import quick_launch
-from regard.kernels.tanh import CENTRE, FLOOR, LIMIT, denominator, furthest, multiply_add, reciprocal
+from regard.kernels.tanh import (
+    CENTRE,
+    FLOOR,
+    LIMIT,
+    denominator,
+    flags_of,
+    furthest,
+    multiply_add,
+    reciprocal,
+)
 
-__all__ = ["GROUP", "additive_gradients_kernel", "additive_key_sum_kernel"]
+__all__ = ["GROUP", "additive_finish_kernel", "additive_gradients_kernel", "additive_key_sum_kernel"]
 
 GROUP = tl.constexpr(16)
 """Number of rows of the query of a thread. Each group of this many rows has its own partial sums."""
@@ -71,11 +80,31 @@ def _added(slopes, slopes2, of_key, shares, mine, mine2, key, gradients, APPROXI
     return slopes, slopes2, of_key, shares
 
 
+@triton.jit
+def _with_keys(
+    dq, dq2, dq3, dq4, shares, e, e2, e3, e4, keys, gradients, partial_dkey, wide, step, first, last, there,
+    LANES: tl.constexpr, APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """Add the terms of the keys `first` to last - 1, and write the partial sums of their gradients.
+
+    dq, dq2, dq3, dq4, shares: the accumulators, see _added(). e, e2, e3, e4: exponentials of the query.
+    keys, partial_dkey: pointers to exponentials and partial sums of key 0, with row stride `wide`.
+    gradients: pointers to g of key 0 and the first four rows, with row stride `step`.
+    """
+    for place in range(first, last):
+        k, g = tl.load(keys + place * wide), gradients + place * step
+        of_key = tl.zeros([LANES, 2, 4], tl.float32)
+        dq, dq2, of_key, shares = _added(dq, dq2, of_key, shares, e, e2, k, g, APPROXIMATE)
+        dq3, dq4, of_key, shares = _added(dq3, dq4, of_key, shares, e3, e4, k, g + 8, APPROXIMATE)
+        tl.store(partial_dkey + place * wide, tl.sum(of_key, 2), mask=there)
+    return dq, dq2, dq3, dq4, shares
+
+
 @quick_launch
 @triton.jit(do_not_specialize=["zero"])
 def additive_gradients_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, turned, dquery, dvector, partial_dkey,
-    reach_of_query, reach_of_key, whole_of_query, whole_of_key, lengths,
+    ranges, reach_of_query, reach_of_key, whole_of_query, whole_of_key, lengths,
     length_step, start, left, right, heads, groups, queries, keys, width, pitch,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head, zero,
     query_tiles, key_tiles, spans, first_row, row_count, parts, part_tiles,
@@ -89,38 +118,41 @@ def additive_gradients_kernel(
     The arguments are those of additive_query_backward_kernel, and:
     partial_dkey: writes the sum of -SCALE^2 g (r - r^2) over the rows, (groups of rows, B H, S rounded up to
         4, pitch), except for padding, and in tiles that are hidden or that additive_series_kernel computes.
+    ranges: if SERIES, reads Weighed.ranges. For a sequence without exact tiles, dq and dk are not written.
     Launch grid: (groups of GROUP rows, blocks of 2 * LANES channels, B H * parts).
     """
-    both = tl.program_id(2).to(tl.int64) // parts
-    part = tl.program_id(2) % parts
+    both, part = tl.program_id(2).to(tl.int64) // parts, tl.program_id(2) % parts
     batch, head = both // heads, both % heads
     key_both = batch * (heads // groups) + head // groups
     local = tl.program_id(0) * GROUP
-    row = first_row + local
-    tile = row // ROWS
+    row, tile = first_row + local, (first_row + local) // ROWS
     lane, two = tl.arange(0, LANES), tl.arange(0, 2)[None, :]
     across = tl.program_id(1) * LANES + lane
     channels = across[:, None] * 2 + two
     within = tl.minimum(across, pitch // 2 - 1)[:, None] * 2 + two
     four = (lane * zero * 4)[:, None] + tl.arange(0, 4)[None, :]  # see _lanes() in additive_backward.py
-    there = channels < width
-    last = first_row + row_count
-    end = end_of(lengths, length_step, batch, keys, LENGTHS)
+    there, program = channels < width, tl.program_id(2).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+    if SERIES:  # noqa: SIM102
+        if (tl.load(ranges + both) & 2) == 0:
+            tl.store(dvector + program * dvector_row + channels, tl.zeros([LANES, 2], tl.float32), mask=there)
+            return
+    last, end = first_row + row_count, end_of(lengths, length_step, batch, keys, LENGTHS)
     wide, step = tl.full([], 0, tl.int64) + pitch, tl.full([], 0, tl.int64) + turned_row
     at = exponentials_of_query + (both * up_to_four(queries) + row) * wide + within
-    e = _four_rows(at, wide, row, last, there)
-    e2 = _four_rows(at + 4 * wide, wide, row + 4, last, there)
-    e3 = _four_rows(at + 8 * wide, wide, row + 8, last, there)
-    e4 = _four_rows(at + 12 * wide, wide, row + 12, last, there)
+    e, e2 = _four_rows(at, wide, row, last, there), _four_rows(at + 4 * wide, wide, row + 4, last, there)
+    at += 8 * wide
+    e3, e4 = (
+        _four_rows(at, wide, row + 8, last, there),
+        _four_rows(at + 4 * wide, wide, row + 12, last, there),
+    )
     key_at = exponentials_of_key + key_both * up_to_four(keys) * wide + within
     partial_at = (tl.program_id(0) * (tl.num_programs(2) // parts) + both) * up_to_four(keys) * wide
     partial_at = partial_dkey + partial_at + within
     gradient_at = turned + both * dscores_head + local + four
     far = furthest(reach_of_query, both * query_tiles + tile, spans)
     largest = far
-    shares = tl.zeros([LANES, 2, 4], tl.float32)
-    dq, dq2 = tl.zeros([LANES, 2, 4], tl.float32), tl.zeros([LANES, 2, 4], tl.float32)
-    dq3, dq4 = tl.zeros([LANES, 2, 4], tl.float32), tl.zeros([LANES, 2, 4], tl.float32)
+    zeros = tl.zeros([LANES, 2, 4], tl.float32)
+    dq, dq2, dq3, dq4, shares = zeros, zeros, zeros, zeros, zeros
     first_tile, last_tile = part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)
     for key_tile in range(first_tile, last_tile):
         column = key_tile * COLUMNS
@@ -128,19 +160,12 @@ def additive_gradients_kernel(
             of_key = furthest(reach_of_key, key_both * key_tiles + key_tile, spans)
             largest = tl.maximum(largest, of_key)
             if is_near(far + of_key, SERIES) == 0:
-                for place in range(column, tl.minimum(column + COLUMNS, end)):
-                    k, g = tl.load(key_at + place * wide), gradient_at + place * step
-                    of_key_here = tl.zeros([LANES, 2, 4], tl.float32)
-                    dq, dq2, of_key_here, shares = _added(
-                        dq, dq2, of_key_here, shares, e, e2, k, g, APPROXIMATE
-                    )
-                    dq3, dq4, of_key_here, shares = _added(
-                        dq3, dq4, of_key_here, shares, e3, e4, k, g + 8, APPROXIMATE
-                    )
-                    tl.store(partial_at + place * wide, tl.sum(of_key_here, 2), mask=there)
+                dq, dq2, dq3, dq4, shares = _with_keys(
+                    dq, dq2, dq3, dq4, shares, e, e2, e3, e4, key_at, gradient_at, partial_at, wide, step,
+                    column, tl.minimum(column + COLUMNS, end), there, LANES, APPROXIMATE,
+                )  # fmt: skip
     v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
     place = dquery + part * dquery_part + both * dquery_head
-    program = tl.program_id(2).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
     if largest > LIMIT:
         of_query, of_key = whole_of_query + both * pitch, whole_of_key + key_both * pitch
         there = there & (wide_channel(of_query, of_key, 1, pitch, channels, there) == 0)
@@ -154,25 +179,26 @@ def additive_gradients_kernel(
             ROWS, COLUMNS, 2 * LANES, 4, 1, LEFT, RIGHT, SERIES, APPROXIMATE,
         )  # fmt: skip
     v *= -4.0 * FLOOR * FLOOR
-    _write_four(place, dq, v, local, row_count, channels, width, there)
-    _write_four(place, dq2, v, local + 4, row_count, channels, width, there)
-    _write_four(place, dq3, v, local + 8, row_count, channels, width, there)
-    _write_four(place, dq4, v, local + 12, row_count, channels, width, there)
+    _write_eight(place, dq, dq2, v, local, row_count, channels, width, there)
+    _write_eight(place, dq3, dq4, v, local + 8, row_count, channels, width, there)
     tl.store(dvector + program * dvector_row + channels, tl.sum(shares, 2) * (-2.0 * FLOOR), mask=there)
 
 
 @triton.jit
-def _write_four(place, slopes, v, first, row_count, channels, width, there):
-    """Write four rows of dq, from row `first` on."""
+def _write_eight(place, slopes, slopes2, v, first, row_count, channels, width, there):
+    """Write eight rows of dq, from row `first` on: two times four rows."""
     rows = first + tl.arange(0, 4)[None, None, :]
     at = place + rows.to(tl.int64) * width + channels[:, :, None]
     tl.store(at, slopes * v[:, :, None], mask=(rows < row_count) & there[:, :, None])
+    rows += 4
+    at = place + rows.to(tl.int64) * width + channels[:, :, None]
+    tl.store(at, slopes2 * v[:, :, None], mask=(rows < row_count) & there[:, :, None])
 
 
 @quick_launch
 @triton.jit
 def additive_key_sum_kernel(
-    query, key, vector, partial_dkey, dscores, dkey, reach_of_query, reach_of_key, whole_of_query,
+    query, key, vector, partial_dkey, dscores, dkey, ranges, reach_of_query, reach_of_key, whole_of_query,
     whole_of_key, lengths,
     length_step, start, left, right, heads, groups, queries, keys, width, pitch,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
@@ -183,7 +209,7 @@ def additive_key_sum_kernel(
 ):  # fmt: skip
     """Compute dk for KEYS keys and WIDTH channels, from the partial sums of additive_gradients_kernel.
 
-    The arguments are those of additive_key_backward_kernel, and partial_dkey.
+    The arguments are those of additive_key_backward_kernel, and partial_dkey and ranges.
     Launch grid: (groups of KEYS keys, blocks of WIDTH channels, B K).
     """
     local = tl.program_id(0) * KEYS
@@ -193,6 +219,9 @@ def additive_key_sum_kernel(
     key_both = tl.program_id(2).to(tl.int64)
     key_heads = heads // groups
     batch, key_head_here = key_both // key_heads, key_both % key_heads
+    if SERIES:  # noqa: SIM102
+        if (flags_of(ranges, key_both * groups, groups) & 2) == 0:
+            return
     last = first_row + row_count
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
     far = furthest(reach_of_key, key_both * key_tiles + column // COLUMNS, spans)
@@ -211,11 +240,11 @@ def additive_key_sum_kernel(
                 of_query = furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
                 largest = tl.maximum(largest, of_query)
                 if is_near(far + of_query, SERIES) == 0:
-                    stop = tl.cdiv(tl.minimum(tile * ROWS + ROWS, row_count), GROUP)
-                    for part in range(tile * (ROWS // GROUP), stop):
+                    for number in tl.static_range(ROWS // GROUP):  # these loads do not wait for each other
+                        part = tile * (ROWS // GROUP) + number
                         at = ((part * sequences + both) * up_to_four(keys) + rows).to(tl.int64) * pitch
                         at = partial_dkey + at[:, None] + channels[None, :]
-                        total += tl.load(at, mask=seen, other=0.0)
+                        total += tl.load(at, mask=seen & (part * GROUP < row_count), other=0.0)
         v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
         found += total * (v * (-4.0 * FLOOR * FLOOR))[None, :]
     if largest > LIMIT:
@@ -235,3 +264,20 @@ def additive_key_sum_kernel(
     if ADD:
         found += tl.load(place, mask=inside, other=0.0)
     tl.store(place, found, mask=inside)
+
+
+@quick_launch
+@triton.jit
+def additive_finish_kernel(exact, dquery, ranges, parts, size, exact_part, dquery_head, BLOCK: tl.constexpr):
+    """Add the parts of dq of a sequence that has exact tiles only; otherwise additive_series_kernel does so.
+
+    exact: reads (parts, B H, size). dquery: writes (B H, size), with stride dquery_head.
+    Launch grid: (blocks of BLOCK elements, B H).
+    """
+    both = tl.program_id(1).to(tl.int64)
+    if (tl.load(ranges + both) & 1) == 0:
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        total = tl.zeros([BLOCK], tl.float32)
+        for part in range(parts):
+            total += tl.load(exact + part * exact_part + both * size + at, mask=at < size, other=0.0)
+        tl.store(dquery + both * dquery_head + at, total.to(dquery.dtype.element_ty), mask=at < size)

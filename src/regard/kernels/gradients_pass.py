@@ -6,18 +6,33 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from regard.kernels.additive_gradients import GROUP, additive_gradients_kernel, additive_key_sum_kernel
+from regard.kernels.additive_gradients import (
+    GROUP,
+    additive_finish_kernel,
+    additive_gradients_kernel,
+    additive_key_sum_kernel,
+)
 from regard.kernels.forward_pass import Prepared
 from regard.kernels.launch import up
 
 if TYPE_CHECKING:
     from regard.kernels.backward_pass import Backward, Weighed
 
-__all__ = ["joint_gradients", "rows_at_once"]
+__all__ = ["fills_groups", "finish_query", "joint_gradients", "rows_at_once"]
 
 PARTIAL_ROOM = 128 << 20
 """Maximum size in bytes of the partial sums of the gradient of the key. If all queries would need more, some
 of them are processed at a time."""
+
+
+MOST_WASTE = 1.3
+"""Largest ratio of the rows of all groups to the queries, for which one pass is faster than two."""
+
+
+def fills_groups(backward: Backward) -> bool:
+    """Whether one pass is used: in half precision, unless the last group of queries is mostly empty."""
+    queries = backward.shape.queries
+    return not backward.forward.centred and up(queries, GROUP.value) <= MOST_WASTE * queries
 
 
 def rows_at_once(backward: Backward, rows: int) -> int:
@@ -66,15 +81,28 @@ def joint_gradients(
         }  # fmt: skip
         additive_gradients_kernel[(groups, blocks, backward.sequences * parts)](
             forward.query, forward.key, forward.vector, prepared.query, prepared.key, turned, dquery, dvector,
-            partial, *forward.split(prepared.reach), *backward.whole(prepared), **both, zero=0, parts=parts,
-            part_tiles=part_tiles, turned_row=turned.stride(1), dquery_part=dquery.stride(0),
-            dquery_head=dquery.stride(2), dvector_row=shape.width, LANES=32 * warps, num_warps=warps,
-            maxnreg=128,
+            partial, weighed.ranges, *forward.split(prepared.reach), *backward.whole(prepared), **both,
+            zero=0, parts=parts, part_tiles=part_tiles, turned_row=turned.stride(1),
+            dquery_part=dquery.stride(0), dquery_head=dquery.stride(2), dvector_row=shape.width,
+            LANES=32 * warps, num_warps=warps, maxnreg=128,
         )  # fmt: skip
-        additive_key_sum_kernel[(-(-shape.keys // 16), -(-shape.width // 128), backward.key_sequences)](
+        additive_key_sum_kernel[(-(-shape.keys // 8), -(-shape.width // 128), backward.key_sequences)](
             forward.query, forward.key, forward.vector, partial, dscores, backward.dkey,
-            *forward.split(prepared.reach), *backward.whole(prepared), **both,
-            dscores_row=dscores.stride(1), KEYS=16, WIDTH=128, ADD=first + begin > 0, num_warps=4,
+            weighed.ranges, *forward.split(prepared.reach), *backward.whole(prepared), **both,
+            dscores_row=dscores.stride(1), KEYS=8, WIDTH=128, ADD=first + begin > 0, num_warps=4,
         )  # fmt: skip
         of_vector.append(dvector)
     return place, of_vector
+
+
+def finish_query(exact: Tensor, ranges: Tensor, dquery: Tensor) -> None:
+    """Write the gradient of the query for sequences in which the Fourier series is not used.
+
+    exact: its parts from the exact kernels, (parts, B, H, rows, D). ranges: Weighed.ranges.
+    dquery: receives the sum of the parts, (B, H, rows, D).
+    """
+    parts, batch, heads, rows, width = exact.shape
+    size, block = rows * width, 1024
+    additive_finish_kernel[(-(-size // block), batch * heads)](
+        exact, dquery, ranges, parts, size, exact.stride(0), dquery.stride(1), BLOCK=block, num_warps=4
+    )

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from regard.kernels.inner_forward import NOT_SPECIALISED
-from regard.kernels.inner_table import listed_tiles
+from regard.kernels.inner_table import listed_tiles, seen_bits, used_bits
 from regard.kernels.inner_tiles import key_tiles, load_rows, query_tiles, seen_pairs, used_keys
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
@@ -37,7 +37,7 @@ def _level(lse, rows, queries):
 
 @triton.jit
 def _add_key_tiles(
-    dquery_RD, first, last, indices, row, query_RD, doutput_RE, level_R, delta_R, key, value, table,
+    dquery_RD, first, last, indices, used, row, query_RD, doutput_RE, level_R, delta_R, key, value, table,
     document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth, key_row,
     value_row, table_row, table_column,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, TABLE: tl.constexpr,
@@ -47,14 +47,17 @@ def _add_key_tiles(
 ):  # fmt: skip
     """Return dquery_RD plus the sum of g_ij key_j over the tiles of keys `first` to last - 1.
 
-    indices: if LISTED, the tiles of keys are indices[first], ..., indices[last - 1] instead.
+    indices, used: if LISTED, see _read_tiles() in inner_forward.py.
     """
     rows = row + tl.arange(0, ROWS)
     for index in range(first, last):
         tile = tl.load(indices + index) if LISTED else index
         columns = tile * COLUMNS + tl.arange(0, COLUMNS)
         used_C = columns < end
-        if MASKED:
+        if MASKED and LISTED:
+            seen_RC = seen_bits(table, table_row, rows, columns, tile * COLUMNS, queries, COLUMNS, False)
+            used_C = used_bits(used, columns, tile * COLUMNS, COLUMNS)
+        elif MASKED:
             seen_RC = seen_pairs(
                 rows, columns, queries, end, start, left, right, document_of_query, document_of_key, table,
                 table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, WHOLE, False,
@@ -83,8 +86,8 @@ def inner_query_backward_kernel(
     start, left, right, queries, keys, heads, groups, length_step, scale, width, depth,
     query_batch, query_head, query_row, key_batch, key_head, key_row, value_batch, value_head, value_row,
     output_batch, output_head, output_row, table_batch, table_head, table_row, table_column,
-    documents_query_step, documents_key_step, lists_batch, lists_head, others, doutput_batch, doutput_head,
-    doutput_row, dquery_batch, dquery_head, dquery_row,
+    documents_query_step, documents_key_step, lists_batch, lists_head, others, records, doutput_batch,
+    doutput_head, doutput_row, dquery_batch, dquery_head, dquery_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     TABLE: tl.constexpr, LISTED: tl.constexpr, WHOLE: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, EIGHTS: tl.constexpr,
@@ -126,28 +129,29 @@ def inner_query_backward_kernel(
     )
     indices = lists
     if LISTED:
-        at = lists + batch * lists_batch + head * lists_head + row // ROWS * (2 + others)
+        at = lists + records + batch * lists_batch + head * lists_head
+        at += row // ROWS * (2 + others + table_row)
         indices, full_last, first = listed_tiles(at, others)
         full_first, last = 0, others
     if LEFT and not (DOCUMENTS or TABLE):
         dquery_RD = _add_key_tiles(
-            dquery_RD, first, full_first, indices, row, query_RD, doutput_RE, level_R, delta_R, key, value,
-            table, document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth,
-            key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, LISTED, WHOLE, True,
-            REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+            dquery_RD, first, full_first, indices, indices + others, row, query_RD, doutput_RE, level_R,
+            delta_R, key, value, table, document_of_query, document_of_key, start, left, right, scale,
+            queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS,
+            TABLE, LISTED, WHOLE, True, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
         )  # fmt: skip
     if LISTED or not (DOCUMENTS or TABLE):
         dquery_RD = _add_key_tiles(
-            dquery_RD, full_first, full_last, indices, row, query_RD, doutput_RE, level_R, delta_R, key,
-            value, table, document_of_query, document_of_key, start, left, right, scale, queries, end, width,
-            depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, LISTED, WHOLE,
-            False, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+            dquery_RD, full_first, full_last, indices, indices + others, row, query_RD, doutput_RE, level_R,
+            delta_R, key, value, table, document_of_query, document_of_key, start, left, right, scale,
+            queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS,
+            TABLE, LISTED, WHOLE, False, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
         )  # fmt: skip
     dquery_RD = _add_key_tiles(
-        dquery_RD, first if LISTED else full_last, last, indices, row, query_RD, doutput_RE, level_R, delta_R,
-        key, value, table, document_of_query, document_of_key, start, left, right, scale, queries, end, width,
-        depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, LISTED, WHOLE,
-        True, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+        dquery_RD, first if LISTED else full_last, last, indices, indices + others, row, query_RD,
+        doutput_RE, level_R, delta_R, key, value, table, document_of_query, document_of_key, start, left,
+        right, scale, queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT,
+        DOCUMENTS, TABLE, LISTED, WHOLE, True, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
     )  # fmt: skip
     channels = tl.arange(0, WIDTH)
     at = batch * dquery_batch + head * dquery_head + rows.to(tl.int64)[:, None] * dquery_row
@@ -157,9 +161,9 @@ def inner_query_backward_kernel(
 
 @triton.jit
 def _add_query_tiles(
-    dkey_CD, dvalue_CE, first, last, indices, columns, key_CD, value_CE, query, doutput, lse, delta, table,
-    document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth, query_row,
-    doutput_row, table_row, table_column,
+    dkey_CD, dvalue_CE, first, last, indices, column, columns, key_CD, value_CE, query, doutput, lse, delta,
+    table, document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth,
+    query_row, doutput_row, table_row, table_column,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, TABLE: tl.constexpr,
     LISTED: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
@@ -179,7 +183,10 @@ def _add_query_tiles(
         delta_R = tl.load(delta + rows, mask=rows < queries, other=0.0)
         scores_CR = product(key_CD, tl.trans(query_RD), zero_CR, PRECISION) * (scale * LOG2E)
         weights_CR = tl.exp2(scores_CR - level_R[None, :])
-        if MASKED:
+        if MASKED and LISTED:
+            seen_CR = seen_bits(table, table_row, rows, columns, column, queries, COLUMNS, True)
+            weights_CR = tl.where(seen_CR, weights_CR, 0.0)
+        elif MASKED:
             # The tile is transposed: keys stand in the place of queries, and left and right are exchanged.
             seen_CR = seen_pairs(
                 columns, rows, end, queries, -start, right, left, document_of_key + start,
@@ -203,8 +210,8 @@ def inner_key_backward_kernel(
     start, left, right, queries, keys, heads, groups, length_step, scale, width, depth,
     query_batch, query_head, query_row, key_batch, key_head, key_row, value_batch, value_head, value_row,
     table_batch, table_head, table_row, table_column, documents_query_step, documents_key_step,
-    lists_batch, lists_head, others, doutput_batch, doutput_head, doutput_row, dkey_batch, dkey_head,
-    dkey_row, dvalue_batch, dvalue_head, dvalue_row,
+    lists_batch, lists_head, others, records, doutput_batch, doutput_head, doutput_row, dkey_batch,
+    dkey_head, dkey_row, dvalue_batch, dvalue_head, dvalue_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     TABLE: tl.constexpr, LISTED: tl.constexpr, WHOLE: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, EIGHTS: tl.constexpr,
@@ -245,17 +252,18 @@ def inner_key_backward_kernel(
         table_at = table + batch * table_batch + head * table_head
         at = (batch * heads + head) * queries
         if LISTED:
-            list_at = lists + batch * lists_batch + head * lists_head + column // COLUMNS * (2 + others)
+            list_at = lists + records + batch * lists_batch + head * lists_head
+            list_at += column // COLUMNS * (2 + others)
             indices, full, first = listed_tiles(list_at, others)
             last = others
             dkey_CD, dvalue_CE = _add_query_tiles(
-                dkey_CD, dvalue_CE, 0, full, indices, columns, key_CD, value_CE, query_at, doutput_at,
+                dkey_CD, dvalue_CE, 0, full, indices, column, columns, key_CD, value_CE, query_at, doutput_at,
                 lse + at, delta + at, table_at, document_of_query, document_of_key, start, left, right, scale,
                 queries, end, width, depth, query_row, doutput_row, table_row, table_column,
                 LEFT, RIGHT, DOCUMENTS, TABLE, LISTED, WHOLE, False, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
             )  # fmt: skip
         dkey_CD, dvalue_CE = _add_query_tiles(
-            dkey_CD, dvalue_CE, first, last, indices, columns, key_CD, value_CE, query_at, doutput_at,
+            dkey_CD, dvalue_CE, first, last, indices, column, columns, key_CD, value_CE, query_at, doutput_at,
             lse + at, delta + at, table_at, document_of_query, document_of_key, start, left, right, scale,
             queries, end, width, depth, query_row, doutput_row, table_row, table_column,
             LEFT, RIGHT, DOCUMENTS, TABLE, LISTED, WHOLE, True, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner_table import listed_tiles
+from regard.kernels.inner_table import listed_tiles, seen_bits, used_bits
 from regard.kernels.inner_tiles import key_tiles, load_rows, seen_pairs, used_keys
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
@@ -27,9 +27,9 @@ NOT_SPECIALISED = ("start", "left", "right", "queries", "keys", "heads", "groups
 
 @triton.jit
 def _read_tiles(
-    total_RE, sum_R, best_R, first, last, indices, row, query_RD, key, value, table, document_of_query,
-    document_of_key, start, left, right, scale, queries, end, width, depth, key_row, value_row, table_row,
-    table_column,
+    total_RE, sum_R, best_R, first, last, indices, used, row, query_RD, key, value, table,
+    document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth, key_row,
+    value_row, table_row, table_column,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, TABLE: tl.constexpr,
     LISTED: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr, REDUCE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
@@ -37,7 +37,8 @@ def _read_tiles(
 ):  # fmt: skip
     """Add the tiles of keys `first` to last - 1 to the sums of one tile of queries.
 
-    indices: if LISTED, the tiles of keys are indices[first], ..., indices[last - 1] instead.
+    indices, used: if LISTED, the tiles of keys are indices[first], ..., indices[last - 1] instead, and `used`
+        points to the words of the record, see inner_table.py.
     total_RE: (ROWS, DEPTH), sum of exp(score - best) * value.
     sum_R, best_R: (ROWS,), sum of exp(score - best), and the largest score, in units of log 2.
     MASKED: whether keys of these tiles can be hidden. If False, all keys are visible to all queries.
@@ -52,7 +53,11 @@ def _read_tiles(
         key_CD = load_rows(key, columns, key_row, used_C, width, WIDTH)
         scores_RC = product(query_RD, tl.trans(key_CD), tl.zeros([ROWS, COLUMNS], tl.float32), PRECISION)
         scores_RC = scores_RC * (scale * LOG2E)
-        if MASKED:
+        if MASKED and LISTED:
+            seen_RC = seen_bits(table, table_row, rows, columns, tile * COLUMNS, queries, COLUMNS, False)
+            scores_RC = tl.where(seen_RC, scores_RC, float("-inf"))
+            used_C = used_bits(used, columns, tile * COLUMNS, COLUMNS)
+        elif MASKED:
             seen_RC = seen_pairs(
                 rows, columns, queries, end, start, left, right, document_of_query, document_of_key, table,
                 table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, WHOLE, False,
@@ -79,7 +84,7 @@ def inner_forward_kernel(
     start, left, right, queries, keys, heads, groups, length_step, scale, width, depth,
     query_batch, query_head, query_row, key_batch, key_head, key_row, value_batch, value_head, value_row,
     output_batch, output_head, output_row, table_batch, table_head, table_row, table_column,
-    documents_query_step, documents_key_step, lists_batch, lists_head, others,
+    documents_query_step, documents_key_step, lists_batch, lists_head, others, records,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     TABLE: tl.constexpr, LISTED: tl.constexpr, WHOLE: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, EIGHTS: tl.constexpr,
@@ -89,7 +94,8 @@ def inner_forward_kernel(
 
     Launch grid: (query tiles * B H,). The tiles of one head are next to each other, the last tile first,
     because with a causal mask it takes the longest.
-    lists: if LISTED, the lists of inner_table_kernel, with `others` tiles of keys.
+    table, lists: if LISTED, words and records of inner_table_kernel, with `others` tiles of keys. The records
+        begin at the element `records`.
     output, lse: (B, H, T, E) and (B, H, T), receive the results. Without a visible key they are 0 and -inf.
     """
     if EIGHTS:
@@ -119,28 +125,29 @@ def inner_forward_kernel(
     )
     indices = lists
     if LISTED:
-        at = lists + batch * lists_batch + head * lists_head + row // ROWS * (2 + others)
+        at = lists + records + batch * lists_batch + head * lists_head
+        at += row // ROWS * (2 + others + table_row)
         indices, full_last, first = listed_tiles(at, others)
         full_first, last = 0, others
     if LEFT and not (DOCUMENTS or TABLE):
         total_RE, sum_R, best_R = _read_tiles(
-            total_RE, sum_R, best_R, first, full_first, indices, row, query_RD, key, value, table,
-            document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth,
-            key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, LISTED, WHOLE, True,
-            REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+            total_RE, sum_R, best_R, first, full_first, indices, indices + others, row, query_RD, key,
+            value, table, document_of_query, document_of_key, start, left, right, scale, queries, end,
+            width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE,
+            LISTED, WHOLE, True, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
         )  # fmt: skip
     if LISTED or not (DOCUMENTS or TABLE):
         total_RE, sum_R, best_R = _read_tiles(
-            total_RE, sum_R, best_R, full_first, full_last, indices, row, query_RD, key, value, table,
-            document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth,
-            key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, LISTED, WHOLE, False,
-            REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+            total_RE, sum_R, best_R, full_first, full_last, indices, indices + others, row, query_RD, key,
+            value, table, document_of_query, document_of_key, start, left, right, scale, queries, end,
+            width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE,
+            LISTED, WHOLE, False, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
         )  # fmt: skip
     total_RE, sum_R, best_R = _read_tiles(
-        total_RE, sum_R, best_R, first if LISTED else full_last, last, indices, row, query_RD, key, value,
-        table, document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth,
-        key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, LISTED, WHOLE, True,
-        REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+        total_RE, sum_R, best_R, first if LISTED else full_last, last, indices, indices + others, row,
+        query_RD, key, value, table, document_of_query, document_of_key, start, left, right, scale, queries,
+        end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE,
+        LISTED, WHOLE, True, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
     )  # fmt: skip
     none_R = sum_R == 0.0
     level_R = tl.where(none_R, float("-inf"), (best_R + tl.log2(sum_R)) / LOG2E)

@@ -9,6 +9,8 @@ the GPU. In Triton's interpreter the kernels run by kernel[grid](...).
 from __future__ import annotations
 
 import functools
+import struct
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels import interpreting
+from regard.kernels.direct_launch import DirectLaunch, direct_launch
 from regard.kernels.inner_backward import inner_key_backward_kernel, inner_query_backward_kernel
 from regard.kernels.inner_forward import inner_forward_kernel
 from regard.kernels.inner_table import Listing
@@ -140,23 +143,61 @@ class Launch:
         names = [name for name in constants if name not in ("num_warps", "num_stages")]
         self.values = tuple(constants[name] for name in names)
         self.compiled: Callable[..., None] | None = None
+        self.direct: DirectLaunch | None = None
+        self.lock = threading.Lock()
 
-    def masks(self, hidden: Hidden, unused: Tensor) -> tuple[Tensor, ...]:
-        """Return the tensors of the mask; `unused` stands for those that are None, and is not read."""
-        table = None if hidden.table is None else hidden.table.view(torch.uint8)
-        lists = None if self.listing is None or table is None else self.listing.run(table)
+    def masks(self, hidden: Hidden, unused: Tensor, words: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return the tensors of the mask; `unused` stands for those that are None, and is not read.
+
+        words: a bool tensor packed to words, if the lists are created from it.
+        """
+        table = lists = None
+        if hidden.table is not None:
+            table = hidden.table.view(torch.uint8)
+            if self.listing is not None:
+                lists = self.listing.run(table if words is None else words)
+                table = lists if words is None else words
         parts = (hidden.lengths, table, hidden.document_of_query, hidden.document_of_key, lists)
         return tuple(unused if part is None else part for part in parts)
 
     def run(self, tensors: tuple[Tensor, ...], place: tuple[int, int, int], scale: float) -> None:
         """Launch the kernel. place: position of the first query, and the limits of the window."""
+        if self.direct is not None:
+            self._run_directly(self.direct, tensors, place, scale)
+            return
         before, after = self.numbers[:5], self.numbers[5:]
         if self.compiled is not None:
             self.compiled(*tensors, *place, *before, scale, *after, *self.values)
             return
         launched = self.kernel[(self.programs,)](*tensors, *place, *before, scale, *after, **self.constants)
-        if launched is not None:  # None in the interpreter
-            self.compiled = launched[(self.programs, 1, 1)]
+        if launched is None:  # in the interpreter
+            return
+        grid = (self.programs, 1, 1)
+        values = [*[None] * len(tensors), *place, *before, scale, *after, *self.values]
+        self.compiled, direct = launched[grid], direct_launch(launched, grid, values)
+        leading = len(tensors) + len(place) + len(before) + 1
+        if direct is not None and direct[1][:leading] == list(range(leading)):
+            self.direct = direct[0]
+
+    def _run_directly(
+        self, direct: DirectLaunch, tensors: tuple[Tensor, ...], place: tuple[int, int, int], scale: float
+    ) -> None:
+        """run() by cuLaunchKernel. The first slots are tensors, `place`, five numbers, `scale`."""
+        slots, count = direct.slots, len(tensors)
+        bits = _bits_of(scale)
+        with self.lock:
+            for i, tensor in enumerate(tensors):
+                slots[i] = tensor.data_ptr()
+            for i, number in enumerate(place, count):
+                slots[i] = number & 0xFFFFFFFF
+            slots[count + 8] = bits
+            direct.run(torch._C._cuda_getCurrentRawStream(tensors[0].device.index))
+
+
+@functools.lru_cache(maxsize=256)
+def _bits_of(number: float) -> int:
+    """Return the bits of a float32 number as an integer."""
+    return int.from_bytes(struct.pack("<f", number), "little")
 
 
 _kept: dict[tuple[Any, ...], tuple[Launch, ...]] = {}
@@ -202,10 +243,12 @@ def _listing(hidden: Hidden, query: Tensor, key: Tensor, tiles: Tiles, turned: b
 def _mask_steps(hidden: Hidden, listing: Listing | None) -> tuple[int, ...]:
     """Return the strides of the table, 0 in dimensions that are broadcast, of document ids and of lists."""
     steps: tuple[int, ...] = (0, 0, 0, 0)
-    if (table := hidden.table) is not None:
+    if listing is not None:
+        steps = (*listing.word_steps, 0)
+    elif (table := hidden.table) is not None:
         steps = tuple(step if size > 1 else 0 for step, size in zip(table.stride(), table.shape, strict=True))
     documents = _step(hidden.document_of_query), _step(hidden.document_of_key)
-    return (*steps, *documents, *((0, 0, 0) if listing is None else listing.steps))
+    return (*steps, *documents, *((0, 0, 0, 0) if listing is None else listing.steps))
 
 
 def _step(tensor: Tensor | None) -> int:
@@ -349,6 +392,6 @@ def backward(
     with _on(query):
         masks = of_query.masks(hidden, lse)
         of_query.run((*inputs, output, lse, *masks, doutput, dquery, delta), place, scale)
-        masks = of_key.masks(hidden, lse)
+        masks = of_key.masks(hidden, lse, masks[1])
         of_key.run((*inputs, lse, *masks, doutput, delta, dkey, dvalue), place, scale)
     return dquery, dkey, dvalue

@@ -62,7 +62,12 @@ class Facts(NamedTuple):
     strides: tuple[int, ...]
     dtype: torch.dtype
     size: int
-    empty: bool
+    numel: int
+
+    @property
+    def empty(self) -> bool:
+        """Whether the tensor has no elements."""
+        return not self.numel
 
 
 class Recorder(TorchDispatchMode):
@@ -100,7 +105,7 @@ class Recorder(TorchDispatchMode):
     def _new(self, tensor: Tensor) -> int:
         self.numbers[id(tensor)] = number, _ = len(self.facts), weakref.ref(tensor)
         size = tensor.untyped_storage().nbytes()
-        self.facts.append(Facts(tuple(tensor.shape), tensor.stride(), tensor.dtype, size, not tensor.numel()))
+        self.facts.append(Facts(tuple(tensor.shape), tensor.stride(), tensor.dtype, size, tensor.numel()))
         return number
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -52,9 +52,13 @@ class FlatOperation(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """An allocation of the tensor with the number `number`."""
+    """An allocation of the tensor with the number `number`, and in its place of the tensor `root`.
+
+    If a result is a view of all of a tensor, only the view is allocated, with its own sizes.
+    """
 
     number: int
+    root: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
@@ -79,8 +83,8 @@ class Tape:
         self.count = len(recorder.facts)
         self.constants = [(number, each, each.data_ptr()) for number, each in recorder.constants.items()]
         self.by_address = not interpreting()
-        needed = self._needed(recorder)
-        self.room, offsets = self._arranged(recorder, needed)
+        needed, views = self._needed(recorder)
+        self.room, offsets = self._arranged(recorder, needed | set(views))
         self.lock = threading.Lock()
         self.steps: list[Operation | FlatOperation | Allocation | Launch | Direct] = []
         for step in recorder.steps:
@@ -88,14 +92,38 @@ class Tape:
                 self.steps.append(self._launch(step, recorder, offsets))
             elif step.function.name() in EMPTY:
                 (number,) = step.results
-                if number in needed:
-                    self.steps.append(Allocation(number, *recorder.facts[number][:3]))
-            elif not step.view or not needed.isdisjoint(step.results):
+                if number in needed or number in views:
+                    result = views.get(number, number)
+                    self.steps.append(Allocation(result, number, *recorder.facts[result][:3]))
+            elif not step.view or not (needed - set(views.values())).isdisjoint(step.results):
                 self.steps.append(_flattened(step))
 
-    def _needed(self, recorder: Recorder) -> set[int]:
-        """Return the numbers of all tensors that must exist as tensors: results, and inputs of operations."""
-        needed = set(self.results)
+    def _needed(self, recorder: Recorder) -> tuple[set[int], dict[int, int]]:
+        """Return the numbers of all tensors that must exist as tensors: results, and inputs of operations.
+
+        Also returns results that are allocated instead of the tensor that they are a view of, by the number
+        of this tensor.
+        """
+        allocated = {
+            step.results[0]
+            for step in recorder.steps
+            if isinstance(step, Operation) and step.function.name() in EMPTY
+        }
+        views = dict[int, int]()
+        for number in self.results:
+            root, offset = recorder.root(number)
+            whole = recorder.facts[root].numel == recorder.facts[number].numel
+            if self.by_address and root in allocated and number != root and whole and not offset:
+                views[root] = number
+        needed = self._inputs(recorder, set(self.results) - set(views.values()))
+        for root in needed & set(views):  # an operation needs the tensor itself
+            del views[root]
+        if len({*self.results}) < len(self.results) or any(root in self.results for root in views):
+            views = {}
+        return self._inputs(recorder, set(self.results) - set(views.values())) | set(views.values()), views
+
+    def _inputs(self, recorder: Recorder, needed: set[int]) -> set[int]:
+        """Return `needed` and the inputs of all operations that compute these or change other tensors."""
         for step in reversed(recorder.steps):
             if isinstance(step, Launch):
                 if not self.by_address:
@@ -184,9 +212,9 @@ class Tape:
                 run.launch(*values, stream=stream)
                 continue
             if type(step) is Allocation:
-                number, sizes, strides, dtype = step
+                number, root, sizes, strides, dtype = step
                 result = torch.empty_strided(sizes, strides, dtype=dtype, device=self.device)
-                tensors[number], addresses[number] = result, result.data_ptr()
+                tensors[number], addresses[root] = result, result.data_ptr()
                 continue
             if type(step) is FlatOperation:
                 function, numbers, flat, others, flat_named, _ = step

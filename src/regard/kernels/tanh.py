@@ -35,12 +35,13 @@ __all__ = [
     "denominator",
     "exact_share",
     "exponential",
+    "flags_of",
     "furthest",
     "multiply_add",
     "packed",
+    "reach_range",
     "reciprocal",
     "shared_sum",
-    "smallest_reach",
 ]
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -136,17 +137,27 @@ def furthest(reach, tile, spans):
 
 
 @triton.jit
-def smallest_reach(reach, tiles, spans):
-    """Return the smallest of the numbers furthest() of tiles 0 to tiles - 1."""
-    found = tl.full([], float("inf"), tl.float32)
+def reach_range(reach, tiles, spans):
+    """Return the smallest and the largest of the numbers furthest() of tiles 0 to tiles - 1."""
+    smallest, largest = tl.full([], float("inf"), tl.float32), tl.full([], 0.0, tl.float32)
     for block in range(0, tiles, 64):
         each = block + tl.arange(0, 64)
         of_tile = tl.zeros([64], tl.float32)
         for span in range(spans):
-            of_span = tl.load(reach + each * spans + span, mask=each < tiles, other=float("inf"))
+            of_span = tl.load(reach + each * spans + span, mask=each < tiles, other=0.0)
             of_tile = tl.maximum(of_tile, of_span)
-        smallest = -tl.max(-of_tile, 0)
-        found = tl.where(smallest < found, smallest, found)
+        low = -tl.max(tl.where(each < tiles, -of_tile, float("-inf")), 0)
+        smallest = tl.where(low < smallest, low, smallest)
+        largest = tl.maximum(largest, tl.max(of_tile, 0))
+    return smallest, largest
+
+
+@triton.jit
+def flags_of(flags, first, count):
+    """Return `count` flags, from `first` on, combined by "or"."""
+    found = tl.load(flags + first)
+    for other in range(1, count):
+        found |= tl.load(flags + first + other)
     return found
 
 
