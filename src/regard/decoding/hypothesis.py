@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from regard.data.batch import EOS, PAD
 from regard.data.batch_rows import BatchRows
+from regard.decoding.word_alignment import averaged
 from regard.roles import BySite
 
 __all__ = ["Hypothesis", "ROOM", "SearchResult", "unfinished_note"]
@@ -53,14 +54,16 @@ class Hypothesis:
         token_scores: tuple[float, ...],
         ranking: float,
         compute: Callable[[], tuple[BySite[Tensor], dict[str, Tensor]]],
+        align: Callable[[], tuple[int, ...]],
     ) -> Hypothesis:
         """Return a hypothesis whose attention and values are computed when one of them is first read.
 
         compute: a function that returns both.
+        align: a function that returns the alignment without computing them.
         """
         hypothesis = object.__new__(cls)
         hypothesis.__dict__.update(
-            tokens=tokens, token_scores=token_scores, ranking=ranking, _compute=compute
+            tokens=tokens, token_scores=token_scores, ranking=ranking, _compute=compute, _align=align
         )
         return hypothesis
 
@@ -70,7 +73,8 @@ class Hypothesis:
         if compute is not None and name in ("attention", "values"):
             attention, values = compute()
             self.__dict__.update(attention=attention, values=values)
-            self.__dict__.pop("_compute", None)
+            for function in ("_compute", "_align"):  # they keep the memory of other hypotheses
+                self.__dict__.pop(function, None)
         if name not in self.__dict__:  # it exists if another thread has computed it in the meantime
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return self.__dict__[name]
@@ -83,6 +87,26 @@ class Hypothesis:
     def score(self) -> float:
         """The log-probability of the sentence: the sum of its token scores."""
         return sum(self.token_scores)
+
+    @property
+    def alignment(self) -> tuple[int, ...]:
+        """For each token, the index of the source token with the highest cross-attention weight.
+
+        The weights are averaged over the recorded cross-attention layers and their heads. After a search on a
+        GPU, this is much faster than reading `attention`: the indices of all hypotheses are computed at once.
+
+        Raise ArgumentError if the search has recorded no cross-attention.
+
+        >>> import torch
+        >>> from regard.decoding import Hypothesis
+        >>> weights = torch.tensor([[0.2, 0.7, 0.1], [0.1, 0.1, 0.8]])
+        >>> Hypothesis((7, 3), (-0.5, -0.1), -0.6, {"decoder.cross": weights}).alignment
+        (1, 2)
+        """
+        align = self.__dict__.get("_align")
+        if align is not None:
+            return cast(tuple[int, ...], align())
+        return tuple(averaged(self.attention).argmax(-1).tolist())
 
     @property
     def finished(self) -> bool:

@@ -28,6 +28,10 @@ With more beams, a batch has proportionally fewer tokens, so that it needs no mo
 """
 
 
+MOST_ROWS = 256
+"""The largest number of sentences of a batch. Larger batches decode no more sentences per second."""
+
+
 @dataclass(frozen=True)
 class Side:
     """The tokenizer of one side (the source or the target) of a translator, and its alignment units.
@@ -237,14 +241,14 @@ def tokens_per_batch(tokens: int, how: Search) -> int:
 def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
     """Group rows (token sequences) of similar length in batches. Yield the row indices of each batch.
 
-    The batch with the longest rows comes first.
+    The batch with the longest rows comes first. A batch has at most MOST_ROWS rows.
 
     lengths: the number of tokens of each row.
     tokens: the maximum number of tokens per batch, with padding.
     """
     rows: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        if rows and (len(rows) + 1) * lengths[rows[0]] > tokens:
+        if rows and ((len(rows) + 1) * lengths[rows[0]] > tokens or len(rows) == MOST_ROWS):
             yield rows
             rows = []
         rows.append(row)

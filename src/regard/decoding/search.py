@@ -159,8 +159,11 @@ def _as_hypotheses(
             ranking[row][rank],
         )
         if isinstance(recorded, RecordedAttention):
-            later = functools.partial(recorded.of_hypothesis, row, rank, length)
-            return Hypothesis.with_later_attention(*fields, later)
+            place = row, rank, length
+            compute = functools.partial(recorded.of_hypothesis, *place)
+            return Hypothesis.with_later_attention(
+                *fields, compute, functools.partial(recorded.alignment_of, *place)
+            )
         return Hypothesis(*fields, *next(forced))
 
     return [

@@ -143,6 +143,8 @@ class Tokenizer(ABC):
     def checked(self, tokens: Iterable[int]) -> list[int]:
         """Return the token ids as a list of int. Raise ArgumentError if one is not in the vocabulary."""
         numbers = [int(token) for token in tokens]
+        if not numbers or (min(numbers) >= 0 and max(numbers) < self.size):
+            return numbers
         for number in numbers:
             if not 0 <= number < self.size:
                 problem = f"token {number} is not in the vocabulary of {self.size} tokens"

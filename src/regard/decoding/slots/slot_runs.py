@@ -27,6 +27,7 @@ from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.decoding.slots.hidden_decoder import HiddenDecoder
+from regard.decoding.slots.packed_linear import int8_available
 from regard.decoding.slots.recorded_attention import RecordedAttention, value_norms
 from regard.decoding.slots.search_slots import SearchSlots
 from regard.decoding.slots.transformer_decoder import TransformerDecoder
@@ -41,6 +42,7 @@ __all__ = [
     "recorded_attention",
     "sentences_of",
     "slot_search",
+    "supports_int8",
     "supports_slots",
 ]
 
@@ -74,6 +76,11 @@ CHECK = 8
 def decoder_for(model: Model) -> type[SlotDecoder] | None:
     """Return the class of the decoder on preallocated tensors for a model; None if no class supports it."""
     return next((kind for kind in DECODERS if kind.supports(model)), None)
+
+
+def supports_int8(model: Model) -> bool:
+    """Return whether the decoder of a model can use int8 weights; see Model.int8_steps."""
+    return int8_available() and decoder_for(model) in (TransformerDecoder, BahdanauDecoder)
 
 
 def supports_slots(model: Model, how: object, ends: object = None) -> bool:
@@ -150,7 +157,12 @@ def not_encoded(
 ) -> Sentences:
     """Return the sentences of a batch before they are encoded. The arguments are those of search()."""
     active, _, last_B1 = without_encoding(model, batch, how.rules, prefixes, limit)
-    return Sentences(active, State(), last_B1[:, 0], int(active.limits.max()), batch.source.shape[1])
+    source_length = batch.source.shape[1]
+    if active.prefix.shape[1]:
+        longest = int(active.limits.max())
+    else:
+        longest = how.rules.longest(model, source_length, limit)
+    return Sentences(active, State(), last_B1[:, 0], longest, source_length)
 
 
 def captured_search(
@@ -247,11 +259,10 @@ class SlotRun:
         free = free[: len(self.sentences.first) - self.next_row]
         if not free:
             return
-        rows = torch.arange(self.next_row, self.next_row + len(free), device=self.device)
         some = self.sentences
         if len(free) < len(some.first):
-            some = some.select(rows)
-        slots = torch.tensor(free, device=self.device)
+            some = some.select(torch.arange(self.next_row, self.next_row + len(free), device=self.device))
+        slots = self._on_device(free)
         if not loaded:
             self.slots.decoder.load(slots, some.active.encoded, some.state)
         offset = some.state.position
@@ -294,21 +305,25 @@ class SlotRun:
         active = sum(row is not None for row in self.rows)
         if not finished or (len(finished) < active and len(finished) * DROP < active):
             return
-        slots = torch.tensor(finished, device=self.device)
+        slots = self._on_device(finished)
         rows = [row for slot in finished if (row := self.rows[slot]) is not None]
         outputs, readers = self.slots.results(slots, longest)
         self.collected = self.collected.with_room_for(outputs.tokens.shape[-1], self.sentences.longest)
         self.collected.write(torch.tensor(rows), outputs)
         if self.recorded is not None:
-            self.recorded.write(
-                rows, self.slots.decoder.attention(slots, readers, self.sentences.source_length)
-            )
+            self.recorded.write(rows, self.slots.decoder.attention(finished, readers))
         for slot in finished:
             self.rows[slot] = None
         self.fill()
         running = [slot for slot, row in enumerate(self.rows) if row is not None]
         if not self.fixed and running and len(running) < len(self.rows):
             self._resize(running, self.slots.decoder.length)
+
+    def _on_device(self, slots: list[int]) -> Tensor:
+        """Return the indices of some slots as a tensor. Creating one on a GPU would wait for it."""
+        if slots[-1] == len(slots) - 1:  # the first slots, in ascending order
+            return self.slots.rows[: len(slots)]
+        return torch.tensor(slots, device=self.device)
 
     def _resize(self, keep: list[int] | None, length: int) -> None:
         """Keep only some slots, or give the buffers another number of positions."""

@@ -58,7 +58,7 @@ from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
-from regard.training.losses import cross_entropy, guided_alignment, sequence_losses
+from regard.training.losses import cross_entropy, guided_alignment, model_loss, sequence_losses
 from regard.training.sampled_loss import (
     SAMPLED,
     RowLosses,
@@ -72,8 +72,9 @@ from regard.training.task import Evaluation, Loss, Stopped, Task
 __all__ = ["TranslationTask"]
 
 AT_ONCE = {"cpu": 32}
-MANY_AT_ONCE = 256
-"""Number of sentences translated between two checks for Ctrl-C (AT_ONCE["cpu"] on a CPU)."""
+MANY_AT_ONCE = 1024
+"""Number of sentences translated between two checks for Ctrl-C (AT_ONCE["cpu"] on a CPU). On a GPU, the
+sentences of a batch have more similar lengths if there are many at once."""
 
 
 class TranslationTask(RunTask):
@@ -286,7 +287,7 @@ class TranslationTask(RunTask):
             return self._sampled_loss(pairs, self._estimator)
         read = self._dropped(pairs) if self.model.training and training.word_dropout else pairs
         if wanted is None:
-            total, plain = cross_entropy(self.model(read), pairs.labels, training.label_smoothing)
+            total, plain = model_loss(self.model, read, pairs.labels, training.label_smoothing)
             return Loss(total, {"loss": plain})
         with record(Look(weights=True, gradient=True), at=self._site) as seen:
             logits = self.model(read)
