@@ -30,7 +30,7 @@ from benchmarks.measure import RESULTS, environment
 __all__ = ["MASKS", "SHAPES", "Row", "table"]
 
 SHAPES = {"32,8,512,64": (32, 8, 512, 64), "8,16,2048,64": (8, 16, 2048, 64), "128,8,64,64": (128, 8, 64, 64)}
-NAMES = ("F.sdpa", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "masked", "flex")
+NAMES = ("F.sdpa", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "masked", "short", "flex")
 
 
 def _seen(batch: int, length: int) -> tuple[Tensor, Tensor]:
