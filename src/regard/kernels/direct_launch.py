@@ -5,6 +5,8 @@ A DirectLaunch keeps them in memory. Before a launch, only the addresses of tens
 
 direct_launch() compares the sizes of the arguments with those that the driver reports for the kernel. If they
 differ, or if the kernel needs anything else, Triton's launcher is used.
+
+Tested: two kernels on an NVIDIA H200 (triton 3.6), with the same results as by Triton's launcher.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ FLOATS = {"fp32": ("<f", 4), "fp64": ("<d", 8)}
 SCRATCH = 2
 """Triton adds this many pointers to the arguments of a kernel: global and profiling scratch memory."""
 
-ENABLED = False
-"""Whether kernels are launched in this way. It has not been run on a GPU yet."""
+ENABLED = True
+"""Whether kernels are launched in this way."""
 
 INVALID_CONTEXT = 201
 """Error code of the driver: this thread has no CUDA context yet."""
