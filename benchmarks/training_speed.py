@@ -2,7 +2,7 @@
 
 python -m benchmarks.training_speed --into FOLDER first compares loss and gradients with those of the model in
 float64, then measures wall time on a CUDA device. A step is the copy of a batch to the device, the loss,
-gradients, gradient clipping and fused AdamW. --parts measures the parts of a captured step instead.
+gradients, gradient clipping and fused AdamW. --parts also measures the parts of a captured step.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ PLAIN = (
     "regard.layers.token_embedding.by_kernel",
     "regard.layers.joint_linear._trains_in_half",
 )
-"""Functions that choose the kernels of training. Without kernels, a model runs in plain PyTorch."""
+"""Functions that choose the kernels of training. Without them, a model runs in plain PyTorch, and the loss is
+computed from float32 logits."""
 
 Loss = Callable[[Batch], Tensor]
 
@@ -252,6 +253,8 @@ def table(found: dict[str, Any]) -> str:
         if case["gate"]:
             errors = ", ".join(f"{way} {error:.1e}" for way, error in case["gate"].items())
             lines.append(f"Error of loss and gradients against float64, {name}: {errors}.")
+    if found.get("note"):
+        lines += ["", found["note"]]
     where = ", ".join(f"{name} {value}" for name, value in found["environment"].items())
     return "\n".join([*lines, "", f"Measured on: {where}.", ""])
 
@@ -264,26 +267,23 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], help="name of a row to measure, with *")
     parser.add_argument("--seconds", type=float, default=2.0, help="measuring time per row")
     parser.add_argument("--compile-limit", type=float, default=240.0, help="seconds to prepare a row")
-    parser.add_argument("--parts", action="store_true", help="measure the parts of a step instead of rows")
+    parser.add_argument("--parts", action="store_true", help="also measure the parts of a step")
+    parser.add_argument("--no-rows", action="store_true", help="measure no whole steps")
+    parser.add_argument("--note", help="a sentence for the record, such as the commit")
     parser.add_argument("--no-gate", action="store_true", help="skip the correctness check")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
     where = environment() | {"gpu": torch.cuda.get_device_name()}
     found: dict[str, Any] = {"date": f"{datetime.date.today()}", "environment": where, "cases": {}}
+    found["note"] = arguments.note
     for name in arguments.cases or CASES:
         case = CASES[name]
         errors = {} if arguments.no_gate else gate(case)
         record: dict[str, Any] = {"gate": errors, "rows": {}, "parts": {}}
         found["cases"][name] = record
         print(f"{name}: errors against float64: {errors}", flush=True)
-        if arguments.parts:
-            for part, value in parts_of(case):
-                record["parts"][part] = value
-                print(f"{name}, {part}: {value}", flush=True)
-                _keep(arguments.into, found)
-            continue
-        for way, prepare in ways(case):
+        for way, prepare in [] if arguments.no_rows else ways(case):
             if arguments.only and not any(fnmatch.fnmatch(way, each) for each in arguments.only):
                 continue
             record["rows"][way] = measured(case, prepare, arguments.seconds, arguments.compile_limit)
@@ -291,6 +291,11 @@ def main() -> None:
             _keep(arguments.into, found)
             gc.collect()
             torch.cuda.empty_cache()
+    for name, record in found["cases"].items() if arguments.parts else ():
+        for part, value in parts_of(CASES[name]):
+            record["parts"][part] = value
+            print(f"{name}, {part}: {value}", flush=True)
+            _keep(arguments.into, found)
     print("\n" + table(found))
 
 

@@ -4,7 +4,7 @@
 A program holds the whole T x S matrix of its head in registers, so each pass reads and writes every tensor
 once. The backward pass computes the weights again from the log-sum-exp.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
