@@ -46,6 +46,7 @@ PLACES = {
     "answering": "[memory networks](models/memory-networks.md)",
     "algorithms": "[Algorithms](algorithms.md)",
     "series": "on this page",
+    "gradients": "on this page",
 }
 """The page that reports each kind of result."""
 

@@ -206,10 +206,12 @@ def test_large_queries_and_keys_agree(size: float):
     assert_agrees(arguments, error=1e-4)
 
 
-def results_of(tensors: list[torch.Tensor], backend: str, dtype: torch.dtype) -> list[torch.Tensor]:
+def results_of(
+    tensors: list[torch.Tensor], backend: str, dtype: torch.dtype, mask: regard.Mask | None = None
+) -> list[torch.Tensor]:
     """Return output, lse and gradients of additive attention without projections."""
     inputs = [each.to(dtype, copy=True).requires_grad_() for each in tensors]
-    attended = regard.attention(*inputs[:3], score=Unprojected(inputs[3]), backend=backend)
+    attended = regard.attention(*inputs[:3], score=Unprojected(inputs[3]), mask=mask, backend=backend)
     doutput = torch.linspace(-1, 1, attended.output.numel()).view_as(attended.output).to(dtype)
     return [attended.output, attended.lse, *torch.autograd.grad(attended.output, inputs, doutput)]
 
@@ -230,6 +232,27 @@ def test_inputs_of_every_scale_are_as_precise(name: str):
     ours = results_of(tensors, "fused", torch.float32)
     for mine, exact in zip(ours, results_of(tensors, "reference", torch.float64), strict=True):
         assert (mine.double() - exact).norm() <= 4e-6 * exact.norm()
+
+
+@pytest.mark.parametrize(
+    ("heads", "scale", "mask"),
+    [((2, 2), 60.0, None), ((2, 1), 3.0, regard.causal()), ((1, 1), 1.0, regard.padding([45, 30]))],
+)
+def test_gradients_in_one_pass_agree(heads: tuple[int, int], scale: float, mask: regard.Mask | None):
+    """In half precision, additive_gradients.py computes the gradients of query, key and vector."""
+    shapes = [(2, heads[0], 40, 70), (2, heads[1], 45, 70), (2, heads[1], 45, 5), (1, 70)]
+    tensors = [torch.randn(shape) * (scale if i < 2 else 1.0) for i, shape in enumerate(shapes)]
+    exact, plain, ours = (
+        results_of([each.half() for each in tensors], backend, dtype, mask)
+        for backend, dtype in (
+            ("reference", torch.float64),
+            ("reference", torch.float16),
+            ("fused", torch.float16),
+        )
+    )
+    for true, usual, mine in zip(exact, plain, ours, strict=True):
+        allowed = 2 * (usual.double() - true).norm() + 2.0**-10 * true.norm()
+        assert (mine.double() - true).norm() <= allowed
 
 
 @pytest.mark.parametrize("lengths", [None, [3, 1]])

@@ -11,7 +11,7 @@ from torch import Tensor
 import regard
 from regard.backends import BACKENDS, plans
 from regard.backends.fused_plan import FusedPlan
-from regard.kernels import inner_launch, kernel_choice
+from regard.kernels import inner_launch
 from regard.kernels.inner_launch import Tiles
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
@@ -65,6 +65,13 @@ def _table(queries: int, keys: int) -> Tensor:
     return table
 
 
+def _blocks(queries: int, keys: int) -> Tensor:
+    """A mask with tiles that are visible as a whole, in part and not at all."""
+    table = torch.zeros(1, 1, queries, keys, dtype=torch.bool)
+    table[..., :32], table[..., 5:, 40:45], table[..., 64:128] = True, True, True
+    return table
+
+
 MASKS: dict[str, Any] = {
     "padding": lambda queries, keys: regard.padding([keys - 20, 0]),
     "one length": lambda queries, keys: regard.padding(torch.tensor([3], dtype=torch.int32)),
@@ -73,19 +80,25 @@ MASKS: dict[str, Any] = {
     "documents": _documents,
     "table": _table,
     "table of keys": lambda queries, keys: _table(queries, keys)[:, :1, :1],
+    "table of blocks": _blocks,
     "table and causal": lambda queries, keys: regard.dense(_table(queries, keys)) & regard.causal(),
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "few"), [*((name, 128) for name in MASKS), ("table", 0), ("table of keys", 0)]
+    ("name", "few"),
+    [*((name, 128) for name in MASKS), ("table", 0), ("table of keys", 0), ("table of blocks", 0)],
 )
 def test_hidden_keys_may_be_nan(name: str, few: int, monkeypatch: pytest.MonkeyPatch):
-    """few: number of keys up to which the kernels find the keys that a bool tensor hides."""
-    monkeypatch.setattr(kernel_choice, "FEW_KEYS", few)
+    """few: number of keys up to which no list of visible tiles is created for a bool tensor."""
+    monkeypatch.setattr(inner_launch, "FEW_KEYS", few)
     monkeypatch.setattr(inner_launch, "_kept", {})
     plans._plans.clear()
-    queries, keys, start = 19, 50, 3
+    queries, keys, start = (19, 50, 3) if few else (70, 150, 3)
+    if not few:  # words of 32 keys: one tile has two
+        wide = Tiles(32, 64, 1, 1)
+        tiles = {(name, "float32"): {256: wide} for name in ("forward", "key")}
+        monkeypatch.setattr(inner_launch, "TILES", {**inner_launch.TILES, **tiles})
     mask = MASKS[name](queries, keys)
     as_mask = regard.dense(mask) if isinstance(mask, Tensor) else mask
     seen = as_mask.dense(queries, keys, start, batch=2, heads=4).expand(2, 4, queries, keys)

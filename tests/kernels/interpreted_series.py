@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import regard
-from regard.kernels import backward_pass, launch
+from regard.kernels import backward_pass, gradients_pass, launch
 from regard.kernels.additive_series import BASIS, REACH, series
 from tests.kernels.interpreted import long, small_tiles  # noqa: F401  (fixtures)
 from tests.kernels.series_bound import Unprojected, assert_within_bound, generated
@@ -125,9 +125,32 @@ def test_as_precise_as_pytorch_in_bfloat16(
     if one.chunks:
         request.getfixturevalue("long")
     monkeypatch.setattr(backward_pass, "BASIS_ROOM", one.room)
+    monkeypatch.setattr(gradients_pass, "PARTIAL_ROOM", one.room)
     tensors = one.tensors()
     assert launch.Shape.of(*tensors[:3]).series
     assert_as_precise(one, tensors, doutputs(one), slice(None))
+
+
+@pytest.mark.parametrize("name", ["padding, a vector a head", slow("the query alone")])
+def test_without_a_tile_within_reach_the_series_is_not_used(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+):
+    """Allocated tensors contain NaN, which must not be used: no basis function is computed here."""
+    one = TRIES[name]
+    if one.chunks:
+        request.getfixturevalue("long")
+    tensors = one.tensors()
+    for tensor in tensors[:2]:
+        tensor.mul_(8)
+        tensor[..., 0] = 7.0
+    allocate = torch.Tensor.new_empty
+
+    def filled(self: torch.Tensor, *sizes: Any, **options: Any) -> torch.Tensor:
+        tensor = allocate(self, *sizes, **options)
+        return tensor.fill_(torch.nan if tensor.is_floating_point() else 0x55)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", filled)
+    assert_as_precise(one, tensors, doutputs(one), slice(0, 1))
 
 
 def test_explain_names_the_approximation_and_the_exact_backend():

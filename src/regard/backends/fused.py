@@ -158,13 +158,13 @@ def attend(
 def attend_untraced(arguments: tuple[Any, ...], trains: bool) -> tuple[Tensor, Tensor]:
     """attend() without bias and dropout, if no tracer is active.
 
-    arguments: those of attend() called `tensors` and `rest`.
+    arguments: those of attend() called `tensors` and `rest`. All tensors may lack the head dimension.
     """
     _load()
     if trains:
-        output, lse, *_ = _Additive.apply(*arguments, True, None, None, 0.0)
-    else:
-        output, lse = _functions[2](*arguments, None, None, 0.0)
+        output, lse = _Additive.apply(*arguments, True, None, None, 0.0)
+        return output, lse
+    output, lse = _functions[2](*arguments, None, None, 0.0)
     return output, lse
 
 
@@ -208,11 +208,11 @@ class _Additive(torch.autograd.Function):
     """The operator additive_forward with its backward pass, without the layers of a custom operator."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        output: tuple[Tensor, ...] = _functions[0](*inputs)
-        _keep(ctx, inputs, output)
-        ctx.mark_non_differentiable(output[1])
-        return output[:2]  # each further result takes time on the host
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        output, lse, *others = _functions[0](*inputs)
+        _keep(ctx, inputs, (output, lse, *others))
+        ctx.mark_non_differentiable(lse)
+        return output, lse  # each further result takes time on the host
 
     @staticmethod
     def backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
@@ -239,8 +239,13 @@ def _backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...
     needed = ctx.needs_input_grad
     no_gradients = (None,) * 8  # eight inputs between vector and bias: the six of _mask(), scale and hold
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # for a double backward
-        call = _rebuilt_call(tensors, lengths, of_query, of_key, start, left, right, scale, bias, ctx.dropout)
-        *gradients, dbias = differentiable(call, [*tensors, bias], doutput)
+        from regard.kernels.additive import with_heads
+
+        lifted = list(with_heads(*tensors))
+        call = _rebuilt_call(lifted, lengths, of_query, of_key, start, left, right, scale, bias, ctx.dropout)
+        doutput = doutput.unsqueeze(1) if doutput.dim() == 3 else doutput
+        *gradients, dbias = differentiable(call, [*lifted, bias], doutput)
+        gradients = [_shaped(gradient, like) for gradient, like in zip(gradients, tensors, strict=True)]
         return *gradients, *no_gradients, dbias, None, None
     operator: Any = torch.ops.regard.additive_backward
     if not torch.compiler.is_compiling() and not _traced((doutput, *tensors)):
@@ -252,6 +257,13 @@ def _backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...
     pairs = zip(gradients, needed, strict=False)
     gradients = [gradient if wanted else None for gradient, wanted in pairs]
     return *gradients, *no_gradients, dbias if needed[12] else None, None, None
+
+
+def _shaped(gradient: Tensor | None, like: Tensor) -> Tensor | None:
+    """Return a gradient without the dimensions that with_heads() has added."""
+    if gradient is None or gradient.dim() == like.dim():
+        return gradient
+    return gradient.squeeze(1 if like.dim() == 3 else 0)
 
 
 def _rebuilt_call(

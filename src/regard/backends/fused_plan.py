@@ -47,21 +47,16 @@ class FusedPlan(NamedTuple):
             parameters: Any = score._parameters
             query, vector = query @ parameters["query_weight"], parameters["vector"]
             key = key @ parameters["key_weight"] if self.projects else key
-            vector = vector if vector.dim() == 2 else vector.unsqueeze(0)
         else:
             query, vector = score.project_query(query), score.mixing_vector()
             key = score.project_key(key) if self.projects else key
-        if self.dims == 3:
-            query, key, value = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
-        elif self.dims != 4:
+        if self.dims == 2:
             query, key, value = lift(query), lift(key), lift(value)
         needed = query.requires_grad or key.requires_grad or value.requires_grad or vector.requires_grad
         arguments = (query, key, value, vector, lengths, None, None, self.start, None, self.right, self.scale)
         output, lse = fused.attend_untraced(arguments, needed and torch.is_grad_enabled())
-        if self.dims == 3:
-            return Attended(output.squeeze(1), lse.squeeze(1))
         attended = Attended(output, lse)
-        return attended if self.dims == 4 else attended.map(lower(self.dims))
+        return attended if self.dims != 2 else attended.map(lower(self.dims))
 
 
 def fused_plan(

@@ -2,8 +2,8 @@
 
 The kernels evaluate the mask in each tile of scores and skip tiles that are hidden as a whole. They read no
 key and no value that the mask hides from all queries of a tile, so these may be NaN, and no copy of key and
-value and no table of the mask is needed. Only if the mask is a bool tensor and there are many keys, hidden
-keys and values are set to 0 before. Without a mask, PyTorch's kernels are faster, and "auto" uses them.
+value and no table of the mask is needed. If the mask is a bool tensor, a small kernel first lists the tiles
+that are visible. Without a mask, PyTorch's kernels are faster, and "auto" uses them.
 
 This backend runs on CUDA. If TRITON_INTERPRET=1 is set in the environment before the first call, the
 kernels run in Triton's interpreter on the CPU, which is slow and meant for tests.
@@ -23,12 +23,12 @@ from regard.backends.sdpa import AMPERE, device_capability
 from regard.backends.transforms import reasons_of_transforms
 from regard.call import Call, Forward
 from regard.errors import install_command
-from regard.kernels import TRITON, interpreting, kernel_choice
+from regard.kernels import TRITON, interpreting
 from regard.masks.mask import Mask
 from regard.masks.readable import PLAIN
 from regard.select import Soft
 
-__all__ = ["attend", "cleaned", "not_requested", "reasons", "run", "skips_hidden"]
+__all__ = ["attend", "not_requested", "reasons", "run", "skips_hidden"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 PARTS = ("causal", "lengths", "window", "documents", "table")
@@ -110,18 +110,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, *arguments: Any, trains: b
 
 
 def skips_hidden(call: Call) -> bool:
-    """Whether hidden keys and values have no effect even if they are NaN, see kernels/inner_forward.py."""
-    return call.mask.parts != ("table",) or call.key.shape[2] <= kernel_choice.FEW_KEYS
-
-
-def cleaned(key: Tensor, value: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    """Return key and value with 0 for the keys that a bool tensor (B, H, T, S) hides from all queries."""
-    seen, key_heads = table.any(2), key.shape[1]
-    if seen.shape[1] not in (1, key_heads):
-        seen = seen.unflatten(1, (key_heads, -1)).any(2)
-    seen = seen.unsqueeze(-1)
-    clean_key = torch.where(seen, key, 0.0)
-    return clean_key, clean_key if value is key else torch.where(seen, value, 0.0)
+    """Whether hidden keys and values have no effect even if they are NaN: always."""
+    return True
 
 
 def _traced(*tensors: Tensor) -> bool:

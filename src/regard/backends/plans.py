@@ -126,7 +126,6 @@ class MaskedPlan(NamedTuple):
 
     start: position of the first query.
     right: number of keys after its position that a query sees, 0 for a causal mask; None for no limit.
-    cleans: whether hidden keys and values are set to 0 before.
     """
 
     name: str
@@ -136,7 +135,6 @@ class MaskedPlan(NamedTuple):
     trains: bool
     start: int
     right: int | None
-    cleans: bool
 
     def run(
         self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
@@ -148,8 +146,6 @@ class MaskedPlan(NamedTuple):
         if lengths is not None and lengths.is_cpu and max(lengths.tolist()) > key.shape[2]:
             return None
         table = None if isinstance(mask, Mask) and mask.table is None else _table(mask)
-        if table is not None and self.cleans:
-            key, value = masked.cleaned(key, value, table)
         rest = (lengths, table, None, None, self.start, None, self.right, self.scale)
         attended = Attended(*masked.attend(query, key, value, *rest, trains=self.trains))
         return attended if self.dims == 4 else attended.map(lower(self.dims))
@@ -327,7 +323,6 @@ def _masked_plan(signature: Signature, call: Call, name: str, dims: int) -> Mask
         trains=call.trains,
         start=call.start,
         right=call.mask.sides[1],
-        cleans=not masked.skips_hidden(call),
     )
 
 

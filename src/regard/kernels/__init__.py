@@ -12,13 +12,18 @@ additive_forward   online softmax and output
 additive_decode    one query per sequence (decoding), forward and backward
 additive_weights   backward pass, part 1: gradients of values and scores
 additive_backward  backward pass, part 2: gradients of query, key and vector
+additive_gradients part 2 for half precision, in one pass over the scores
 additive_wide      part 2 in channels with very large elements
 additive_series    part 2 for bfloat16, as matrix products (Fourier series of tanh)
+series_rows        which rows additive_series processes
+additive_vector    backward pass, part 3: gradient of the vector, from partial sums
 launch             tile sizes, and the choice of kernels by shape
 forward_pass       launches the kernels of the forward pass
 backward_pass      launches the kernels of the backward pass
+gradients_pass     launches the kernels of additive_gradients
 additive           forward and backward pass as custom operators for torch.compile
 inner_tiles        tiles and masks of inner-product attention
+inner_table        bool tensors as masks: packed to bits, with lists of visible tiles
 inner_forward      inner-product attention with masks, forward pass
 inner_backward     the same, backward pass
 inner_launch       launches the kernels of both passes
@@ -31,6 +36,7 @@ inner_top          the same for any scores, more slowly
 inner_top_pass     launches the kernels of inner_candidates and inner_top, as a custom operator
 recurrent_cells    one step of a recurrent cell
 quick_launch       launches compiled kernels with less time on the host
+direct_launch      launches them by the CUDA driver, with arguments that are kept
 recording          records the operations and launches of a function
 replay             runs the recorded launches of a function again, for calls of the same shapes
 lstmn_step         one step of an LSTMN layer

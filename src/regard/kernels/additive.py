@@ -26,7 +26,14 @@ from regard.kernels.kernel_choice import is_current
 from regard.kernels.launch import Shape
 from regard.kernels.replay import replayed
 
-__all__ = ["additive_backward", "additive_forward", "run_backward", "run_forward", "run_inference"]
+__all__ = [
+    "additive_backward",
+    "additive_forward",
+    "run_backward",
+    "run_forward",
+    "run_inference",
+    "with_heads",
+]
 
 _SIGHT = "Tensor? lengths, Tensor? document_of_query, Tensor? document_of_key"
 _PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
@@ -48,8 +55,7 @@ def _run(
     query: Tensor, key: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return function(*tensors, *numbers), replayed if the call is small enough."""
-    batch, heads, queries, _ = query.shape
-    few = batch * heads * queries * key.shape[2] <= FEW_SCORES and key.numel() <= FEW_ELEMENTS
+    few = query.numel() // query.shape[-1] * key.shape[-2] <= FEW_SCORES and key.numel() <= FEW_ELEMENTS
     with _on_device_of(query):
         return replayed(function, tensors, numbers) if few else function(*tensors, *numbers)
 
@@ -73,10 +79,10 @@ def run_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute additive attention; return output, lse, norm and scores.
 
-    query: (B, H, T, D), for B sequences of T queries with H heads.
+    query: (B, H, T, D), for B sequences of T queries with H heads; or (B, T, D), and key and value likewise.
     key: (B, K, S, D), for S keys with K key heads.
     value: (B, K, S, E).
-    vector: v in the score v . tanh(q + k), (1 or H, D).
+    vector: v in the score v . tanh(q + k), (1 or H, D), or (D,).
     lengths, document_of_query, document_of_key, start, left, right: the mask, as in forward_pass.Sight.
     scale: the factor of the score.
     hold: whether to return the scores, so that the backward pass need not recompute them. If there are too
@@ -84,8 +90,8 @@ def run_forward(
     bias, seed, dropout: as in forward_pass.Extra.
 
     Returns:
-    output: (B, H, T, E).
-    lse: (B, H, T), the log-sum-exp of the scores of each query.
+    output: (B, H, T, E), or (B, T, E) if the inputs have no head dimension.
+    lse: (B, H, T) or (B, T), the log-sum-exp of the scores of each query.
     norm: (2, B, H, T), two numbers for each query: the maximum of its scores, and 1 / sum of
         exp(score - maximum). The backward pass recomputes the weights from them.
     scores: (B H, T, S) if they are kept, otherwise an empty tensor.
@@ -127,8 +133,18 @@ def _forward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """run_forward(), with tensors first. replayed() needs this order."""
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
-    extra = Extra(bias, seed, dropout)
-    return Forward(query, key, value, vector, sight, scale, hold, extra=extra).run()
+    extra, tensors = Extra(bias, seed, dropout), with_heads(query, key, value, vector)
+    output, lse, norm, scores = Forward(*tensors, sight, scale, hold, extra=extra).run()
+    return (output, lse, norm, scores) if query.dim() == 4 else (output[:, 0], lse[:, 0], norm, scores)
+
+
+def with_heads(
+    query: Tensor, key: Tensor, value: Tensor, vector: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return query, key and value as (B, H, ...) if they are (B, ...), and vector as (1, D) if it is (D,)."""
+    if query.dim() == 3:
+        query, key, value = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
+    return query, key, value, vector if vector.dim() == 2 else vector.unsqueeze(0)
 
 
 additive_forward = torch.library.custom_op(
@@ -204,12 +220,29 @@ def _backward(
     others: bool, dropout: float, learned: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """run_backward(), with tensors first. replayed() needs this order."""
-    sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
-    extra = Extra(bias, seed, dropout)
+    flat = query.dim() == 3, vector.dim() == 1
+    query, key, value, vector = with_heads(query, key, value, vector)
+    doutput = doutput.unsqueeze(1) if flat[0] else doutput
+    gradients = _backward_with_heads(
+        doutput, query, key, value, vector, norm, scores,
+        Sight(lengths, document_of_query, document_of_key, start, left, right), Extra(bias, seed, dropout),
+        scale, others, learned,
+    )  # fmt: skip
+    dquery, dkey, dvalue, dvector, dbias = gradients
+    if flat[0]:
+        dquery, dkey, dvalue = (each[:, 0] if each.dim() == 4 else each for each in (dquery, dkey, dvalue))
+    return dquery, dkey, dvalue, dvector[0] if flat[1] and others else dvector, dbias
+
+
+def _backward_with_heads(
+    doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, norm: Tensor, scores: Tensor,
+    sight: Sight, extra: Extra, scale: float, others: bool, learned: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """run_backward() for tensors with a head dimension."""
     parts = _query_parts(query, key, scores, sight, extra)
     if parts > 1:
         return _backward_in_parts(
-            parts, doutput, query, key, value, vector, norm, scores, lengths, scale, others
+            parts, doutput, query, key, value, vector, norm, scores, sight.lengths, scale, others
         )
     forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True, extra=extra)
     return Backward(forward, doutput, norm, scores, others, learned).run()

@@ -60,7 +60,8 @@ import triton.language as tl
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
 from regard.kernels.quick_launch import quick_launch
-from regard.kernels.tanh import TWICE_LOG2E, furthest
+from regard.kernels.series_rows import REACH, near_rows, window_rows
+from regard.kernels.tanh import TWICE_LOG2E, flags_of
 
 __all__ = [
     "BASIS",
@@ -72,9 +73,6 @@ __all__ = [
     "scaling",
     "series",
 ]
-
-REACH = tl.constexpr(10.0)
-"""The Fourier series approximates tanh(q + k) for |q + k| <= REACH."""
 
 SATURATED = tl.constexpr(3.4657)
 """atanh(1 - 2^-9): from this x on, bfloat16 rounds tanh(x) to 1."""
@@ -187,8 +185,8 @@ def _within(x):
 @quick_launch
 @triton.jit
 def additive_basis_kernel(
-    source, basis, ranges, constants, lengths, length_step, heads, count, first_channel, width, padded,
-    batch_step, head_step, row_step,
+    source, basis, ranges, constants, of_sequences, lengths, length_step, heads, count, first_channel, width,
+    padded, batch_step, head_step, row_step, others,
     WIDTH: tl.constexpr, LENGTHS: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute the basis functions of `count` rows and `padded` channels, from channel `first_channel` on.
@@ -200,6 +198,9 @@ def additive_basis_kernel(
     basis: writes the basis functions, (B H, count, padded, BASIS), float16.
     ranges: writes the maximum of x and of -x over each block of BASIS_ROWS rows, (B H, blocks, 2, padded),
         float32. Padding rows and elements with |x| > REACH are ignored.
+    of_sequences: reads whether a tile of a sequence is within REACH: `ranges` of additive_balance_kernel,
+        (B H of the query). If none is, no basis function is written, because none is read.
+    others: number of query heads for each head of `source`.
     Launch grid: (blocks of rows, blocks of WIDTH channels, B H).
     """
     both = tl.program_id(2).to(tl.int64)
@@ -215,17 +216,18 @@ def additive_basis_kernel(
     range_at = ranges + (both * tl.num_programs(0) + tl.program_id(0)) * 2 * padded + local
     tl.store(range_at, tl.max(tl.where(counts, x, float("-inf")), 0), mask=local < padded)
     tl.store(range_at + padded, tl.max(tl.where(counts, -x, float("-inf")), 0), mask=local < padded)
-    x = _within(x)
-    term = tl.arange(0, BASIS)
-    shift = tl.where(term < BASIS // 2, 0.0, QUARTER)[None, None, :]
-    found = _sines(x, tl.load(constants + term), shift, APPROXIMATE)
-    decreasing = tl.where(x >= -SATURATED, tl.exp2(-x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
-    increasing = tl.where(x <= SATURATED, tl.exp2(x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
-    found = tl.where((term == BASIS // 2 - 1)[None, None, :], decreasing, found)
-    found = tl.where((term == BASIS - 1)[None, None, :], increasing, found)
-    place = basis + ((both * count + rows)[:, None] * padded + local[None, :])[:, :, None] * BASIS
-    there = (rows < count)[:, None] & (local < padded)[None, :]
-    tl.store(place + term[None, None, :], found.to(tl.float16), mask=there[:, :, None])
+    if (flags_of(of_sequences, both * others, others) & 1) != 0:
+        x = _within(x)
+        term = tl.arange(0, BASIS)
+        shift = tl.where(term < BASIS // 2, 0.0, QUARTER)[None, None, :]
+        found = _sines(x, tl.load(constants + term), shift, APPROXIMATE)
+        decreasing = tl.where(x >= -SATURATED, tl.exp2(-x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
+        increasing = tl.where(x <= SATURATED, tl.exp2(x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
+        found = tl.where((term == BASIS // 2 - 1)[None, None, :], decreasing, found)
+        found = tl.where((term == BASIS - 1)[None, None, :], increasing, found)
+        place = basis + ((both * count + rows)[:, None] * padded + local[None, :])[:, :, None] * BASIS
+        there = (rows < count)[:, None] & (local < padded)[None, :]
+        tl.store(place + term[None, None, :], found.to(tl.float16), mask=there[:, :, None])
 
 
 @triton.jit
@@ -296,41 +298,6 @@ def _row_sums(tanhs, tail, above, below, rest):
     return tl.where(above, -ends, tl.where(below, ends, tanhs))
 
 
-@triton.jit
-def _near_rows(
-    reach_of_own, reach_of_other, spans, ROWS: tl.constexpr, own_count, low, high,
-    OWN: tl.constexpr, OTHER: tl.constexpr,
-):  # fmt: skip
-    """Return the range of rows of the other side outside which no tile is within REACH.
-
-    A tile is within REACH if its largest |q| + largest |k| is at most REACH. In the other tiles, the gradient
-    of the scores is 0 here. The range is empty if there is no tile within REACH, as for inputs with a
-    standard deviation of 2.
-
-    reach_of_own, reach_of_other: pointers to the largest |element| of each tile and span, (tiles, spans).
-    ROWS, own_count: number of rows of this program, and of all rows of the own side.
-    low, high: the range of rows of the other side to begin with.
-    OWN, OTHER: number of rows of a tile.
-    """
-    first = tl.program_id(0) * ROWS
-    smallest = furthest(reach_of_own, first // OWN, spans)
-    for tile in range(first // OWN + 1, tl.cdiv(tl.minimum(first + ROWS, own_count), OWN)):
-        of_tile = furthest(reach_of_own, tile, spans)
-        smallest = tl.where(of_tile < smallest, of_tile, smallest)
-    from_row, to_row = high, low
-    for block in range(low // OTHER, tl.cdiv(high, OTHER), 64):
-        tiles = block + tl.arange(0, 64)
-        inside = tiles < tl.cdiv(high, OTHER)
-        reach = tl.zeros([64], tl.float32)
-        for span in range(spans):
-            of_span = tl.load(reach_of_other + tiles * spans + span, mask=inside, other=float("inf"))
-            reach = tl.maximum(reach, of_span)
-        near = inside & (smallest + reach <= REACH)
-        from_row = tl.minimum(from_row, tl.min(tl.where(near, tiles * OTHER, high), 0))
-        to_row = tl.maximum(to_row, tl.max(tl.where(near, (tiles + 1) * OTHER, low), 0))
-    return tl.maximum(from_row, low), tl.minimum(to_row, high)
-
-
 # Arguments of additive_series_kernel. With QUERY, the own side is the query and the other side is the key;
 # otherwise the own side is the key. In shapes, `own` and `other` are the numbers of rows of the two sides.
 # g is the gradient of v . tanh(q + k); the exact kernels are those of additive_backward.py.
@@ -348,6 +315,8 @@ def _near_rows(
 #                      own, D), and adds them to the result
 # found                writes the gradient of the own side, (B H, own, D); B K instead of B H for the key
 # dvector              with QUERY, writes one partial sum of dv per program, (B H, row tiles, D)
+# of_sequences         reads Weighed.ranges. Without a tile within REACH, `found` is not written. Without a
+#                      tile beyond REACH, `exact` is not read, unless ADD is True
 # offset, before, after
 #                      the window: row i attends at most to rows i + offset - before to i + offset + after of
 #                      the other side; BEFORE, AFTER: whether there is such a limit
@@ -356,13 +325,14 @@ def _near_rows(
 @triton.jit
 def additive_series_kernel(
     gradients, own, basis, ranges, constants, reach_of_own, reach_of_other, vector, bounds, peaks, beyond,
-    found, exact, dvector,
+    found, exact, dvector, of_sequences,
     heads, groups, own_count, other_count, first_channel, width, padded, scale,
     gradients_head, gradients_row, own_batch, own_head, own_row, vector_head, bounds_head, beyond_head,
     found_head, exact_head, exact_part, exact_parts, dvector_row, offset, before, after,
     own_reach, other_reach, spans, OWN_TILE: tl.constexpr, OTHER_TILE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, BEFORE: tl.constexpr,
-    AFTER: tl.constexpr, QUERY: tl.constexpr, PRECISION: tl.constexpr, APPROXIMATE: tl.constexpr,
+    AFTER: tl.constexpr, QUERY: tl.constexpr, ADD: tl.constexpr, PRECISION: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute dq (if QUERY is True) or dk by the Fourier series, for ROWS rows and CHANNELS channels.
 
@@ -374,23 +344,24 @@ def additive_series_kernel(
     columns = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
     channels = first_channel + tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     step = tl.full([], 0, tl.int64) + padded * BASIS
-    here, there = local < own_count, channels < width
+    here, there, key_heads = local < own_count, channels < width, heads // groups
     inside = here[:, None] & there[None, :]
-    key_heads = heads // groups
     if QUERY:
         batch, first_head, walks, own_heads = own_both // heads, own_both % heads, 1, heads
     else:
         batch, first_head, walks = own_both // key_heads, own_both % key_heads * groups, groups
         own_heads = key_heads
-    low, high, begin = 0, other_count, tl.program_id(0) * ROWS + offset
-    if BEFORE:
-        low = tl.maximum(begin - before, 0) // COLUMNS * COLUMNS
-    if AFTER:
-        high = tl.minimum(high, begin + ROWS + after)
+    low, high = window_rows(other_count, offset, before, after, BEFORE, AFTER, ROWS, COLUMNS)
     own_at = own + batch * own_batch + own_both % own_heads * own_head
     own_at += local.to(tl.int64)[:, None] * own_row + channels[None, :]
+    dvector_at = dvector + (own_both * tl.num_programs(0) + tl.program_id(0)) * dvector_row + channels
     blocks = tl.cdiv(other_count, BASIS_ROWS)
     total, term = tl.zeros([ROWS, CHANNELS], tl.float32), tl.arange(0, BASIS // 2)
+    flags = flags_of(of_sequences, batch * heads + first_head, walks)
+    if (flags & 1) == 0:
+        if QUERY:
+            tl.store(dvector_at, tl.zeros([CHANNELS], tl.float32), mask=there)
+        return
     for walk in range(walks):
         head = first_head + walk
         both = batch * heads + head
@@ -398,10 +369,8 @@ def additive_series_kernel(
         gradient_at = gradients + both * gradients_head + local.to(tl.int64)[:, None] * gradients_row
         sums = tl.zeros([ROWS, WIDE], tl.float32)
         of_own, of_other = reach_of_own + own_both * own_reach, reach_of_other + other * other_reach
-        from_row, to_row = _near_rows(
-            of_own, of_other, spans, ROWS, own_count, low, high, OWN_TILE, OTHER_TILE
-        )  # fmt: skip
-        for start in range(from_row // COLUMNS * COLUMNS, to_row, COLUMNS):
+        near = near_rows(of_own, of_other, spans, ROWS, own_count, low, high, OWN_TILE, OTHER_TILE)
+        for start in range(near[0] // COLUMNS * COLUMNS, near[1], COLUMNS):
             others = start + tl.arange(0, COLUMNS)
             known = here[:, None] & (others < other_count)[None, :]
             g = tl.load(gradient_at + others[None, :], mask=known, other=0.0)
@@ -426,11 +395,11 @@ def additive_series_kernel(
             size = tl.load(constants + 2 * BASIS + term)[None, None, :]
             tanhs = tl.sum((cosine * with_sine + sine * with_cosine) * size, 2) * undone[:, None]
             rest = tl.load(beyond + both * beyond_head + local, mask=here, other=0.0)
-            of_vector = tl.sum(_row_sums(tanhs, tail * undone[:, None], above, below, rest), 0)
-            place = (own_both * tl.num_programs(0) + tl.program_id(0)) * dvector_row + channels
-            tl.store(dvector + place, of_vector, mask=there)
+            of_rows = _row_sums(tanhs, tail * undone[:, None], above, below, rest)
+            tl.store(dvector_at, tl.sum(of_rows, 0), mask=there)
     at = local.to(tl.int64)[:, None] * width + channels[None, :]
-    for part in range(exact_parts):
-        place = exact + part * exact_part + own_both * exact_head + at
-        total += tl.load(place, mask=inside, other=0.0)
+    if ((flags & 2) != 0) | ADD:
+        for part in range(exact_parts):
+            place = exact + part * exact_part + own_both * exact_head + at
+            total += tl.load(place, mask=inside, other=0.0)
     tl.store(found + own_both * found_head + at, total, mask=inside)

@@ -23,7 +23,7 @@ from regard.kernels.kernel_dropout import dropout_factors
 from regard.kernels.kernel_mask import end_of, tile_is_seen, visible
 from regard.kernels.matrix_product import product
 from regard.kernels.quick_launch import quick_launch
-from regard.kernels.tanh import LOG2E, furthest
+from regard.kernels.tanh import LOG2E, furthest, reach_range
 
 __all__ = ["additive_balance_kernel", "additive_value_backward_kernel", "additive_weigh_kernel"]
 
@@ -127,11 +127,20 @@ def additive_weigh_kernel(
         tl.store(column_bounds + tile * (key_tiles * COLUMNS) + columns, column_bound)
 
 
+@triton.jit
+def _ranges(reach_of_query, reach_of_key, both, key_both, query_tiles, key_tiles, spans):
+    """Return 1 if a pair of a query tile and a key tile is within REACH, plus 2 if such a pair is beyond."""
+    low, high = reach_range(reach_of_query + both * query_tiles * spans, query_tiles, spans)
+    low_of_key, high_of_key = reach_range(reach_of_key + key_both * key_tiles * spans, key_tiles, spans)
+    near, beyond = low + low_of_key <= REACH, high + high_of_key > REACH
+    return near.to(tl.int32) + 2 * beyond.to(tl.int32)
+
+
 @quick_launch
 @triton.jit
 def additive_balance_kernel(
-    scores, norm, dscores, turned, deltas, half, half_turned, row_bounds, column_bounds, peaks, beyond, dbias,
-    reach_of_query, reach_of_key,
+    scores, norm, dscores, turned, deltas, half, half_turned, row_bounds, column_bounds, peaks, beyond,
+    ranges, dbias, reach_of_query, reach_of_key,
     lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, scale, first_row, row_count,
@@ -153,20 +162,20 @@ def additive_balance_kernel(
         half: g times a scale per row; half_turned: g transposed, times a scale per key; 0 in other tiles.
         row_bounds, (B H, T), column_bounds, (B H, keys), peaks, (B H): read, to compute these scales.
         beyond: writes the sum of each row of g over the tiles beyond REACH, (B H, key tiles, rows).
+        ranges: writes the result of _ranges() for each sequence, (B H), int32.
     """
     both = tl.program_id(2).to(tl.int64)
     batch = both // heads
+    key_both = batch * (heads // groups) + both % heads // groups
     local = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     row, column = first_row + tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
     rows, columns = first_row + local, column + tl.arange(0, COLUMNS)
-    last = first_row + row_count
-    end = end_of(lengths, length_step, batch, keys, LENGTHS)
+    last, end = first_row + row_count, end_of(lengths, length_step, batch, keys, LENGTHS)
     at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
     turned_at = both * dscores_head + columns.to(tl.int64)[:, None] * turned_row + local[None, :]
     rest = tl.zeros([ROWS], tl.float32)
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
-        delta = tl.zeros([ROWS], tl.float32)
-        rows_whole = tl.num_programs(0) * ROWS
+        delta, rows_whole = tl.zeros([ROWS], tl.float32), tl.num_programs(0) * ROWS
         for part in range(delta_parts):
             delta += tl.load(deltas + (both * delta_parts + part) * rows_whole + local)
         seen = visible(
@@ -181,21 +190,20 @@ def additive_balance_kernel(
         if BIAS:
             tl.store(dbias + at, found)
         if SERIES:
-            key_both = batch * (heads // groups) + both % heads // groups
             reach = furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
             reach += furthest(reach_of_key, key_both * key_tiles + tl.program_id(1), spans)
-            near = reach <= REACH
+            is_near = reach <= REACH
             peak = tl.load(peaks + both)
             row_bound = tl.load(row_bounds + both * queries + rows, mask=rows < last, other=0.0)
             by_row, _ = scaling(row_bound, peak, scale)
             whole_keys = tl.cdiv(keys, COLUMNS) * COLUMNS
             by_column, _ = scaling(tl.load(column_bounds + both * whole_keys + columns), peak, scale)
-            tl.store(half + at, tl.where(near, found * by_row[:, None], 0.0).to(tl.float16))
-            halved = tl.where(near, found * by_column[None, :], 0.0).to(tl.float16)
+            tl.store(half + at, tl.where(is_near, found * by_row[:, None], 0.0).to(tl.float16))
+            halved = tl.where(is_near, found * by_column[None, :], 0.0).to(tl.float16)
             tl.store(half_turned + turned_at, tl.trans(halved))
-            rest = tl.where(near, 0.0, tl.sum(found, 1))
-            tl.store(dscores + at, found, mask=near == 0)
-            tl.store(turned + turned_at, tl.trans(found), mask=near == 0)
+            rest = tl.where(is_near, 0.0, tl.sum(found, 1))
+            tl.store(dscores + at, found, mask=is_near == 0)
+            tl.store(turned + turned_at, tl.trans(found), mask=is_near == 0)
         else:
             tl.store(dscores + at, found)
             if TURNED:
@@ -206,8 +214,10 @@ def additive_balance_kernel(
     elif not TURNED:  # additive_decode_backward_kernel reads all tiles, so write 0 to a fully masked tile
         tl.store(dscores + at, tl.zeros([ROWS, COLUMNS], tl.float32))
     if SERIES:
-        place = (both * key_tiles + tl.program_id(1)) * (tl.num_programs(0) * ROWS)
-        tl.store(beyond + place + local, rest)
+        tl.store(beyond + (both * key_tiles + tl.program_id(1)) * (tl.num_programs(0) * ROWS) + local, rest)
+        if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
+            flags = _ranges(reach_of_query, reach_of_key, both, key_both, query_tiles, key_tiles, spans)
+            tl.store(ranges + both, flags)
 
 
 @quick_launch

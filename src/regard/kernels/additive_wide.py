@@ -88,11 +88,13 @@ def write_wide_query(
     query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, spans,
     first_tile, last_tile, last, end, start, left, right,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
+    SUMS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SERIES: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Write dq and partial sums of dv in the wide channels of a program of additive_query_backward_kernel.
 
     The arguments have the same meaning as there. Pointers point to the current head, sequence and part.
+    SUMS: number of partial sums of dv that a program writes.
     """
     rows = tl.arange(0, 4 * FOURS)
     low, bits = tl.program_id(1) * (LANES // FOURS * 4), tl.full([], 0, tl.int64)
@@ -112,10 +114,9 @@ def write_wide_query(
             slope *= 4.0 * tl.load(vector + channel).to(tl.float32)
             place = dquery + (local + rows).to(tl.int64) * width + channel
             tl.store(place, slope, mask=local + rows < row_count)
-            # One partial sum of dv for each group of four rows: all in the first, 0 in the others.
-            fours = tl.arange(0, FOURS)
-            sums = tl.where(fours == 0, -2.0 * tl.sum(share, 0), 0.0)
-            tl.store(dvector + (program * FOURS + fours) * dvector_row + channel, sums)
+            parts = tl.arange(0, SUMS)
+            sums = tl.where(parts == 0, -2.0 * tl.sum(share, 0), 0.0)  # all in the first, 0 in the others
+            tl.store(dvector + (program * SUMS + parts) * dvector_row + channel, sums)
 
 
 @triton.jit

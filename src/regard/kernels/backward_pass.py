@@ -16,18 +16,25 @@ from regard.kernels.additive_series import (
     additive_series_kernel,
     series,
 )
+from regard.kernels.additive_vector import vector_gradient
 from regard.kernels.additive_weights import (
     additive_balance_kernel,
     additive_value_backward_kernel,
     additive_weigh_kernel,
 )
 from regard.kernels.forward_pass import Forward, Prepared, Sight, in_eights, in_rows, steps
+from regard.kernels.gradients_pass import fills_groups, finish_query, joint_gradients, rows_at_once
 from regard.kernels.launch import BASIS_ROOM, FEW, series_tiles, up
 
 __all__ = ["Backward"]
 
 NO_LENGTHS = Sight(None, None, None, 0, None, None)
 """A mask that hides nothing. The query has no padding, so its basis functions are computed with this mask."""
+
+
+JOINT = ("short", "middle", "long")
+"""The kinds of shapes for which the gradients of query, key and vector are computed in one pass, in half
+precision; see gradients_pass.py."""
 
 
 class Weighed(NamedTuple):
@@ -45,6 +52,7 @@ class Weighed(NamedTuple):
     row_bounds, column_bounds, peaks: bounds of |g| for each query, each key and each head. scaling() computes
         the scales of half and half_turned from them.
     beyond: the sum of each row of g over the exact tiles, (B H, rows).
+    ranges: 1 if a sequence has a tile that is not exact, plus 2 if it has an exact tile, (B H), int32.
     """
 
     dscores: Tensor
@@ -55,6 +63,7 @@ class Weighed(NamedTuple):
     column_bounds: Tensor
     peaks: Tensor
     beyond: Tensor
+    ranges: Tensor
 
 
 class Basis(NamedTuple):
@@ -111,7 +120,9 @@ class Backward:
         self.rows: Prepared | None = None if self.alone else forward.prepared(turned=False)
         self.dquery = forward.query.new_empty(forward.query.shape)
         self.tiles = series_tiles(forward.query.device)
-        self.dkey = self.place(forward.key, several or shape.series)
+        self.joint = self.others and shape.kind in JOINT and fills_groups(self)
+        in_parts = self.joint and rows_at_once(self, shape.queries) < shape.queries
+        self.dkey = self.place(forward.key, several or shape.series or in_parts)
         self.dvalue = self.place(forward.value, several)
         if shape.series:
             largest = torch.linalg.vector_norm(self.doutput, torch.inf, -1, dtype=torch.float32)
@@ -153,10 +164,7 @@ class Backward:
         vector = self.forward.vector
         if not self.others:
             return vector.new_empty(0)
-        whole = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-        if whole.shape[1] != len(vector):  # several heads share one vector
-            whole = whole.flatten(1, 2).unsqueeze(1)
-        return whole.sum((0, 2)).to(vector.dtype)
+        return vector_gradient(parts[0] if len(parts) == 1 else torch.cat(parts, 2), vector)
 
     def chunk(self, scores: Tensor, first: int, rows: int) -> list[Tensor]:
         """Compute the gradients from one chunk of query rows: rows `first` to `first + rows - 1`.
@@ -170,14 +178,18 @@ class Backward:
         weighed = self.weighed(scores, first, rows, turned=not self.alone)
         if self.rows is None:
             return [self.at_once(weighed.dscores)]
-        if self.others:
-            self.to_key(self.rows, weighed.dscores, first, rows)
-        dquery, dvector = self.to_query(self.rows, weighed.turned, first, rows)
+        if self.joint:
+            dquery, dvector = joint_gradients(self, self.rows, weighed, first, rows)
+        else:
+            if self.others:
+                self.to_key(self.rows, weighed.dscores, first, rows)
+            dquery, *dvector = self.to_query(self.rows, weighed.turned, first, rows)
         if self.shape.series:
-            return [dvector, self.by_series(weighed, first, rows, dquery)]
+            finish_query(dquery, weighed.ranges, self.dquery[:, :, first : first + rows])
+            return [*dvector, self.by_series(weighed, first, rows, dquery)]
         if len(dquery) > 1:
             self.dquery[:, :, first : first + rows] = dquery.sum(0)
-        return [dvector]
+        return dvector
 
     def weighed(self, scores: Tensor, first: int, rows: int, turned: bool) -> Weighed:
         """Compute the gradient of the scores for query rows `first` to first + rows - 1, with two kernels.
@@ -199,10 +211,11 @@ class Backward:
         )
         deltas = forward.new(self.sequences, grid[1], whole[0])
         dbias = None if self.dbias is None else torch.zeros_like(dscores)  # fully masked tiles stay 0
-        peaks, column_bounds, beyond = deltas, deltas, deltas
+        peaks, column_bounds, beyond, ranges = deltas, deltas, deltas, deltas
         if shape.series:
             peaks, beyond = forward.new(self.sequences, *grid[:2]), forward.new(*deltas.shape)
             column_bounds = forward.new(self.sequences, grid[0], whole[1])
+            ranges = forward.query.new_empty(self.sequences, dtype=torch.int32)
         both = {
             **forward.sight.whole(forward.query), **forward.sizes, "first_row": first, "row_count": rows,
             "scores_head": scores.stride(0), "scores_row": scores.stride(1),
@@ -224,7 +237,7 @@ class Backward:
         reach = (deltas, deltas) if self.rows is None else forward.split(self.rows.reach)
         additive_balance_kernel[grid](
             scores, self.norm, dscores, other, deltas, half, half_turned, self.row_bounds, column_bounds,
-            peaks, beyond, dscores if dbias is None else dbias, *reach, **both, scale=forward.scale,
+            peaks, beyond, ranges, dscores if dbias is None else dbias, *reach, **both, scale=forward.scale,
             turned_row=other.stride(1), query_tiles=shape.tiles[0], delta_parts=deltas.shape[1],
             spans=shape.spans, TURNED=turned, SERIES=shape.series, BIAS=dbias is not None,
         )  # fmt: skip
@@ -232,7 +245,7 @@ class Backward:
             self.to_bias(dbias[:, :rows, : shape.keys], first, rows)
         row_bounds = self.row_bounds[:, first : first + rows]
         beyond = beyond.sum(1) if shape.series and grid[1] > 1 else beyond[:, 0]
-        return Weighed(dscores, other, half, half_turned, row_bounds, column_bounds, peaks, beyond)
+        return Weighed(dscores, other, half, half_turned, row_bounds, column_bounds, peaks, beyond, ranges)
 
     def to_bias(self, gradient: Tensor, first: int, rows: int) -> None:
         """Add the gradient of the bias from query rows `first` to first + rows - 1 to self.dbias.
@@ -335,13 +348,15 @@ class Backward:
         query, dquery = (each[:, :, first : first + rows] for each in (forward.query, self.dquery))
         for channel in range(0, shape.width, count):
             if self.key_basis is None or count < shape.width:
-                self.key_basis = self.basis(forward.key, channel, count, sight.by_length(forward.key))
+                self.key_basis = self.basis(
+                    forward.key, channel, count, sight.by_length(forward.key), weighed.ranges
+                )
             self.multiplied(
                 weighed.half, query, self.key_basis, weighed.row_bounds, weighed, dquery, exact, dvector,
                 channel, first, offset=first + sight.start, before=sight.left, after=sight.right, QUERY=True,
             )  # fmt: skip
             if self.others:
-                query_basis = self.basis(query, channel, count, NO_LENGTHS.by_length(query))
+                query_basis = self.basis(query, channel, count, NO_LENGTHS.by_length(query), weighed.ranges)
                 self.multiplied(
                     weighed.half_turned, forward.key, query_basis, weighed.column_bounds, weighed,
                     self.dkey, self.dkey[None], dvector, channel, first,
@@ -349,11 +364,14 @@ class Backward:
                 )  # fmt: skip
         return dvector
 
-    def basis(self, source: Tensor, channel: int, count: int, lengths: dict[str, Any]) -> Basis:
+    def basis(
+        self, source: Tensor, channel: int, count: int, lengths: dict[str, Any], of_sequences: Tensor
+    ) -> Basis:
         """Compute the sines, cosines and exponentials of `source` for `count` channels, from `channel` on.
 
         source: query or key.
         lengths: the mask by length, as keyword arguments of the kernel.
+        of_sequences: Weighed.ranges.
         """
         (batch, heads, rows), width = source.shape[:3], self.shape.width
         padded = up(min(count, width - channel), self.tiles["CHANNELS"])
@@ -361,9 +379,9 @@ class Backward:
         functions = source.new_empty(batch * heads, rows, padded, BASIS.value, dtype=torch.float16)
         ranges = self.forward.new(batch * heads, blocks, 2, padded)
         additive_basis_kernel[(blocks, -(-padded // 8), batch * heads)](
-            source, functions, ranges, series(source.device), **lengths, heads=heads, count=rows,
-            first_channel=channel, width=width, padded=padded, batch_step=source.stride(0),
-            head_step=source.stride(1), row_step=source.stride(2),
+            source, functions, ranges, series(source.device), of_sequences, **lengths, heads=heads,
+            count=rows, first_channel=channel, width=width, padded=padded, batch_step=source.stride(0),
+            head_step=source.stride(1), row_step=source.stride(2), others=self.shape.heads // heads,
             WIDTH=8, APPROXIMATE=self.forward.approximate, num_warps=4,
         )  # fmt: skip
         return Basis(functions, ranges)
@@ -390,14 +408,15 @@ class Backward:
         grid = -(-rows // self.tiles["ROWS"]), padded // self.tiles["CHANNELS"]
         additive_series_kernel[(*grid, own.shape[0] * own.shape[1])](
             gradients, own, *basis, series(own.device), *reach, forward.vector, bounds, weighed.peaks,
-            weighed.beyond, found, exact, dvector, shape.heads, shape.groups, rows, count, channel,
-            shape.width, padded,
+            weighed.beyond, found, exact, dvector, weighed.ranges, shape.heads, shape.groups, rows, count,
+            channel, shape.width, padded,
             forward.scale, gradients.stride(0), gradients.stride(1), *own.stride()[:3],
             forward.sources["vector_head"], bounds.stride(0), weighed.beyond.stride(0), found.stride(1),
             exact.stride(2), exact.stride(0), len(exact), shape.width, offset, before or 0, after or 0,
             own_tiles * shape.spans, other_tiles * shape.spans, shape.spans,
             OWN_TILE=own_tile, OTHER_TILE=other_tile,
-            BEFORE=before is not None, AFTER=after is not None, QUERY=QUERY, PRECISION=forward.precision,
+            BEFORE=before is not None, AFTER=after is not None, QUERY=QUERY, ADD=not QUERY and first > 0,
+            PRECISION=forward.precision,
             APPROXIMATE=forward.approximate, **self.tiles,
         )  # fmt: skip
 

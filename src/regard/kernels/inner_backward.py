@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 
 from regard.kernels.inner_forward import NOT_SPECIALISED
+from regard.kernels.inner_table import listed_tiles, seen_bits, used_bits
 from regard.kernels.inner_tiles import key_tiles, load_rows, query_tiles, seen_pairs, used_keys
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
@@ -36,22 +37,30 @@ def _level(lse, rows, queries):
 
 @triton.jit
 def _add_key_tiles(
-    dquery_RD, first, last, row, query_RD, doutput_RE, level_R, delta_R, key, value, table,
+    dquery_RD, first, last, indices, used, row, query_RD, doutput_RE, level_R, delta_R, key, value, table,
     document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth, key_row,
     value_row, table_row, table_column,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, TABLE: tl.constexpr,
-    MASKED: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+    LISTED: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr, REDUCE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return dquery_RD plus the sum of g_ij key_j over the tiles of keys `first` to last - 1."""
+    """Return dquery_RD plus the sum of g_ij key_j over the tiles of keys `first` to last - 1.
+
+    indices, used: if LISTED, see _read_tiles() in inner_forward.py.
+    """
     rows = row + tl.arange(0, ROWS)
-    for tile in range(first, last):
+    for index in range(first, last):
+        tile = tl.load(indices + index) if LISTED else index
         columns = tile * COLUMNS + tl.arange(0, COLUMNS)
         used_C = columns < end
-        if MASKED:
+        if MASKED and LISTED:
+            seen_RC = seen_bits(table, table_row, rows, columns, tile * COLUMNS, queries, COLUMNS, False)
+            used_C = used_bits(used, columns, tile * COLUMNS, COLUMNS)
+        elif MASKED:
             seen_RC = seen_pairs(
                 rows, columns, queries, end, start, left, right, document_of_query, document_of_key, table,
-                table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, False,
+                table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, WHOLE, False,
             )  # fmt: skip
             used_C = used_keys(
                 seen_RC, columns, row, tl.minimum(row + ROWS, queries) - 1, end, start, left, right, LEFT,
@@ -72,16 +81,17 @@ def _add_key_tiles(
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
 def inner_query_backward_kernel(
-    query, key, value, output, lse, lengths, table, document_of_query, document_of_key, doutput, dquery,
-    delta,
+    query, key, value, output, lse, lengths, table, document_of_query, document_of_key, lists, doutput,
+    dquery, delta,
     start, left, right, queries, keys, heads, groups, length_step, scale, width, depth,
     query_batch, query_head, query_row, key_batch, key_head, key_row, value_batch, value_head, value_row,
     output_batch, output_head, output_row, table_batch, table_head, table_row, table_column,
-    documents_query_step, documents_key_step, doutput_batch, doutput_head, doutput_row, dquery_batch,
-    dquery_head, dquery_row,
+    documents_query_step, documents_key_step, lists_batch, lists_head, others, records, doutput_batch,
+    doutput_head, doutput_row, dquery_batch, dquery_head, dquery_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    TABLE: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
-    DEPTH: tl.constexpr, EIGHTS: tl.constexpr, PRECISION: tl.constexpr,
+    TABLE: tl.constexpr, LISTED: tl.constexpr, WHOLE: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, EIGHTS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute dquery and delta of one tile of queries.
 
@@ -117,25 +127,31 @@ def inner_query_backward_kernel(
     first, full_first, full_last, last = key_tiles(
         row, queries, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
     )
+    indices = lists
+    if LISTED:
+        at = lists + records + batch * lists_batch + head * lists_head
+        at += row // ROWS * (2 + others + table_row)
+        indices, full_last, first = listed_tiles(at, others)
+        full_first, last = 0, others
     if LEFT and not (DOCUMENTS or TABLE):
         dquery_RD = _add_key_tiles(
-            dquery_RD, first, full_first, row, query_RD, doutput_RE, level_R, delta_R, key, value, table,
-            document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth,
-            key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, True, REDUCE, ROWS,
-            COLUMNS, WIDTH, DEPTH, PRECISION,
+            dquery_RD, first, full_first, indices, indices + others, row, query_RD, doutput_RE, level_R,
+            delta_R, key, value, table, document_of_query, document_of_key, start, left, right, scale,
+            queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS,
+            TABLE, LISTED, WHOLE, True, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
         )  # fmt: skip
-    if not (DOCUMENTS or TABLE):
+    if LISTED or not (DOCUMENTS or TABLE):
         dquery_RD = _add_key_tiles(
-            dquery_RD, full_first, full_last, row, query_RD, doutput_RE, level_R, delta_R, key, value,
-            table, document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth,
-            key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, False, REDUCE, ROWS,
-            COLUMNS, WIDTH, DEPTH, PRECISION,
+            dquery_RD, full_first, full_last, indices, indices + others, row, query_RD, doutput_RE, level_R,
+            delta_R, key, value, table, document_of_query, document_of_key, start, left, right, scale,
+            queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS,
+            TABLE, LISTED, WHOLE, False, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
         )  # fmt: skip
     dquery_RD = _add_key_tiles(
-        dquery_RD, full_last, last, row, query_RD, doutput_RE, level_R, delta_R, key, value, table,
-        document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth, key_row,
-        value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, True, REDUCE, ROWS, COLUMNS,
-        WIDTH, DEPTH, PRECISION,
+        dquery_RD, first if LISTED else full_last, last, indices, indices + others, row, query_RD,
+        doutput_RE, level_R, delta_R, key, value, table, document_of_query, document_of_key, start, left,
+        right, scale, queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT,
+        DOCUMENTS, TABLE, LISTED, WHOLE, True, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
     )  # fmt: skip
     channels = tl.arange(0, WIDTH)
     at = batch * dquery_batch + head * dquery_head + rows.to(tl.int64)[:, None] * dquery_row
@@ -143,17 +159,63 @@ def inner_query_backward_kernel(
     tl.store(dquery + at + channels[None, :], (dquery_RD * scale).to(dquery.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _add_query_tiles(
+    dkey_CD, dvalue_CE, first, last, indices, column, columns, key_CD, value_CE, query, doutput, lse, delta,
+    table, document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth,
+    query_row, doutput_row, table_row, table_column,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, TABLE: tl.constexpr,
+    LISTED: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return dkey_CD and dvalue_CE plus the sums over the tiles of queries `first` to last - 1.
+
+    Tiles of scores are transposed, (COLUMNS, ROWS).
+    indices: if LISTED, the tiles of queries are indices[first], ..., indices[last - 1] instead.
+    """
+    zero_CR = tl.zeros([COLUMNS, ROWS], tl.float32)
+    for index in range(first, last):
+        tile = tl.load(indices + index) if LISTED else index
+        rows = tile * ROWS + tl.arange(0, ROWS)
+        query_RD = load_rows(query, rows, query_row, rows < queries, width, WIDTH)
+        doutput_RE = load_rows(doutput, rows, doutput_row, rows < queries, depth, DEPTH)
+        level_R = _level(lse, rows, queries)
+        delta_R = tl.load(delta + rows, mask=rows < queries, other=0.0)
+        scores_CR = product(key_CD, tl.trans(query_RD), zero_CR, PRECISION) * (scale * LOG2E)
+        weights_CR = tl.exp2(scores_CR - level_R[None, :])
+        if MASKED and LISTED:
+            seen_CR = seen_bits(table, table_row, rows, columns, column, queries, COLUMNS, True)
+            weights_CR = tl.where(seen_CR, weights_CR, 0.0)
+        elif MASKED:
+            # The tile is transposed: keys stand in the place of queries, and left and right are exchanged.
+            seen_CR = seen_pairs(
+                columns, rows, end, queries, -start, right, left, document_of_key + start,
+                document_of_query + start, table, table_column, table_row, RIGHT, LEFT, DOCUMENTS, TABLE,
+                WHOLE, True,
+            )  # fmt: skip
+            weights_CR = tl.where(seen_CR, weights_CR, 0.0)
+        dvalue_CE = product(weights_CR.to(doutput_RE.dtype), doutput_RE, dvalue_CE, PRECISION)
+        dweights_CR = product(value_CE, tl.trans(doutput_RE), zero_CR, PRECISION)
+        dscores_CR = weights_CR * (dweights_CR - delta_R[None, :])
+        if MASKED:
+            dscores_CR = tl.where(seen_CR, dscores_CR, 0.0)
+        dkey_CD = product(dscores_CR.to(query_RD.dtype), query_RD, dkey_CD, PRECISION)
+    return dkey_CD, dvalue_CE
+
+
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
 def inner_key_backward_kernel(
-    query, key, value, lse, lengths, table, document_of_query, document_of_key, doutput, delta, dkey, dvalue,
+    query, key, value, lse, lengths, table, document_of_query, document_of_key, lists, doutput, delta, dkey,
+    dvalue,
     start, left, right, queries, keys, heads, groups, length_step, scale, width, depth,
     query_batch, query_head, query_row, key_batch, key_head, key_row, value_batch, value_head, value_row,
     table_batch, table_head, table_row, table_column, documents_query_step, documents_key_step,
-    doutput_batch, doutput_head, doutput_row, dkey_batch, dkey_head, dkey_row, dvalue_batch, dvalue_head,
-    dvalue_row,
+    lists_batch, lists_head, others, records, doutput_batch, doutput_head, doutput_row, dkey_batch,
+    dkey_head, dkey_row, dvalue_batch, dvalue_head, dvalue_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    TABLE: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
-    DEPTH: tl.constexpr, EIGHTS: tl.constexpr, PRECISION: tl.constexpr,
+    TABLE: tl.constexpr, LISTED: tl.constexpr, WHOLE: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, EIGHTS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute dkey and dvalue of one tile of keys.
 
@@ -182,31 +244,30 @@ def inner_key_backward_kernel(
     )
     dkey_CD = tl.zeros([COLUMNS, WIDTH], tl.float32)
     dvalue_CE = tl.zeros([COLUMNS, DEPTH], tl.float32)
-    zero_CR = tl.zeros([COLUMNS, ROWS], tl.float32)
     first, last = query_tiles(column, queries, end, start, left, right, LEFT, RIGHT, ROWS, COLUMNS)
     for head in range(own_head * groups, own_head * groups + groups):
+        indices = lists
         query_at = query + batch * query_batch + head * query_head
         doutput_at = doutput + batch * doutput_batch + head * doutput_head
         table_at = table + batch * table_batch + head * table_head
         at = (batch * heads + head) * queries
-        for tile in range(first, last):
-            rows = tile * ROWS + tl.arange(0, ROWS)
-            query_RD = load_rows(query_at, rows, query_row, rows < queries, width, WIDTH)
-            doutput_RE = load_rows(doutput_at, rows, doutput_row, rows < queries, depth, DEPTH)
-            level_R = _level(lse + at, rows, queries)
-            delta_R = tl.load(delta + at + rows, mask=rows < queries, other=0.0)
-            # The tile is transposed: keys stand in the place of queries, and left and right are exchanged.
-            seen_CR = seen_pairs(
-                columns, rows, end, queries, -start, right, left, document_of_key + start,
-                document_of_query + start, table_at, table_column, table_row, RIGHT, LEFT, DOCUMENTS, TABLE,
-                True,
+        if LISTED:
+            list_at = lists + records + batch * lists_batch + head * lists_head
+            list_at += column // COLUMNS * (2 + others)
+            indices, full, first = listed_tiles(list_at, others)
+            last = others
+            dkey_CD, dvalue_CE = _add_query_tiles(
+                dkey_CD, dvalue_CE, 0, full, indices, column, columns, key_CD, value_CE, query_at, doutput_at,
+                lse + at, delta + at, table_at, document_of_query, document_of_key, start, left, right, scale,
+                queries, end, width, depth, query_row, doutput_row, table_row, table_column,
+                LEFT, RIGHT, DOCUMENTS, TABLE, LISTED, WHOLE, False, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
             )  # fmt: skip
-            scores_CR = product(key_CD, tl.trans(query_RD), zero_CR, PRECISION) * (scale * LOG2E)
-            weights_CR = tl.where(seen_CR, tl.exp2(scores_CR - level_R[None, :]), 0.0)
-            dvalue_CE = product(weights_CR.to(doutput_RE.dtype), doutput_RE, dvalue_CE, PRECISION)
-            dweights_CR = product(value_CE, tl.trans(doutput_RE), zero_CR, PRECISION)
-            dscores_CR = tl.where(seen_CR, weights_CR * (dweights_CR - delta_R[None, :]), 0.0)
-            dkey_CD = product(dscores_CR.to(query_RD.dtype), query_RD, dkey_CD, PRECISION)
+        dkey_CD, dvalue_CE = _add_query_tiles(
+            dkey_CD, dvalue_CE, first, last, indices, column, columns, key_CD, value_CE, query_at, doutput_at,
+            lse + at, delta + at, table_at, document_of_query, document_of_key, start, left, right, scale,
+            queries, end, width, depth, query_row, doutput_row, table_row, table_column,
+            LEFT, RIGHT, DOCUMENTS, TABLE, LISTED, WHOLE, True, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+        )  # fmt: skip
     channels = tl.arange(0, WIDTH)
     at = batch * dkey_batch + own_head * dkey_head + columns.to(tl.int64)[:, None] * dkey_row
     inside = (columns < keys)[:, None] & (channels < width)[None, :]

@@ -3,8 +3,7 @@
 
 The kernel reads no value that the mask hides from all queries of a tile, so a NaN there has no effect, and
 key and value need no copy. Tiles that are hidden as a whole are skipped. No table of the mask is built. If
-the mask is a bool tensor alone, the keys and values that it hides must be 0: to find them, the kernels would
-have to wait for the bool tensor before they load values.
+the mask is a bool tensor, inner_table.py lists the tiles to process.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -14,6 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from regard.kernels.inner_table import listed_tiles, seen_bits, used_bits
 from regard.kernels.inner_tiles import key_tiles, load_rows, seen_pairs, used_keys
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
@@ -27,15 +27,18 @@ NOT_SPECIALISED = ("start", "left", "right", "queries", "keys", "heads", "groups
 
 @triton.jit
 def _read_tiles(
-    total_RE, sum_R, best_R, first, last, row, query_RD, key, value, table, document_of_query,
-    document_of_key, start, left, right, scale, queries, end, width, depth, key_row, value_row, table_row,
-    table_column,
+    total_RE, sum_R, best_R, first, last, indices, used, row, query_RD, key, value, table,
+    document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth, key_row,
+    value_row, table_row, table_column,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, TABLE: tl.constexpr,
-    MASKED: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+    LISTED: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr, REDUCE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add the tiles of keys `first` to last - 1 to the sums of one tile of queries.
 
+    indices, used: if LISTED, the tiles of keys are indices[first], ..., indices[last - 1] instead, and `used`
+        points to the words of the record, see inner_table.py.
     total_RE: (ROWS, DEPTH), sum of exp(score - best) * value.
     sum_R, best_R: (ROWS,), sum of exp(score - best), and the largest score, in units of log 2.
     MASKED: whether keys of these tiles can be hidden. If False, all keys are visible to all queries.
@@ -43,16 +46,21 @@ def _read_tiles(
     Returns the new total_RE, sum_R and best_R.
     """
     rows = row + tl.arange(0, ROWS)
-    for tile in range(first, last):
+    for index in range(first, last):
+        tile = tl.load(indices + index) if LISTED else index
         columns = tile * COLUMNS + tl.arange(0, COLUMNS)
         used_C = columns < end
         key_CD = load_rows(key, columns, key_row, used_C, width, WIDTH)
         scores_RC = product(query_RD, tl.trans(key_CD), tl.zeros([ROWS, COLUMNS], tl.float32), PRECISION)
         scores_RC = scores_RC * (scale * LOG2E)
-        if MASKED:
+        if MASKED and LISTED:
+            seen_RC = seen_bits(table, table_row, rows, columns, tile * COLUMNS, queries, COLUMNS, False)
+            scores_RC = tl.where(seen_RC, scores_RC, float("-inf"))
+            used_C = used_bits(used, columns, tile * COLUMNS, COLUMNS)
+        elif MASKED:
             seen_RC = seen_pairs(
                 rows, columns, queries, end, start, left, right, document_of_query, document_of_key, table,
-                table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, False,
+                table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, WHOLE, False,
             )  # fmt: skip
             scores_RC = tl.where(seen_RC, scores_RC, float("-inf"))
             used_C = used_keys(  # 0 * NaN is NaN, so values of hidden keys are 0
@@ -72,19 +80,22 @@ def _read_tiles(
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
 def inner_forward_kernel(
-    query, key, value, output, lse, lengths, table, document_of_query, document_of_key,
+    query, key, value, output, lse, lengths, table, document_of_query, document_of_key, lists,
     start, left, right, queries, keys, heads, groups, length_step, scale, width, depth,
     query_batch, query_head, query_row, key_batch, key_head, key_row, value_batch, value_head, value_row,
     output_batch, output_head, output_row, table_batch, table_head, table_row, table_column,
-    documents_query_step, documents_key_step,
+    documents_query_step, documents_key_step, lists_batch, lists_head, others, records,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    TABLE: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
-    DEPTH: tl.constexpr, EIGHTS: tl.constexpr, PRECISION: tl.constexpr,
+    TABLE: tl.constexpr, LISTED: tl.constexpr, WHOLE: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, EIGHTS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute output and lse of one tile of queries.
 
     Launch grid: (query tiles * B H,). The tiles of one head are next to each other, the last tile first,
     because with a causal mask it takes the longest.
+    table, lists: if LISTED, words and records of inner_table_kernel, with `others` tiles of keys. The records
+        begin at the element `records`.
     output, lse: (B, H, T, E) and (B, H, T), receive the results. Without a visible key they are 0 and -inf.
     """
     if EIGHTS:
@@ -112,25 +123,31 @@ def inner_forward_kernel(
     first, full_first, full_last, last = key_tiles(
         row, queries, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
     )
+    indices = lists
+    if LISTED:
+        at = lists + records + batch * lists_batch + head * lists_head
+        at += row // ROWS * (2 + others + table_row)
+        indices, full_last, first = listed_tiles(at, others)
+        full_first, last = 0, others
     if LEFT and not (DOCUMENTS or TABLE):
         total_RE, sum_R, best_R = _read_tiles(
-            total_RE, sum_R, best_R, first, full_first, row, query_RD, key, value, table,
-            document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth,
-            key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, True, REDUCE, ROWS,
-            COLUMNS, WIDTH, DEPTH, PRECISION,
+            total_RE, sum_R, best_R, first, full_first, indices, indices + others, row, query_RD, key,
+            value, table, document_of_query, document_of_key, start, left, right, scale, queries, end,
+            width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE,
+            LISTED, WHOLE, True, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
         )  # fmt: skip
-    if not (DOCUMENTS or TABLE):
+    if LISTED or not (DOCUMENTS or TABLE):
         total_RE, sum_R, best_R = _read_tiles(
-            total_RE, sum_R, best_R, full_first, full_last, row, query_RD, key, value, table,
-            document_of_query, document_of_key, start, left, right, scale, queries, end, width, depth,
-            key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, False, REDUCE, ROWS,
-            COLUMNS, WIDTH, DEPTH, PRECISION,
+            total_RE, sum_R, best_R, full_first, full_last, indices, indices + others, row, query_RD, key,
+            value, table, document_of_query, document_of_key, start, left, right, scale, queries, end,
+            width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE,
+            LISTED, WHOLE, False, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
         )  # fmt: skip
     total_RE, sum_R, best_R = _read_tiles(
-        total_RE, sum_R, best_R, full_last, last, row, query_RD, key, value, table, document_of_query,
-        document_of_key, start, left, right, scale, queries, end, width, depth, key_row, value_row,
-        table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE, True, REDUCE, ROWS, COLUMNS, WIDTH,
-        DEPTH, PRECISION,
+        total_RE, sum_R, best_R, first if LISTED else full_last, last, indices, indices + others, row,
+        query_RD, key, value, table, document_of_query, document_of_key, start, left, right, scale, queries,
+        end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE,
+        LISTED, WHOLE, True, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
     )  # fmt: skip
     none_R = sum_R == 0.0
     level_R = tl.where(none_R, float("-inf"), (best_R + tl.log2(sum_R)) / LOG2E)

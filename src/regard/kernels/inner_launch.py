@@ -9,6 +9,8 @@ the GPU. In Triton's interpreter the kernels run by kernel[grid](...).
 from __future__ import annotations
 
 import functools
+import struct
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -16,9 +18,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.kernels import interpreting, kernel_choice
+from regard.kernels import interpreting
+from regard.kernels.direct_launch import DirectLaunch, direct_launch
 from regard.kernels.inner_backward import inner_key_backward_kernel, inner_query_backward_kernel
 from regard.kernels.inner_forward import inner_forward_kernel
+from regard.kernels.inner_table import Listing
 from regard.kernels.kernel_choice import is_current
 from regard.kernels.launch import multiplies_tf32, processors
 
@@ -26,6 +30,10 @@ __all__ = ["Hidden", "Tiles", "backward", "forward", "tiles_of"]
 
 KEPT = 1024
 """Maximum number of kept launches. When it is reached, all are removed."""
+
+
+FEW_KEYS = 128
+"""If a mask is a bool tensor alone and there are more keys, inner_table_kernel lists the visible tiles."""
 
 
 class Tiles(NamedTuple):
@@ -69,15 +77,18 @@ class Hidden(NamedTuple):
     left: int | None
     right: int | None
 
-    def reads_values(self, keys: int) -> bool:
+    @property
+    def reads_values(self) -> bool:
         """Whether a kernel must read the mask to find keys that no query of a tile sees.
 
-        Lengths and windows hide keys by their position. If a bool tensor is the only part, and there are more
-        than FEW_KEYS keys, the hidden keys and values are 0 already.
+        Lengths and windows hide keys by their position.
         """
-        others = self.lengths is not None or self.left is not None or self.right is not None
-        table = self.table is not None and (others or keys <= kernel_choice.FEW_KEYS)
-        return self.document_of_query is not None or table
+        return self.document_of_query is not None or self.table is not None
+
+    def lists_tiles(self, keys: int) -> bool:
+        """Whether lists of visible tiles are created: if the mask is a bool tensor alone, with many keys."""
+        others = (self.lengths, self.document_of_query, self.left, self.right)
+        return self.table is not None and keys > FEW_KEYS and all(each is None for each in others)
 
 
 def up(width: int) -> int:
@@ -119,21 +130,74 @@ def precision(query: Tensor) -> str:
 class Launch:
     """One kernel with its grid and all arguments that do not change between calls of the same shapes."""
 
-    def __init__(self, kernel: Any, programs: int, numbers: tuple[int, ...], constants: dict[str, Any]):
+    def __init__(
+        self,
+        kernel: Any,
+        programs: int,
+        numbers: tuple[int, ...],
+        constants: dict[str, Any],
+        listing: Listing | None,
+    ):
+        self.listing = listing
         self.kernel, self.programs, self.numbers, self.constants = kernel, programs, numbers, constants
         names = [name for name in constants if name not in ("num_warps", "num_stages")]
         self.values = tuple(constants[name] for name in names)
         self.compiled: Callable[..., None] | None = None
+        self.direct: DirectLaunch | None = None
+        self.lock = threading.Lock()
+
+    def masks(self, hidden: Hidden, unused: Tensor, words: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return the tensors of the mask; `unused` stands for those that are None, and is not read.
+
+        words: a bool tensor packed to words, if the lists are created from it.
+        """
+        table = lists = None
+        if hidden.table is not None:
+            table = hidden.table.view(torch.uint8)
+            if self.listing is not None:
+                lists = self.listing.run(table if words is None else words)
+                table = lists if words is None else words
+        parts = (hidden.lengths, table, hidden.document_of_query, hidden.document_of_key, lists)
+        return tuple(unused if part is None else part for part in parts)
 
     def run(self, tensors: tuple[Tensor, ...], place: tuple[int, int, int], scale: float) -> None:
         """Launch the kernel. place: position of the first query, and the limits of the window."""
+        if self.direct is not None:
+            self._run_directly(self.direct, tensors, place, scale)
+            return
         before, after = self.numbers[:5], self.numbers[5:]
         if self.compiled is not None:
             self.compiled(*tensors, *place, *before, scale, *after, *self.values)
             return
         launched = self.kernel[(self.programs,)](*tensors, *place, *before, scale, *after, **self.constants)
-        if launched is not None:  # None in the interpreter
-            self.compiled = launched[(self.programs, 1, 1)]
+        if launched is None:  # in the interpreter
+            return
+        grid = (self.programs, 1, 1)
+        values = [*[None] * len(tensors), *place, *before, scale, *after, *self.values]
+        self.compiled, direct = launched[grid], direct_launch(launched, grid, values)
+        leading = len(tensors) + len(place) + len(before) + 1
+        if direct is not None and direct[1][:leading] == list(range(leading)):
+            self.direct = direct[0]
+
+    def _run_directly(
+        self, direct: DirectLaunch, tensors: tuple[Tensor, ...], place: tuple[int, int, int], scale: float
+    ) -> None:
+        """run() by cuLaunchKernel. The first slots are tensors, `place`, five numbers, `scale`."""
+        slots, count = direct.slots, len(tensors)
+        bits = _bits_of(scale)
+        with self.lock:
+            for i, tensor in enumerate(tensors):
+                slots[i] = tensor.data_ptr()
+            for i, number in enumerate(place, count):
+                slots[i] = number & 0xFFFFFFFF
+            slots[count + 8] = bits
+            direct.run(torch._C._cuda_getCurrentRawStream(tensors[0].device.index))
+
+
+@functools.lru_cache(maxsize=256)
+def _bits_of(number: float) -> int:
+    """Return the bits of a float32 number as an integer."""
+    return int.from_bytes(struct.pack("<f", number), "little")
 
 
 _kept: dict[tuple[Any, ...], tuple[Launch, ...]] = {}
@@ -168,12 +232,23 @@ def _numbers(hidden: Hidden, query: Tensor, key: Tensor, value: Tensor) -> tuple
     return (*sizes, width, value.shape[3], *strides)
 
 
-def _mask_steps(hidden: Hidden, query: Tensor, key: Tensor) -> tuple[int, ...]:
-    """Return the strides of the table, 0 in dimensions that are broadcast, and those of document ids."""
+def _listing(hidden: Hidden, query: Tensor, key: Tensor, tiles: Tiles, turned: bool) -> Listing | None:
+    """Return the launch that lists the visible tiles; None if the kernels process all tiles."""
+    sizes = query.shape[2], key.shape[2]
+    if hidden.table is None or not hidden.lists_tiles(sizes[1]):
+        return None
+    return Listing(hidden.table, sizes, tiles.rows, tiles.columns, turned)
+
+
+def _mask_steps(hidden: Hidden, listing: Listing | None) -> tuple[int, ...]:
+    """Return the strides of the table, 0 in dimensions that are broadcast, of document ids and of lists."""
     steps: tuple[int, ...] = (0, 0, 0, 0)
-    if hidden.table is not None:
-        steps = hidden.table.expand(*query.shape[:3], -1).stride()
-    return (*steps, _step(hidden.document_of_query), _step(hidden.document_of_key))
+    if listing is not None:
+        steps = (*listing.word_steps, 0)
+    elif (table := hidden.table) is not None:
+        steps = tuple(step if size > 1 else 0 for step, size in zip(table.stride(), table.shape, strict=True))
+    documents = _step(hidden.document_of_query), _step(hidden.document_of_key)
+    return (*steps, *documents, *((0, 0, 0, 0) if listing is None else listing.steps))
 
 
 def _step(tensor: Tensor | None) -> int:
@@ -190,7 +265,9 @@ def _constants(
         "RIGHT": hidden.right is not None,
         "DOCUMENTS": hidden.document_of_query is not None,
         "TABLE": hidden.table is not None,
-        "REDUCE": hidden.reads_values(key.shape[2]),
+        "LISTED": hidden.lists_tiles(key.shape[2]),
+        "WHOLE": key.shape[2] % tiles.columns == 0,
+        "REDUCE": hidden.reads_values,
         "ROWS": tiles.rows,
         "COLUMNS": tiles.columns,
         "WIDTH": up(query.shape[3]),
@@ -221,34 +298,6 @@ def _like(tensor: Tensor, rows: int, width: int) -> Tensor:
     return tensor.new_empty(batch, heads, rows, width)
 
 
-def _masks(hidden: Hidden, unused: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors of the mask; `unused` stands for those that are None, and is not read."""
-    table = None if hidden.table is None else hidden.table.view(torch.uint8)
-    parts = (hidden.lengths, table, hidden.document_of_query, hidden.document_of_key)
-    return tuple(unused if part is None else part for part in parts)
-
-
-WHOLE_TILES = 128
-"""Rows of a bool tensor are as long as a multiple of this number of keys, see _with_long_rows()."""
-
-
-def _with_long_rows(hidden: Hidden, query: Tensor, key: Tensor) -> Hidden:
-    """Return the mask with a bool tensor whose rows kernels can load in whole tiles, copied if necessary.
-
-    What the added elements contain does not matter.
-    """
-    table, keys = hidden.table, key.shape[2]
-    if table is None:
-        return hidden
-    batch, heads, rows, columns = table.shape
-    whole = columns == keys and keys % WHOLE_TILES == 0 and table.stride(3) == 1
-    if whole and (rows == 1 or table.stride(2) % 16 == 0) and table.data_ptr() % 16 == 0:
-        return hidden
-    longer = table.new_empty(batch, heads, rows, -(-keys // WHOLE_TILES) * WHOLE_TILES)
-    longer[..., :keys].copy_(table)
-    return hidden._replace(table=longer)
-
-
 def _place(hidden: Hidden) -> tuple[int, int, int]:
     return hidden.start, hidden.left or 0, hidden.right or 0
 
@@ -263,10 +312,11 @@ def _forward_launch(
 ) -> tuple[Launch, ...]:
     tiles = tiles_of("forward", query, key, value)
     numbers = _numbers(hidden, query, key, value)
-    numbers += (*output.stride()[:3], *_mask_steps(hidden, query, key))
+    listing = _listing(hidden, query, key, tiles, turned=False)
+    numbers += (*output.stride()[:3], *_mask_steps(hidden, listing))
     constants = _constants(hidden, query, key, value, tiles, _in_eights(query, key, value))
     programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // tiles.rows)
-    return (Launch(inner_forward_kernel, programs, numbers, constants),)
+    return (Launch(inner_forward_kernel, programs, numbers, constants, listing),)
 
 
 def forward(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: float) -> tuple[Tensor, Tensor]:
@@ -276,12 +326,11 @@ def forward(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: fl
     scale: factor of the inner product.
     """
     query, key, value = _in_rows(query), _in_rows(key), _in_rows(value)
-    hidden = _with_long_rows(hidden, query, key)
     output = _like(query, query.shape[2], value.shape[3])
     lse = query.new_empty(query.shape[:3], dtype=torch.float32)
     (launch,) = _launches(_forward_launch, hidden, query, key, value, output)
     with _on(query):
-        launch.run((query, key, value, output, lse, *_masks(hidden, lse)), _place(hidden), scale)
+        launch.run((query, key, value, output, lse, *launch.masks(hidden, lse)), _place(hidden), scale)
     return output, lse
 
 
@@ -289,10 +338,13 @@ def _backward_launches(
     hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, output: Tensor, doutput: Tensor,
     dquery: Tensor, dkey: Tensor, dvalue: Tensor,
 ) -> tuple[Launch, ...]:  # fmt: skip
-    numbers, masks = _numbers(hidden, query, key, value), _mask_steps(hidden, query, key)
-    eights = _in_eights(query, key, value)
+    numbers, eights = _numbers(hidden, query, key, value), _in_eights(query, key, value)
     of_query, of_key = (tiles_of(kernel, query, key, value) for kernel in ("query", "key"))
+    key_listing = _listing(hidden, query, key, of_query, turned=False)
+    query_listing = _listing(hidden, query, key, of_key, turned=True)
+    masks = _mask_steps(hidden, key_listing)
     from_rows = (*output.stride()[:3], *masks, *doutput.stride()[:3], *dquery.stride()[:3])
+    masks = _mask_steps(hidden, query_listing)
     from_keys = (*masks, *doutput.stride()[:3], *dkey.stride()[:3], *dvalue.stride()[:3])
     query_programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // of_query.rows)
     key_programs = key.shape[0] * key.shape[1] * -(-key.shape[2] // of_key.columns)
@@ -303,9 +355,14 @@ def _backward_launches(
             query_programs,
             numbers + from_rows,
             _constants(*shared, of_query, eights),
+            key_listing,
         ),
         Launch(
-            inner_key_backward_kernel, key_programs, numbers + from_keys, _constants(*shared, of_key, eights)
+            inner_key_backward_kernel,
+            key_programs,
+            numbers + from_keys,
+            _constants(*shared, of_key, eights),
+            query_listing,
         ),
     )
 
@@ -325,15 +382,16 @@ def backward(
     doutput: gradient of the output. output, lse: the results of forward(). The others: as in forward().
     """
     query, key, value, doutput = (_in_rows(each) for each in (query, key, value, doutput))
-    hidden = _with_long_rows(hidden, query, key)
     dquery = _like(query, query.shape[2], query.shape[3])
     dkey, dvalue = _like(key, key.shape[2], key.shape[3]), _like(value, value.shape[2], value.shape[3])
-    delta, masks, place = torch.empty_like(lse), _masks(hidden, lse), _place(hidden)
+    delta, place = torch.empty_like(lse), _place(hidden)
     of_query, of_key = _launches(
         _backward_launches, hidden, query, key, value, output, doutput, dquery, dkey, dvalue
     )
     inputs = (query, key, value)
     with _on(query):
+        masks = of_query.masks(hidden, lse)
         of_query.run((*inputs, output, lse, *masks, doutput, dquery, delta), place, scale)
+        masks = of_key.masks(hidden, lse, masks[1])
         of_key.run((*inputs, lse, *masks, doutput, delta, dkey, dvalue), place, scale)
     return dquery, dkey, dvalue

@@ -66,12 +66,13 @@ def seen_pairs(
     rows, columns, queries, end, start, left, right, document_of_query, document_of_key, table, table_row,
     table_column,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, TABLE: tl.constexpr,
-    TURNED: tl.constexpr,
+    WHOLE: tl.constexpr, TURNED: tl.constexpr,
 ):  # fmt: skip
     """Return the mask of a tile, (ROWS, COLUMNS): True where the query attends to the key.
 
-    table: a mask, nonzero where a query sees a key. Its strides are 0 in dimensions that are broadcast. Its
-        rows are as long as whole tiles of keys, so that they are loaded without a mask, which is faster.
+    table: a mask, nonzero where a query sees a key. Its strides are 0 in dimensions that are broadcast.
+    WHOLE: whether the keys are whole tiles, so that keys of the table are loaded without a mask, which is
+        faster.
     TURNED: whether keys stand in the place of queries, for a tile (COLUMNS, ROWS).
     """
     seen = visible(
@@ -80,10 +81,12 @@ def seen_pairs(
     )  # fmt: skip
     if TABLE:
         at = rows.to(tl.int64)[:, None] * table_row + columns.to(tl.int64)[None, :] * table_column
-        if TURNED:
+        if WHOLE and TURNED:
             inside = (rows >= 0)[:, None] & (columns < end)[None, :]
-        else:
+        elif WHOLE:
             inside = (rows < queries)[:, None] & (columns >= 0)[None, :]
+        else:
+            inside = (rows < queries)[:, None] & (columns < end)[None, :]
         seen = seen & (tl.load(table + at, mask=inside, other=0) != 0)
     return seen
 

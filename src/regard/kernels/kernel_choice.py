@@ -8,13 +8,9 @@ from torch import Tensor
 from regard.dimensions import in_transform
 from regard.kernels import TRITON, interpreting
 
-__all__ = ["FEW_KEYS", "by_kernel", "is_current"]
+__all__ = ["by_kernel", "is_current"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-FEW_KEYS = 128
-"""If a mask is a bool tensor alone, the kernels for inner products with masks find hidden keys themselves, up
-to this number of keys. For more keys, hidden keys and values are set to 0 before."""
 
 
 def by_kernel(tensor: Tensor) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.kernels import interpreting
 from regard.kernels.recording import recorder, without_recording
 
-__all__ = ["quick_launch"]
+__all__ = ["Run", "quick_launch"]
 
 KEPT = 4096
 """Maximum number of kept kernels. When it is reached, all are removed."""
@@ -23,6 +23,17 @@ KEPT = 4096
 def quick_launch(kernel: Any) -> Any:
     """Decorate a kernel, above @triton.jit."""
     return _Quick(kernel)
+
+
+class Run:
+    """A kernel with its grid, which can be launched with other values and tensors.
+
+    compiled: the compiled kernel; None in the interpreter. launch: launches it.
+    """
+
+    def __init__(self, compiled: Any, grid: tuple[int, ...], launch: Any = None):
+        self.compiled, self.grid = compiled, grid
+        self.launch = compiled[grid] if launch is None else launch
 
 
 class _Quick:
@@ -52,11 +63,11 @@ class _Quick:
 
     def _run(
         self, grid: tuple[int, ...], values: list[Any], arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> Any:
-        """Launch the kernel. Return a function that launches it with other values and tensors."""
+    ) -> Run | None:
+        """Launch the kernel. Return a Run that launches it again; None if this is not possible."""
         if self.interpreted:
             self.kernel[grid](*arguments, **named)
-            return lambda *others, stream: self.kernel[grid](*others)
+            return Run(None, grid, lambda *others, stream: self.kernel[grid](*others))
         options = [(name, value) for name, value in named.items() if name not in self.names]
         kinds = [
             value if constant else _kind(value) for value, constant in zip(values, self.constant, strict=True)
@@ -64,8 +75,8 @@ class _Quick:
         key = (values[0].device, *kinds, *options)
         compiled = self.compiled.get(key)
         if compiled is not None:
-            run = compiled[(*grid, 1, 1)[:3]]
-            run(*values)
+            run = Run(compiled, (*grid, 1, 1)[:3])
+            run.launch(*values)
             return run
         compiled = self.kernel[grid](*arguments, **named)
         if compiled is None:  # compiled without a launch
@@ -73,7 +84,7 @@ class _Quick:
         if len(self.compiled) >= KEPT:
             self.compiled.clear()
         self.compiled[key] = compiled
-        return compiled[(*grid, 1, 1)[:3]]
+        return Run(compiled, (*grid, 1, 1)[:3])
 
 
 def _kind(value: Any) -> Any:

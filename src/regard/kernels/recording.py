@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -46,9 +45,12 @@ class Operation(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """A kernel launch. arguments: its numbers, with None for tensors. places: (position, tensor, offset)."""
+    """A kernel launch. arguments: its numbers, with None for tensors. places: (position, tensor, offset).
 
-    run: Callable[..., None]
+    run: a quick_launch.Run.
+    """
+
+    run: Any
     arguments: list[Any]
     places: list[tuple[int, int, int]]
 
@@ -60,7 +62,12 @@ class Facts(NamedTuple):
     strides: tuple[int, ...]
     dtype: torch.dtype
     size: int
-    empty: bool
+    numel: int
+
+    @property
+    def empty(self) -> bool:
+        """Whether the tensor has no elements."""
+        return not self.numel
 
 
 class Recorder(TorchDispatchMode):
@@ -98,7 +105,7 @@ class Recorder(TorchDispatchMode):
     def _new(self, tensor: Tensor) -> int:
         self.numbers[id(tensor)] = number, _ = len(self.facts), weakref.ref(tensor)
         size = tensor.untyped_storage().nbytes()
-        self.facts.append(Facts(tuple(tensor.shape), tensor.stride(), tensor.dtype, size, not tensor.numel()))
+        self.facts.append(Facts(tuple(tensor.shape), tensor.stride(), tensor.dtype, size, tensor.numel()))
         return number
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -136,8 +143,8 @@ class Recorder(TorchDispatchMode):
             return {name: self._numbered(each) for name, each in value.items()}
         return type(value)(map(self._numbered, value)) if type(value) in (list, tuple) else value
 
-    def launched(self, run: Callable[..., None] | None, values: list[Any]) -> None:
-        """Record a launch. run: launches the kernel with other values; None if this is not possible."""
+    def launched(self, run: Any, values: list[Any]) -> None:
+        """Record a launch. run: a quick_launch.Run; None if the kernel cannot be launched again."""
         if run is None:
             self.valid = False
             return

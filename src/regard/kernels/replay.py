@@ -12,6 +12,7 @@ one of its inputs.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels import interpreting
+from regard.kernels.direct_launch import DirectLaunch, direct_launch
 from regard.kernels.recording import Launch, Operation, Place, Recorder, recorder, recording
 
 __all__ = ["Tape", "forget", "replayed"]
@@ -50,12 +52,23 @@ class FlatOperation(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """An allocation of the tensor with the number `number`."""
+    """An allocation of the tensor with the number `number`, and in its place of the tensor `root`.
+
+    If a result is a view of all of a tensor, only the view is allocated, with its own sizes.
+    """
 
     number: int
+    root: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
+
+
+class Direct(NamedTuple):
+    """A launch by direct_launch.py. places: (slot, tensor, offset) of each tensor."""
+
+    launch: DirectLaunch
+    places: list[tuple[int, int, int]]
 
 
 class Tape:
@@ -70,22 +83,47 @@ class Tape:
         self.count = len(recorder.facts)
         self.constants = [(number, each, each.data_ptr()) for number, each in recorder.constants.items()]
         self.by_address = not interpreting()
-        needed = self._needed(recorder)
-        self.room, offsets = self._arranged(recorder, needed)
-        self.steps: list[Operation | FlatOperation | Allocation | Launch] = []
+        needed, views = self._needed(recorder)
+        self.room, offsets = self._arranged(recorder, needed | set(views))
+        self.lock = threading.Lock()
+        self.steps: list[Operation | FlatOperation | Allocation | Launch | Direct] = []
         for step in recorder.steps:
             if isinstance(step, Launch):
                 self.steps.append(self._launch(step, recorder, offsets))
             elif step.function.name() in EMPTY:
                 (number,) = step.results
-                if number in needed:
-                    self.steps.append(Allocation(number, *recorder.facts[number][:3]))
-            elif not step.view or not needed.isdisjoint(step.results):
+                if number in needed or number in views:
+                    result = views.get(number, number)
+                    self.steps.append(Allocation(result, number, *recorder.facts[result][:3]))
+            elif not step.view or not (needed - set(views.values())).isdisjoint(step.results):
                 self.steps.append(_flattened(step))
 
-    def _needed(self, recorder: Recorder) -> set[int]:
-        """Return the numbers of all tensors that must exist as tensors: results, and inputs of operations."""
-        needed = set(self.results)
+    def _needed(self, recorder: Recorder) -> tuple[set[int], dict[int, int]]:
+        """Return the numbers of all tensors that must exist as tensors: results, and inputs of operations.
+
+        Also returns results that are allocated instead of the tensor that they are a view of, by the number
+        of this tensor.
+        """
+        allocated = {
+            step.results[0]
+            for step in recorder.steps
+            if isinstance(step, Operation) and step.function.name() in EMPTY
+        }
+        views = dict[int, int]()
+        for number in self.results:
+            root, offset = recorder.root(number)
+            whole = recorder.facts[root].numel == recorder.facts[number].numel
+            if self.by_address and root in allocated and number != root and whole and not offset:
+                views[root] = number
+        needed = self._inputs(recorder, set(self.results) - set(views.values()))
+        for root in needed & set(views):  # an operation needs the tensor itself
+            del views[root]
+        if len({*self.results}) < len(self.results) or any(root in self.results for root in views):
+            views = {}
+        return self._inputs(recorder, set(self.results) - set(views.values())) | set(views.values()), views
+
+    def _inputs(self, recorder: Recorder, needed: set[int]) -> set[int]:
+        """Return `needed` and the inputs of all operations that compute these or change other tensors."""
         for step in reversed(recorder.steps):
             if isinstance(step, Launch):
                 if not self.by_address:
@@ -123,7 +161,7 @@ class Tape:
             room = max(room, begin + size)
         return room, offsets
 
-    def _launch(self, step: Launch, recorder: Recorder, offsets: dict[int, int]) -> Launch:
+    def _launch(self, step: Launch, recorder: Recorder, offsets: dict[int, int]) -> Launch | Direct:
         """Return the launch with the address of each tensor: relative to its root, or to the one tensor."""
         if not self.by_address:
             return step
@@ -136,7 +174,12 @@ class Tape:
                 places.append((position, self.count, offset + offsets[root]))
             else:
                 places.append((position, root, offset))
-        return Launch(step.run, step.arguments, places)
+        direct = direct_launch(step.run.compiled, step.run.grid, step.arguments)
+        if direct is None:
+            return Launch(step.run, step.arguments, places)
+        launch, slots = direct
+        used = [(slots[position], number, offset) for position, number, offset in places]
+        return Direct(launch, [(slot, number, offset) for slot, number, offset in used if slot is not None])
 
     def run(self, inputs: list[Tensor], addresses: list[int]) -> list[Tensor]:
         """Run the steps with other inputs, whose addresses are given; return the results."""
@@ -149,8 +192,16 @@ class Tape:
             addresses[self.count] = temporary.data_ptr()
         stream = torch._C._cuda_getCurrentRawStream(self.device.index) if self.device.type == "cuda" else 0
         for step in self.steps:
+            if type(step) is Direct:
+                direct, places = step
+                with self.lock:  # another thread may run the same tape
+                    slots = direct.slots
+                    for slot, number, offset in places:
+                        slots[slot] = addresses[number] + offset
+                    direct.run(stream)
+                continue
             if type(step) is Launch:
-                launch, numbers, places = step
+                run, numbers, places = step
                 values = numbers.copy()
                 if self.by_address:
                     for position, number, offset in places:
@@ -158,12 +209,12 @@ class Tape:
                 else:
                     for position, number, _ in places:
                         values[position] = tensors[number]
-                launch(*values, stream=stream)
+                run.launch(*values, stream=stream)
                 continue
             if type(step) is Allocation:
-                number, sizes, strides, dtype = step
+                number, root, sizes, strides, dtype = step
                 result = torch.empty_strided(sizes, strides, dtype=dtype, device=self.device)
-                tensors[number], addresses[number] = result, result.data_ptr()
+                tensors[number], addresses[root] = result, result.data_ptr()
                 continue
             if type(step) is FlatOperation:
                 function, numbers, flat, others, flat_named, _ = step

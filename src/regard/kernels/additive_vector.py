@@ -1,0 +1,60 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Backward pass, part 3: the gradient of the vector v, from partial sums that other kernels have written.
+
+Tested: under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from regard.kernels.quick_launch import quick_launch
+
+__all__ = ["additive_vector_kernel", "vector_gradient"]
+
+ROWS, WIDTH = 128, 32
+
+
+@quick_launch
+@triton.jit
+def additive_vector_kernel(
+    partial, found, batches, parts, width, partial_batch, partial_head, partial_part,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Add partial sums over the batch and the parts, and write the sum in the dtype of `found`.
+
+    partial: reads the partial sums, (B, H, parts, D), with stride 1 in the last dimension.
+    found: writes the gradient of v, (H, D).
+    Launch grid: (H, blocks of WIDTH channels).
+    """
+    head = tl.program_id(0)
+    channels = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    there = channels < width
+    total = tl.zeros([ROWS, WIDTH], tl.float32)
+    for first in range(0, batches * parts, ROWS):
+        rows = first + tl.arange(0, ROWS)
+        at = (rows // parts).to(tl.int64) * partial_batch + (rows % parts).to(tl.int64) * partial_part
+        at = partial + head * partial_head + at[:, None] + channels[None, :]
+        total += tl.load(at, mask=(rows < batches * parts)[:, None] & there[None, :], other=0.0)
+    sums = tl.sum(total, 0)
+    tl.store(found + head * width + channels, sums.to(found.dtype.element_ty), mask=there)
+
+
+def vector_gradient(partial: Tensor, like: Tensor) -> Tensor:
+    """Return the gradient of the vector v.
+
+    partial: partial sums of it, (B, H, parts, D), in float32.
+    like: the vector v, (1 or H, D). If it is (1, D), all heads share it.
+    """
+    batch, heads, parts, width = partial.shape
+    batch_step, head_step, part_step, _ = partial.stride()
+    if len(like) != heads:  # B and H as one dimension
+        batch, heads, batch_step = batch * heads, 1, head_step
+    found = like.new_empty(heads, width)
+    additive_vector_kernel[(heads, -(-width // WIDTH))](
+        partial, found, batch, parts, width, batch_step, head_step, part_step, ROWS=ROWS, WIDTH=WIDTH,
+        num_warps=8,
+    )  # fmt: skip
+    return found

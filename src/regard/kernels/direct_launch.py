@@ -1,0 +1,128 @@
+"""Launch compiled Triton kernels with the CUDA driver's cuLaunchKernel, in less time than Triton's launcher.
+
+Triton's launcher passes all arguments of a kernel, up to 70, through several Python functions in each launch.
+A DirectLaunch keeps them in memory. Before a launch, only the addresses of tensors are written there.
+
+direct_launch() compares the sizes of the arguments with those that the driver reports for the kernel. If they
+differ, or if the kernel needs anything else, Triton's launcher is used.
+
+Tested: two kernels on an NVIDIA H200 (triton 3.6), with the same results as by Triton's launcher.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import functools
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["DirectLaunch", "direct_launch"]
+
+SIZES = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u1": 1, "u8": 1, "u16": 2, "u32": 4, "u64": 8}
+FLOATS = {"fp32": ("<f", 4), "fp64": ("<d", 8)}
+SCRATCH = 2
+"""Triton adds this many pointers to the arguments of a kernel: global and profiling scratch memory."""
+
+ENABLED = True
+"""Whether kernels are launched in this way."""
+
+INVALID_CONTEXT = 201
+"""Error code of the driver: this thread has no CUDA context yet."""
+
+
+@functools.cache
+def _driver() -> Any:
+    """Return the CUDA driver library; None if it is missing or too old."""
+    try:
+        library = ctypes.PyDLL("libcuda.so.1")
+        launch, info = library.cuLaunchKernel, library.cuFuncGetParamInfo
+    except (OSError, AttributeError):
+        return None
+    size, pointer, number = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_uint
+    launch.argtypes = [pointer, *[number] * 7, pointer, pointer, pointer]
+    info.argtypes = [pointer, size, ctypes.POINTER(size), ctypes.POINTER(size)]
+    return library
+
+
+class DirectLaunch:
+    """A launch of one compiled kernel with one grid.
+
+    slots: the arguments of the kernel, 8 bytes each, except for compile-time arguments.
+    """
+
+    def __init__(self, compiled: Any, grid: tuple[int, ...], slots: list[int]):
+        self.compiled = compiled  # so that its code stays on the device
+        self.slots = array.array("Q", slots)
+        address, _ = self.slots.buffer_info()
+        self.pointers = (ctypes.c_void_p * len(slots))(*(address + 8 * i for i in range(len(slots))))
+        threads, shared = 32 * compiled.metadata.num_warps, compiled.metadata.shared
+        self.fixed = (compiled.function, *grid, threads, 1, 1, shared)
+        self.launch = _driver().cuLaunchKernel
+
+    def run(self, stream: int) -> None:
+        """Launch the kernel with the arguments in self.slots. They are copied before this returns."""
+        error = self.launch(*self.fixed, stream, self.pointers, None)
+        if error == INVALID_CONTEXT:
+            torch.cuda.set_device(torch.cuda.current_device())
+            error = self.launch(*self.fixed, stream, self.pointers, None)
+        if error:
+            raise RuntimeError(f"cuLaunchKernel failed with CUDA error {error}")
+
+
+def direct_launch(
+    compiled: Any, grid: tuple[int, ...], values: Sequence[Any]
+) -> tuple[DirectLaunch, list[int | None]] | None:
+    """Return the launch of a compiled kernel, and the slot of each argument; None if it is not possible.
+
+    values: all arguments of the kernel, with None instead of each tensor. A compile-time argument has no
+        slot, and neither has an argument that Triton has turned into one.
+    """
+    if not ENABLED or _driver() is None:
+        return None
+    metadata, kinds = compiled.metadata, list(compiled.src.signature.values())
+    plain = metadata.num_ctas == 1 and metadata.target.backend == "cuda" and len(kinds) == len(values)
+    for name in ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl"):
+        plain = plain and not getattr(metadata, name, 0)
+    if not plain:
+        return None
+    slots, sizes, places = list[int](), list[int](), list[int | None]()
+    for kind, value in zip(kinds, values, strict=True):
+        places.append(None if kind == "constexpr" else len(slots))
+        if kind == "constexpr":
+            continue
+        packed = _packed(kind, value)
+        if packed is None:
+            return None
+        slots.append(packed[0])
+        sizes.append(packed[1])
+    if _sizes_of_arguments(compiled.function) != [*sizes, *[8] * SCRATCH]:
+        return None
+    return DirectLaunch(compiled, grid, [*slots, *[0] * SCRATCH]), places
+
+
+def _packed(kind: str, value: Any) -> tuple[int, int] | None:
+    """Return the bits of an argument as an integer, and its size in bytes; None for unknown kinds.
+
+    >>> _packed("*bf16", None), _packed("i32", -1), _packed("fp32", 1.0), _packed("tensordesc", None)
+    ((0, 8), (4294967295, 4), (1065353216, 4), None)
+    """
+    if kind.startswith("*"):
+        return 0 if value is None else int(value), 8
+    if kind in SIZES and isinstance(value, int):
+        return int(value) & ((1 << 8 * SIZES[kind]) - 1), SIZES[kind]
+    if kind in FLOATS and isinstance(value, (int, float)):
+        code, size = FLOATS[kind]
+        return int.from_bytes(struct.pack(code, value), "little"), size
+    return None
+
+
+def _sizes_of_arguments(function: int) -> list[int]:
+    """Return the sizes in bytes of the arguments of a kernel, from the driver."""
+    sizes, offset, size = list[int](), ctypes.c_size_t(), ctypes.c_size_t()
+    while not _driver().cuFuncGetParamInfo(function, len(sizes), ctypes.byref(offset), ctypes.byref(size)):
+        sizes.append(size.value)
+    return sizes

@@ -1,0 +1,108 @@
+"""Launches the kernels of additive_gradients.py: gradients of query, key and vector in one pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from regard.kernels.additive_gradients import (
+    GROUP,
+    additive_finish_kernel,
+    additive_gradients_kernel,
+    additive_key_sum_kernel,
+)
+from regard.kernels.forward_pass import Prepared
+from regard.kernels.launch import up
+
+if TYPE_CHECKING:
+    from regard.kernels.backward_pass import Backward, Weighed
+
+__all__ = ["fills_groups", "finish_query", "joint_gradients", "rows_at_once"]
+
+PARTIAL_ROOM = 128 << 20
+"""Maximum size in bytes of the partial sums of the gradient of the key. If all queries would need more, some
+of them are processed at a time."""
+
+
+MOST_WASTE = 1.3
+"""Largest ratio of the rows of all groups to the queries, for which one pass is faster than two."""
+
+
+def fills_groups(backward: Backward) -> bool:
+    """Whether one pass is used: in half precision, unless the last group of queries is mostly empty."""
+    queries = backward.shape.queries
+    return not backward.forward.centred and up(queries, GROUP.value) <= MOST_WASTE * queries
+
+
+def rows_at_once(backward: Backward, rows: int) -> int:
+    """Return how many of `rows` queries are processed at a time: a multiple of the rows of a tile."""
+    shape, tile = backward.shape, backward.launch.rows
+    group = backward.sequences * up(shape.keys, 4) * shape.pitch * 4
+    most = max(tile, PARTIAL_ROOM // group * GROUP.value // tile * tile)
+    return up(-(-rows // -(-rows // most)), tile)
+
+
+def joint_gradients(
+    backward: Backward, prepared: Prepared, weighed: Weighed, first: int, rows: int
+) -> tuple[Tensor, list[Tensor]]:
+    """Add the gradient of the keys from query rows `first` to first + rows - 1 to backward.dkey.
+
+    prepared: e^2q and e^2k, in row-major order.
+    weighed: the gradient of v . tanh(q + k) for these rows.
+
+    Returns the gradient of the query as Backward.to_query() does, and partial sums of the gradient of the
+    vector v, (B, H, parts, D).
+    """
+    forward, shape = backward.forward, backward.shape
+    warps = min(4, 1 << (-(-shape.pitch // 64) - 1).bit_length())
+    blocks = -(-shape.width // (64 * warps))
+    most, key_tiles = rows_at_once(backward, rows), shape.tiles[1]
+    programs = backward.sequences * -(-min(most, rows) // GROUP.value) * blocks
+    parts = shape.key_parts(programs * warps, key_tiles, weighed.turned.device)
+    part_tiles = -(-key_tiles // parts)
+    parts = -(-key_tiles // part_tiles)
+    place = backward.dquery[None, :, :, first : first + rows]
+    if parts > 1 or shape.series:
+        place = forward.new(parts, *place.shape[1:])
+    of_vector: list[Tensor] = []
+    for begin in range(0, rows, most):
+        count = min(most, rows - begin)
+        groups = -(-count // GROUP.value)
+        dquery = place[:, :, :, begin : begin + count]
+        dvector = forward.new(shape.batch, shape.heads, parts * groups, shape.width)
+        partial = forward.new(groups, backward.sequences, up(shape.keys, 4), shape.pitch)
+        turned, dscores = weighed.turned[:, :, begin:], weighed.dscores[:, begin:]
+        both = {
+            **forward.sight.by_position(forward.query), **forward.sizes, "width": shape.width,
+            "pitch": shape.pitch, **forward.sources, **forward.tiles, "first_row": first + begin,
+            "row_count": count, "dscores_head": turned.stride(0), "ROWS": backward.launch.rows,
+            "COLUMNS": backward.launch.columns, "SERIES": shape.series, "APPROXIMATE": forward.approximate,
+        }  # fmt: skip
+        additive_gradients_kernel[(groups, blocks, backward.sequences * parts)](
+            forward.query, forward.key, forward.vector, prepared.query, prepared.key, turned, dquery, dvector,
+            partial, weighed.ranges, *forward.split(prepared.reach), *backward.whole(prepared), **both,
+            zero=0, parts=parts, part_tiles=part_tiles, turned_row=turned.stride(1),
+            dquery_part=dquery.stride(0), dquery_head=dquery.stride(2), dvector_row=shape.width,
+            LANES=32 * warps, num_warps=warps, maxnreg=128,
+        )  # fmt: skip
+        additive_key_sum_kernel[(-(-shape.keys // 8), -(-shape.width // 128), backward.key_sequences)](
+            forward.query, forward.key, forward.vector, partial, dscores, backward.dkey,
+            weighed.ranges, *forward.split(prepared.reach), *backward.whole(prepared), **both,
+            dscores_row=dscores.stride(1), KEYS=8, WIDTH=128, ADD=first + begin > 0, num_warps=4,
+        )  # fmt: skip
+        of_vector.append(dvector)
+    return place, of_vector
+
+
+def finish_query(exact: Tensor, ranges: Tensor, dquery: Tensor) -> None:
+    """Write the gradient of the query for sequences in which the Fourier series is not used.
+
+    exact: its parts from the exact kernels, (parts, B, H, rows, D). ranges: Weighed.ranges.
+    dquery: receives the sum of the parts, (B, H, rows, D).
+    """
+    parts, batch, heads, rows, width = exact.shape
+    size, block = rows * width, 1024
+    additive_finish_kernel[(-(-size // block), batch * heads)](
+        exact, dquery, ranges, parts, size, exact.stride(0), dquery.stride(1), BLOCK=block, num_warps=4
+    )

@@ -1,0 +1,82 @@
+"""direct_launch(): the arguments that cuLaunchKernel gets, and when Triton's launcher is used instead."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from regard.kernels import direct_launch as module
+from regard.kernels.direct_launch import direct_launch
+
+KINDS = {"source": "*bf16", "count": "i32", "ONE": "constexpr", "scale": "fp32", "far": "i64"}
+VALUES = (None, -3, 1, 0.5, 1 << 40)
+
+
+class Driver:
+    """Stands for the CUDA driver: reports sizes of arguments, and reads them in a launch."""
+
+    def __init__(self, sizes: list[int], errors: list[int]):
+        self.sizes, self.errors, self.launches = sizes, errors, list[tuple[Any, ...]]()
+
+    def cuFuncGetParamInfo(self, function: int, index: int, offset: Any, size: Any) -> int:
+        if index >= len(self.sizes):
+            return 1
+        size._obj.value = self.sizes[index]
+        return 0
+
+    def cuLaunchKernel(self, *arguments: Any) -> int:
+        *fixed, stream, pointers, _ = arguments
+        values = [
+            int.from_bytes(ctypes.string_at(pointers[i], size), "little") for i, size in enumerate(self.sizes)
+        ]
+        self.launches.append((*fixed, stream, values))
+        return self.errors.pop() if self.errors else 0
+
+
+def compiled(**changes: Any) -> Any:
+    """Return what direct_launch() reads of a compiled kernel."""
+    metadata = {"num_ctas": 1, "target": SimpleNamespace(backend="cuda"), "num_warps": 4, "shared": 99}
+    metadata |= {"global_scratch_size": 0, "profile_scratch_size": 0, **changes}
+    source = SimpleNamespace(signature=KINDS)
+    return SimpleNamespace(metadata=SimpleNamespace(**metadata), src=source, function=77)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    driver = Driver([8, 4, 4, 8, 8, 8], [])
+    monkeypatch.setattr(module, "ENABLED", True)
+    monkeypatch.setattr(module, "_driver", lambda: driver)
+    return driver
+
+
+def test_the_driver_gets_all_arguments_but_compile_time_arguments(driver: Driver):
+    launch, slots = direct_launch(compiled(), (5, 6, 1), VALUES) or pytest.fail("not launched directly")
+    assert slots == [0, 1, None, 2, 3]
+    launch.slots[0] = 1 << 50
+    launch.run(12)
+    half = int.from_bytes(bytes(ctypes.c_float(0.5)), "little")
+    assert driver.launches == [
+        (77, 5, 6, 1, 128, 1, 1, 99, 12, [1 << 50, (1 << 32) - 3, half, 1 << 40, 0, 0])
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"num_ctas": 2}, {"global_scratch_size": 8}, {"launch_cooperative_grid": True}]
+)
+def test_other_kernels_are_launched_by_triton(driver: Driver, changes: dict[str, Any]):
+    assert direct_launch(compiled(**changes), (1, 1, 1), VALUES) is None
+
+
+def test_other_sizes_of_arguments_are_launched_by_triton(driver: Driver):
+    driver.sizes = [8, 4, 4, 4, 8, 8]
+    assert direct_launch(compiled(), (1, 1, 1), VALUES) is None
+
+
+def test_an_error_of_the_driver_is_raised(driver: Driver):
+    launch, _ = direct_launch(compiled(), (1, 1, 1), VALUES) or pytest.fail("not launched directly")
+    driver.errors = [700]
+    with pytest.raises(RuntimeError, match="700"):
+        launch.run(0)
