@@ -221,6 +221,22 @@ def test_too_many_weights_are_refused(llama, monkeypatch):
         assert len(model(**inputs, output_attentions=True).attentions) == 2
 
 
+def test_attach_reaches_layers_with_a_copy_of_the_config(models, monkeypatch):
+    model, inputs = models["t5"]
+
+    def set_in_the_first_config(self: Any, name: str) -> None:  # as in transformers 5.17
+        self.config._attn_implementation = name
+
+    for part in (model, model.encoder, model.decoder):
+        part.config._attn_implementation = "sdpa"
+    assert model.encoder.config is not model.config
+    monkeypatch.setattr(type(model), "set_attn_implementation", set_in_the_first_config)
+    huggingface.attach(model)
+    with torch.no_grad(), regard.record(regard.Look(entropy=True)) as seen:
+        model(**inputs)
+    assert len(seen) == 6
+
+
 def test_attach_names_what_transformers_refuses_in_the_config():
     model, _ = build("bert")
     model.set_attn_implementation("eager")

@@ -96,7 +96,7 @@ def _set_in_layers(model: nn.Module) -> None:
     """
     supported = {name for name, reason in attention_layers(model).items() if reason is None}
     for layer in model.modules():
-        config = getattr(layer, "config", None)
+        config: Any = getattr(layer, "config", None)
         if type(layer).__name__ in supported and getattr(config, "_attn_implementation", NAME) != NAME:
             config._attn_implementation = NAME
 

@@ -20,9 +20,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner_look import HIDDEN, NO_KEY, hide, log_weights, place_of_program, tile_ranges
+from regard.kernels.inner_scores import HIDDEN, NO_KEY, place_of_program, tile_logs, tile_ranges
 from regard.kernels.kernel_mask import end_of
-from regard.kernels.matrix_product import product
 from regard.kernels.tanh import LOG2E
 
 __all__ = [
@@ -126,31 +125,17 @@ def _with_tiles(
 ):  # fmt: skip
     """List keys of the tiles first_tile to last_tile - 1, for one tile of queries.
 
-    threshold: (ROWS,). For the other arguments, see _with_tiles() in inner_look.py.
+    threshold: (ROWS,). For the other arguments, see tile_logs().
     """
-    rows, channels, places = row + tl.arange(0, ROWS), tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
-    of_tile = places[:, None] * key_row + channels[None, :]
+    rows = row + tl.arange(0, ROWS)
     for tile in range(first_tile, last_tile):
-        columns = tile * COLUMNS + places
-        keys = key + tl.cast(tile, tl.int64) * (COLUMNS * key_row)
-        if TMA:
-            keys_CD = block.load([block_row + tile * COLUMNS, block_column])
-        elif WHOLE and not MASKED:
-            keys_CD = tl.load(keys + of_tile)
-        else:
-            inside = (columns < end)[:, None] & (channels < width)[None, :]
-            keys_CD = tl.load(keys + of_tile, mask=inside, other=0.0)
-        products = product(keys_CD, tl.trans(query), tl.zeros([COLUMNS, ROWS], tl.float32), PRECISION)
-        logs = log_weights(
-            products, level[None, :], columns[:, None], rows[None, :], scale, cap, bias_scale, bias, bias_row,
-            bias_column, queries, end, CAP, BIAS,
+        logs = tile_logs(
+            tile, rows, query, level, low, high, key, block, block_row, block_column, bias, table,
+            document_of_query, document_of_key, start, scale, cap, bias_scale, queries, end, width, key_row,
+            bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, MASKED, ROWS,
+            COLUMNS, WIDTH, WHOLE, TMA, PRECISION,
         )  # fmt: skip
-        if MASKED:
-            logs = hide(
-                logs, columns[:, None], rows[None, :], start, low[None, :], high[None, :], table,
-                document_of_query, document_of_key, queries, end, table_row, table_column, LEFT, DOCUMENTS,
-                TABLE,
-            )  # fmt: skip
+        columns = tile * COLUMNS + tl.arange(0, COLUMNS)
         _list_keys(logs, threshold, columns, record, ROWS, LISTED, PACK, CONSTRAINTS, ASSEMBLY)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner_look import HIDDEN, NO_KEY, capped, tile_ranges
+from regard.kernels.inner_scores import HIDDEN, NO_KEY, capped, tile_ranges
 from regard.kernels.kernel_mask import end_of, visible
 from regard.kernels.matrix_product import product
 from regard.kernels.tanh import LOG2E
