@@ -22,6 +22,7 @@ import triton.language as tl
 
 from regard.kernels.inner_scores import HIDDEN, NO_KEY, place_of_program, tile_logs, tile_ranges
 from regard.kernels.kernel_mask import end_of
+from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import LOG2E
 
 __all__ = [
@@ -156,6 +157,7 @@ def _threshold(maxima, rows, queries, top, SLOTS: tl.constexpr):
     return tl.where(rows < queries, tl.maximum(threshold, LOWEST), -HIDDEN)
 
 
+@quick_launch
 @triton.jit
 def inner_candidates_kernel(
     query, key, block, lse, bias, table, maxima, records, lengths, document_of_query, document_of_key,
@@ -235,6 +237,7 @@ def inner_candidates_kernel(
     tl.store(counts, tl.full([ROWS], LISTED + 1, tl.int64), mask=missing)
 
 
+@quick_launch
 @triton.jit
 def inner_sort_kernel(
     records, lse, weights, chosen, queries, top, tiles,

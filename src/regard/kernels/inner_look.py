@@ -36,9 +36,10 @@ from regard.kernels.inner_scores import (
 )
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import row_products
+from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import LOG2E
 
-__all__ = ["inner_look_kernel"]
+__all__ = ["inner_look_kernel", "inner_mass_kernel"]
 
 NEGATIVE_LN2 = tl.constexpr(-0.6931471805599453)
 """-ln 2. The kernel sums p log2(p); multiplied by -ln 2 this is the entropy in nats."""
@@ -244,6 +245,7 @@ def _with_queries(
     return total, best, best_tile, level, low, high
 
 
+@quick_launch
 @triton.jit
 def inner_look_kernel(
     query, key, block, lse, bias, table, entropy, alignment, mass, pooled, maxima, lengths,
@@ -323,3 +325,16 @@ def inner_look_kernel(
             PRECISION,
         )  # fmt: skip
         tl.store(alignment + both * queries + rows, chosen, mask=rows < queries)
+
+
+@quick_launch
+@triton.jit
+def inner_mass_kernel(units, mass, count, unit, nan_units, BLOCK: tl.constexpr):
+    """Convert the column mass from integers, `units`, to float32, `mass`: NaN if nan_units was added.
+
+    Launch grid: (blocks of BLOCK elements,). count: number of elements. unit: see inner_look_kernel.
+    """
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    sums = tl.load(units + places, mask=places < count, other=0).to(tl.float32)
+    sums = tl.where(sums >= nan_units, float("nan"), sums / unit)
+    tl.store(mass + places, sums, mask=places < count)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from regard.kernels import interpreting
 from regard.kernels.forward_pass import Sight, in_eights, in_rows, precision_of, steps
-from regard.kernels.inner_look import inner_look_kernel
+from regard.kernels.inner_look import inner_look_kernel, inner_mass_kernel
 
 __all__ = ["Tiles", "broadcast_steps", "has_tma", "inner_look", "key_block", "slots_of", "tiles_of"]
 
@@ -36,6 +36,9 @@ class Tiles(NamedTuple):
 
 BLOCK = 64
 """Number of keys of a block, for which the kernel returns the sum of the weights; fewer in a smaller tile."""
+
+MASS_BLOCK = 1024
+"""Number of elements of the column mass that one program converts."""
 
 MOST_HEADS = 1 << 14
 """Maximum number B K of key heads for which a tensor descriptor is used."""
@@ -128,10 +131,12 @@ def inner_look(
             PRECISION=precision_of(query), ASSEMBLY=not interpreting(),
             num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
         )  # fmt: skip
-    entropy_BHT, alignment_BHT, units_BHS, blocks_BHNM, maxima_BHTK = results
-    mass_BHS = units_BHS * (1 / unit)
-    if mass:
-        mass_BHS.masked_fill_(units_BHS >= nan_units, torch.nan)
+        entropy_BHT, alignment_BHT, units_BHS, blocks_BHNM, maxima_BHTK = results
+        mass_BHS = torch.empty_like(units_BHS, dtype=torch.float32)
+        if mass:
+            inner_mass_kernel[(-(-units_BHS.numel() // MASS_BLOCK),)](
+                units_BHS, mass_BHS, units_BHS.numel(), unit, nan_units, BLOCK=MASS_BLOCK
+            )
     pooled_BHNM = _pooled_blocks(blocks_BHNM, queries, pooled, tiles)
     return entropy_BHT, alignment_BHT, mass_BHS, pooled_BHNM, maxima_BHTK
 
