@@ -42,7 +42,13 @@ def model_and_inputs(request: pytest.FixtureRequest, built: dict) -> tuple[Any, 
 
 
 def run(model: Any, implementation: str, inputs: dict[str, Any], **more: Any) -> Any:
-    model.set_attn_implementation(implementation)
+    if implementation == "regard":
+        huggingface.attach(model)
+    else:
+        model.set_attn_implementation(implementation)
+        for part in model.modules():  # transformers 5.17 leaves out the encoder and the decoder of T5
+            if getattr(getattr(part, "config", None), "_attn_implementation", None) == "regard":
+                part.config._attn_implementation = implementation
     with torch.no_grad():
         return model(**inputs, **more)
 

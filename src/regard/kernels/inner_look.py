@@ -82,6 +82,25 @@ def _larger(value, tile, best, best_tile, ASSEMBLY: tl.constexpr):
 
 
 @triton.jit
+def _add(pointers, units, inside, QUADS: tl.constexpr):
+    """Add `units` to memory by atomics, where `inside` is True.
+
+    QUADS: True if four neighbouring threads have the same elements, and other threads have other elements.
+        The first of the four adds them. tl.atomic_add would move the elements between threads before.
+    """
+    if QUADS:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; .reg .u32 lane; mov.u32 lane, %laneid; and.b32 lane, lane, 3;"
+            " setp.eq.u32 p, lane, 0; setp.ne.and.u32 p, $3, 0, p;"
+            " @p red.relaxed.gpu.global.add.u64 [$1], $2; mov.u32 $0, 0; }",
+            "=r,l,l,r", [pointers.to(tl.int64), units, inside.to(tl.int32)], dtype=tl.int32,
+            is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        tl.atomic_add(pointers, units, mask=inside, sem="relaxed")
+
+
+@triton.jit
 def _with_tiles(
     total, best, best_tile, first_tile, last_tile, row, query, level, low, high, key, block, block_row,
     block_column, mass, pooled, bias, table, document_of_query, document_of_key, start, scale, cap,
@@ -91,7 +110,7 @@ def _with_tiles(
     ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr, MAXIMA: tl.constexpr, MASS: tl.constexpr,
     POOLED: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, ASSEMBLY: tl.constexpr,
+    PRECISION: tl.constexpr, QUADS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Process the tiles of keys first_tile to last_tile - 1 for one tile of queries.
 
@@ -145,7 +164,7 @@ def _with_tiles(
                     columns = tile * COLUMNS + tl.arange(0, COLUMNS)
                     units = tl.where(sums == sums, sums * unit, nan_units).to(tl.int64)
                     at = mass + columns[:, None] + groups[None, :] * 0
-                    tl.atomic_add(at, units, mask=(columns < end)[:, None], sem="relaxed")
+                    _add(at, units, (columns < end)[:, None], ASSEMBLY and QUADS)
     return total, best, best_tile
 
 
@@ -203,7 +222,8 @@ def _with_queries(
     BIAS: tl.constexpr, TABLE: tl.constexpr, ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr,
     MAXIMA: tl.constexpr, MASS: tl.constexpr, POOLED: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr,
-    WHOLE: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, ASSEMBLY: tl.constexpr,
+    WHOLE: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, QUADS: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Load the queries row, ..., row + ROWS - 1, and process all tiles of keys that they see.
 
@@ -240,7 +260,7 @@ def _with_queries(
                 start, scale, cap, bias_scale, unit, nan_units, queries, end, width, key_row, pooled_step,
                 bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, ENTROPY,
                 ALIGNMENT, MAXIMA, MASS, POOLED, part != 1, ROWS, COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA,
-                PRECISION, ASSEMBLY,
+                PRECISION, QUADS, ASSEMBLY,
             )  # fmt: skip
     return total, best, best_tile, level, low, high
 
@@ -259,7 +279,7 @@ def inner_look_kernel(
     ALIGNMENT: tl.constexpr, MAXIMA: tl.constexpr, MASS: tl.constexpr, POOLED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr,
     BLOCKS: tl.constexpr, WHOLE: tl.constexpr, EIGHTS: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, ASSEMBLY: tl.constexpr,
+    PRECISION: tl.constexpr, QUADS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Compute the requested values for one tile of queries.
 
@@ -281,6 +301,7 @@ def inner_look_kernel(
     BLOCKS: number of blocks of at most 64 keys in a tile, for `pooled`.
     WHOLE: whether the width D is WIDTH, so that no channel has to be masked.
     TMA: load keys with the tensor memory accelerator of Hopper and later GPUs. Needs WHOLE.
+    QUADS: whether a tile is computed by one warp group of Hopper; see _add().
     """
     if EIGHTS:
         width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8
@@ -307,7 +328,7 @@ def inner_look_kernel(
         pooled, document_of_query, document_of_key, row, start, left, right, scale, cap, bias_scale, unit,
         nan_units, queries, end, width, query_row, key_row, key_blocks, bias_row, bias_column, table_row,
         table_column, LEFT, RIGHT, DOCUMENTS, CAP, BIAS, TABLE, ENTROPY, ALIGNMENT, MAXIMA, MASS,
-        POOLED, ROWS, COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA, PRECISION, ASSEMBLY,
+        POOLED, ROWS, COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA, PRECISION, QUADS, ASSEMBLY,
     )  # fmt: skip
     rows = row + tl.arange(0, ROWS)
     SLOTS: tl.constexpr = 32 if COLUMNS == 128 else COLUMNS // 2

@@ -129,6 +129,7 @@ def inner_look(
             ROWS=tiles.rows, COLUMNS=tiles.columns, WIDTH=padded, GROUPS=tiles.groups, BLOCKS=blocks,
             WHOLE=width == padded, EIGHTS=in_eights(query, key), TMA=block is not None,
             PRECISION=precision_of(query), ASSEMBLY=not interpreting(),
+            QUADS=block is not None and on_hopper(query.device) and (tiles.warps, tiles.groups) == (4, 1),
             num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
         )  # fmt: skip
         entropy_BHT, alignment_BHT, units_BHS, blocks_BHNM, maxima_BHTK = results
@@ -163,6 +164,11 @@ def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, T
 def has_tma(device: torch.device) -> bool:
     """Whether the device has a tensor memory accelerator, which copies tiles to shared memory."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def on_hopper(device: torch.device) -> bool:
+    """Whether the device is a Hopper GPU, whose matrix products leave their results as QUADS requires."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
 
 
 def key_block(key: Tensor, tiles: Tiles) -> Any:
