@@ -1,10 +1,10 @@
 """Draw the attention over a long document: python -m benchmarks.long_document FOLDER [--device cuda].
 
-Writes a small Llama with random weights, its tokenizer and a document of 32,768 tokens to FOLDER. Then it runs
-`regard view --huggingface FOLDER -`, which writes FOLDER/map.seen, and prints the time. `regard view
-FOLDER/map.seen --output map.png` draws it. The document is the beginning of this documentation. The model has
-one layer with four heads; its projections of queries and keys are equal, so that a word attends to the same
-word and to similar ones.
+Writes a small Llama with random weights, its tokenizer and a document of 32,768 tokens to FOLDER. Then it
+runs `regard view --huggingface FOLDER -`, which writes FOLDER/map.seen, and prints the time. `regard view
+FOLDER/map.seen --view long --output map.png` draws it. The document is the beginning of this documentation.
+The model has one layer with four heads; its projections of queries and keys are equal, so that a word attends
+to the same word and to similar ones.
 """
 
 from __future__ import annotations

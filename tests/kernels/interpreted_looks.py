@@ -43,7 +43,7 @@ def test_every_size_of_tiles_gives_the_same_looks(
     rows: int, columns: int, groups: int, monkeypatch: pytest.MonkeyPatch
 ):
     tiles = inner_look_pass.Tiles(rows, columns, 4, 1, groups)
-    monkeypatch.setattr(inner_look_pass, "tiles_of", lambda width, dtype, looks: tiles)
+    monkeypatch.setattr(inner_look_pass, "tiles_of", lambda width, dtype, looks, keys: tiles)
     monkeypatch.setattr(looking, "SMALL", 0)
     query, key = torch.randn(1, 200, 16), torch.randn(1, 150, 16)
     look = regard.Look(mass=True, entropy=True, alignment=True, pooled=64)
