@@ -21,10 +21,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner_scores import HIDDEN, NO_KEY, place_of_program, tile_logs, tile_ranges
+from regard.kernels.inner_scores import HIDDEN, NO_KEY, load_queries, place_of_program, tile_logs, tile_ranges
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.quick_launch import quick_launch
-from regard.kernels.tanh import LOG2E
 
 __all__ = [
     "CONSTRAINTS",
@@ -214,8 +213,7 @@ def inner_candidates_kernel(
     lists: (B, H, tiles of queries, 1 + HELD, THREADS), a buffer for the lists of the threads, if there is
         ASSEMBLY. Like in a record, a column has the number of keys, and then pairs. The second element of
         such a pair is key * ROWS + query.
-    record, own: the part of `records` and of `lists` for this tile of queries.
-    For the other arguments, see inner_look_kernel.
+    record, own: the parts for this tile of queries. For the other arguments, see inner_look_kernel.
     """
     if EIGHTS:
         width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8
@@ -236,7 +234,7 @@ def inner_candidates_kernel(
     document_of_key += batch * documents_key_step
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
     row = query_tile * ROWS
-    rows, channels = row + tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    rows = row + tl.arange(0, ROWS)
     record = records + (both * tl.num_programs(0) + query_tile) * (1 + LISTED) * ROWS
     counts = record + tl.arange(0, ROWS)
     tl.store(counts, tl.zeros([ROWS], tl.int64))
@@ -244,16 +242,9 @@ def inner_candidates_kernel(
     if ASSEMBLY != "":
         tl.store(own + tl.arange(0, THREADS), tl.zeros([THREADS], tl.int64))
     threshold = _threshold(maxima + both * queries * SLOTS, rows, queries, top, SLOTS)
-    queries_RD = tl.load(
-        query + rows.to(tl.int64)[:, None] * query_row + channels[None, :],
-        mask=(rows < queries)[:, None] & (channels < width)[None, :], other=0.0,
-    )  # fmt: skip
-    sums = tl.load(lse + both * queries + rows, mask=rows < queries, other=float("-inf"))
-    level = tl.where(sums == float("-inf"), -HIDDEN, sums * LOG2E)
-    low = rows + (start - left)
-    high = rows * 0 + end
-    if RIGHT:
-        high = tl.minimum(high, rows + (start + right + 1))
+    queries_RD, level, low, high = load_queries(
+        query, lse + both * queries, rows, start, left, right, queries, end, width, query_row, RIGHT, WIDTH
+    )
     first, full_first, full_last, last = tile_ranges(
         row, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
     )

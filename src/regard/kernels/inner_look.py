@@ -29,6 +29,7 @@ from regard.kernels.inner_scores import (
     HIDDEN,
     NO_KEY,
     hide,
+    load_queries,
     log_weights,
     place_of_program,
     tile_logs,
@@ -37,7 +38,6 @@ from regard.kernels.inner_scores import (
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import row_products
 from regard.kernels.quick_launch import quick_launch
-from regard.kernels.tanh import LOG2E
 
 __all__ = ["inner_look_kernel", "inner_mass_kernel"]
 
@@ -230,17 +230,10 @@ def _with_queries(
     Returns total, best and best_tile, see _with_tiles(), and level, low and high of the queries.
     """
     SLOTS: tl.constexpr = 32 if COLUMNS == 128 else COLUMNS // 2
-    rows, channels = row + tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    queries_RD = tl.load(
-        query + rows.to(tl.int64)[:, None] * query_row + channels[None, :],
-        mask=(rows < queries)[:, None] & (channels < width)[None, :], other=0.0,
-    )  # fmt: skip
-    sums = tl.load(lse + rows, mask=rows < queries, other=float("-inf"))
-    level = tl.where(sums == float("-inf"), -HIDDEN, sums * LOG2E)  # all weights 0 if no key is seen
-    low = rows + (start - left)
-    high = rows * 0 + end
-    if RIGHT:
-        high = tl.minimum(high, rows + (start + right + 1))
+    rows = row + tl.arange(0, ROWS)
+    queries_RD, level, low, high = load_queries(
+        query, lse, rows, start, left, right, queries, end, width, query_row, RIGHT, WIDTH
+    )
     first, full_first, full_last, last = tile_ranges(
         row, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
     )

@@ -19,6 +19,7 @@ __all__ = [
     "NO_KEY",
     "capped",
     "hide",
+    "load_queries",
     "log_weights",
     "place_of_program",
     "tile_logs",
@@ -83,6 +84,29 @@ def hide(
         at = columns.to(tl.int64) * table_column + rows.to(tl.int64) * table_row
         seen = seen & (tl.load(table + at, mask=(columns < end) & (rows < queries), other=0) != 0)
     return tl.where(seen, logs, HIDDEN)
+
+
+@triton.jit
+def load_queries(
+    query, lse, rows, start, left, right, queries, end, width, query_row,
+    RIGHT: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Return what tile_logs() needs of a tile of queries: the queries, level, low and high.
+
+    query, lse: of one sequence and head. rows: the indices of the queries.
+    """
+    channels = tl.arange(0, WIDTH)
+    queries_RD = tl.load(
+        query + rows.to(tl.int64)[:, None] * query_row + channels[None, :],
+        mask=(rows < queries)[:, None] & (channels < width)[None, :], other=0.0,
+    )  # fmt: skip
+    sums = tl.load(lse + rows, mask=rows < queries, other=float("-inf"))
+    level = tl.where(sums == float("-inf"), -HIDDEN, sums * LOG2E)  # all weights 0 if no key is seen
+    low = rows + (start - left)
+    high = rows * 0 + end
+    if RIGHT:
+        high = tl.minimum(high, rows + (start + right + 1))
+    return queries_RD, level, low, high
 
 
 @triton.jit
