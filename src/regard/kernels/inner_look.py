@@ -82,6 +82,21 @@ def _larger(value, tile, best, best_tile, ASSEMBLY: tl.constexpr):
 
 
 @triton.jit
+def _larger_with_half(value, tile, first, best, best_tile, best_first, ASSEMBLY: tl.constexpr):
+    """Return the same as _larger(), and the value of the first key of the slot, `first`, at that time."""
+    if ASSEMBLY:
+        return tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.gt.f32 p, $3, $6; selp.f32 $0, $3, $6, p; selp.b32 $1, $4, $7, p;"
+            " selp.f32 $2, $5, $8, p; }",
+            "=f,=r,=f,f,r,f,f,r,f", [value, tile, first, best, best_tile, best_first],
+            dtype=(tl.float32, tl.int32, tl.float32), is_pure=True, pack=1,
+        )  # fmt: skip
+    better = value > best
+    best, best_tile = tl.where(better, value, best), tl.where(better, tile, best_tile)
+    return best, best_tile, tl.where(better, first, best_first)
+
+
+@triton.jit
 def _add(pointers, units, inside, QUADS: tl.constexpr):
     """Add `units` to memory by atomics, where `inside` is True.
 
@@ -102,24 +117,25 @@ def _add(pointers, units, inside, QUADS: tl.constexpr):
 
 @triton.jit
 def _with_tiles(
-    total, best, best_tile, first_tile, last_tile, row, query, level, low, high, key, block, block_row,
-    block_column, mass, pooled, bias, table, document_of_query, document_of_key, start, scale, cap,
+    total, best, best_tile, best_first, first_tile, last_tile, row, query, level, low, high, key, block,
+    block_row, block_column, mass, pooled, bias, table, document_of_query, document_of_key, start, scale, cap,
     bias_scale, unit, nan_units, queries, end, width, key_row, pooled_step, bias_row, bias_column,
     table_row, table_column,
     LEFT: tl.constexpr, DOCUMENTS: tl.constexpr, CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr,
     ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr, MAXIMA: tl.constexpr, MASS: tl.constexpr,
     POOLED: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, QUADS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    PRECISION: tl.constexpr, HALVES: tl.constexpr, QUADS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Process the tiles of keys first_tile to last_tile - 1 for one tile of queries.
 
-    A tile has COLUMNS keys and ROWS queries. Returns the new `total`, `best` and `best_tile`, which have an
-    element for each slot and query, (slots / 8, 8, ROWS).
+    A tile has COLUMNS keys and ROWS queries. Returns the new `total`, `best`, `best_tile` and `best_first`,
+    which have an element for each slot and query, (slots / 8, 8, ROWS).
 
     total: sum of p log2(p) over the keys so far.
     best: the largest log2(p) so far.
     best_tile: the number of the tile that has this value.
+    best_first: log2(p) of the first key of the slot in that tile, if HALVES. A slot has two keys then.
     row: index of the first query.
     mass: the column mass, (S,), as multiples of 1 / unit; it is updated. nan_units is added for a NaN.
     pooled: receives the sum of the weights of each group of queries and of 64 keys, if POOLED.
@@ -140,7 +156,12 @@ def _with_tiles(
             largest = tl.maximum(first, second)
             if COLUMNS == 128:
                 largest = tl.maximum(largest, tl.maximum(third, fourth))
-            best, best_tile = _larger(largest, tile, best, best_tile, ASSEMBLY)
+            if HALVES:
+                best, best_tile, best_first = _larger_with_half(
+                    largest, tile, first, best, best_tile, best_first, ASSEMBLY
+                )
+            else:
+                best, best_tile = _larger(largest, tile, best, best_tile, ASSEMBLY)
         if MAXIMA:
             best = tl.maximum(tl.maximum(best, first), second)
             if COLUMNS == 128:
@@ -165,7 +186,20 @@ def _with_tiles(
                     units = tl.where(sums == sums, sums * unit, nan_units).to(tl.int64)
                     at = mass + columns[:, None] + groups[None, :] * 0
                     _add(at, units, (columns < end)[:, None], ASSEMBLY and QUADS)
-    return total, best, best_tile
+    return total, best, best_tile, best_first
+
+
+@triton.jit
+def _key_of_half(best, best_tile, best_first, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return the key with the largest score of each query, (ROWS,), if HALVES; -1 if it sees no key."""
+    SLOTS: tl.constexpr = COLUMNS // 2
+    slots = tl.arange(0, SLOTS)
+    best, best_tile = tl.reshape(best, [SLOTS, ROWS]), tl.reshape(best_tile, [SLOTS, ROWS])
+    halves = tl.where(tl.reshape(best_first, [SLOTS, ROWS]) == best, 0, 8)
+    keys = best_tile * COLUMNS + (slots // 8 * 16 + slots % 8)[:, None] + halves
+    largest = tl.max(best, 0)
+    chosen = tl.min(tl.where(best == largest[None, :], keys, NO_KEY), 0)
+    return tl.where(largest > HIDDEN, chosen, -1).to(tl.int64)
 
 
 @triton.jit
@@ -222,12 +256,12 @@ def _with_queries(
     BIAS: tl.constexpr, TABLE: tl.constexpr, ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr,
     MAXIMA: tl.constexpr, MASS: tl.constexpr, POOLED: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr,
-    WHOLE: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, QUADS: tl.constexpr,
-    ASSEMBLY: tl.constexpr,
+    WHOLE: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, HALVES: tl.constexpr,
+    QUADS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Load the queries row, ..., row + ROWS - 1, and process all tiles of keys that they see.
 
-    Returns total, best and best_tile, see _with_tiles(), and level, low and high of the queries.
+    Returns total, best, best_tile and best_first, see _with_tiles(), and level, low and high of the queries.
     """
     SLOTS: tl.constexpr = 32 if COLUMNS == 128 else COLUMNS // 2
     rows = row + tl.arange(0, ROWS)
@@ -239,7 +273,7 @@ def _with_queries(
     )
     total = tl.zeros([SLOTS // 8, 8, ROWS], tl.float32)
     best = tl.full([SLOTS // 8, 8, ROWS], HIDDEN, tl.float32)
-    best_tile = tl.zeros([SLOTS // 8, 8, ROWS], tl.int32)
+    best_tile, best_first = tl.zeros([SLOTS // 8, 8, ROWS], tl.int32), best
     for part in tl.static_range(3):  # keys at the left edge of the mask, between the edges, and the rest
         first_tile, last_tile = first, full_first
         if part == 1:
@@ -247,15 +281,15 @@ def _with_queries(
         if part == 2:
             first_tile, last_tile = full_last, last
         if (part == 0 and LEFT) or (part == 1 and not (DOCUMENTS or TABLE)) or part == 2:
-            total, best, best_tile = _with_tiles(
-                total, best, best_tile, first_tile, last_tile, row, queries_RD, level, low, high, key, block,
-                block_row, block_column, mass, pooled, bias, table, document_of_query, document_of_key,
-                start, scale, cap, bias_scale, unit, nan_units, queries, end, width, key_row, pooled_step,
-                bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, ENTROPY,
+            total, best, best_tile, best_first = _with_tiles(
+                total, best, best_tile, best_first, first_tile, last_tile, row, queries_RD, level, low, high,
+                key, block, block_row, block_column, mass, pooled, bias, table, document_of_query,
+                document_of_key, start, scale, cap, bias_scale, unit, nan_units, queries, end, width, key_row,
+                pooled_step, bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, ENTROPY,
                 ALIGNMENT, MAXIMA, MASS, POOLED, part != 1, ROWS, COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA,
-                PRECISION, QUADS, ASSEMBLY,
+                PRECISION, HALVES, QUADS, ASSEMBLY,
             )  # fmt: skip
-    return total, best, best_tile, level, low, high
+    return total, best, best_tile, best_first, level, low, high
 
 
 @quick_launch
@@ -272,7 +306,7 @@ def inner_look_kernel(
     ALIGNMENT: tl.constexpr, MAXIMA: tl.constexpr, MASS: tl.constexpr, POOLED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr,
     BLOCKS: tl.constexpr, WHOLE: tl.constexpr, EIGHTS: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, QUADS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    PRECISION: tl.constexpr, HALVES: tl.constexpr, QUADS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Compute the requested values for one tile of queries.
 
@@ -294,6 +328,8 @@ def inner_look_kernel(
     BLOCKS: number of blocks of at most 64 keys in a tile, for `pooled`.
     WHOLE: whether the width D is WIDTH, so that no channel has to be masked.
     TMA: load keys with the tensor memory accelerator of Hopper and later GPUs. Needs WHOLE.
+    HALVES: keep which key of a slot has the largest weight, for slots of two keys. This takes more time for
+        each tile. Otherwise, it is computed at the end, see _key_of_slot().
     QUADS: whether a tile is computed by one warp group of Hopper; see _add().
     """
     if EIGHTS:
@@ -316,12 +352,12 @@ def inner_look_kernel(
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
     row, key_blocks = query_tile * ROWS, tl.cdiv(keys, COLUMNS // BLOCKS)
     pooled += (both * tl.num_programs(0) + query_tile) * GROUPS * key_blocks
-    total, best, best_tile, level, low, high = _with_queries(
+    total, best, best_tile, best_first, level, low, high = _with_queries(
         query, key, block, block_row, block_column, lse + both * queries, bias, table, mass + both * keys,
         pooled, document_of_query, document_of_key, row, start, left, right, scale, cap, bias_scale, unit,
         nan_units, queries, end, width, query_row, key_row, key_blocks, bias_row, bias_column, table_row,
         table_column, LEFT, RIGHT, DOCUMENTS, CAP, BIAS, TABLE, ENTROPY, ALIGNMENT, MAXIMA, MASS,
-        POOLED, ROWS, COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA, PRECISION, QUADS, ASSEMBLY,
+        POOLED, ROWS, COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA, PRECISION, HALVES, QUADS, ASSEMBLY,
     )  # fmt: skip
     rows = row + tl.arange(0, ROWS)
     SLOTS: tl.constexpr = 32 if COLUMNS == 128 else COLUMNS // 2
@@ -332,12 +368,15 @@ def inner_look_kernel(
         sums = tl.sum(tl.reshape(total, [SLOTS, ROWS]), 0) * NEGATIVE_LN2
         tl.store(entropy + both * queries + rows, sums, mask=rows < queries)
     if ALIGNMENT:
-        chosen = _key_of_slot(
-            best, best_tile, row, query, level, low, high, key, bias, table, document_of_query,
-            document_of_key, start, scale, cap, bias_scale, queries, end, width, query_row, key_row, bias_row,
-            bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, ROWS, COLUMNS, WIDTH,
-            PRECISION,
-        )  # fmt: skip
+        if HALVES:
+            chosen = _key_of_half(best, best_tile, best_first, ROWS, COLUMNS)
+        else:
+            chosen = _key_of_slot(
+                best, best_tile, row, query, level, low, high, key, bias, table, document_of_query,
+                document_of_key, start, scale, cap, bias_scale, queries, end, width, query_row, key_row,
+                bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, ROWS,
+                COLUMNS, WIDTH, PRECISION,
+            )  # fmt: skip
         tl.store(alignment + both * queries + rows, chosen, mask=rows < queries)
 
 

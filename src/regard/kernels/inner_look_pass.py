@@ -47,6 +47,9 @@ MOST_HEADS = 1 << 14
 SHORT = 2048
 """Queries that see at most this many keys on average use the tiles for short sequences."""
 
+HALVES = 2048
+"""Up to this number of keys per query, the kernel keeps which key of a slot is the largest."""
+
 TILES: dict[tuple[int, bool, bool], Tiles] = {
     (128, False, False): Tiles(64, 64, 4, 3),
     (128, False, True): Tiles(64, 64, 4, 3),
@@ -130,7 +133,8 @@ def inner_look(
     query, key, lse = in_rows(query), in_rows(key), lse.float().contiguous()
     looks = entropy + alignment + mass + (pooled > 0) + maxima
     padded = max(16, 1 << (width - 1).bit_length())
-    tiles = tiles_of(width, query.dtype, looks, keys if right is None else keys // 2)
+    seen = keys if right is None else keys // 2
+    tiles = tiles_of(width, query.dtype, looks, seen)
     blocks, (unit, nan_units) = max(1, tiles.columns // BLOCK), _units(queries)
     results = _buffers(query, keys, tiles, (entropy, alignment, mass, pooled > 0, maxima))
     block = key_block(key, tiles) if width == padded and has_tma(query.device) else None
@@ -148,6 +152,7 @@ def inner_look(
             ROWS=tiles.rows, COLUMNS=tiles.columns, WIDTH=padded, GROUPS=tiles.groups, BLOCKS=blocks,
             WHOLE=width == padded, EIGHTS=in_eights(query, key), TMA=block is not None,
             PRECISION=precision_of(query), ASSEMBLY=not interpreting(),
+            HALVES=tiles.columns < 128 and seen <= HALVES,
             QUADS=block is not None and on_hopper(query.device) and (tiles.warps, tiles.groups) == (4, 1),
             num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
         )  # fmt: skip
