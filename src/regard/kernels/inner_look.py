@@ -204,17 +204,20 @@ def _key_of_half(best, best_tile, best_first, ROWS: tl.constexpr, COLUMNS: tl.co
 
 @triton.jit
 def _key_of_slot(
-    best, best_tile, row, query, level, low, high, key, bias, table, document_of_query, document_of_key,
-    start, scale, cap, bias_scale, queries, end, width, query_row, key_row, bias_row, bias_column, table_row,
-    table_column,
+    best, best_tile, best_first, row, query, level, low, high, key, bias, table, document_of_query,
+    document_of_key, start, scale, cap, bias_scale, queries, end, width, query_row, key_row, bias_row,
+    bias_column, table_row, table_column,
     LEFT: tl.constexpr, DOCUMENTS: tl.constexpr, CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    HALVES: tl.constexpr,
 ):  # fmt: skip
     """Return the key with the largest score of each query, (ROWS,); -1 if the query sees no key.
 
     best, best_tile: the largest log2(p) of each slot, and its tile, from _with_tiles(). The scores of the
     keys of the best slot are computed again, to find which of them has the largest one.
     """
+    if HALVES:
+        return _key_of_half(best, best_tile, best_first, ROWS, COLUMNS)
     SLOTS: tl.constexpr = 32 if COLUMNS == 128 else COLUMNS // 2
     slots = tl.arange(0, SLOTS)
     best, best_tile = tl.reshape(best, [SLOTS, ROWS]), tl.reshape(best_tile, [SLOTS, ROWS])
@@ -285,9 +288,9 @@ def _with_queries(
                 total, best, best_tile, best_first, first_tile, last_tile, row, queries_RD, level, low, high,
                 key, block, block_row, block_column, mass, pooled, bias, table, document_of_query,
                 document_of_key, start, scale, cap, bias_scale, unit, nan_units, queries, end, width, key_row,
-                pooled_step, bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, ENTROPY,
-                ALIGNMENT, MAXIMA, MASS, POOLED, part != 1, ROWS, COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA,
-                PRECISION, HALVES, QUADS, ASSEMBLY,
+                pooled_step, bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS,
+                TABLE, ENTROPY, ALIGNMENT, MAXIMA, MASS, POOLED, part != 1, ROWS, COLUMNS, WIDTH, GROUPS,
+                BLOCKS, WHOLE, TMA, PRECISION, HALVES, QUADS, ASSEMBLY,
             )  # fmt: skip
     return total, best, best_tile, best_first, level, low, high
 
@@ -310,10 +313,8 @@ def inner_look_kernel(
 ):  # fmt: skip
     """Compute the requested values for one tile of queries.
 
-    Launch grid: (tiles of queries, B H).
-
-    The score is bias_scale * (scale * q . k + bias), or bias_scale * (cap * tanh(scale * q . k / cap) + bias)
-    if CAP.
+    Launch grid: (tiles of queries, B H). The score is bias_scale * (scale * q . k + bias), or
+    bias_scale * (cap * tanh(scale * q . k / cap) + bias) if CAP.
 
     block: the keys as a tensor descriptor if TMA; otherwise any tensor, which is not read.
     lse: (B, H, T), with -inf for queries that see no key.
@@ -368,15 +369,12 @@ def inner_look_kernel(
         sums = tl.sum(tl.reshape(total, [SLOTS, ROWS]), 0) * NEGATIVE_LN2
         tl.store(entropy + both * queries + rows, sums, mask=rows < queries)
     if ALIGNMENT:
-        if HALVES:
-            chosen = _key_of_half(best, best_tile, best_first, ROWS, COLUMNS)
-        else:
-            chosen = _key_of_slot(
-                best, best_tile, row, query, level, low, high, key, bias, table, document_of_query,
-                document_of_key, start, scale, cap, bias_scale, queries, end, width, query_row, key_row,
-                bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, ROWS,
-                COLUMNS, WIDTH, PRECISION,
-            )  # fmt: skip
+        chosen = _key_of_slot(
+            best, best_tile, best_first, row, query, level, low, high, key, bias, table, document_of_query,
+            document_of_key, start, scale, cap, bias_scale, queries, end, width, query_row, key_row, bias_row,
+            bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, ROWS, COLUMNS, WIDTH,
+            PRECISION, HALVES,
+        )  # fmt: skip
         tl.store(alignment + both * queries + rows, chosen, mask=rows < queries)
 
 
