@@ -26,48 +26,50 @@ from regard.kernels.kernel_mask import end_of
 from regard.kernels.quick_launch import quick_launch
 
 __all__ = [
-    "CONSTRAINTS",
     "PACKED",
     "inner_candidates_kernel",
     "inner_sort_kernel",
     "listing_assembly",
+    "listing_constraints",
 ]
 
 LOWEST = tl.constexpr(-9e29)
 """Lower than log2 of every weight, but greater than HIDDEN: all visible keys reach this threshold."""
 
 PACKED = 16
-"""Number of scores that one block of inline assembly compares."""
-
-CONSTRAINTS = ",".join(["=r"] * (PACKED // 4) + ["f"] * 2 * PACKED + ["r"] * 2 * PACKED + ["l"] * 2 * PACKED)
-"""The registers of this assembly: results, which are not used, and the arguments of listing_assembly()."""
+"""Number of scores that one block of inline assembly compares, if a thread has so many in a tile."""
 
 
-def listing_assembly(rows: int, listed: int, threads: int, held: int) -> str:
-    """Return the assembly that adds keys to the lists, for PACKED scores of a thread.
+def listing_constraints(packed: int) -> str:
+    """Return the registers of listing_assembly(): results, which are not used, and its arguments."""
+    return ",".join(["=r"] * (packed // 4) + ["f"] * 2 * packed + ["r"] * 2 * packed + ["l"] * 2 * packed)
 
-    Its arguments, PACKED of each: log2 of the weights, thresholds, keys, queries in the tile, and the
+
+def listing_assembly(rows: int, listed: int, threads: int, held: int, packed: int) -> str:
+    """Return the assembly that adds keys to the lists, for `packed` scores of a thread.
+
+    Its arguments, `packed` of each: log2 of the weights, thresholds, keys, queries in the tile, and the
     pointers `record` and `own` of inner_candidates_kernel. A warp branches around groups of four scores if
     none of them reaches its threshold. A thread adds keys to its own list, which no other thread uses. Keys
     that do not fit there are added to the lists of the queries, whose positions are counted by atomics.
     """
-    results, groups = PACKED // 4, PACKED // 4
-    first = (results + i * PACKED for i in range(6))
-    logs, thresholds, keys, columns, records, own = (range(each, each + PACKED) for each in first)
+    results, groups = packed // 4, packed // 4
+    first = (results + i * packed for i in range(6))
+    logs, thresholds, keys, columns, records, own = (range(each, each + packed) for each in first)
 
     def hit(i: int) -> list[str]:  # not the comparison from before, whose result would be kept
         return [f"sub.f32 above, ${logs[i]}, ${thresholds[i]};", "setp.ge.f32 hit, above, 0f00000000;"]
 
     lines = [f".reg .pred hit, fits, any, group<{groups}>;", ".reg .f32 above;", ".reg .b64 list, at;"]
     lines.append(".reg .u32 thread, before, count, code, place;")
-    for i in range(PACKED):
+    for i in range(packed):
         chain, compare = ("", "setp.ge.f32") if i % 4 == 0 else (f", group{i // 4}", "setp.ge.or.f32")
         lines.append(f"{compare} group{i // 4}, ${logs[i]}, ${thresholds[i]}{chain};")
     lines += ["or.pred any, group0, group1;", *(f"or.pred any, any, group{i};" for i in range(2, groups))]
     lines += ["vote.sync.any.pred any, any, 0xffffffff;", "@!any bra DONE;"]
     lines += ["mov.u32 thread, %tid.x;", f"mad.wide.u32 list, thread, 8, ${own[0]};"]
     lines += ["ld.global.u32 before, [list];", "mov.u32 count, before;"]
-    for i in range(PACKED):
+    for i in range(packed):
         if i % 4 == 0:
             lines.append(f"vote.sync.any.pred any, group{i // 4}, 0xffffffff;")
             lines.append(f"@!any bra GROUP{i // 4};")
@@ -83,7 +85,7 @@ def listing_assembly(rows: int, listed: int, threads: int, held: int) -> str:
             lines.append(f"GROUP{i // 4}:")
     lines += ["st.global.u32 [list], count;", f"setp.gt.u32 any, count, {held};"]
     lines += ["vote.sync.any.pred any, any, 0xffffffff;", "@!any bra DONE;", "mov.u32 count, before;"]
-    for i in range(PACKED):
+    for i in range(packed):
         lines += [
             *hit(i),
             f"setp.ge.and.u32 fits, count, {held}, hit;",

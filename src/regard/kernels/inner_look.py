@@ -101,7 +101,8 @@ def _add(pointers, units, inside, QUADS: tl.constexpr):
     """Add `units` to memory by atomics, where `inside` is True.
 
     QUADS: True if four neighbouring threads have the same elements, and other threads have other elements.
-        The first of the four adds them. tl.atomic_add would move the elements between threads before.
+        The first of the four adds them. tl.atomic_add would move the elements between threads before. After a
+        matrix product on Hopper this is the case, unless a bias or a mask was loaded for the tile.
     """
     if QUADS:
         tl.inline_asm_elementwise(

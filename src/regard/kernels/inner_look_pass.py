@@ -153,7 +153,8 @@ def inner_look(
             WHOLE=width == padded, EIGHTS=in_eights(query, key), TMA=block is not None,
             PRECISION=precision_of(query), ASSEMBLY=not interpreting(),
             HALVES=tiles.columns < 128 and seen <= HALVES,
-            QUADS=block is not None and on_hopper(query.device) and (tiles.warps, tiles.groups) == (4, 1),
+            QUADS=block is not None and bias is None and table is None and document_of_query is None
+            and on_hopper(query.device) and (tiles.warps, tiles.groups) == (4, 1),
             num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
         )  # fmt: skip
         entropy_BHT, alignment_BHT, units_BHS, blocks_BHNM, maxima_BHTK = results

@@ -11,11 +11,11 @@ from torch import Tensor
 from regard.kernels import interpreting
 from regard.kernels.forward_pass import Sight, in_eights, in_rows, precision_of, steps
 from regard.kernels.inner_candidates import (
-    CONSTRAINTS,
     PACKED,
     inner_candidates_kernel,
     inner_sort_kernel,
     listing_assembly,
+    listing_constraints,
 )
 from regard.kernels.inner_look_pass import Tiles, broadcast_steps, has_tma, key_block, slots_of
 from regard.kernels.inner_look_pass import tiles_of as look_tiles_of
@@ -137,6 +137,7 @@ def _listed(
     listed = max(16, 4 << (top - 1).bit_length())
     count = -(-queries // tiles.rows)
     held, threads = max(8, listed // 4), 32 * tiles.warps
+    packed = min(PACKED, tiles.rows * tiles.columns // threads)
     records = query.new_empty((batch, heads, count, 1 + listed, tiles.rows), dtype=torch.int64)
     lists = query.new_empty((batch, heads, count, 1 + held, threads), dtype=torch.int64)
     block = key_block(key, tiles) if width == options["WIDTH"] and has_tma(query.device) else None
@@ -144,8 +145,9 @@ def _listed(
         query, key, key if block is None else block, lse, *bias_and_table, maxima, records, lists, **options,
         SLOTS=maxima.shape[3], LISTED=listed, HELD=held, THREADS=threads,
         ROWS=tiles.rows, COLUMNS=tiles.columns,
-        WHOLE=width == options["WIDTH"], TMA=block is not None, PACK=PACKED, CONSTRAINTS=CONSTRAINTS,
-        ASSEMBLY="" if interpreting() else listing_assembly(tiles.rows, listed, threads, held),
+        WHOLE=width == options["WIDTH"], TMA=block is not None, PACK=packed,
+        CONSTRAINTS=listing_constraints(packed),
+        ASSEMBLY="" if interpreting() else listing_assembly(tiles.rows, listed, threads, held, packed),
         num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
     )  # fmt: skip
     inner_sort_kernel[(count * tiles.rows // SORTED, batch * heads)](
