@@ -80,6 +80,18 @@ def test_only_what_is_requested_is_computed():
     assert torch.equal(alignment, (x @ x.mT).argmax(-1))
 
 
+@pytest.mark.parametrize("width", [16, 128])
+def test_the_operators_have_the_shapes_that_they_declare(width: int):
+    x = torch.randn(1, 2, 70, width)
+    arguments = (x, x, torch.zeros(1, 2, 70), *[None] * 5, 0, None, 0, 1.0, 0.0, 1.0)
+    checks = {"test_utils": ("test_schema", "test_faketensor")}
+    torch.library.opcheck(inner_look_pass.inner_look, (*arguments, True, True, True, 64, False), **checks)
+    torch.library.opcheck(inner_look_pass.inner_look, (*arguments, False, False, True, 0, True), **checks)
+    maxima = inner_look_pass.inner_look(*arguments, False, False, False, 0, True)[4]
+    for each in (maxima, None):
+        torch.library.opcheck(inner_top_pass.inner_top, (*arguments, 3, each), **checks)
+
+
 @pytest.mark.parametrize("heads_first", [True, False])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_keys_can_be_loaded_by_a_tensor_descriptor(
