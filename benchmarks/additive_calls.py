@@ -1,6 +1,6 @@
 """Additive attention as users call it: python -m benchmarks.additive_calls, on a CUDA device.
 
-For 16 shapes, with T, S and D from 1 to 8192, in bfloat16: the time of Regard (backend="auto"), of eager
+For 19 shapes, with T, S and D from 1 to 8192, in bfloat16: the time of Regard (backend="auto"), of eager
 PyTorch and of torch.compile, for the forward pass and for forward and backward pass together. Three times are
 measured: `wall`, of a call in a loop that ends with one synchronisation; `host`, until the call returns; and
 `device`, of a replayed CUDA graph. --scales measures Regard alone on the device, for several standard
@@ -34,7 +34,8 @@ SHAPES = [
     Shape(*sizes)
     for sizes in (
         (32, 37, 61, 768), (128, 23, 23, 512), (16, 1, 300, 1024), (2, 3000, 777, 192), (8, 1024, 1024, 256),
-        (1, 8192, 8192, 64), (64, 50, 50, 1000), (8, 1, 1, 1), (4, 7, 5, 3), (64, 1, 50, 1000),
+        (1, 8192, 8192, 64), (64, 50, 50, 1000), (80, 64, 64, 512), (8, 512, 512, 256), (4, 2048, 2048, 128),
+        (8, 1, 1, 1), (4, 7, 5, 3), (64, 1, 50, 1000),
         (1, 1, 8192, 64), (2, 8192, 1, 64), (2, 16, 16, 8192), (256, 10, 10, 64), (4, 128, 4096, 32),
         (1, 4096, 17, 1000),
     )

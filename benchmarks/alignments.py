@@ -271,7 +271,10 @@ def main() -> None:
         few, many = from_files(arguments.source, arguments.target, arguments.gold, arguments.base, count)
     rows: list[Row] = []
     runs = [each.partition(":")[::2] for each in arguments.runs]
-    loaded = [[load_translator(each, device=arguments.device) for each in some if each] for some in runs]
+    loaded = [
+        [load_translator(each, device=arguments.device, precision="float32") for each in some if each]
+        for some in runs
+    ]
     for some in loaded:
         found = measured(some[0], some[1] if len(some) > 1 else None, few, many)
         print(*found, sep="\n", flush=True)

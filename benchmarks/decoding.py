@@ -108,6 +108,12 @@ def ours(model: Model, case: Case, batch: Batch, look: str | None = None) -> Cal
     return lambda: search(model, batch, case.how, look=look)
 
 
+def aligned(model: Model, case: Case, batch: Batch) -> Callable[[], object]:
+    """Return a call of search() that also reads the alignment of every hypothesis."""
+    call = ours(model, case, batch, "cross")
+    return lambda: [each.alignment for hypotheses in call() for each in hypotheses]
+
+
 def read(model: Model, case: Case, batch: Batch) -> Callable[[], object]:
     """Return a call of search() that also reads the attention of every hypothesis."""
     call = ours(model, case, batch, "cross")
@@ -150,7 +156,12 @@ def peers(case: Case, device: str) -> Iterator[tuple[str, str, Callable[[], Call
     for dtype in case.dtypes:
         model = case.build(dtype, device)
         yield "regard", dtype, functools.partial(ours, model, case, batch)
+        if device == "cpu":
+            rounded = case.build(dtype, device)
+            rounded.int8_steps = True
+            yield "regard, int8", dtype, functools.partial(ours, rounded, case, batch)
         yield "regard, look='cross'", dtype, functools.partial(ours, model, case, batch, "cross")
+        yield "regard, look='cross', alignments", dtype, functools.partial(aligned, model, case, batch)
         yield "regard, look='cross', read", dtype, functools.partial(read, model, case, batch)
         yield "regard, simple search", dtype, functools.partial(simple, model, case, batch)
         if case.model == "transformer":

@@ -1,9 +1,9 @@
 """Benchmark of translation from text to text with a trained run: BLEU and time for each precision.
 
 python -m benchmarks.decoding_precision RUN SOURCE REFERENCE --device cuda translates the lines of SOURCE with
-float32, bfloat16 and float16 weights, and with the simple search in float32. Tokenizing and detokenizing are
-included. It prints BLEU against REFERENCE, sentences per second, and the share of translations that are equal
-to those in float32.
+float32, bfloat16 and float16 weights (on a CPU: float32, bfloat16 and int8), and with the simple search in
+float32. Tokenizing and detokenizing are included. It prints BLEU against REFERENCE, sentences per second of
+wall time and of CPU time, and the share of translations that are equal to those in float32.
 """
 
 from __future__ import annotations
@@ -24,23 +24,26 @@ from benchmarks.decoding import SIMPLE
 from regard.decoding import Beam
 from regard.evaluation.bleu import bleu
 
-REPEATS = 3
-"""Number of timed translations of all lines, after one that is not timed."""
+PRECISIONS = {"cpu": ("float32", "bfloat16", "int8"), "cuda": ("float32", "bfloat16", "float16")}
 
 
-def measured(folder: Path, device: str, precision: str, simple: bool, lines: list[str]) -> dict[str, Any]:
-    """Return the translations of the lines, and the median time of a translation of all lines."""
+def measured(
+    folder: Path, device: str, precision: str, simple: bool, lines: list[str], repeats: int
+) -> dict[str, Any]:
+    """Return the translations of the lines, and the median wall and CPU time of a translation of all."""
     options: dict[str, Any] = {"precision": precision, "search": Beam(5), "look": None}
     translator = regard.load(folder, device=device, **options)
-    taken = []
+    taken, busy = [], []
     with mock.patch(SIMPLE, lambda *_: False) if simple else nullcontext():
-        for _ in range(REPEATS + 1):
-            start = time.perf_counter()
+        for _ in range(repeats + 1):
+            start, start_cpu = time.perf_counter(), time.process_time()
             texts = [each.text for each in translator.translate(lines)]
             if device == "cuda":
                 torch.cuda.synchronize()
             taken.append(time.perf_counter() - start)
-    return {"texts": texts, "seconds": statistics.median(taken[1:])}
+            busy.append(time.process_time() - start_cpu)
+    times = {"wall": statistics.median(taken[1:] or taken), "cpu": statistics.median(busy[1:] or busy)}
+    return {"texts": texts, **times}
 
 
 def main() -> int:
@@ -50,20 +53,27 @@ def main() -> int:
     parser.add_argument("reference", type=Path)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--lowercase", action="store_true", help="ignore case in BLEU")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="timed translations of all lines, after one that is not timed"
+    )
+    parser.add_argument("--no-simple", action="store_true", help="leave out the simple search")
     arguments = parser.parse_args()
     lines, references = (
         path.read_text(encoding="utf-8").splitlines() for path in (arguments.source, arguments.reference)
     )
     first: list[str] = []
-    print("| search | precision | BLEU | sentences/s | equal to float32 |")
-    print("| --- | --- | --- | --- | --- |")
-    for precision, simple in (("float32", False), ("bfloat16", False), ("float16", False), ("float32", True)):
-        found = measured(arguments.run, arguments.device, precision, simple, lines)
+    print("| search | precision | BLEU | sentences/s | per CPU second | equal to float32 |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    rows = [(precision, False) for precision in PRECISIONS[arguments.device]]
+    rows += [] if arguments.no_simple else [("float32", True)]
+    for precision, simple in rows:
+        found = measured(arguments.run, arguments.device, precision, simple, lines, arguments.repeats)
         first = first or found["texts"]
         score = bleu(found["texts"], references, lowercase=arguments.lowercase).value
         equal = statistics.mean(one == two for one, two in zip(found["texts"], first, strict=True))
-        name, rate = "simple" if simple else "slots", len(lines) / found["seconds"]
-        print(f"| {name} | {precision} | {score:.2f} | {rate:,.0f} | {equal:.1%} |", flush=True)
+        name = "simple" if simple else "slots"
+        rates = " | ".join(f"{len(lines) / found[kind]:,.0f}" for kind in ("wall", "cpu"))
+        print(f"| {name} | {precision} | {score:.2f} | {rates} | {equal:.1%} |", flush=True)
     return 0
 
 

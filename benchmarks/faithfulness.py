@@ -105,7 +105,7 @@ def trained(folder: Path, name: str, seed: int) -> TranslationRun:
     settings = merged(merged(SETTINGS, kind.settings), {"seed": seed})
     with intervene(uniform=True, at="*cross") if kind.even else nullcontext():
         train_translation(settings, place, resume=True)
-    return load_translator(place, search=Greedy())
+    return load_translator(place, search=Greedy(), precision="float32")
 
 
 def measured(folder: Path, name: str, count: int) -> list[Row]:

@@ -99,7 +99,7 @@ def measured(
         return Measured(**json.loads(kept.read_text()))
     with open(runs / f"{folder.name}.log", "w") as said:
         progress = train_translation(settings, folder, resume=True, console=Console(file=said)).progress
-    translator = load_translator(folder, look=None, tokens_per_batch=16384)
+    translator = load_translator(folder, look=None, tokens_per_batch=16384, precision="float32")
     direction = recipe.split("-")[1:3]
 
     def evaluated(part: str, alpha: float) -> list[Score]:

@@ -61,8 +61,8 @@ def check(
     if memory:
         full_mask, score = memory.mask.to(query.device) & full_mask, memory.score
         # The keys that `hiding` masks are set to 0 below. `hiding` does not contain the lengths in
-        # memory.mask, because prepare() has already set the keys beyond these lengths to 0.
-        hiding = replace(full_mask, lengths=hiding.lengths)
+        # memory.mask if prepare() has already set the keys beyond these lengths to 0.
+        hiding = replace(full_mask, lengths=hiding.lengths) if memory.cleaned else full_mask
     _check_score(score, query, raw_key, memory.key_size if memory else raw_key.shape[-1], shown)
 
     batch, heads, queries = lift(query).shape[:3]

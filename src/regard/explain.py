@@ -71,7 +71,7 @@ def explain(query: Tensor, key: Tensor | Memory, value: Tensor | None = None, **
     >>> x = torch.ones(1, 3, 4)
     >>> print(regard.explain(x, x, score=regard.Additive(4, 4)))
     backend: blocked (plain PyTorch, block by block; memory linear in length)
-       sdpa-cudnn      computes inner products, but this score is additive; ...
+       short           computes inner products, but this score is additive; ...
     -> blocked         selected
        reference       could run
     """

@@ -25,6 +25,8 @@ class Memory:
     score: the score function that compares queries with these keys.
     mask: a mask that applies to every query. attention() combines it with its argument `mask`.
     key_size: width of the keys before projection.
+    cleaned: whether keys and values behind the lengths of the mask are 0. If not, attention() sets them to 0
+        for backends that read them.
 
     `key` and `value` lack the head or batch dimension if the inputs of prepare() lack it. A Memory is
     immutable: `append` and `reorder` return a new Memory.
@@ -40,6 +42,7 @@ class Memory:
     score: Score
     mask: Mask
     key_size: int
+    cleaned: bool = True
 
     def __repr__(self) -> str:
         shapes = f"key={tuple(self.key.shape)}, value={tuple(self.value.shape)}"

@@ -16,7 +16,7 @@ from tests.agreement.exact import assert_near, exact_gradients, frobenius, witho
 
 WRONG = 1.02
 ON_CPU = ["sdpa-cpu", "blocked", "reference"]
-ON_GPU = ["masked", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "fused", "blocked"]
+ON_GPU = ["short", "masked", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "fused", "blocked"]
 
 
 def run(inputs: Inputs, dtype: torch.dtype, backend: str) -> list[torch.Tensor]:

@@ -8,12 +8,12 @@ import torch
 import regard
 
 BACKENDS = ["reference", "blocked"]
-ON_GPU = [pytest.param(name, marks=pytest.mark.gpu) for name in ("sdpa-flash", "sdpa-efficient")]
+ON_GPU = [pytest.param(name, marks=pytest.mark.gpu) for name in ("short", "sdpa-flash", "sdpa-efficient")]
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, *ON_GPU])
 def test_the_mean_over_many_samples_is_the_output_without_dropout(backend: str):
-    on_gpu = backend.startswith("sdpa")
+    on_gpu = backend not in BACKENDS
     x = torch.randn(1, 1, 4, 8, device="cuda" if on_gpu else "cpu", dtype=torch.float16 if on_gpu else None)
     many = x.expand(4000, 1, 4, 8)
     dropped = regard.attention(many, many, many, dropout=0.3, backend=backend).output.float()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,3 +119,15 @@ def test_padding_in_a_captured_graph_follows_its_lengths(backend: str):
         lengths.copy_(torch.tensor(values))
         graph.replay()
         assert torch.equal(captured, regard.attention(query, key, value, mask=mask, backend=backend).output)
+
+
+@pytest.mark.parametrize("backend", ["auto", "blocked", "reference"])
+def test_a_memory_that_is_not_cleaned_hides_nan_behind_its_padding(backend: str):
+    key = torch.randn(2, 1, 5, 4)
+    clean = regard.prepare(key, mask=regard.padding([5, 2]))
+    key[1, :, 2:] = torch.nan
+    memory = replace(clean, key=key, value=key, cleaned=False)
+    query = torch.randn(2, 1, 3, 4)
+    for _ in range(2):  # the second call may run by a plan
+        outputs = [regard.attention(query, each, backend=backend).output for each in (clean, memory)]
+        torch.testing.assert_close(*outputs)

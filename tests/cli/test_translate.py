@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.decoding import Greedy, Translator
+from regard.decoding import Beam, Greedy, Translator
 from regard.tasks.translation import load_translator, translation_page
+from regard.tasks.translation.load_run import chosen_dtype
 
 ROOT = Path(__file__).parents[2]
 
@@ -210,5 +211,15 @@ def test_precision(command, trained):
     assert half.status == 0
     assert next(model.model.parameters()).dtype == torch.bfloat16
     assert half.lines[0].split("\t")[0] == f"{model.translate(['나는'])[0].score:.4f}"
+    rounded = load_translator(trained, device="cpu", precision="int8", search=Beam())
+    assert rounded.model.int8_steps and rounded.translate("나는").score < 0
     wrong = command("translate", trained, "--text", "나는", "--precision", "int3")
     assert wrong.status == 2 and "int3" in wrong.err and "bfloat16" in wrong.err
+
+
+def test_default_precision(trained, monkeypatch):
+    """bfloat16 on a GPU that computes with it, otherwise float32."""
+    assert next(load_translator(trained, device="cpu").model.parameters()).dtype == torch.float32
+    for capability, dtype in (((9, 0), torch.bfloat16), ((7, 5), torch.float32)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        assert chosen_dtype("auto", torch.device("cuda")) == dtype

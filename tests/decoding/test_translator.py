@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from unittest import mock
 
 import pytest
 import torch
@@ -12,12 +14,13 @@ from hypothesis import strategies as st
 from regard.data.batch import EOS, Batch
 from regard.data.tokenizers import train_tokenizer
 from regard.decoding import Beam, Greedy, Rules, Sample, Translator, search
+from regard.decoding.slots import RecordedAttention
 from regard.errors import ArgumentError, UnknownName
 from regard.models import build_model
 from tests.decoding.toys import Looking, Spaced, Table
 from tests.models.variants import make
 
-SIZE = 40
+SIZE, TO_HOST = 40, RecordedAttention.to_host
 TEXT = "한 사람이 길을 걸었다. 그는 집에 갔다. 밥은 없었다!"
 
 
@@ -67,6 +70,24 @@ def test_one_translation_per_line(lines: list[str]):
     assert [each.source for each in result] == lines
     for each in result:
         assert bool(each.passages) == bool(each.source.split())
+
+
+def test_attention_is_read_later():
+    """Copying it from a GPU takes long, and many users need only the text."""
+    torch.manual_seed(0)
+    own = translator(build_model("bahdanau", SIZE, SIZE, width=8))
+    with mock.patch.object(RecordedAttention, "to_host", autospec=True) as read:
+        read.side_effect = TO_HOST
+        first, second = own.translate(["길을", TEXT])
+        assert first.text is not None and not read.called
+        copied = copy.deepcopy(second)
+        assert read.called
+    (expected,) = own.translate([TEXT])
+    for each in (second, copied):
+        weights = each.attention["decoder.cross"]
+        torch.testing.assert_close(weights, expected.attention["decoder.cross"])
+        assert weights.shape == (len(each.pieces), len(each.source_pieces))
+        assert str(each.alignment) == str(expected.alignment)
 
 
 def test_order_is_kept_and_batch_size_does_not_matter():

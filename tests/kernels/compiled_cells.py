@@ -8,7 +8,12 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.kernels import lstmn_step, recurrent_cells
+from regard.kernels.activation_dropout import KINDS, ActivationDropout
 from regard.kernels.cross_entropy import SmoothedCrossEntropy
+from regard.kernels.embedding_dropout import EmbeddingDropout
+from regard.kernels.residual_norm import ResidualNorm
+from regard.kernels.short_attention import ShortAttention
+from regard.kernels.vocabulary_loss import VocabularyLoss
 from tests.kernels.compiled import Hopper, compiling
 
 ROWS, WIDTH = 4, 40
@@ -44,6 +49,34 @@ def main() -> None:
         logits = zeros(ROWS, 5000).requires_grad_()
         total, _ = SmoothedCrossEntropy.apply(logits, torch.ones(ROWS, dtype=torch.long), 0.1, 0)
         total.backward()
+        weight = zeros(5000, 16).requires_grad_()
+        VocabularyLoss.apply(
+            zeros(ROWS, 16), weight, None, torch.ones(ROWS, dtype=torch.long), 0.1, 0, dtype == torch.float32
+        )
+        compile_training(dtype)
+
+
+def compile_training(dtype: torch.dtype) -> None:
+    """Compile the kernels between the matrix products of a Transformer."""
+    for width, dropout, change in ((512, 0.1, True), (600, 0.0, True), (4096, 0.0, False)):
+        x = torch.zeros(ROWS, width, requires_grad=True)
+        more = torch.zeros(ROWS, width, dtype=dtype) if change else None
+        options = torch.ones(width), torch.zeros(width), 1e-5, dropout, dtype
+        total, normed = ResidualNorm.apply(x, more, torch.zeros(width) if dropout else None, *options)
+        (normed.float().sum() + total.sum()).backward()
+        for sizes in ((64, 64, 64), (30, 128, 40)) if dropout else ():
+            heads = [torch.zeros(2, 4, size, sizes[2], dtype=dtype) for size in (sizes[0], *sizes[1:2] * 2)]
+            heads = [each.requires_grad_() for each in heads]
+            for lengths in (None, torch.tensor([5, 30])):
+                output, _ = ShortAttention.apply(*heads, lengths, 0, lengths is None, 0.1, dropout)
+                output.sum().backward()
+        table, tokens = torch.zeros(9, width, requires_grad=True), torch.ones(ROWS, 5, dtype=torch.long)
+        places = torch.zeros(5, width) if change else None
+        EmbeddingDropout.apply(table, tokens, places, 2.0, dropout, 0).sum().backward()
+        for kind in KINDS:
+            hidden = torch.zeros(ROWS, width, dtype=dtype, requires_grad=True)
+            bias = torch.zeros(width) if change else None
+            ActivationDropout.apply(hidden, bias, kind, dropout).sum().backward()
 
 
 if __name__ == "__main__":

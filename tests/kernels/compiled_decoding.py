@@ -13,7 +13,6 @@ from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
-from regard.kernels import decoder_attention
 from regard.kernels.beam_step import beam_step, greedy_step
 from regard.kernels.token_candidates import find_candidates
 from regard.layers import gated_cell
@@ -44,7 +43,6 @@ def main() -> None:
                 BahdanauDecoder.build(recurrent.to(dtype), SLOTS, beams, LENGTH, 7),
             )
             tokens = torch.zeros(SLOTS, beams, dtype=torch.long)
-            decoder_attention.DOT = beams > 1
             for decoder in decoders:
                 if beams > 1:
                     decoder.record(1, model.output.weight)

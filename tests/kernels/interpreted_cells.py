@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import regard
 from regard.data.batch import EOS, PAD
 from regard.decoding.slots.candidates import Forbidden, highest_in_order, next_tokens
-from regard.kernels import launch, replay
+from regard.kernels import launch, replay, vocabulary_loss
 from regard.kernels.kernel_choice import by_kernel
 from regard.layers import attentive_steps, gated_cell, gru
 from regard.layers.attentive_cell import attend_along
-from regard.training.losses import cross_entropy
+from regard.training.losses import cross_entropy, output_loss
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
 ROWS, WIDTH = 6, 300
@@ -131,6 +131,39 @@ def test_cross_entropy(classes: int, smoothing: float):
         results.append((total.double(), plain.double(), gradient.double()))
     for mine, oracle in zip(*results, strict=True):
         torch.testing.assert_close(mine, oracle, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("classes", "smoothing", "chunk"), [(5, 0.0, 1 << 28), (5000, 0.1, 10_000)])
+def test_vocabulary_loss(
+    classes: int, smoothing: float, chunk: int, bias: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Loss and gradients without all logits, in one chunk and in several, against float64."""
+    monkeypatch.setattr(vocabulary_loss, "CHUNK", chunk)
+    torch.manual_seed(0)
+    layer, features = nn.Linear(6, classes, bias), 3 * torch.randn(2, 3, 6)
+    layer.weight.data *= 3
+    labels = torch.tensor([[4, 1, PAD], [classes - 1, PAD, 2]])
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        own = features.to(dtype).requires_grad_()
+        total, plain = output_loss(own, layer.to(dtype), labels, smoothing)
+        gradients = torch.autograd.grad(total * 0.3, (own, *layer.parameters()))
+        results.append([total, plain, *gradients])
+        assert (total.grad_fn.name() == "VocabularyLossBackward") == (dtype == torch.float32)
+    for mine, oracle in zip(*results, strict=True):
+        torch.testing.assert_close(mine.double(), oracle.double(), rtol=1e-5, atol=1e-5)
+
+
+def test_vocabulary_loss_without_gradients_in_bfloat16():
+    """Half precision pads 6 columns to 8; without gradients, the logits are not overwritten."""
+    layer, labels = nn.Linear(6, 11).bfloat16(), torch.tensor([[4, PAD, 10]])
+    features = torch.randn(1, 3, 6).bfloat16()
+    with torch.no_grad():
+        total, plain = output_loss(features, layer, labels, 0.1)
+        exact = cross_entropy(layer(features).double(), labels, 0.1)
+    torch.testing.assert_close(torch.stack((total, plain)), torch.stack(exact).float(), rtol=1e-2, atol=1e-2)
+    assert not total.requires_grad
 
 
 @pytest.mark.parametrize("label", [-1, 5, 10**9])

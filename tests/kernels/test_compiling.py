@@ -21,12 +21,15 @@ KERNELS = {
     "compiled_cells": {
         "gated_forward_kernel", "mixed_forward_kernel", "gated_backward_kernel", "mixed_backward_kernel",
         "gru_forward_kernel", "gru_backward_kernel", "cross_entropy_forward_kernel",
-        "cross_entropy_backward_kernel", "read_forward_kernel", "read_backward_kernel",
-        "cell_forward_kernel", "cell_backward_kernel",
+        "cross_entropy_backward_kernel", "vocabulary_loss_kernel", "read_forward_kernel",
+        "read_backward_kernel", "cell_forward_kernel", "cell_backward_kernel",
+        "residual_norm_forward_kernel", "residual_norm_backward_kernel", "activation_forward_kernel",
+        "activation_backward_kernel", "short_forward_kernel", "short_backward_kernel",
+        "embedding_forward_kernel", "embedding_backward_kernel",
     },
     "compiled_decoding": {
         "token_candidates_kernel", "beam_step_kernel", "greedy_step_kernel", "embed_norm_kernel",
-        "add_norm_kernel", "reorder_history_kernel", "history_attention_kernel", "history_beams_kernel",
+        "add_norm_kernel", "reorder_history_kernel", "history_attention_kernel",
         "source_attention_kernel",
         "additive_step_kernel", "gated_forward_kernel", "mixed_forward_kernel",
     },

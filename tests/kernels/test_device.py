@@ -275,7 +275,7 @@ def test_auto_selects_the_fused_backend():
     for options in (
         {"mask": regard.causal()},
         {"dropout": 0.5},
-        {"bias": torch.zeros(5, 7)},
+        {"bias": torch.zeros(5, 7, device="cuda")},
         {"mask": table},
     ):
         assert regard.explain(query, key, value, score=score, **options).backend == "fused"

@@ -38,6 +38,16 @@ EACH = pytest.mark.parametrize("name", VARIANTS)
 DOCUMENTS = [[4, 5, 6, 4, 5], [6], [], [5, 5, 5, 5, 5]]
 
 
+@EACH
+def test_features_and_the_output_layer_give_the_logits(name: str):
+    kind, options = VARIANTS[name]
+    model = build_language_model(kind, SIZE, **options).double().eval()
+    batch = TextBatch.collate(DOCUMENTS)
+    layer = model.output_layer()
+    assert model.separates_output() and layer is not None
+    torch.testing.assert_close(layer(model.batch_features(batch)), model(batch), rtol=0, atol=1e-12)
+
+
 def make(name: str) -> LanguageModel:
     """Build the variant with this name, in float64 and eval mode."""
     kind, options = VARIANTS[name]

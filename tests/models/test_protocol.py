@@ -10,6 +10,7 @@ from regard.data.batch import PAD, Batch
 from regard.errors import ArgumentError, RegardError, UnknownName
 from regard.models import MODELS, Recurrence, build_model
 from regard.models.luong import Monotonic, Predicted
+from regard.models.transformer import Transformer
 from tests.models.variants import SIZE, VARIANTS, make
 
 SOURCES = [[4, 5, 6, 7, 8], [9], [10, 4], [5, 5, 5, 5, 5]]
@@ -35,6 +36,24 @@ def test_forward_equals_stepping(name: str, batch: Batch):
             steps.append(step)
         assert state.position == 5
         torch.testing.assert_close(torch.cat(steps, 1), logits, rtol=0, atol=1e-12)
+
+
+@EACH
+def test_features_and_the_output_layer_give_the_logits(name: str, batch: Batch):
+    model = make(name)
+    layer = model.output_layer()
+    assert model.separates_output() and (layer is None) == (name == "luong mixture")
+    if layer is not None:
+        torch.testing.assert_close(layer(model.batch_features(batch)), model(batch), rtol=0, atol=1e-12)
+
+
+def test_a_class_with_a_step_of_its_own_does_not_separate_its_output():
+    class Doubled(Transformer):
+        def step(self, state, tokens, encoded):
+            after, logits = super().step(state, tokens, encoded)
+            return after, 2 * logits
+
+    assert Transformer.separates_output() and not Doubled.separates_output()
 
 
 @EACH

@@ -32,6 +32,7 @@ SINGLE = ["float32", *HALF]
 INTERVALS = ["none", "causal", "padding", "causal padding", "window", "causal window", "documents"]
 
 SUPPORTED: dict[str, dict[str, list[Any]]] = {
+    "short": {"score": INNER, "mask": INTERVALS[:4], "bias": ["none"], "dtype": SINGLE},
     "masked": {"score": INNER, "mask": [*INTERVALS, "table"], "bias": ["none"], "dtype": SINGLE},
     "sdpa-cudnn": {"score": INNER, "mask": ["none", "causal"], "bias": ["none"], "dtype": HALF},
     "sdpa-flash": {"score": INNER, "mask": ["none", "causal"], "bias": ["none"], "dtype": HALF},
@@ -50,13 +51,18 @@ SUPPORTED: dict[str, dict[str, list[Any]]] = {
 }
 """The values of factors that a backend supports; a factor that is not listed has all values."""
 
-FAMILIES = {"masked": 6, "fused": 6, "flex": 3}
+FAMILIES = {"short": 6, "masked": 6, "fused": 6, "flex": 3}
 """Number of families in a part, for backends that compile kernels."""
 
-FAMILY_LENGTHS = {"masked": (1, 0, 32, 144), "fused": (1, 0, 32, 144), "flex": (0, 32, 144)}
+FAMILY_LENGTHS = {
+    "short": (1, 0, 32, 96),
+    "masked": (1, 0, 32, 144),
+    "fused": (1, 0, 32, 144),
+    "flex": (0, 32, 144),
+}
 """The lengths that families are drawn from. flex compiles another kernel if a length is 1."""
 
-WIDEST = {"sdpa-cudnn": 128, "flex": 64}
+WIDEST = {"short": 96, "sdpa-cudnn": 128, "flex": 64}
 """The largest width of query and value of these backends (flex: with gradients of a bias)."""
 
 
@@ -96,6 +102,8 @@ class Calls:
         }
         if self.backend in WIDEST:
             choice["width"] = 2 * draw.randint(1, WIDEST[self.backend] // 2 - 2)
+        if self.backend == "short":  # needs as many key heads as query heads
+            choice["heads"] = (key_heads, key_heads)
         if factors.get("mask") == ["none", "causal"] and choice["mask"] == "causal":
             # These kernels support a causal mask for T = S and start = 0.
             choice |= {"size": (choice["size"][0],) * 2, "start": 0}

@@ -5,7 +5,7 @@ BACKENDS is sorted by speed, fastest first. To add a kernel, write its file and 
 
 from __future__ import annotations
 
-from regard.backends import blocked, flex, fused, masked, reference, sdpa
+from regard.backends import blocked, flex, fused, masked, reference, sdpa, short
 from regard.backends.backend import Backend
 from regard.call import Call
 from regard.errors import BackendError, UnknownName, message
@@ -40,6 +40,14 @@ def _not_requested(call: Call) -> list[str]:
 
 
 BACKENDS: dict[str, Backend] = {
+    "short": Backend(
+        short.reasons,
+        short.run,
+        short.not_requested,
+        "Triton kernels for inner products of short sequences with dropout, for training",
+        device="cuda",
+        skips_hidden=lambda call: True,
+    ),
     "masked": Backend(
         masked.reasons,
         masked.run,

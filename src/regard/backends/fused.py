@@ -210,8 +210,9 @@ class _Additive(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         output: tuple[Tensor, ...] = _functions[0](*inputs)
-        _save(ctx, inputs, output)
-        return output
+        _keep(ctx, inputs, output)
+        ctx.mark_non_differentiable(output[1])
+        return output[:2]  # each further result takes time on the host
 
     @staticmethod
     def backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
@@ -219,12 +220,16 @@ class _Additive(torch.autograd.Function):
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Save what the backward pass of the custom operator needs."""
+    ctx.mark_non_differentiable(*output[1:])
+    _keep(ctx, inputs, output)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """Save for the backward pass: the inputs of additive_forward, and its outputs `norm` and `scores`."""
     query, key, value, vector, lengths, of_query, of_key, *rest, bias, seed, dropout = inputs
-    _, *others = output
-    ctx.mark_non_differentiable(*others)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(query, key, value, vector, lengths, of_query, of_key, bias, seed, *others[1:])
+    ctx.save_for_backward(query, key, value, vector, lengths, of_query, of_key, bias, seed, *output[2:])
     ctx.rest, ctx.dropout = rest, dropout
 
 

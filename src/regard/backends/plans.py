@@ -221,7 +221,7 @@ def planned(
         if not key.mask.empty:
             if mask is not None:
                 return None, None
-            mask, prepared = key.mask, True
+            mask, prepared = key.mask, key.cleaned
         memory = key
         score, key, value, key_size = memory.score, memory.key, memory.value, memory.key_size
     elif value is None:

@@ -232,8 +232,9 @@ Precision = Annotated[
     _option(
         "--precision",
         "NAME",
-        "Precision of the computation: float32, bfloat16 or float16. Half precision is faster on a GPU, but "
-        "rounding can change translations.",
+        "Precision of the computation: float32, bfloat16, float16, int8 (CPU only), or auto (bfloat16 on a "
+        "GPU, otherwise float32). Half precision is faster on a GPU, int8 on a CPU, but rounding can change "
+        "translations.",
         MACHINE,
     ),
 ]
@@ -254,9 +255,10 @@ Threads = Annotated[
 def open_run(run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:
     """Load the translator of a run, and report checkpoints that were skipped because they are damaged.
 
-    options: keyword arguments of Translator.
+    options: keyword arguments of Translator, and `precision`. The default precision is float32, because most
+        commands measure something.
     """
-    return open_task("translation", run, checkpoint, device, threads, **options)
+    return open_task("translation", run, checkpoint, device, threads, **{"precision": "float32", **options})
 
 
 def open_task(task: str, run: Path, checkpoint: str, device: str, threads: int | None, **options: Any) -> Any:

@@ -125,7 +125,7 @@ def translate(
     batch_tokens: BatchTokens = BATCH_TOKENS,
     checkpoint: CheckpointName = "best",
     device: Device = "auto",
-    precision: Precision = "float32",
+    precision: Precision = "auto",
     threads: Threads = None,
 ) -> None:
     """Translate text line by line: each line of input gives one line of output.

@@ -81,7 +81,9 @@ def alignment_errors(context: StudyContext, run: TrainedRun, select: Any = None)
         examples = list(korean_english("test", GOLD_PAIRS))
         sources, targets = ([getattr(each, side) for each in examples] for side in ("source", "target"))
         gold = [Links(each.sure, each.possible) for each in examples]
-        translator = load(run.folder, checkpoint="latest", device=context.cache.device, search=Greedy())
+        translator = load(
+            run.folder, checkpoint="latest", device=context.cache.device, search=Greedy(), precision="float32"
+        )
         set_selection(translator.model, select)
         links = [each.links for each in translator.align(sources, targets)]
         return {"alignment_error_rate": score_links(links, gold).error_rate}

@@ -101,7 +101,9 @@ class StudyContext:
         The last checkpoint is used, not the best one, because the validation pairs select the best one and
         may be the test sentences here.
         """
-        translator = load(run.folder, checkpoint="latest", device=self.cache.device, search=Greedy())
+        translator = load(
+            run.folder, checkpoint="latest", device=self.cache.device, search=Greedy(), precision="float32"
+        )
         set_selection(translator.model, select)
         return [each.text for each in translator.translate(list(sources), look=None)]
 

@@ -116,13 +116,16 @@ class Batches:
             )
         self._planned: tuple[int, Plan] | None = None
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Iterate over the batches of an epoch from batch `start` on; earlier batches are not computed."""
+    def epoch(self, epoch: int, start: int = 0, data: EncodedPairs | None = None) -> Iterator[Batch]:
+        """Iterate over the batches of an epoch from batch `start` on; earlier batches are not computed.
+
+        data: the same pairs with other tokens, e.g. sampled subwords. They are not sorted by length again.
+        """
         plan = self.plan(epoch)
         if not 0 <= start <= len(plan.begins):
             expected = f"0 to {len(plan.begins)}, the number of batches of epoch {epoch}"
             raise ArgumentError(message("Batches.epoch()", f"start is {start}", expected=expected))
-        return self._batches(plan, start)
+        return self._batches(plan, start, self.data if data is None else data)
 
     def len_epoch(self, epoch: int) -> int:
         """Return the number of batches of an epoch."""
@@ -144,10 +147,11 @@ class Batches:
         """
         if epoch < 0:
             raise ArgumentError(message("Batches.plan()", f"epoch is {epoch}", expected="0 or more"))
-        if self._planned is None or self._planned[0] != epoch:
-            self._planned = None  # free the memory of the old plan before the new one is computed
-            self._planned = epoch, self._plan(epoch)
-        return self._planned[1]
+        planned = self._planned  # another thread may replace it
+        if planned is None or planned[0] != epoch:
+            planned = self._planned = None  # free the memory of the old plan before the new one is computed
+            planned = self._planned = epoch, self._plan(epoch)
+        return planned[1]
 
     def _plan(self, epoch: int) -> Plan:
         # Shuffle with raw random bits, which are the same in every numpy version; the result of numpy's
@@ -216,12 +220,12 @@ class Batches:
         ahead = costs[: min(most, self._tokens // int(costs[0]))]
         return int(numpy.count_nonzero(ahead * numpy.arange(1, len(ahead) + 1) <= self._tokens))
 
-    def _batches(self, plan: Plan, start: int) -> Iterator[Batch]:
+    def _batches(self, plan: Plan, start: int, data: EncodedPairs) -> Iterator[Batch]:
         for number in range(start, len(plan.begins)):
             rows = plan.rows(number)[self.rank :: self.world]
-            source, source_lengths = _padded(self.data.sources, rows, begin=False)
-            target, target_lengths = _padded(self.data.targets, rows, begin=True)
-            index = torch.from_numpy(self.data.numbers[rows])
+            source, source_lengths = _padded(data.sources, rows, begin=False)
+            target, target_lengths = _padded(data.targets, rows, begin=True)
+            index = torch.from_numpy(data.numbers[rows])
             yield Batch(source, source_lengths, target, target_lengths, index)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -108,7 +109,11 @@ def without_encoding(
     of the search, (B, 1).
     """
     device = batch.index.device
-    prefix_BP, prefix_lengths_B = pad_prefixes(prefixes, len(batch), model.target_size)
+    prefix_BP, prefix_lengths_B = torch.empty(len(batch), 0, dtype=torch.long, device=device), None
+    if prefixes is not None:
+        padded_BP, lengths_B = pad_prefixes(prefixes, len(batch), model.target_size)
+        if padded_BP.shape[1]:  # copies to a GPU wait for it
+            prefix_BP, prefix_lengths_B = padded_BP.to(device), lengths_B.to(device)
     if isinstance(batch, Prompts):
         source_lengths_B = torch.zeros_like(batch.index)
         before_BP, last_B1 = batch.tokens[:, :-1], batch.tokens[:, -1:]
@@ -116,10 +121,9 @@ def without_encoding(
         source_lengths_B = batch.source_lengths
         last_B1 = torch.full((len(batch), 1), BOS, device=device)
         before_BP = last_B1[:, :0]
-    prefix_lengths_B = prefix_lengths_B.to(device)
     limits_B = rules.limits(model, source_lengths_B, prefix_lengths_B, limit, before_BP.shape[1])
     index_B = torch.arange(len(batch), device=device)
-    return ActiveRows(index_B, limits_B, prefix_BP.to(device), Encoded(source_lengths_B)), before_BP, last_B1
+    return ActiveRows(index_B, limits_B, prefix_BP, Encoded(source_lengths_B)), before_BP, last_B1
 
 
 def state_rows(index: Tensor, per_sentence: int) -> Tensor:
@@ -140,6 +144,5 @@ def eval_without_grad(model: Model) -> Iterator[None]:
 
 def device_of(model: Model) -> torch.device:
     """Return the device of the first parameter or buffer of a model, or the CPU if it has none."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        return tensor.device
-    return torch.device("cpu")
+    first = next(itertools.chain(model.parameters(), model.buffers()), None)
+    return torch.device("cpu") if first is None else first.device

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -18,6 +20,7 @@ from regard.decoding.search import Search, search
 from regard.decoding.translation import END, Passage, Translation
 from regard.decoding.word_alignment import Choice
 from regard.models.base import Model
+from regard.roles import BySite
 
 __all__ = ["LineDecoder", "Side"]
 
@@ -26,6 +29,10 @@ FULL_BATCH_BEAMS = 16
 
 With more beams, a batch has proportionally fewer tokens, so that it needs no more memory.
 """
+
+
+MOST_ROWS = 256
+"""The largest number of sentences of a batch. Larger batches decode no more sentences per second."""
 
 
 @dataclass(frozen=True)
@@ -142,14 +149,10 @@ class LineDecoder:
                     observed = observe(self.model, part, self.look)
                     for place, row in enumerate(part.index.tolist()):
                         source, target = pairs[row][0], (*pairs[row][1].tokens, EOS)
-                        passages[row] = self._passage(
-                            source,
-                            target,
-                            tuple(observed.token_scores[place, : len(target)].tolist()),
-                            observed.attention_of(place),
-                            observed.values_of(place),
-                            text=targets[row],
-                        )
+                        scores = tuple(observed.token_scores[place, : len(target)].tolist())
+                        fields = self._passage(source, target, scores, text=targets[row])
+                        seen = observed.attention_of(place), observed.values_of(place)
+                        passages[row] = Passage(**fields, attention=seen[0], values=seen[1])
                 report(len(passages))
         return [passages[row] for row in range(len(pairs))]
 
@@ -172,8 +175,9 @@ class LineDecoder:
             texts.append(" ".join(self.target.tokenizer.decode(best.output_tokens).splitlines()))
             # Parts are joined by a space. If the units are characters, this space has an index too.
             number = unit + (self.target.units.name == "character" and unit > 0)
-            fields = best.tokens, best.token_scores, best.attention, best.values
-            passages.append(self._passage(part, *fields, text=texts[-1], first=number))
+            fields = self._passage(part, best.tokens, best.token_scores, text=texts[-1], first=number)
+            compute = functools.partial(_attention_of, best)
+            passages.append(Passage.with_later_attention(compute, **fields))
             unit = max([unit, *(number + 1 for number in passages[-1].words)])
         source_tokens = [token for part, _ in parts for token in part.tokens]
         return Translation(
@@ -194,13 +198,11 @@ class LineDecoder:
         part: Part,
         token_ids: tuple[int, ...],
         token_scores: tuple[float, ...],
-        attention: Mapping[str, Tensor],
-        values: dict[str, Tensor],
         *,
         text: str,
         first: int = 0,
-    ) -> Passage:
-        """Return the Passage of one part of a line: the source tokens, and the target with its attention.
+    ) -> dict[str, Any]:
+        """Return the fields of the Passage of one part of a line, without its attention.
 
         part: the source tokens and the indices of their words.
         token_ids: the target tokens. The last one is EOS, unless the target was cut.
@@ -212,17 +214,19 @@ class LineDecoder:
         words = [word + first if word >= 0 else -1 for word in self.target.units.numbers(output)]
         # If the text is only white space, its tokens belong to no word.
         words = words if text.strip() else [-1] * len(words)
-        return Passage(
-            (*self.source.pieces(part.tokens), END),
-            (*part.words, -1),
-            (*self.target.pieces(output), *[END] * end),
-            (*words, *[-1] * end),
-            token_scores,
-            attention,
-            values,
-            (*part.tokens, EOS),
-            token_ids,
-        )
+        return {
+            "source_pieces": (*self.source.pieces(part.tokens), END),
+            "source_words": (*part.words, -1),
+            "pieces": (*self.target.pieces(output), *[END] * end),
+            "words": (*words, *[-1] * end),
+            "token_scores": token_scores,
+            "source_token_ids": (*part.tokens, EOS),
+            "token_ids": token_ids,
+        }
+
+
+def _attention_of(hypothesis: Hypothesis) -> tuple[BySite[Tensor], dict[str, Tensor]]:
+    return hypothesis.attention, hypothesis.values
 
 
 def tokens_per_batch(tokens: int, how: Search) -> int:
@@ -237,14 +241,14 @@ def tokens_per_batch(tokens: int, how: Search) -> int:
 def _batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
     """Group rows (token sequences) of similar length in batches. Yield the row indices of each batch.
 
-    The batch with the longest rows comes first.
+    The batch with the longest rows comes first. A batch has at most MOST_ROWS rows.
 
     lengths: the number of tokens of each row.
     tokens: the maximum number of tokens per batch, with padding.
     """
     rows: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        if rows and (len(rows) + 1) * lengths[rows[0]] > tokens:
+        if rows and ((len(rows) + 1) * lengths[rows[0]] > tokens or len(rows) == MOST_ROWS):
             yield rows
             rows = []
         rows.append(row)

@@ -126,12 +126,13 @@ class Rules:
         self,
         model: Model,
         source_lengths: Tensor,
-        prefix_lengths: Tensor,
+        prefix_lengths: Tensor | None = None,
         limit: LengthLimit = TRANSLATION_LIMIT,
         already_read: int = 0,
     ) -> Tensor:
         """Return the maximum number of output tokens of each sentence, (B,), EOS included.
 
+        prefix_lengths: the number of tokens of each prefix; None if there are no prefixes.
         limit: the limit of the task, which is used if `maximum` is None.
         already_read: the number of tokens of the prompt, which count towards the maximum sequence length of
             the model.
@@ -140,7 +141,8 @@ class Rules:
         the maximum sequence length of the model.
         """
         if self.maximum is None:
-            limits = (limit.tokens(source_lengths) + prefix_lengths).clamp(min=self.minimum)
+            limits = limit.tokens(source_lengths)
+            limits = (limits if prefix_lengths is None else limits + prefix_lengths).clamp(min=self.minimum)
         else:
             limits = torch.full_like(source_lengths, self.maximum)
         if model.longest_target is not None:
@@ -150,7 +152,7 @@ class Rules:
                 hint = "shorten the prompt"
                 raise ArgumentError(message("search()", problem, expected=expected, hint=hint))
             limits = limits.clamp(max=model.longest_target - already_read)
-        if (prefix_lengths >= limits).any():
+        if prefix_lengths is not None and (prefix_lengths >= limits).any():
             worst = int((prefix_lengths - limits).argmax())
             raise ArgumentError(
                 message(
@@ -161,6 +163,15 @@ class Rules:
                 )
             )
         return limits
+
+    def longest(self, model: Model, source_length: int, limit: LengthLimit = TRANSLATION_LIMIT) -> int:
+        """Return the largest result of limits() for sources of up to `source_length` tokens without prefixes.
+
+        It is computed on the host, so that it does not wait for a GPU.
+        """
+        longest = max(limit.per_source_token * source_length + limit.constant, self.minimum)
+        longest = longest if self.maximum is None else self.maximum
+        return longest if model.longest_target is None else min(longest, model.longest_target)
 
     def permitted(self, scores: Tensor, generated: Tensor, must: Tensor | None = None) -> Tensor:
         """Return log-probabilities (rows, V) with -inf for the tokens that the rules forbid.

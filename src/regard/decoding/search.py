@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -153,15 +154,18 @@ def _as_hypotheses(
 
     def hypothesis(row: int, rank: int) -> Hypothesis:
         length = lengths[row][rank]
-        fields = (
-            tuple(tokens[row][rank][:length]),
-            tuple(token_scores[row][rank][:length]),
-            ranking[row][rank],
-        )
+        fields: dict[str, Any] = {
+            "tokens": tuple(tokens[row][rank][:length]),
+            "token_scores": tuple(token_scores[row][rank][:length]),
+            "ranking": ranking[row][rank],
+        }
         if isinstance(recorded, RecordedAttention):
-            later = functools.partial(recorded.of_hypothesis, row, rank, length)
-            return Hypothesis.with_later_attention(*fields, later)
-        return Hypothesis(*fields, *next(forced))
+            place = row, rank, length
+            compute = functools.partial(recorded.of_hypothesis, *place)
+            fields["_align"] = functools.partial(recorded.alignment_of, *place)
+            return cast(Hypothesis, Hypothesis.with_later_attention(compute, **fields))
+        attention, values = next(forced)
+        return Hypothesis(**fields, attention=attention, values=values)
 
     return [
         [hypothesis(row, rank) for rank, exists in enumerate(ranks) if exists]

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import overload
 
+from regard.decoding.active_rows import device_of
 from regard.decoding.alignment_units import Units, check_units, units_of
 from regard.decoding.beam import Beam
 from regard.decoding.forced_decoding import check_look
@@ -37,6 +38,9 @@ The lines are sorted by length before they are divided into batches. If more lin
 lines of a batch have more similar lengths, so batches need less padding.
 """
 
+TOKENS_PER_BATCH = {"cpu": 4096, "cuda": 8192}
+"""Default number of source tokens per batch, by the type of the device of the model."""
+
 MAX_TOKENS = 10_000_000
 """The largest value of tokens_per_batch and longest."""
 
@@ -49,7 +53,8 @@ class Translator:
 
     source_tokenizer, target_tokenizer: objects with the methods of decoding.Tokenizer.
     search: Beam(...), Greedy(...) or Sample(...). Default: Beam().
-    tokens_per_batch: maximum number of source tokens per batch, padding included.
+    tokens_per_batch: maximum number of source tokens per batch, padding included. Default: 4096; 8192 if the
+        model is on a GPU.
     longest: maximum number of tokens of a source line, EOS included; in score(), also of a target line. The
         maximum of the model is used instead if it is smaller.
     overlong: what to do with a longer line in translate(): "split" translates it sentence by sentence,
@@ -96,13 +101,15 @@ class Translator:
         target_tokenizer: Tokenizer,
         *,
         search: Search | None = None,
-        tokens_per_batch: int = 4096,
+        tokens_per_batch: int | None = None,
         longest: int = 512,
         overlong: str = "split",
         look: str | None = CROSS,
         alignment: str | Choice = CROSS,
         unit: str = "auto",
     ):
+        if tokens_per_batch is None:
+            tokens_per_batch = TOKENS_PER_BATCH.get(device_of(model).type, TOKENS_PER_BATCH["cpu"])
         bounds = {"tokens_per_batch": (tokens_per_batch, 1, MAX_TOKENS), "longest": (longest, 2, MAX_TOKENS)}
         check_integers("Translator()", **bounds)
         if overlong not in OVERLONG:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from regard.errors import ArgumentError, DataError, UnknownName, message
@@ -60,14 +61,14 @@ def bleu(
         raise UnknownName("tokenizer of BLEU", tokenize, TOKENIZERS)
     try:
         # force=True: otherwise, sacrebleu warns about tokenized text. The score is the same.
-        metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+        options = {"tokenize": tokenize, "lowercase": lowercase, "force": True}
+        return _scored("bleu()", BLEU, options, "BLEU", translations, references)
     except RuntimeError:
         extra = tokenize.partition("-")[0]
         hint = f"pip install sacrebleu[{extra}], or use tokenize='char'"
         raise ArgumentError(
             message("bleu()", f"the tokenizer '{tokenize}' is not installed", hint=hint)
         ) from None
-    return _scored("bleu()", metric, "BLEU", translations, references)
 
 
 def chrf(
@@ -90,7 +91,8 @@ def chrf(
     if words < 0:
         raise ArgumentError(message("chrf()", f"words is {words}", expected="0 or more; 2 for chrF++"))
     name = "chrF2" + "+" * words
-    return _scored("chrf()", CHRF(word_order=words, lowercase=lowercase), name, translations, references)
+    options = {"word_order": words, "lowercase": lowercase}
+    return _scored("chrf()", CHRF, options, name, translations, references)
 
 
 def ter(translations: Iterable[str], references: References) -> Score:
@@ -104,7 +106,7 @@ def ter(translations: Iterable[str], references: References) -> Score:
     """
     from sacrebleu.metrics import TER
 
-    return _scored("ter()", TER(), "TER", translations, references)
+    return _scored("ter()", TER, {}, "TER", translations, references)
 
 
 def checked_sentences(
@@ -141,6 +143,25 @@ def checked_sentences(
     return hypotheses, several
 
 
-def _scored(call: str, metric: Any, name: str, translations: Iterable[str], references: References) -> Score:
-    score = metric.corpus_score(*checked_sentences(call, translations, references))
+def _scored(
+    call: str,
+    kind: Any,
+    options: dict[str, Any],
+    name: str,
+    translations: Iterable[str],
+    references: References,
+) -> Score:
+    """Return the score of a metric of sacrebleu: its class and its options."""
+    hypotheses, several = checked_sentences(call, translations, references)
+    metric = _metric(kind, tuple(options.items()), tuple(map(tuple, several)))
+    score = metric.corpus_score(hypotheses, None)
     return Score(name, float(score.score), str(metric.get_signature()))
+
+
+@lru_cache(maxsize=4)
+def _metric(kind: Any, options: tuple[tuple[str, Any], ...], references: tuple[tuple[str, ...], ...]) -> Any:
+    """Return a metric of sacrebleu that has counted the n-grams of the references.
+
+    Cached: evaluations during training use the same references each time.
+    """
+    return kind(**dict(options), references=[list(each) for each in references])

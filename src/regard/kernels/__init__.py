@@ -5,6 +5,7 @@ Modules:
 tanh               tanh(q + k) from e^2q and e^2k, with shared reciprocals
 kernel_mask        masks inside a kernel
 kernel_dropout     dropout inside a kernel
+dropout_seeds      seeds of dropout, drawn on the device
 matrix_product     matrix products inside a kernel
 additive_scores    scores of additive attention, in tiles
 additive_forward   online softmax and output
@@ -35,6 +36,12 @@ recording          records the operations and launches of a function
 replay             runs the recorded launches of a function again, for calls of the same shapes
 lstmn_step         one step of an LSTMN layer
 cross_entropy      cross-entropy over a large vocabulary
+vocabulary_loss    cross-entropy of a linear output layer, without a tensor of all logits
+short_attention    inner-product attention of short sequences with dropout
+adjacent_slices    whether tensors are slices of one tensor
+residual_norm      residual connection with dropout, and layer normalisation
+embedding_dropout  token and position embeddings, then dropout
+activation_dropout ReLU or GELU, then dropout
 token_candidates   the most probable tokens of a large vocabulary
 beam_step          one step of beam search or greedy search
 decoder_attention  self-attention and cross-attention of one decoding step

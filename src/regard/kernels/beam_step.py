@@ -4,7 +4,7 @@
 The candidates of find_candidates() become log-probabilities here. The kernels select the next tokens and
 update the tensors of BeamSlots or GreedySlots. They compute the same as the PyTorch code of these classes.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["beam_step", "greedy_step"]
 MOST_LANES, MOST_BEST = 8192, 32
 """The largest number of candidates of a slot (with padding) and the largest pool that the kernel supports."""
 
-LANES_PER_WARP = 512
+LANES_PER_WARP = 1024
 """Number of candidates of a slot for each warp of a program."""
 
 

@@ -4,7 +4,7 @@
 The keys and values of all beams of a slot are in one cache. `history` says which entry of the cache a beam
 continues at each position, so that the search does not copy the cache when it reorders beams.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from torch import Tensor
 
 __all__ = ["attend_history", "attend_source", "reorder_history"]
 
-DOT, DOT_COLUMNS, DOT_WARPS = True, 64, 4
-SOURCE_COLUMNS, SOURCE_WARPS = 32, 4
-COLUMNS, WARPS = 32, 2
-"""Number of keys in a tile, and number of warps of a program."""
+COLUMNS, CHANNELS_PER_WARP = 16, 64
+"""Self-attention: number of keys in a tile, and number of channels of a head for each warp of a program.
+
+These numbers were the fastest on an H200, with 64 and 256 slots of 5 beams."""
+
+SOURCE_COLUMNS, SOURCE_WARPS = 32, {2: 2, 4: 1}
+"""Cross-attention: number of keys in a tile, and number of warps by the number of bytes of an element."""
 
 
 @triton.jit
@@ -94,57 +97,6 @@ def history_attention_kernel(
 
 
 @triton.jit
-def history_beams_kernel(
-    joined, cache, history, position, output, heads, width, length, scale,
-    BEAMS: tl.constexpr, BEAMS_UP: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Compute the self-attention of one slot and head, and store the new keys and values in the cache.
-
-    The scores of all entries of the cache are computed; those that are not in the history of a beam get -inf.
-
-    joined: reads (rows, 3, heads, width): query, key and value of the new token of each beam.
-    cache: reads and writes (slots, length, BEAMS, 2, heads, width).
-    history: reads (slots, length, BEAMS). position: reads (slots,).
-    output: writes (rows, heads, width).
-    """
-    slot, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    model = heads * width
-    beam, channel = tl.arange(0, BEAMS_UP), tl.arange(0, WIDTH)
-    there = channel < width
-    tile = (beam < BEAMS)[:, None] & there[None, :]
-    own = joined + ((slot * BEAMS + beam) * 3 * model + head * width)[:, None] + channel[None, :]
-    query = tl.load(own, mask=tile, other=0.0)
-    new_key = tl.load(own + model, mask=tile, other=0.0)
-    new_value = tl.load(own + 2 * model, mask=tile, other=0.0)
-    now = tl.load(position + slot)
-    base = cache + slot * length * BEAMS * 2 * model + head * width
-    new_at = base + ((now * BEAMS + beam) * 2 * model)[:, None] + channel[None, :]
-    tl.store(new_at, new_key, mask=tile)
-    tl.store(new_at + model, new_value, mask=tile)
-    top = tl.sum(query.to(tl.float32) * new_key.to(tl.float32), 1) * scale
-    total = tl.full([BEAMS_UP], 1.0, tl.float32)
-    read = new_value.to(tl.float32)
-    for first in range(0, now * BEAMS, COLUMNS):
-        entry = (first + tl.arange(0, COLUMNS)).to(tl.int64)
-        inside, place = entry < now * BEAMS, entry // BEAMS
-        at = base + (entry * 2 * model)[:, None] + channel[None, :]
-        known = inside[:, None] & there[None, :]
-        key = tl.load(at, mask=known, other=0.0)
-        value = tl.load(at + model, mask=known, other=0.0)
-        continued = history + ((slot * length + place) * BEAMS)[None, :] + beam[:, None]
-        used = tl.load(continued, mask=inside[None, :] & (beam < BEAMS)[:, None], other=-1)
-        score = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-        score = tl.where(used == (entry - place * BEAMS)[None, :], score, -float("inf"))
-        higher = tl.maximum(top, tl.max(score, 1))
-        weight, kept = tl.exp(score - higher[:, None]), tl.exp(top - higher)
-        total = total * kept + tl.sum(weight, 1)
-        read = read * kept[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
-        top = higher
-    to = output + ((slot * BEAMS + beam) * model + head * width)[:, None] + channel[None, :]
-    tl.store(to, (read / total[:, None]).to(output.dtype.element_ty), mask=tile)
-
-
-@triton.jit
 def source_attention_kernel(
     query, sources, lengths, output, position, looks, site, sites, heads, width, keys, length, scale,
     BEAMS: tl.constexpr, BEAMS_UP: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
@@ -166,6 +118,7 @@ def source_attention_kernel(
     own = ((slot * BEAMS + beam) * model + head * width)[:, None] + channel[None, :]
     q = tl.load(query + own, mask=tile, other=0.0)
     end = tl.load(lengths + slot)
+    now = tl.load(position + slot) if LOOK else 0  # here, because the loop hides the time of the load
     base = sources + slot * keys * 2 * model + head * width
     top = tl.full([BEAMS_UP], -float("inf"), tl.float32)
     total = tl.zeros([BEAMS_UP], tl.float32)
@@ -185,7 +138,7 @@ def source_attention_kernel(
         read = read * kept[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
         top = higher
     if LOOK:
-        step = (slot * length + tl.load(position + slot)) * BEAMS + beam
+        step = (slot * length + now) * BEAMS + beam
         look = (looks + ((step * sites + site) * heads + head) * keys)[:, None]
         used = (beam < BEAMS)[:, None]
         # The scores of the last tile are known. Those of earlier tiles are computed again.
@@ -231,17 +184,10 @@ def attend_history(joined: Tensor, cache: Tensor, history: Tensor, position: Ten
     """
     slots, length, beams, _, heads, width = cache.shape
     output = joined.new_empty(slots * beams, heads * width)
-    if DOT:
-        history_beams_kernel[(slots, heads)](
-            joined, cache, history, position, output, heads, width, length, width**-0.5,
-            BEAMS=beams, BEAMS_UP=max(16, triton.next_power_of_2(beams)),
-            WIDTH=max(16, triton.next_power_of_2(width)), COLUMNS=tile_keys(DOT_COLUMNS, cache),
-            num_warps=DOT_WARPS,
-        )  # fmt: skip
-        return output
+    padded = triton.next_power_of_2(width)
     history_attention_kernel[(slots * beams, heads)](
         joined, cache, history, position, output, heads, width, length, width**-0.5,
-        BEAMS=beams, WIDTH=triton.next_power_of_2(width), COLUMNS=COLUMNS, num_warps=WARPS,
+        BEAMS=beams, WIDTH=padded, COLUMNS=COLUMNS, num_warps=max(1, padded // CHANNELS_PER_WARP),
     )  # fmt: skip
     return output
 
@@ -270,6 +216,6 @@ def attend_source(
         heads, width, keys, length, width**-0.5,
         BEAMS=beams, BEAMS_UP=max(16, triton.next_power_of_2(beams)),
         WIDTH=max(16, triton.next_power_of_2(width)), COLUMNS=tile_keys(SOURCE_COLUMNS, sources),
-        LOOK=looks is not None, num_warps=SOURCE_WARPS,
+        LOOK=looks is not None, num_warps=SOURCE_WARPS.get(sources.itemsize, 4),
     )  # fmt: skip
     return output

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 __all__ = ["add_and_normalize", "embed_and_normalize"]
 
-WARPS = 4
+WARPS = 1
 """Number of warps of a program."""
 
 

@@ -1,8 +1,9 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Dropout of attention weights inside a kernel.
+"""Dropout inside a kernel.
 
-The factor of a weight depends only on the seed and on the indices of its head, query and key. So all kernels
-of the forward and the backward pass compute the same factor, whatever their tiles are.
+The factor of an element depends only on the seed and on the indices of the element: head, query and key of an
+attention weight, row and column of another tensor. So all kernels of the forward and the backward pass
+compute the same factor, whatever their tiles are.
 
 Tested: under Triton's interpreter (triton 3.7).
 """
@@ -12,7 +13,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["dropout_factors"]
+__all__ = ["dropout_factors", "kept", "limit"]
+
+
+def limit(dropout: float) -> int:
+    """Return the argument `limit` of kept() for this dropout probability.
+
+    >>> limit(0.5) == 2**30
+    True
+    """
+    return min(round(dropout * 2**31), 2**31 - 1)
 
 
 @triton.jit
@@ -26,3 +36,50 @@ def dropout_factors(seed, dropout, both, rows, columns, queries, keys):
     """
     index = (both * queries + rows)[:, None] * keys + columns[None, :]
     return tl.where(tl.rand(tl.load(seed), index) >= dropout, 1.0 / (1.0 - dropout), 0.0)
+
+
+@triton.jit
+def _mixed(x, key):
+    """Mix the bits of x, a uint32 tensor, and of a key: each bit of the result depends on all bits of both.
+
+    The multipliers and shifts are those of the integer hash `lowbias32` by Chris Wellons.
+    """
+    x ^= x >> 16
+    x = _times(x, 0x7FEB352D)
+    x ^= x >> 15
+    x ^= key
+    x = _times(x, 0x846CA68B)
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def _times(x, number: tl.constexpr):
+    """Return x * number modulo 2^32. The operator * is not used: in debug mode, it checks for overflow."""
+    return tl.mul(x, tl.full((), number, tl.uint32), sanitize_overflow=False)
+
+
+@triton.jit
+def _plus(x, y):
+    """Return x + y modulo 2^32."""
+    return tl.add(x, y, sanitize_overflow=False)
+
+
+@triton.jit
+def kept(seed, limit, rows, columns):
+    """Return which elements of a tile (ROWS, COLUMNS) dropout keeps.
+
+    seed: pointer to the seed, an int64.
+    limit: the probability of dropping an element, as limit() returns it.
+    rows, columns: indices of the rows and columns of the tile.
+
+    A hash of the indices is used instead of tl.rand(), which takes several times as many instructions per
+    element.
+    """
+    both = tl.load(seed)
+    low, high = (both & 0xFFFFFFFF).to(tl.uint32), (both >> 32).to(tl.uint32)
+    row = rows.to(tl.uint32)
+    first = _mixed(_plus(row, low), high)
+    second = _mixed(_plus(_times(row, 0x9E3779B1), high), low)
+    column = _times(columns.to(tl.uint32), 0x85EBCA77)
+    bits = _mixed(_plus(column[None, :], first[:, None]), second[:, None])
+    return (bits >> 1).to(tl.int32) >= limit

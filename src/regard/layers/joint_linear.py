@@ -1,4 +1,4 @@
-"""Several linear layers of one input, computed by one matrix product on CUDA if the input has few rows."""
+"""Several linear layers of one input, computed by one matrix product on CUDA."""
 
 from __future__ import annotations
 
@@ -7,16 +7,30 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.modules import module as modules
 
 from regard.dimensions import autocast_on, in_transform
+from regard.kernels.adjacent_slices import adjacent
+from regard.layers.half_weights import joint_copy
 
-__all__ = ["joint_linear"]
+__all__ = [
+    "is_hooked",
+    "is_plain_linear",
+    "joint_linear",
+    "linear_in_half",
+    "linear_without_bias",
+    "product_in_float32",
+    "split_adjacent",
+]
 
 FEW_ROWS = 4096
-"""Largest number of rows of the input for which one product is used on CUDA, to launch fewer kernels. It
-needs a copy of the weights."""
+"""Largest number of rows of the input for which one product is used on CUDA without autocast, to launch fewer
+kernels. It needs a copy of the weights. Under autocast, the weights are copied anyway."""
+
+ALIGNMENT = 8
+"""Under autocast, one product is used for sizes that are multiples of this number, as tensor cores need."""
 
 
 def joint_linear(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
@@ -26,16 +40,154 @@ def joint_linear(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
     >>> torch.allclose(joint_linear(x, layers)[1], layers[1](x), atol=1e-6)
     True
     """
-    for layer in layers:
-        if type(layer) is not nn.Linear or _hooked(layer):
-            return [each(x) for each in layers]
+    if not all(map(is_plain_linear, layers)):
+        return [each(x) for each in layers]
     parameters: list[dict[str, Any]] = [layer._parameters for layer in layers]
+    if _trains_in_half(x, parameters):
+        return linear_in_half(x, parameters, torch.get_autocast_dtype(x.device.type))
     if not _joined(x, parameters):
         return [functional.linear(x, each["weight"], each["bias"]) for each in parameters]
     weights = [each["weight"] for each in parameters]
     bias = None if parameters[0]["bias"] is None else torch.cat([each["bias"] for each in parameters])
     sizes = [weight.shape[0] for weight in weights]
     return list(functional.linear(x, torch.cat(weights), bias).split_with_sizes(sizes, -1))
+
+
+def linear_without_bias(x: Tensor, layer: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """Return the output of a linear layer without its bias, and the bias; or the whole output, and None.
+
+    The caller adds the bias in a kernel that also computes its gradient. The whole output is returned if the
+    layer is not computed by linear_in_half().
+    """
+    if is_plain_linear(layer) and _trains_in_half(x, [layer._parameters]):
+        weight: Any = layer.weight
+        bias: Any = layer.bias
+        dtype = torch.get_autocast_dtype(x.device.type)
+        return linear_in_half(x, [{"weight": weight, "bias": None}], dtype)[0], bias
+    return joint_linear(x, [layer])[0], None
+
+
+def linear_in_half(x: Tensor, parameters: Sequence[dict[str, Any]], dtype: torch.dtype) -> list[Tensor]:
+    """Compute several linear layers as under autocast, by one product in half precision.
+
+    parameters: "weight" (O, I) and "bias" (O,) or None of each layer, in float32.
+
+    Differs from autocast: the gradients of weights and biases are not rounded to half precision. One kernel
+    converts all weights and biases.
+    """
+    weights, biases = ([each[name] for each in parameters] for name in ("weight", "bias"))
+    joint = _HalfLinear.apply(x, dtype, len(weights), *weights, *biases)
+    return [joint] if len(weights) == 1 else split_adjacent(joint, [len(weight) for weight in weights])
+
+
+def split_adjacent(tensor: Tensor, sizes: list[int]) -> list[Tensor]:
+    """Split a tensor along its last dimension, like Tensor.split().
+
+    If the gradients of the parts are themselves slices of one tensor, as the kernels of short attention
+    return them, the backward pass does not copy them.
+
+    >>> [each.shape[1] for each in split_adjacent(torch.zeros(2, 5), [2, 3])]
+    [2, 3]
+    """
+    return list(_Split.apply(tensor, sizes))
+
+
+class _Split(torch.autograd.Function):
+    """Tensor.split() along the last dimension; see split_adjacent()."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+        ctx.sizes, ctx.shape = sizes, tensor.shape
+        return tuple(tensor.split(sizes, -1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        first = gradients[0]
+        if adjacent(gradients):
+            return first.as_strided(ctx.shape, first.stride()), None
+        return torch.cat(gradients, -1), None
+
+
+class _HalfLinear(torch.autograd.Function):
+    """x W^T + b for the weights and biases of several layers, in half precision; see linear_in_half()."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype, count: int, *tensors: Tensor | None) -> Tensor:
+        weights, biases = (
+            [each for each in some if each is not None] for some in (tensors[:count], tensors[count:])
+        )
+        sizes = [len(weight) for weight in weights]
+        weight, bias = _joint_copies(weights, biases, dtype)
+        rows = x.to(dtype).reshape(-1, x.shape[-1])
+        with torch.autocast(x.device.type, enabled=False):
+            result = torch.addmm(bias, rows, weight.T) if biases else torch.mm(rows, weight.T)
+        ctx.save_for_backward(rows, weight)
+        ctx.sizes, ctx.dtype, ctx.shape, ctx.biased = sizes, x.dtype, x.shape, bool(biases)
+        return result.view(*x.shape[:-1], -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dresult: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight = ctx.saved_tensors
+        d, needed = dresult.reshape(-1, len(weight)), ctx.needs_input_grad
+        count = len(ctx.sizes)
+        dweights: Sequence[Tensor | None] = [None] * count
+        dbiases: Sequence[Tensor | None] = [None] * count
+        with torch.autocast(rows.device.type, enabled=False):
+            dx = torch.mm(d, weight).view(ctx.shape).to(ctx.dtype) if needed[0] else None
+            if any(needed[3 : 3 + count]):
+                dweights = product_in_float32(d.T, rows).split(ctx.sizes)
+            if ctx.biased and any(needed[3 + count :]):
+                dbiases = d.sum(0, dtype=torch.float32).split(ctx.sizes)
+        pairs = zip((*dweights, *dbiases), needed[3:], strict=True)
+        return dx, None, None, *(gradient if wanted else None for gradient, wanted in pairs)
+
+
+def _joint_copies(weights: list[Tensor], biases: list[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the weights and the biases of all layers, one after another, in half precision."""
+    weight, bias = joint_copy(weights), joint_copy(biases) if biases else weights[0]
+    if weight is not None and bias is not None and weight.dtype == dtype:
+        return weight, bias
+    sizes, first = [len(each) for each in weights], weights[0]
+    weight = first.new_empty(sum(sizes), first.shape[1], dtype=dtype)
+    bias = first.new_empty(sum(sizes) if biases else 0, dtype=dtype)
+    places = [*weight.split(sizes), *(bias.split(sizes) if biases else ())]
+    torch._foreach_copy_(places, [*weights, *biases])
+    return weight, bias
+
+
+def product_in_float32(a: Tensor, b: Tensor) -> Tensor:
+    """Return the product of two matrices in half precision as float32, without rounding it.
+
+    >>> half = torch.full((1, 2), 1 + 2**-7, dtype=torch.bfloat16)
+    >>> product_in_float32(half, half.T).item() == 2 * (1 + 2**-7) ** 2
+    True
+    """
+    if a.is_cuda and a.dtype != torch.float32:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return a.float() @ b.float()
+
+
+def _trains_in_half(x: Tensor, parameters: Sequence[dict[str, Any]]) -> bool:
+    """Whether linear_in_half() computes the layers: in training with autocast on CUDA."""
+    if torch.compiler.is_compiling() or not (x.is_cuda and torch.is_grad_enabled() and autocast_on("cuda")):
+        return False
+    if in_transform() or not x.numel() or x.dtype == torch.float64:
+        return False
+    biased = [each["bias"] is not None for each in parameters]
+    weights = [each["weight"] for each in parameters]
+    same = len(set(biased)) == 1 and all(weight.dtype == torch.float32 for weight in weights)
+    return same and not any(size % ALIGNMENT for weight in weights for size in weight.shape)
+
+
+def is_plain_linear(layer: nn.Module) -> bool:
+    """Whether calling the layer only computes functional.linear() with its weight and bias.
+
+    >>> is_plain_linear(nn.Linear(2, 3)), is_plain_linear(nn.Bilinear(2, 2, 3))
+    (True, False)
+    """
+    return type(layer) is nn.Linear and not is_hooked(layer)
 
 
 def _joined(x: Tensor, parameters: Sequence[dict[str, Any]]) -> bool:
@@ -47,7 +199,7 @@ def _joined(x: Tensor, parameters: Sequence[dict[str, Any]]) -> bool:
     return not (torch.compiler.is_compiling() or in_transform() or autocast_on(x.device.type))
 
 
-def _hooked(layer: nn.Module) -> bool:
+def is_hooked(layer: nn.Module) -> bool:
     """Whether calling the layer does more than its forward()."""
     return bool(
         layer._forward_hooks

@@ -11,7 +11,7 @@ from regard.attended import Attended
 from regard.attention import attention
 from regard.dimensions import autocast_on
 from regard.errors import ArgumentError, answer_torch_keywords, message
-from regard.layers.joint_linear import joint_linear
+from regard.layers.joint_linear import is_hooked, joint_linear, linear_without_bias
 from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
@@ -158,10 +158,65 @@ class MultiHead(nn.Module):
             else:
                 memory = (self._memory(keys, values, 0),)
         else:
-            projected = self.query(query)
+            (projected,) = joint_linear(query, (self.query,))
             memory = (
                 key if isinstance(key, Memory) else self._remember(query if key is None else key, value),
             )
+        attended = self._read(projected, memory, mask, start, options)
+        return Attended(joint_linear(attended.output, (self.output,))[0], *attended[1:])
+
+    def attend_itself(
+        self,
+        x: Tensor,
+        past: Memory | None = None,
+        *,
+        mask: Mask | None = None,
+        start: int = 0,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None, Memory]:
+        """Self-attention of x (B, T, width) with a cache.
+
+        past: keys and values of earlier positions, or None.
+        start: position of the first query.
+
+        Returns the output (B, T, width), a bias (width,) to be added to it, or None, and the extended cache.
+        The same as memory = remember(x, past=past), then forward(x, memory, start=start), but query, key and
+        value are projected together.
+        """
+        if is_hooked(self) or not self.batch_first:
+            memory = self.remember(x, past=past)
+            return self(x, memory, mask=mask, start=start, **options).output, None, memory
+        self._check(x, None, None, 0, options)
+        projected, keys, values = joint_linear(x, (self.query, self.key, self.value))
+        memory = self._memory(keys, values, 0 if past is None else past.length, past)
+        joined = self._read(projected, (memory,), mask, start, options).output
+        return *linear_without_bias(joined, self.output), memory
+
+    def attend_memory(
+        self, x: Tensor, memory: Memory, *, start: int = 0, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attention from x (B, T, width) to a Memory, as forward(x, memory, start=start).
+
+        Returns the output (B, T, width), and a bias (width,) to be added to it, or None.
+        """
+        if is_hooked(self) or not self.batch_first:
+            return self(x, memory, start=start, **options).output, None
+        self._check(x, memory, None, start, options)
+        (projected,) = joint_linear(x, (self.query,))
+        return linear_without_bias(self._read(projected, (memory,), None, start, options).output, self.output)
+
+    def _read(
+        self,
+        projected: Tensor,
+        memory: tuple[Any, ...],
+        mask: Mask | Tensor | None,
+        start: int,
+        options: dict[str, Any],
+    ) -> Attended:
+        """Attend from projected queries (B, T, width). The output (B, T, width) is not yet projected.
+
+        memory: a Memory, or keys and values.
+        """
         query_BHTD = self._rotated(self._split(projected, self.heads), start)
         if isinstance(self.position, Bias):
             options["bias"] = self.position
@@ -170,8 +225,7 @@ class MultiHead(nn.Module):
         attended = attention(
             query_BHTD, *memory, mask=mask, start=start, site=self.site, role=self.role, **options
         )
-        joined_BTM = attended.output.transpose(1, 2).flatten(-2)
-        return Attended(self.output(joined_BTM), *attended[1:])
+        return Attended(attended.output.transpose(1, 2).flatten(-2), *attended[1:])
 
     def _batched(self, tensor: Tensor, alone: bool) -> Tensor:
         """Return an input of forward() with the batch first, (B, T, width).
@@ -271,7 +325,7 @@ class MultiHead(nn.Module):
         if value is None:
             keys, values = joint_linear(key, (self.key, self.value))
         else:
-            keys, values = self.key(key), self.value(value)
+            (keys,), (values,) = joint_linear(key, (self.key,)), joint_linear(value, (self.value,))
         return self._memory(keys, values, start, past, mask)
 
     def _memory(
@@ -282,8 +336,13 @@ class MultiHead(nn.Module):
         value_BKSE = self._split(values, self.key_heads)
         if past is not None:
             return past.append(key_BKSD, value_BKSE)
-        if mask is None and type(self.score) is ScaledDot and key_BKSD.shape[:3] == value_BKSE.shape[:3]:
-            return Memory(key_BKSD, value_BKSE, self.score, Mask(), key_BKSD.shape[3])
+        if type(self.score) is ScaledDot and key_BKSD.shape[:3] == value_BKSE.shape[:3]:
+            if mask is None:
+                return Memory(key_BKSD, value_BKSE, self.score, Mask(), key_BKSD.shape[3])
+            if self.training and torch.is_grad_enabled() and key_BKSD.is_cuda and mask.only("lengths"):
+                # In training, keys are used once, mostly by a backend that does not read hidden keys.
+                size, own = key_BKSD.shape[3], mask.to(key_BKSD.device)
+                return Memory(key_BKSD, value_BKSE, self.score, own, size, cleaned=False)
         return prepare(key_BKSD, value_BKSE, score=self.score, mask=mask)
 
     def extra_repr(self) -> str:

@@ -113,6 +113,13 @@ class Bahdanau(Model):
         return State(hidden=encoded.first)
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        after, features_RTM = self.features(state, tokens, encoded)
+        return after, self.readout.logits(features_RTM)
+
+    def output_layer(self) -> nn.Module:
+        return self.readout.output
+
+    def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         (s,) = state.hidden
         if self._can_fuse(embedded_RTM, state, encoded):
@@ -122,8 +129,8 @@ class Bahdanau(Model):
         else:
             gates_RTG = self.cell.gates(embedded_RTM)
             states_RTM, contexts_RTE = self._step_by_step(gates_RTG, s, state.position, encoded)
-        features = torch.cat((states_RTM, contexts_RTE, embedded_RTM), -1)
-        return State(state.position + tokens.shape[1], (states_RTM[:, -1],)), self.readout(features)
+        features_RTM = self.readout.features(torch.cat((states_RTM, contexts_RTE, embedded_RTM), -1))
+        return State(state.position + tokens.shape[1], (states_RTM[:, -1],)), features_RTM
 
     def _step_by_step(
         self, gates_RTG: Tensor, s: Tensor, position: int, encoded: Encoded
@@ -206,8 +213,16 @@ class Maxout(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        return self.logits(self.features(inputs))
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """Return t, after dropout."""
         pairs = linear(inputs, self.pairs.weight, self.pairs.bias).unflatten(-1, (-1, 2))
-        return linear(self.dropout(pairs.amax(-1)), self.output.weight, self.output.bias)
+        return self.dropout(pairs.amax(-1))
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Return W_o t."""
+        return linear(features, self.output.weight, self.output.bias)
 
 
 class FastEncoder(nn.Module):

@@ -5,6 +5,9 @@
     step(state, tokens, encoded) -> State, logits  read the next n tokens of each row (one, several or all)
     forward(batch) -> logits                       read all tokens at once (teacher forcing)
 
+A model whose logits come from a linear layer implements features() and output_layer() instead of step(). Then
+training computes the loss without a tensor of all logits.
+
 Search, scoring and recording use only this interface. Modules store nothing between calls. A state may have K
 rows for each encoded source, as in beam search. Then row r of the state attends to source r // K, and the K
 rows share the memory of the source without a copy.
@@ -12,6 +15,7 @@ rows share the memory of the source without a copy.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,6 +93,8 @@ class State(BatchRows):
 class Model(nn.Module):
     """Base class of encoder-decoder models; subclasses implement encode, start and step.
 
+    Instead of step(), a subclass can implement features() and output_layer().
+
     source_size, target_size: vocabulary sizes.
     source, target: the tables of the token embeddings. A language model has the attribute `embedding`
         instead.
@@ -97,6 +103,8 @@ class Model(nn.Module):
         training then uses CUDA graphs by default.
     steps_use_position: whether the result of step() depends on State.position, or the state has `past`. If
         False, the search runs on preallocated tensors (see regard.decoding.slots).
+    int8_steps: whether beam search and greedy search on a CPU compute the matrix products of the decoder with
+        int8 weights. Only for models with their own decoder in regard.decoding.slots.
     """
 
     source_size: int
@@ -107,6 +115,7 @@ class Model(nn.Module):
     longest_target: int | None = None
     small_steps: bool = False
     steps_use_position: bool = True
+    int8_steps: bool = False
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
         """Encode a batch of sources.
@@ -126,12 +135,44 @@ class Model(nn.Module):
         state: the decoder state before these tokens. It has one or more rows for each source.
         tokens: (rows, n), the token ids, for each row of the state.
         """
-        raise TypeError(f"{type(self).__name__} does not implement step()")
+        layer = self.output_layer()
+        if layer is None:
+            raise TypeError(f"{type(self).__name__} does not implement step()")
+        after, features = self.features(state, tokens, encoded)
+        return after, layer(features)
+
+    def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        """Like step(), but return the input of output_layer(), (rows, n, M), instead of the logits."""
+        raise TypeError(f"{type(self).__name__} does not implement features()")
+
+    def output_layer(self) -> nn.Module | None:
+        """Return the layer that computes the logits from features(); None if there is no such layer."""
+        return None
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the logits (B, T, V) of all target positions (teacher forcing)."""
         encoded = self.encode(batch.source, batch.source_lengths)
         return self.step(self.start(encoded), batch.inputs, encoded)[1]
+
+    def batch_features(self, batch: Batch) -> Tensor:
+        """Like forward(), but return the input of output_layer(), (B, T, M), instead of the logits."""
+        encoded = self.encode(batch.source, batch.source_lengths)
+        return self.features(self.start(encoded), batch.inputs, encoded)[1]
+
+    @classmethod
+    @functools.cache
+    def separates_output(cls) -> bool:
+        """Whether output_layer() after batch_features() computes the same as forward().
+
+        It is False for a class that overrides only forward() or step() of a class with features().
+        """
+
+        def owner(name: str) -> type:
+            return next(each for each in cls.__mro__ if name in vars(each))
+
+        pairs = (("features", "step"), ("batch_features", "forward"))
+        same = all(issubclass(owner(mine), owner(theirs)) for mine, theirs in pairs)
+        return same and owner("output_layer") is not Model
 
 
 def attend(query: Tensor, memory: Memory, **options: Any) -> Attended:

@@ -19,6 +19,8 @@ __all__ = ["LanguageModel", "detached"]
 class LanguageModel(Model):
     """Base class of language models: p(x) = prod_t p(x_t | x_1 ... x_t-1); subclasses implement step().
 
+    Instead of step(), a subclass can implement features() and output_layer().
+
     A language model has no source. Its methods start() and step() take an Encoded without memories, which
     source_free() creates. encode() ignores its argument `source`, so that search() can generate text from a
     batch of empty sources.
@@ -46,6 +48,10 @@ class LanguageModel(Model):
         """Read a batch from the initial state; return the logits (B, T, V) of the token after each token."""
         encoded = self.source_free(len(batch))
         return self.step(self.start(encoded), batch.inputs, encoded)[1]
+
+    def batch_features(self, batch: Batch | TextBatch) -> Tensor:
+        encoded = self.source_free(len(batch))
+        return self.features(self.start(encoded), batch.inputs, encoded)[1]
 
     def read(self, batch: TextBatch, state: State | None = None) -> tuple[State, Tensor]:
         """Read a batch; return the state after it and the logits (B, T, V).

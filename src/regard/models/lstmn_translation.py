@@ -146,6 +146,13 @@ class LSTMNTranslationModel(Model):
         return State(hidden=(*self.decoder.zeros(like), like.new_zeros(len(encoded), self.width)))
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        after, features_RTM = self.features(state, tokens, encoded)
+        return after, self.readout.logits(features_RTM)
+
+    def output_layer(self) -> nn.Module:
+        return self.readout.output
+
+    def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         """Read the next n tokens of each row; return the state after them and the logits (rows, n, V).
 
         The hidden state has four tensors. Three are the state of the decoder, see LSTMN. The fourth, (rows,
@@ -160,8 +167,8 @@ class LSTMNTranslationModel(Model):
         states_RTM, read_RTM, hidden, last_RM = fused(
             embedded_RTI, tuple(tapes), last_RM, state.position, encoded
         )
-        logits_RTV = self.readout(torch.cat((states_RTM, read_RTM, embedded_RTI), -1))
-        return State(after, (*hidden, last_RM)), logits_RTV
+        features_RTM = self.readout.features(torch.cat((states_RTM, read_RTM, embedded_RTI), -1))
+        return State(after, (*hidden, last_RM)), features_RTM
 
     def _deep(
         self, x_RTI: Tensor, tapes: tuple[Tensor, ...], last_RM: Tensor, position: int, encoded: Encoded

@@ -69,11 +69,13 @@ class StatefulLanguageModel(LanguageModel):
     def start(self, encoded: Encoded) -> State:
         return State(hidden=self.layers.zeros(self.embedding.weight.new_empty(len(encoded), 0)))
 
-    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+    def output_layer(self) -> nn.Module:
+        return self.output
+
+    def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         embedded_RTI = self.dropout(self.embedding(at_least_one(tokens)))
         states_RTM, hidden = self.run_layers(embedded_RTI, state)
-        logits_RTV = self.output(self.dropout(states_RTM))
-        return State(state.position + tokens.shape[1], hidden), logits_RTV
+        return State(state.position + tokens.shape[1], hidden), self.dropout(states_RTM)
 
     def run_layers(self, embedded_RTI: Tensor, state: State) -> tuple[Tensor, Hidden]:
         """Run the layers over T tokens of R texts, from the hidden states in `state`.

@@ -71,7 +71,10 @@ class Seq2Seq(Model):
     def start(self, encoded: Encoded) -> State:
         return State(hidden=encoded.first)
 
-    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+    def output_layer(self) -> nn.Module:
+        return self.readout
+
+    def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         inputs, context = embedded_RTM, []
         if self.every:
@@ -81,5 +84,5 @@ class Seq2Seq(Model):
             context = [shared_RM[:, None].expand(-1, count, -1), embedded_RTM]
             inputs = torch.cat((embedded_RTM, context[0]), -1)
         states_RTM, hidden = self.decoder.run(inputs, state.hidden)
-        logits = self.readout(self.dropout(torch.cat((states_RTM, *context), -1)))
-        return State(state.position + tokens.shape[1], hidden), logits
+        features_RTM = self.dropout(torch.cat((states_RTM, *context), -1))
+        return State(state.position + tokens.shape[1], hidden), features_RTM

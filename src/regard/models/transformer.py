@@ -20,7 +20,10 @@ from regard.layers.attention_options import (
     select_argument,
 )
 from regard.layers.feedforward import FeedForward
+from regard.layers.joint_linear import is_hooked
 from regard.layers.multihead import MultiHead
+from regard.layers.residual_stream import ResidualStream
+from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import causal, padding
 from regard.masks.mask import Mask
 from regard.memory import Memory
@@ -38,6 +41,7 @@ __all__ = [
     "TransformerLayer",
     "TransformerOptions",
     "find_size",
+    "run_layer",
 ]
 
 
@@ -187,29 +191,31 @@ class Transformer(Model):
         self.dropout = nn.Dropout(dropout)
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
-        x_BSM, visible = self._embedded(self.source, source, 0), padding(lengths)
+        stream, visible = ResidualStream(self._embedded(self.source, source, 0)), padding(lengths)
         for layer in self.encoder:
-            x_BSM, _ = layer(x_BSM, visible)
-        x_BSM = self.encoded(x_BSM)
+            stream, _ = run_layer(layer, stream, visible)
+        _, x_BSM = stream.normalized(self.encoded)
         crossing = [layer.cross for layer in self.decoder if isinstance(layer.cross, MultiHead)]
         return Encoded(lengths, tuple(cross.remember(x_BSM, mask=visible) for cross in crossing))
 
     def start(self, encoded: Encoded) -> State:
         return State()
 
-    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        x_RTM, past = self._embedded(self.target, tokens, state.position), []
+    def output_layer(self) -> nn.Module:
+        return self.output
+
+    def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        stream, past = ResidualStream(self._embedded(self.target, tokens, state.position)), []
         mask = Mask() if "causal-mask" in self.without else causal()
         for i, layer in enumerate(self.decoder):
             before = state.past[i] if state.past else None
-            x_RTM, memory = layer(x_RTM, mask, state.position, before, encoded.memories[i])
+            stream, memory = run_layer(layer, stream, mask, state.position, before, encoded.memories[i])
             past.append(memory)
-        logits = self.output(self.decoded(x_RTM))
-        return State(state.position + tokens.shape[1], past=tuple(past)), logits
+        _, features_RTM = stream.normalized(self.decoded)
+        return State(state.position + tokens.shape[1], past=tuple(past)), features_RTM
 
     def _embedded(self, table: nn.Embedding, tokens: Tensor, start: int) -> Tensor:
-        x = table(tokens) * self.width**0.5
-        return self.dropout(x if self.position is None else self.position(x, start))
+        return embed_tokens(table, tokens, self.width**0.5, self.position, start, self.dropout)
 
 
 @dataclass(frozen=True)
@@ -297,25 +303,56 @@ class TransformerLayer(nn.Module):
         source: memory of the cross-attention, with B sequences. R is a multiple of B, for example in beam
             search.
         """
+        stream, memory = self.run(ResidualStream(x), mask, start, past, source)
+        return stream.total(), memory
+
+    def run(
+        self,
+        stream: ResidualStream,
+        mask: Mask,
+        start: int = 0,
+        past: Memory | None = None,
+        source: Memory | None = None,
+    ) -> tuple[ResidualStream, Memory]:
+        """Like forward(), but the output of the last sublayer is not yet added to the stream."""
         first, last, select = self.norms[0], self.norms[-1], select_argument(self.select, self.training)
-        y = first(x) if self.pre else x
-        memory = self.itself.remember(y, past=past)
-        x = self._add(x, self.itself(y, memory, mask=mask, start=start, **select).output, first)
+        stream, y = self._before(stream, first)
+        change, bias, memory = self.itself.attend_itself(y, past, mask=mask, start=start, **select)
+        stream = self._add(stream, change, bias, first)
         if self.cross is not None and source is not None:
             norm = self.norms[1]
-            y = norm(x) if self.pre else x
+            stream, y = self._before(stream, norm)
             # Move the K beams of each source to the query dimension, as in base.attend().
             folded = y.reshape(source.key.shape[0], -1, y.shape[-1])
             beams = len(y) // max(len(folded), 1) or 1
-            context = self.cross(folded, source, start=start, beams=beams, **select).output
-            x = self._add(x, context.reshape(y.shape), norm)
+            change, bias = self.cross.attend_memory(folded, source, start=start, beams=beams, **select)
+            stream = self._add(stream, change.reshape(y.shape), bias, norm)
         if self.feedforward is None:
-            return x, memory
-        return self._add(x, self.feedforward(last(x) if self.pre else x), last), memory
+            return stream, memory
+        stream, y = self._before(stream, last)
+        return self._add(stream, *self.feedforward.without_bias(y), last), memory
 
-    def _add(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
-        total = x + self.dropout(change)
-        return total if self.pre else norm(total)
+    def _before(self, stream: ResidualStream, norm: nn.Module) -> tuple[ResidualStream, Tensor]:
+        """Return the stream, and the input of the next sublayer."""
+        return stream.normalized(norm) if self.pre else (stream, stream.total())
+
+    def _add(
+        self, stream: ResidualStream, change: Tensor, bias: Tensor | None, norm: nn.Module
+    ) -> ResidualStream:
+        """Add the output of a sublayer and its bias to the stream."""
+        stream = stream.add(change, bias, self.dropout.p if self.dropout.training else 0.0)
+        return stream if self.pre else ResidualStream(stream.normalized(norm, wide=True)[1])
+
+
+def run_layer(layer: Any, stream: ResidualStream, mask: Mask, *rest: Any) -> tuple[ResidualStream, Memory]:
+    """Run a TransformerLayer on a residual stream; return the stream after it, and its self-attention cache.
+
+    rest: start, past and source; see TransformerLayer.forward().
+    """
+    if not is_hooked(layer):
+        return layer.run(stream, mask, *rest)
+    x, memory = layer(stream.total(), mask, *rest)
+    return ResidualStream(x), memory
 
 
 def _check_options(size: str | Size, norm: str, tie: str, source_size: int, target_size: int) -> Size:

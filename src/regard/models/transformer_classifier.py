@@ -13,10 +13,12 @@ from regard.data.batch import BOS
 from regard.errors import ArgumentError, UnknownName, message
 from regard.layers.attention_options import AttentionOptions, PositionOption, build_model_position
 from regard.layers.pooling import FirstPooling, MeanPooling, PoolingOption, PoolingOptions
+from regard.layers.residual_stream import ResidualStream
+from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import padding
 from regard.models.base import words
 from regard.models.classifier import POOL, Classifier, pooled, site_of
-from regard.models.transformer import NORMS, LayerSettings, Size, TransformerLayer, find_size
+from regard.models.transformer import NORMS, LayerSettings, Size, TransformerLayer, find_size, run_layer
 from regard.positions.embedded import Table
 
 __all__ = ["TransformerClassifier"]
@@ -109,9 +111,9 @@ class TransformerClassifier(Classifier):
     def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         if self.begins:
             tokens, lengths = pad(tokens, (1, 0), value=BOS), lengths + 1
-        x_BSM = self.embedding(tokens) * self.width**0.5
-        x_BSM = self.dropout(x_BSM if self.position is None else self.position(x_BSM, 0))
-        visible = padding(lengths)
+        x_BSM = embed_tokens(self.embedding, tokens, self.width**0.5, self.position, 0, self.dropout)
+        stream, visible = ResidualStream(x_BSM), padding(lengths)
         for layer in self.encoder:
-            x_BSM, _ = layer(x_BSM, visible)
-        return pooled(self.pooling, self.encoded(x_BSM), lengths)
+            stream, _ = run_layer(layer, stream, visible)
+        _, x_BSM = stream.normalized(self.encoded, wide=True)
+        return pooled(self.pooling, x_BSM, lengths)

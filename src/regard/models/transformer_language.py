@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.layers.attention_options import AttentionOptions, PositionOption, build_model_position
+from regard.layers.residual_stream import ResidualStream
+from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import causal
 from regard.models.base import Encoded, State, words
 from regard.models.language_base import LanguageModel
-from regard.models.transformer import NORMS, LayerSettings, Size, TransformerLayer, find_size
+from regard.models.transformer import NORMS, LayerSettings, Size, TransformerLayer, find_size, run_layer
 from regard.positions.embedded import Table
 
 __all__ = ["TransformerLanguageModel"]
@@ -86,16 +88,19 @@ class TransformerLanguageModel(LanguageModel):
             self.output.weight = self.embedding.weight
         self.dropout = nn.Dropout(dropout)
 
-    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        x_RTM = self.embedding(tokens) * self.width**0.5
-        x_RTM = self.dropout(x_RTM if self.position is None else self.position(x_RTM, state.position))
-        past = []
+    def output_layer(self) -> nn.Module:
+        return self.output
+
+    def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        scale, at = self.width**0.5, state.position
+        x_RTM = embed_tokens(self.embedding, tokens, scale, self.position, at, self.dropout)
+        stream, past = ResidualStream(x_RTM), []
         for i, layer in enumerate(self.decoder):
             before = state.past[i] if state.past else None
-            x_RTM, memory = layer(x_RTM, causal(), state.position, before)
+            stream, memory = run_layer(layer, stream, causal(), state.position, before)
             past.append(memory)
-        logits_RTV = self.output(self.decoded(x_RTM))
-        return State(state.position + tokens.shape[1], past=tuple(past)), logits_RTV
+        _, features_RTM = stream.normalized(self.decoded)
+        return State(state.position + tokens.shape[1], past=tuple(past)), features_RTM
 
 
 def _check_size(call: str, size: str | Size) -> Size:

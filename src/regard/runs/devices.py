@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
+
 import torch
 
 from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["choose_device"]
+__all__ = ["choose_device", "start_device"]
 
 
 def choose_device(name: str) -> str:
@@ -36,3 +39,21 @@ def choose_device(name: str) -> str:
         )
         raise ArgumentError(message(f"device {name}", problem, hint=f"use --device {kind}"))
     return name
+
+
+def start_device(device: str, local: int = 0) -> None:
+    """Start CUDA in a thread while the data are read, because this takes seconds. Do nothing on a CPU.
+
+    local: the index of the GPU if `device` has none: the index of this process on this machine.
+    """
+    chosen = torch.device(device)
+    if chosen.type != "cuda":
+        return
+    index = local if chosen.index is None else chosen.index
+
+    def start() -> None:
+        with suppress(RuntimeError):  # the training raises the error again
+            ones = torch.ones(8, 8, device=torch.device("cuda", index))
+            torch.mm(ones, ones)
+
+    threading.Thread(target=start, daemon=True, name="start of CUDA").start()

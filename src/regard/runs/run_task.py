@@ -128,6 +128,14 @@ class RunTask(Task):
         self.model, self.corpus, self.settings = model, corpus, settings
 
     @classmethod
+    def start_processes(cls, settings: Any, device: str) -> None:
+        """Start processes that the training needs, before the data are read. Most tasks need none.
+
+        settings: the settings of the run.
+        device: the device to train on, such as "cuda".
+        """
+
+    @classmethod
     def read_data(cls, settings: Any, fingerprints: Mapping[str, str] | None = None) -> ReadData:
         """Read and check the data of a run.
 

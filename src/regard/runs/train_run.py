@@ -13,7 +13,7 @@ from rich.text import Text
 
 from regard.errors import ArgumentError, message
 from regard.files.folder_lock import FolderLock, locked
-from regard.runs.devices import choose_device
+from regard.runs.devices import choose_device, start_device
 from regard.runs.prepare_run import (
     Machine,
     PreparedRun,
@@ -70,6 +70,9 @@ def train_run(
     device = choose_device(machine.device)
     with joined(device) as processes:
         run = check_run(task, settings, folder, processes, resume=resume, change=change)
+        start_device(device, processes.local)
+        if processes.world == 1:
+            task.start_processes(run.settings, device)
         if run.settings.seeds is not None and processes.world > 1:
             problem = f"several seeds are trained in one process, but there are {processes.world} processes"
             raise ArgumentError(message("--seeds", problem, hint="start regard train without torchrun"))

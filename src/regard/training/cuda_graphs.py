@@ -37,6 +37,16 @@ class Uncaptured(Exception):
     The caller can execute the step without a graph instead, with the same results.
     """
 
+    @classmethod
+    def after(cls, error: BaseException) -> Uncaptured:
+        """Return the exception to raise after an error during a capture, with the first line of its message.
+
+        The end of a failed capture raises an error of its own, which hides the first error.
+        """
+        while error.__context__ is not None:
+            error = error.__context__
+        return cls(f"{type(error).__name__}: {str(error).strip()}".splitlines()[0])
+
 
 def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) -> Capture:
     """Decide whether training steps are captured in CUDA graphs.
@@ -142,7 +152,7 @@ class Captured:
                 self._graphs[shape] = self._capture(batch, factor)
             except Exception as error:  # the caller executes the step without a graph
                 self._give_up()
-                raise Uncaptured(f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]) from error
+                raise Uncaptured.after(error) from error
         self._graphs.move_to_end(shape)
         return self._graphs[shape]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from regard.errors import UnknownName
 from regard.files.folder_lock import FolderLock, FolderMoved
+from regard.training.batch_stream import BatchStream, Position
 from regard.training.budget import WallClock, budget_warning, count, end_reason, evaluation_due, total_steps
 from regard.training.checkpoints.checkpoint_saver import CheckpointSaver
 from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
@@ -110,7 +111,7 @@ class Trainer:
             captured=captured,
             say=lambda text: self._event("capture", text),
         )
-        self._stream = self._batches()
+        self._stream = BatchStream(task, Position(0, 0))
         self._began = self._last_save = clock()
         self._stop, self._out_of_time, self._save_wanted, self._replan_wanted = False, 0, 0, 0
         self._budget, self._slowdown = WallClock(settings), Slowdown()
@@ -136,7 +137,7 @@ class Trainer:
         self.progress.rescale_epoch(state["batches"], now["batches"])
         for text in changes(state, now):
             self._event("changed", text)
-        self._stream = self._batches()
+        self._stream = BatchStream(self.task, Position(self.progress.epoch, self.progress.batch))
         return checkpoint
 
     def run(self, interruption: Interruption | None = None) -> Progress:
@@ -149,6 +150,7 @@ class Trainer:
         # Do not write "interruption or Interruption()": an interruption is false until a stop is requested.
         requested = Interruption() if interruption is None else interruption
         steps = self.steps(requested)
+        self._stream.start(self.device, self.gradients.captures)
         try:
             request = next(steps)
             while True:
@@ -158,6 +160,8 @@ class Trainer:
         except (KeyboardInterrupt, SystemExit):
             self.log_unsaved()
             raise
+        finally:
+            self._stream.close()
 
     def add_gradients(self, request: StepRequest) -> dict[str, Tensor]:
         """Add the gradients of a training step to the parameters; return its summed losses by name.
@@ -253,14 +257,6 @@ class Trainer:
         every = self.settings.save_every
         return bool(self._save_wanted) or (every is not None and self.progress.step % every == 0)
 
-    def _batches(self) -> Iterator[Any]:
-        """Yield the batches of the current epoch from progress.batch on, then of all later epochs."""
-        while True:
-            for batch in self.task.batches(self.progress.epoch, self.progress.batch):
-                self.progress.batch += 1
-                yield batch
-            self.progress.epoch, self.progress.batch = self.progress.epoch + 1, 0
-
     def _step(self, requested: Interruption) -> Generator[StepRequest, Sent, None]:
         """Take one training step: get the gradients from the caller of steps(), then update the weights.
 
@@ -269,6 +265,7 @@ class Trainer:
         at, settings, began = self.progress, self.settings, self.clock()
         before = at.step, at.epoch, at.batch
         batches = [next(self._stream) for _ in range(settings.accumulation_steps)]
+        at.epoch, at.batch = self._stream.position
         at.step += 1
         own = sum(self.task.count(batch) for batch in batches)
         # One all-reduce sums the token counts and four flags of all processes. The first flag says whether a
@@ -355,7 +352,8 @@ class Trainer:
         at.ended, began = ended, self.clock()
         if self.processes.first:
             self.model.eval()
-            with self.average.applied() if self.average is not None else nullcontext():
+            averaged = nullcontext() if self.average is None else self.average.applied()
+            with averaged, self._stream.paused():
                 try:
                     evaluation = self.task.evaluate(requested)
                 except Stopped:

@@ -2,14 +2,75 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batch import PAD
+from regard.dimensions import autocast_on
+from regard.kernels.dropout_seeds import together
 from regard.kernels.kernel_choice import by_kernel
+from regard.layers.feedforward import FeedForward
+from regard.layers.half_weights import half_weights
+from regard.layers.joint_linear import is_hooked, is_plain_linear
+from regard.layers.multihead import MultiHead
+from regard.models.base import Model
 
-__all__ = ["cross_entropy", "guided_alignment", "sequence_losses"]
+__all__ = ["cross_entropy", "guided_alignment", "model_loss", "output_loss", "sequence_losses"]
+
+
+def model_loss(model: Model, batch: Any, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Compute cross_entropy(model(batch), labels, smoothing); see output_loss().
+
+    labels: (B, T), token ids.
+    """
+    if torch.compiler.is_compiling():
+        return cross_entropy(model(batch), labels, smoothing)
+    layer = model.output_layer() if model.separates_output() else None
+    if layer is None or is_hooked(model) or not by_kernel(next(layer.parameters())):
+        return cross_entropy(model(batch), labels, smoothing)
+    with together(), _half_weights(model):
+        features = model.batch_features(batch)
+    return output_loss(features, layer, labels, smoothing)
+
+
+def _half_weights(model: Model) -> AbstractContextManager[None]:
+    """Return half_weights() for the modules that use it, in training with autocast on CUDA."""
+    if not (torch.is_grad_enabled() and autocast_on("cuda") and next(model.parameters()).is_cuda):
+        return nullcontext()
+    modules = [each for each in model.modules() if isinstance(each, MultiHead | FeedForward)]
+    return half_weights(modules, torch.get_autocast_dtype("cuda"))
+
+
+def output_loss(
+    features: Tensor, layer: nn.Module, labels: Tensor, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Compute cross_entropy(layer(features), labels, smoothing).
+
+    On CUDA, the logits are computed in chunks of rows, so that they need little memory; see
+    kernels/vocabulary_loss.py.
+
+    features: (B, T, M).
+    layer: the output layer, usually nn.Linear(M, V).
+    labels: (B, T), token ids.
+
+    >>> layer, labels = nn.Linear(3, 5), torch.tensor([[2, 4, PAD]])
+    >>> features = torch.randn(1, 3, 3)
+    >>> smoothed, plain = output_loss(features, layer, labels, 0.1)
+    >>> torch.allclose(smoothed, cross_entropy(layer(features), labels, 0.1)[0])
+    True
+    """
+    if torch.compiler.is_compiling() or not by_kernel(features) or not is_plain_linear(layer):
+        return cross_entropy(layer(features), labels, smoothing)
+    from regard.kernels.vocabulary_loss import VocabularyLoss
+
+    weight, bias = layer.weight, layer.bias
+    inputs = (features.flatten(0, 1), weight, bias, labels.flatten())
+    trains = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in inputs[:3])
+    return VocabularyLoss.apply(*inputs, smoothing, PAD, trains)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:

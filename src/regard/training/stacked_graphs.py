@@ -74,7 +74,7 @@ class StackedGraphs:
             except Exception as error:  # the caller computes the step without a graph
                 self._graphs.clear()
                 cuda_graphs.release_generator(self._device)
-                raise Uncaptured(f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]) from error
+                raise Uncaptured.after(error) from error
         self._graphs.move_to_end(shape)
         return self._graphs[shape]
 

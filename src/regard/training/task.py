@@ -88,6 +88,10 @@ class Task(ABC):
     """The metric that selects the best checkpoint, if the setting training.best is not set."""
     uncapturable: str = ""
     """A message that says why the loss cannot be captured in a CUDA graph. "" if it can be captured."""
+    ahead: bool = False
+    """Whether a thread may call batches() ahead, while the model is trained on a GPU. This is possible if
+    batches() uses no global random number generator, and nothing that loss() or evaluate() changes.
+    """
     deterministic: bool = False
     """Whether the loss never uses random numbers. False if it may use random numbers, for example for
     dropout. If several seeds are trained as one stacked model, steps are captured in CUDA graphs only if this

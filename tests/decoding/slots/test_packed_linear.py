@@ -50,6 +50,15 @@ def test_weights_are_packed_only_where_it_is_faster() -> None:
         reorder.assert_called_once()
 
 
+@torch.no_grad()
+def test_int8_products_are_close() -> None:
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(520, 256), torch.randn(520), torch.randn(5, 256)
+    expected = functional.linear(x, weight, bias)
+    error = packed_linear(weight, bias, 5, int8=True)(x) - expected
+    assert 1e-4 < error.norm() / expected.norm() < 0.02
+
+
 @pytest.mark.parametrize("name", ["transformer", "bahdanau"])
 @torch.no_grad()
 def test_search_with_packed_weights(name: str) -> None:
@@ -63,6 +72,11 @@ def test_search_with_packed_weights(name: str) -> None:
     expected = beam_search(copy.deepcopy(model).double(), batch, how)
     assert torch.equal(result.tokens, expected.tokens)
     torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-3)
+    model.int8_steps = True  # as load(precision="int8") does
+    scores = slot_search(model, batch, how).token_scores
+    assert not torch.equal(scores, result.token_scores)
+    assert (scores - result.token_scores)[:, 0, 0].abs().max() < 0.1
+    model.int8_steps = False
     # Weights are read again by the next search.
     output = model.get_submodule("output" if name == "transformer" else "readout.output")
     assert isinstance(output, nn.Linear)

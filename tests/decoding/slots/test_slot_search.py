@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -17,7 +18,7 @@ from regard.decoding import GNMT, Average, Beam, Greedy, Prompts, Rules, forced_
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_search
 from regard.decoding.hypothesis import Hypothesis, SearchResult
-from regard.decoding.slots import captured_slots, slot_runs, slot_search, supports_slots
+from regard.decoding.slots import candidates, captured_slots, slot_runs, slot_search, supports_slots
 from regard.decoding.slots import decoder as decoder_module
 from regard.errors import RegardError
 from regard.layers.recurrent import Recurrence
@@ -123,6 +124,19 @@ def test_simple_search_is_used_where_slots_do_not_apply() -> None:
         assert not supports_slots(model, Beam())
 
 
+@pytest.mark.parametrize("size", [8000, 8064])
+def test_highest_scores_of_blocks(size: int) -> None:
+    torch.manual_seed(2)
+    scores = torch.randn(20, size).log_softmax(-1)
+    scores[0, -3:] = scores[1, 70:75] = 1.0  # at the end, and equal ones
+    scores[2, 5:] = -torch.inf
+    values, indices = candidates._topk_of_blocks(scores, 11)
+    expected = scores.topk(11)
+    assert torch.equal(values, expected.values) and torch.equal(scores.gather(1, indices), values)
+    assert torch.equal(indices[3:], expected.indices[3:])
+    assert all(len(row.unique()) == 11 for row in indices)
+
+
 def test_nan_scores_are_an_error() -> None:
     model = transformer()
     with torch.no_grad():
@@ -161,12 +175,36 @@ def test_steps_record_the_attention_of_forced_decoding(
             patch.setitem(decoder_module.MOST_LOOK_BYTES, "cpu", 0)  # too large: forced decoding
             forced = search(model, batch, how, prefixes=prefixes, look=look)
         observe.assert_called()
+        for mine, theirs in zip(chain(*recorded), chain(*forced), strict=True):  # before attention is read
+            assert mine.alignment == theirs.alignment and len(mine.alignment) == len(mine.tokens)
         first = recorded[0][0]
         for copied in (copy.deepcopy(first), replace(first, ranking=0.0)):  # before the attention is read
             assert copied.tokens == first.tokens and list(copied.attention) == list(first.attention)
         with pytest.raises(AttributeError, match="weights"):
             first.weights  # noqa: B018
         assert_same_attention(recorded, forced)
+        assert first.alignment == forced[0][0].alignment
+
+
+@torch.no_grad()
+def test_fewer_slots_if_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(5)
+    model, counts, allocated = prepared(transformer()), list[int](), slot_runs._allocated
+
+    def allocate(*arguments: Any) -> Any:
+        counts.append(arguments[3])
+        if arguments[3] > 1:
+            raise torch.OutOfMemoryError("no memory")
+        return allocated(*arguments)
+
+    batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in (3, 6, 1, 4)])
+    expected = search(model, batch, Beam(3))
+    monkeypatch.setattr(slot_runs, "_allocated", allocate)
+    assert_same_attention(search(model, batch, Beam(3)), expected)
+    assert counts == [4, 2, 1]
+    monkeypatch.setattr(slot_runs, "_allocated", mock.Mock(side_effect=torch.OutOfMemoryError("no memory")))
+    with pytest.raises(torch.OutOfMemoryError):
+        slot_search(model, batch, Beam(3))
 
 
 @pytest.mark.parametrize("name", ["rotary, post", "bahdanau"])

@@ -61,23 +61,28 @@ def test_kernels_in_float32(name: str) -> None:
     torch.manual_seed(7)
     model = prepared(MODELS[name]()).cuda()
     exact, model = model, copy.deepcopy(model).float()
-    batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in (3, 6, 1, 40)]).to(
-        "cuda"
+    earlier, batch = (
+        Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in lengths]).to("cuda")
+        for lengths in ((37, 33, 40, 9), (3, 6, 1, 40))
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error", RegardWarning)  # given if a step cannot be captured
         for how in (Beam(), Beam(3, best=2, rules=Rules(minimum=6)), Greedy()):
-            for _ in range(2):  # the second time, graphs are used again
-                recorded = recorded_attention(model, batch, "cross")
-                result = slot_search(model, batch, how, recorded=recorded)
+            for sources in (earlier, batch):  # the second time, graphs are used again
+                recorded = recorded_attention(model, sources, "cross")
+                result = slot_search(model, sources, how, recorded=recorded)
             kept = next(reversed(captured_slots._kept[model].values()))
             assert kept.replays and not kept.encoding.failed
             expected = simple(exact, batch, how)
             assert torch.equal(result.tokens, expected.tokens)
             torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-3)
             assert recorded is not None and recorded.complete
-            attention = [recorded.of_hypothesis(row, 0, int(result.lengths[row, 0]))[0] for row in range(4)]
-            for mine, (best, *_) in zip(attention, search(exact, batch, how), strict=True):
+            places = [(row, 0, int(result.lengths[row, 0])) for row in range(4)]
+            alignments = [recorded.alignment_of(*place) for place in places]
+            attention = [recorded.of_hypothesis(*place)[0] for place in places]
+            found = search(exact, batch, how)
+            assert alignments == [best.alignment for best, *_ in found]
+            for mine, (best, *_) in zip(attention, found, strict=True):
                 for site, weights in best.attention.items():
                     torch.testing.assert_close(mine[site], weights, rtol=0, atol=1e-3)
 

@@ -109,8 +109,7 @@ class Tokenizer(ABC):
                 word, begun = word + 1, False
             begun = begun or bool(piece.strip(SPACE))
             numbers.append(word)
-        last = word if begun else max(word - 1, 0)
-        return [min(number, last) for number in numbers]
+        return numbers if begun else [min(number, max(word - 1, 0)) for number in numbers]
 
     def units(self, tokens: Sequence[int]) -> list[int]:
         """Return, for each token, the index of its word or character (see `unit`) in the text.
@@ -143,6 +142,8 @@ class Tokenizer(ABC):
     def checked(self, tokens: Iterable[int]) -> list[int]:
         """Return the token ids as a list of int. Raise ArgumentError if one is not in the vocabulary."""
         numbers = [int(token) for token in tokens]
+        if not numbers or (min(numbers) >= 0 and max(numbers) < self.size):
+            return numbers
         for number in numbers:
             if not 0 <= number < self.size:
                 problem = f"token {number} is not in the vocabulary of {self.size} tokens"

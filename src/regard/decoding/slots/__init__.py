@@ -1,6 +1,6 @@
 """Search on preallocated tensors (slots): the same hypotheses as the simple search, but faster."""
 
 from regard.decoding.slots.recorded_attention import RecordedAttention
-from regard.decoding.slots.slot_runs import recorded_attention, slot_search, supports_slots
+from regard.decoding.slots.slot_runs import recorded_attention, slot_search, supports_int8, supports_slots
 
-__all__ = ["RecordedAttention", "recorded_attention", "slot_search", "supports_slots"]
+__all__ = ["RecordedAttention", "recorded_attention", "slot_search", "supports_int8", "supports_slots"]

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.nn.functional import pad
 
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows, write_rows
-from regard.decoding.slots.packed_linear import packed_linear
+from regard.decoding.slots.packed_linear import Linear, kept_products, packed_linear
 from regard.kernels.kernel_choice import by_kernel
 from regard.layers.gated_cell import gated, mixed
 from regard.models.bahdanau import Bahdanau
@@ -40,8 +40,8 @@ class BahdanauDecoder(SlotDecoder):
         self.embedding, self.cell, self.readout = model.target, model.cell, model.readout
         assert isinstance(model.score, Additive)
         self.score, self.width = model.score, model.width
-        self.weights = self._joined()
-        self._pack()
+        self.int8 = model.int8_steps
+        self.weights, self.products = kept_products(model, slots * beams, self._products)
         like = model.first.weight
         hidden, both = model.score.key_weight.shape[-1], self.weights[1].shape[0]
         self.keys = like.new_zeros(slots, source_length, hidden)
@@ -71,19 +71,20 @@ class BahdanauDecoder(SlotDecoder):
         return {model.site: model.role}
 
     def refresh(self) -> None:
+        if self.weights[0].device.type == "cpu":
+            self.weights, self.products = self._products()
+            return
         for own, new in zip(self.weights, self._joined(), strict=True):
             if own.data_ptr() != new.data_ptr():  # a weight that is not a copy
                 own.copy_(new)
-        if self.weights[0].device.type == "cpu":
-            self._pack()
 
-    def _pack(self) -> None:
-        """Prepare the matrix products; see packed_linear()."""
-        from_word, _, from_state, from_new, to_output, bias = self.weights
+    def _products(self) -> tuple[tuple[Tensor, ...], list[Linear]]:
+        """Return the joined weights and the matrix products, see _joined() and packed_linear()."""
+        joined = from_word, _, from_state, from_new, to_output, bias = self._joined()
         rows, of_state = self.slots * self.beams, self.cell.state.weight
         biases = bias, None, None, None, self.readout.output.bias
         weights = from_word, from_state, of_state, from_new, to_output
-        self.products = [packed_linear(*each, rows) for each in zip(weights, biases, strict=True)]
+        return joined, [packed_linear(*each, rows, self.int8) for each in zip(weights, biases, strict=True)]
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         (memory,) = encoded.memories

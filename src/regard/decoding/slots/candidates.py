@@ -14,6 +14,9 @@ __all__ = ["Forbidden", "highest_in_order", "next_tokens", "uses_kernel"]
 
 ALL_ONES = 2**31 - 1
 
+BLOCK, FEWEST_SCORES = 64, 2**17
+"""On a CPU, the highest scores of tensors with at least FEWEST_SCORES are found in blocks of this size."""
+
 MOST_CANDIDATES = 32
 """The largest number of tokens per beam for which the Triton kernel is used."""
 
@@ -37,8 +40,13 @@ def highest_in_order(values: Tensor, order: Tensor, count: int) -> Tensor:
     order: (B, N), integers from 0 to 2**31 - 1, different in each row. If values are equal, the one with the
         lower order comes first.
 
-    The function combines value and order to one integer: no two are equal, so topk() has only one answer.
+    The function combines value and order to one integer: no two are equal, so topk() has only one answer. On
+    a CPU, this is only done if values are equal.
     """
+    if values.device.type == "cpu":
+        highest, indices = values.topk(min(count + 1, values.shape[1]))
+        if not (highest[:, 1:] == highest[:, :-1]).any():
+            return indices[:, :count]
     return _sortable(values, order).topk(count).indices
 
 
@@ -98,7 +106,7 @@ def _highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         tokens = scores.argmax(-1, keepdim=True)
         return scores.gather(-1, tokens), tokens
     if scores.device.type == "cpu":
-        values, tokens = scores.topk(min(count + 1, size))
+        values, tokens = _topk_of_blocks(scores, min(count + 1, size))
         if values.shape[-1] <= count:
             return values, tokens
         last, next_one = values[..., count - 1], values[..., count]
@@ -107,6 +115,24 @@ def _highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     order = torch.arange(size, device=scores.device)
     tokens = _sortable(scores, order).topk(min(count, size)).indices
     return scores.gather(-1, tokens), tokens
+
+
+def _topk_of_blocks(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return scores.topk(count) on a CPU, faster for large tensors; indices of equal scores may differ.
+
+    The `count` highest scores of a row are in the `count` blocks with the highest maxima.
+    """
+    size = scores.shape[-1]
+    if scores.numel() < FEWEST_SCORES or size < 4 * BLOCK * count:
+        values, indices = scores.topk(count)
+        return values, indices
+    blocks = size // BLOCK
+    blocked = scores[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK))
+    best = blocked.amax(-1).topk(count).indices[..., None]
+    picked = blocked.gather(-2, best.expand(*best.shape[:-1], BLOCK)).flatten(-2)
+    values, places = torch.cat((picked, scores[..., blocks * BLOCK :]), -1).topk(count)
+    own = best[..., 0].gather(-1, (places // BLOCK).clamp(max=count - 1)) * BLOCK + places % BLOCK
+    return values, torch.where(places < count * BLOCK, own, places + (blocks - count) * BLOCK)
 
 
 def _sortable(values: Tensor, order: Tensor) -> Tensor:

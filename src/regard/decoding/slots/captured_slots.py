@@ -7,13 +7,16 @@ same settings and similar sizes.
 
 from __future__ import annotations
 
+import functools
 import gc
+import math
 import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,15 +28,16 @@ from regard.decoding.slots.search_slots import SearchSlots
 from regard.errors import RegardWarning
 from regard.models.base import Model, all_modules
 
-__all__ = ["CapturedSlots", "kept_slots", "round_up"]
+__all__ = ["CapturedSlots", "forget_slots", "kept_slots", "round_up"]
 
 PARTS = 4
 """Number of graphs for one set of slots. Each reads another part of the positions: 1/4, 2/4, 3/4 or all.
 
 If the kernels of the decoder stop at the position of each slot, there is only one graph."""
 
-MOST_KEPT = 4
-"""Maximum number of sets of slots that are kept for one model; the least recently used one is deleted."""
+MOST_KEPT, KEPT_SHARE = 8, 1 / 8
+"""Maximum number of sets of slots that are kept for one model, and the largest share of the memory of the GPU
+that their buffers may have. Above it, the least recently used sets are deleted, but not the last one."""
 
 WARM_UPS = 2
 """Number of times a step runs before it is captured, so that libraries can select their kernels."""
@@ -60,6 +64,13 @@ class CapturedSlots:
     replays: dict[int, Callable[[], None]] = field(default_factory=dict)
     failed: bool = False
     busy: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """The size of the buffers of the decoder in bytes."""
+        values = vars(self.slots.decoder).values()
+        tensors = [each for value in values for each in (value if isinstance(value, list) else [value])]
+        return sum(each.nbytes for each in tensors if isinstance(each, Tensor))
 
     def prepare(self) -> None:
         """Capture the graphs. The slots must be loaded, and must be loaded again afterwards."""
@@ -139,7 +150,8 @@ def kept_slots(
             slots.busy.acquire()
             kept.setdefault(key, slots)
         kept.move_to_end(key)
-        while len(kept) > MOST_KEPT:
+        most = KEPT_SHARE * _memory(slots.slots.last.device)
+        while len(kept) > 1 and (len(kept) > MOST_KEPT or sum(each.nbytes for each in kept.values()) > most):
             kept.popitem(last=False)
     try:
         yield slots
@@ -152,6 +164,14 @@ def kept_slots(
         slots.busy.release()
 
 
+def forget_slots(model: nn.Module) -> None:
+    """Delete the slots that are kept for a model, and return their memory to the GPU."""
+    with _lock:
+        _kept.pop(model, None)
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
 def round_up(size: int, sizes: tuple[int, ...] = SIZES) -> int:
     """Return the smallest of `sizes` that is at least `size`; above them, a multiple of the largest one.
 
@@ -160,6 +180,12 @@ def round_up(size: int, sizes: tuple[int, ...] = SIZES) -> int:
     """
     largest = sizes[-1]
     return next((each for each in sizes if each >= size), -(-size // largest) * largest)
+
+
+@functools.cache
+def _memory(device: torch.device) -> float:
+    """Return the memory of a GPU in bytes; inf for a CPU."""
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else math.inf
 
 
 def _release_generator() -> None:

@@ -101,23 +101,18 @@ class SlotDecoder(ABC):
         if dtype.itemsize * math.prod(shape) <= most:
             self.looks = torch.zeros(shape, dtype=dtype, device=like.device)
 
-    def attention(self, slots: Tensor, readers: Tensor, source_length: int) -> Tensor:
-        """Return the attention weights of some outputs, (b, N, X, H, T, S), on the CPU.
+    def attention(self, slots: list[int], readers: Tensor) -> Tensor:
+        """Return a copy of the attention weights of some outputs, (b, N, T, X, H, S), on the device.
 
-        slots: (b,), the slots.
-        readers: (b, N, T), the beam that generated each token of the outputs.
-        source_length: the number of source tokens, S.
+        slots: the b slots.
+        readers: (b, N, T), the beam that generated each token of the outputs, on the CPU.
         """
         assert self.looks is not None
-        steps = torch.arange(readers.shape[2], device=slots.device)
-        looks = self.looks[..., :source_length]
-        weights_bNTXHS = looks[slots[:, None, None], steps, readers.to(slots.device)]
-        weights_bNXHTS = weights_bNTXHS.permute(0, 1, 3, 4, 2, 5).contiguous()
-        if not slots.is_cuda:
-            return weights_bNXHTS
-        # Copies to pinned memory are faster. It is not returned, because there is little of it.
-        pinned = torch.empty(weights_bNXHTS.shape, dtype=looks.dtype, pin_memory=True)
-        return pinned.copy_(weights_bNXHTS).clone()
+        _, length, beams, *sizes = self.looks.shape
+        steps_bT = torch.tensor(slots)[:, None] * length + torch.arange(readers.shape[2])
+        rows_bNT = steps_bT[:, None] * beams + readers
+        picked = self.looks.flatten(0, 2).index_select(0, rows_bNT.flatten().to(self.looks.device))
+        return picked.view(*rows_bNT.shape, *sizes)
 
     @abstractmethod
     def refresh(self) -> None:

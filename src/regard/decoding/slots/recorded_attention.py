@@ -1,10 +1,15 @@
 """RecordedAttention: the attention weights of hypotheses, recorded by the steps of a search.
 
 A decoding step computes the cross-attention anyway. Storing its weights is cheaper than forced decoding after
-the search, which gives the same weights.
+the search, which gives the same weights. On a GPU, the weights stay on the device until a hypothesis is asked
+for its attention. Then those of all hypotheses of the search are copied at once.
 """
 
 from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
 
 import torch
 from torch import Tensor
@@ -15,6 +20,10 @@ from regard.models.base import Encoded, Model
 from regard.roles import CROSS, BySite, Role
 
 __all__ = ["RecordedAttention", "value_norms"]
+
+MOST_DEVICE_BYTES = 2**30
+"""The largest size of the weights that all searches leave on GPUs. Above it, the oldest ones are copied to
+the host."""
 
 
 class RecordedAttention:
@@ -27,9 +36,14 @@ class RecordedAttention:
 
     def __init__(self, sites: dict[str, Role], columns: list[int]):
         self.sites, self.columns, self.complete, self._heads = sites, columns, False, True
-        self._weights: dict[int, Tensor] = {}
-        self._norms = torch.zeros(0)
+        self._places: dict[int, tuple[int, int]] = {}
+        self._rows: list[list[int]] = []
+        self._parts: list[Tensor] = []
+        self._norms, self._lengths = torch.zeros(0), torch.zeros(0, dtype=torch.long)
         self._source_lengths: list[int] = []
+        self._aligned: list[list[list[list[int]]]] = []
+        self._ready: torch.cuda.Event | None = None
+        self._lock = threading.Lock()
 
     @classmethod
     def of(cls, model: Model, kind: type[SlotDecoder], look: str) -> RecordedAttention | None:
@@ -46,19 +60,30 @@ class RecordedAttention:
         sites = {name: possible[name] for name in wanted}
         return cls(sites, [names.index(name) for name in wanted])
 
-    def finish(self, encoded: Encoded, norms: Tensor) -> None:
-        """Store the source lengths and the norms of the value vectors, the result of value_norms()."""
-        self.complete, self._source_lengths = True, encoded.lengths.tolist()
-        self._heads = encoded.memories[0].value.dim() == 4
-        self._norms = norms.cpu()
-
     def write(self, rows: list[int], weights: Tensor) -> None:
         """Store the weights of all hypotheses of some sentences.
 
         rows: the indices of the sentences.
-        weights: (b, N, X, H, T, S), with X sites, on the CPU.
+        weights: (b, N, T, X, H, S), with X sites.
         """
-        self._weights.update(zip(rows, weights.unbind(0), strict=True))
+        part = len(self._parts)
+        self._parts.append(weights)
+        self._rows.append(rows)
+        self._places.update((row, (part, place)) for place, row in enumerate(rows))
+
+    def clear(self) -> None:
+        """Forget the weights that were stored, because the search is repeated."""
+        self._places, self._rows, self._parts = {}, [], []
+
+    def finish(self, encoded: Encoded, norms: Tensor) -> None:
+        """Store the source lengths and the norms of the value vectors, the result of value_norms()."""
+        self.complete, self._heads = True, encoded.memories[0].value.dim() == 4
+        # Copies, because the next search overwrites the buffers of a captured encoder.
+        self._norms, self._lengths = norms.clone(), encoded.lengths.clone()
+        if norms.is_cuda:
+            self._ready = torch.cuda.Event()
+            self._ready.record()
+            _device_memory.add(self, sum(each.nbytes for each in self._parts))
 
     def of_hypothesis(self, row: int, rank: int, length: int) -> tuple[BySite[Tensor], dict[str, Tensor]]:
         """Return the weights (H, T, S), or (T, S) without heads, and the value norms (H, S) of each site.
@@ -66,17 +91,115 @@ class RecordedAttention:
         row, rank: the index of the sentence, and of one of its hypotheses.
         length: the number of tokens of the hypothesis, T.
         """
-        source = self._source_lengths[row]
+        self.to_host()
+        source, (part, place) = self._source_lengths[row], self._places[row]
         # Copies, so that a hypothesis does not keep the memory of all others.
-        weights_XHTS = self._weights[row][rank, self.columns, :, :length, :source].float()
+        weights_XHTS = self._parts[part][place, rank, :, :, :length, :source].to(torch.float32, copy=True)
         if not self._heads:
             weights_XHTS = weights_XHTS[:, 0]
         attention = BySite(zip(self.sites, weights_XHTS.unbind(0), strict=True), self.sites)
-        norms_XHS = self._norms[row, self.columns, :, :source]
+        norms_XHS = self._norms[row, :, :, :source].clone()
         return attention, dict(zip(self.sites, norms_XHS.unbind(0), strict=True))
+
+    def alignment_of(self, row: int, rank: int, length: int) -> tuple[int, ...]:
+        """Return the source token with the highest weight for each token of a hypothesis.
+
+        The weights are averaged over all sites and heads. For the arguments, see of_hypothesis().
+        """
+        with self._lock:
+            if not self._aligned:
+                self._wait()
+                pairs = zip(self._parts, self._rows, strict=True)
+                self._aligned = [self._align(part, rows).tolist() for part, rows in pairs]
+        part, place = self._places[row]
+        return tuple(self._aligned[part][place][rank][:length])
+
+    def to_host(self) -> None:
+        """Copy the weights of all hypotheses from the device, if they are there. Does this once."""
+        with self._lock:
+            if self._source_lengths:
+                return
+            self._wait()
+            self._lengths = self._lengths.cpu()
+            lengths = self._lengths.tolist()
+            longest = max(lengths)  # the buffers may have more columns
+            self._parts = [_on_host(self._by_site(each)[..., :longest]) for each in self._parts]
+            self._norms = self._norms[:, self.columns].cpu()
+            self._source_lengths = lengths
+            self._ready = None
+            _device_memory.remove(id(self))
+
+    def _wait(self) -> None:
+        """Wait for the search, which may have run in another stream."""
+        if self._ready is not None:
+            self._ready.synchronize()
+
+    def _by_site(self, weights_bNTXHS: Tensor) -> Tensor:
+        """Return the weights of the sites, (b, N, X, H, T, S)."""
+        if len(self.columns) < weights_bNTXHS.shape[3]:
+            weights_bNTXHS = weights_bNTXHS[:, :, :, self.columns]
+        return weights_bNTXHS.permute(0, 1, 3, 4, 2, 5)
+
+    def _align(self, weights: Tensor, rows: list[int]) -> Tensor:
+        """Return the indices of the highest weights of some sentences, (b, N, T); see _parts and _rows."""
+        weights_bNXHTS = weights if self._source_lengths else self._by_site(weights)
+        mean_bNTS = weights_bNXHTS.mean((2, 3), dtype=torch.float32)
+        # The columns after the end of a source may have weights of another sentence.
+        lengths_b = self._lengths[torch.tensor(rows, device=weights.device)]
+        inside_bS = torch.arange(mean_bNTS.shape[-1], device=weights.device) < lengths_b[:, None]
+        return mean_bNTS.masked_fill(~inside_bS[:, None, None], -1.0).argmax(-1)
 
 
 def value_norms(encoded: Encoded) -> Tensor:
     """Return the norms of the value vectors of all memories, (B, X, H, S), float32; H is 1 without heads."""
     norms = torch.stack([memory.value.norm(dim=-1) for memory in encoded.memories], 1)
     return (norms if norms.dim() == 4 else norms[:, :, None]).float()
+
+
+def _on_host(weights: Tensor) -> Tensor:
+    """Return a contiguous copy on the CPU."""
+    weights = weights.contiguous()
+    if not weights.is_cuda:
+        return weights
+    # Copies to pinned memory are faster. It is not returned, because there is little of it.
+    pinned = torch.empty(weights.shape, dtype=weights.dtype, pin_memory=True)
+    return pinned.copy_(weights).clone()
+
+
+class _DeviceMemory:
+    """The RecordedAttention objects whose weights are on a GPU, oldest first.
+
+    sizes: for each id(), a weak reference and the number of bytes.
+    total: the number of bytes of all of them.
+    """
+
+    def __init__(self) -> None:
+        self.sizes: OrderedDict[int, tuple[weakref.ref[RecordedAttention], int]] = OrderedDict()
+        self.total = 0
+        self.lock = threading.RLock()
+
+    def add(self, newest: RecordedAttention, size: int) -> None:
+        """Add an object. If there are too many bytes now, copy the weights of the oldest ones to the host."""
+        key = id(newest)
+        reference = weakref.ref(newest, lambda _: self.remove(key))
+        with self.lock:
+            self.sizes[key], self.total = (reference, size), self.total + size
+            full = self.total - MOST_DEVICE_BYTES
+            old = []
+            for other, (reference, number) in self.sizes.items():
+                if full <= 0 or other == key:
+                    break
+                old.append(reference())
+                full -= number
+        for recorded in old:
+            if recorded is not None:
+                recorded.to_host()
+
+    def remove(self, key: int) -> None:
+        """Forget an object that was deleted, or whose weights were copied to the host."""
+        with self.lock:
+            _, size = self.sizes.pop(key, (None, 0))
+            self.total -= size
+
+
+_device_memory = _DeviceMemory()

@@ -22,11 +22,12 @@ from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
-from regard.decoding.slots.captured_slots import kept_slots, round_up
+from regard.decoding.slots.captured_slots import forget_slots, kept_slots, round_up
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.decoding.slots.hidden_decoder import HiddenDecoder
+from regard.decoding.slots.packed_linear import int8_available
 from regard.decoding.slots.recorded_attention import RecordedAttention, value_norms
 from regard.decoding.slots.search_slots import SearchSlots
 from regard.decoding.slots.transformer_decoder import TransformerDecoder
@@ -41,6 +42,7 @@ __all__ = [
     "recorded_attention",
     "sentences_of",
     "slot_search",
+    "supports_int8",
     "supports_slots",
 ]
 
@@ -76,6 +78,11 @@ def decoder_for(model: Model) -> type[SlotDecoder] | None:
     return next((kind for kind in DECODERS if kind.supports(model)), None)
 
 
+def supports_int8(model: Model) -> bool:
+    """Return whether the decoder of a model can use int8 weights; see Model.int8_steps."""
+    return int8_available() and decoder_for(model) in (TransformerDecoder, BahdanauDecoder)
+
+
 def supports_slots(model: Model, how: object, ends: object = None) -> bool:
     """Return whether slot_search() supports a model and the options of a search.
 
@@ -104,16 +111,42 @@ def slot_search(
     The other arguments are those of search(). The result is on the CPU.
 
     recorded: the attention weights of the hypotheses are stored in it. None records nothing.
+
+    If there is not enough memory, the search is repeated with half as many slots; then, some sentences wait.
     """
+    most = MOST_SLOTS["cuda" if batch.index.is_cuda else "cpu"]
+    while True:
+        try:
+            return _search_with_slots(model, batch, how, prefixes, limit, recorded, most)
+        except torch.OutOfMemoryError:
+            most = min(most, len(batch)) // 2
+            if not most:
+                raise
+        # After the except block, where the traceback keeps no tensors of the failed search.
+        forget_slots(model)
+        if recorded is not None:
+            recorded.clear()
+
+
+def _search_with_slots(
+    model: Model,
+    batch: Batch | Prompts,
+    how: Beam | Greedy,
+    prefixes: Sequence[Sequence[int]] | None,
+    limit: LengthLimit,
+    recorded: RecordedAttention | None,
+    most: int,
+) -> SearchResult:
+    """Run slot_search() with at most `most` slots."""
     captures = batch.index.is_cuda and is_current(batch.index.device)
-    if captures and isinstance(batch, Batch) and batch.source.dim() == 2 and len(batch) <= MOST_SLOTS["cuda"]:
+    if captures and isinstance(batch, Batch) and batch.source.dim() == 2 and len(batch) <= most:
         sentences = not_encoded(model, batch, how, prefixes, limit)
         if sentences.longest < MOST_LENGTH:
             return captured_search(model, how, sentences, recorded, batch)
     sentences = sentences_of(model, batch, how, prefixes, limit)
     if captures and sentences.state.position + sentences.longest < MOST_LENGTH:
-        return captured_search(model, how, sentences, recorded)
-    slots = _allocated(model, how, sentences, *_sizes(sentences), recorded is not None)
+        return captured_search(model, how, sentences, recorded, most=most)
+    slots = _allocated(model, how, sentences, *_sizes(sentences, most), recorded is not None)
     return SlotRun(slots, sentences, how, recorded=recorded).result()
 
 
@@ -150,7 +183,12 @@ def not_encoded(
 ) -> Sentences:
     """Return the sentences of a batch before they are encoded. The arguments are those of search()."""
     active, _, last_B1 = without_encoding(model, batch, how.rules, prefixes, limit)
-    return Sentences(active, State(), last_B1[:, 0], int(active.limits.max()), batch.source.shape[1])
+    source_length = batch.source.shape[1]
+    if active.prefix.shape[1]:
+        longest = int(active.limits.max())
+    else:
+        longest = how.rules.longest(model, source_length, limit)
+    return Sentences(active, State(), last_B1[:, 0], longest, source_length)
 
 
 def captured_search(
@@ -159,12 +197,14 @@ def captured_search(
     sentences: Sentences,
     recorded: RecordedAttention | None = None,
     batch: Batch | None = None,
+    most: int | None = None,
 ) -> SearchResult:
     """Run the search with steps captured in CUDA graphs. Sizes are rounded up, to use the graphs again.
 
     batch: the sources, if `sentences` is not encoded yet. Then the encoder is captured in a graph too.
+    most: the largest number of slots. Default: MOST_SLOTS.
     """
-    count, source, _ = _sizes(sentences)
+    count, source, _ = _sizes(sentences, most)
     count, source = round_up(count), round_up(source, SOURCE_SIZES)
     length = round_up(sentences.state.position + sentences.longest + 1, LENGTHS)
 
@@ -247,11 +287,10 @@ class SlotRun:
         free = free[: len(self.sentences.first) - self.next_row]
         if not free:
             return
-        rows = torch.arange(self.next_row, self.next_row + len(free), device=self.device)
         some = self.sentences
         if len(free) < len(some.first):
-            some = some.select(rows)
-        slots = torch.tensor(free, device=self.device)
+            some = some.select(torch.arange(self.next_row, self.next_row + len(free), device=self.device))
+        slots = self._on_device(free)
         if not loaded:
             self.slots.decoder.load(slots, some.active.encoded, some.state)
         offset = some.state.position
@@ -294,21 +333,25 @@ class SlotRun:
         active = sum(row is not None for row in self.rows)
         if not finished or (len(finished) < active and len(finished) * DROP < active):
             return
-        slots = torch.tensor(finished, device=self.device)
+        slots = self._on_device(finished)
         rows = [row for slot in finished if (row := self.rows[slot]) is not None]
         outputs, readers = self.slots.results(slots, longest)
         self.collected = self.collected.with_room_for(outputs.tokens.shape[-1], self.sentences.longest)
         self.collected.write(torch.tensor(rows), outputs)
         if self.recorded is not None:
-            self.recorded.write(
-                rows, self.slots.decoder.attention(slots, readers, self.sentences.source_length)
-            )
+            self.recorded.write(rows, self.slots.decoder.attention(finished, readers))
         for slot in finished:
             self.rows[slot] = None
         self.fill()
         running = [slot for slot, row in enumerate(self.rows) if row is not None]
         if not self.fixed and running and len(running) < len(self.rows):
             self._resize(running, self.slots.decoder.length)
+
+    def _on_device(self, slots: list[int]) -> Tensor:
+        """Return the indices of some slots as a tensor. Creating one on a GPU would wait for it."""
+        if slots[-1] == len(slots) - 1:  # the first slots, in ascending order
+            return self.slots.rows[: len(slots)]
+        return torch.tensor(slots, device=self.device)
 
     def _resize(self, keep: list[int] | None, length: int) -> None:
         """Keep only some slots, or give the buffers another number of positions."""
@@ -319,9 +362,9 @@ class SlotRun:
         self.slots = self.slots.resized(index, length)
 
 
-def _sizes(sentences: Sentences) -> tuple[int, int, int]:
+def _sizes(sentences: Sentences, most: int | None = None) -> tuple[int, int, int]:
     """Return the number of slots, of source tokens and of positions that a search needs first."""
-    most = MOST_SLOTS["cuda" if sentences.first.is_cuda else "cpu"]
+    most = MOST_SLOTS["cuda" if sentences.first.is_cuda else "cpu"] if most is None else most
     length = sentences.state.position + min(FIRST_LENGTH, sentences.longest + 1)
     return min(len(sentences.first), most), sentences.source_length, length
 

@@ -7,14 +7,15 @@ reorders beams, only this mask changes. The keys and values of the source are st
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows, write_rows
-from regard.decoding.slots.packed_linear import packed_linear
+from regard.decoding.slots.packed_linear import Linear, kept_products, packed_linear
 from regard.layers.feedforward import ACTIVATIONS, FeedForward
 from regard.models.base import Encoded, Model, State
 from regard.models.transformer import Transformer, TransformerLayer
@@ -26,6 +27,39 @@ from regard.scores import ScaledDot
 from regard.select import Soft
 
 __all__ = ["TransformerDecoder"]
+
+
+class LayerParts(NamedTuple):
+    """The functions of one layer. They cost less time on the host than calls of modules.
+
+    norms: the layer normalisations.
+    output: the output layer of the self-attention.
+    cross_query, cross_output: the layers of the cross-attention; None without one.
+    feed_forward: the feed-forward layer.
+    """
+
+    norms: list[Linear]
+    output: Linear
+    cross_query: Linear | None
+    cross_output: Linear | None
+    feed_forward: Linear
+
+    @classmethod
+    def of(cls, layer: TransformerLayer, product: Callable[[Tensor, Tensor | None], Linear]) -> LayerParts:
+        """Return the functions of a layer.
+
+        product: a function that returns the linear layer with some weights and biases.
+        """
+        norms: Any = layer.norms
+        cross: Any = layer.cross
+        assert layer.feedforward is not None  # see supports()
+        return cls(
+            [_normalisation(each) for each in norms],
+            product(layer.itself.output.weight, layer.itself.output.bias),
+            None if cross is None else product(cross.query.weight, cross.query.bias),
+            None if cross is None else product(cross.output.weight, cross.output.bias),
+            _feed_forward(layer.feedforward, product),
+        )
 
 
 class TransformerDecoder(SlotDecoder):
@@ -53,18 +87,27 @@ class TransformerDecoder(SlotDecoder):
         crossed = self.layers if translates else []
         self.sources = [like.new_zeros(slots, source_length, 2, *size) for _ in crossed]
         self.rows = torch.arange(slots, device=like.device)
-        self.weights = [_joined(layer.itself) for layer in self.layers]
-        self._pack()
+        build, self.int8 = self._products, model.int8_steps
+        self.weights, self.projections, self.parts, self.to_words = kept_products(model, slots * beams, build)
+        self.pre = self.layers[0].pre
         self.tables = self._position_tables(like)
         self._allocate_history()
 
-    def _pack(self) -> None:
-        """Prepare the matrix products; see packed_linear()."""
-        rows = self.slots * self.beams
-        self.projections = [packed_linear(*joined, rows) for joined in self.weights]
-        modules = [module for layer in self.layers for module in layer.modules()]
-        linears = [each for each in (*modules, self.output) if isinstance(each, nn.Linear)]
-        self.packed = {each: packed_linear(each.weight, each.bias, rows) for each in linears}
+    def _products(
+        self,
+    ) -> tuple[list[tuple[Tensor, Tensor | None]], list[Linear], list[LayerParts], Linear]:
+        """Return the joined weights (see _joined()), and the functions of all layers and of the output layer.
+
+        The functions are for query, key and value of the self-attention, and for the rest of the layer.
+        """
+
+        def product(weight: Tensor, bias: Tensor | None) -> Linear:
+            return packed_linear(weight, bias, self.slots * self.beams, self.int8)
+
+        weights = [_joined(layer.itself) for layer in self.layers]
+        projections = [product(*joined) for joined in weights]
+        parts = [LayerParts.of(layer, product) for layer in self.layers]
+        return weights, projections, parts, product(self.output.weight, self.output.bias)
 
     def _allocate_history(self) -> None:
         """Allocate the tensors that say which keys and values belong to each beam."""
@@ -95,13 +138,14 @@ class TransformerDecoder(SlotDecoder):
         return {layer.cross.site: layer.cross.role for layer in layers}
 
     def refresh(self) -> None:
+        if self.output.weight.device.type == "cpu":
+            self.weights, self.projections, self.parts, self.to_words = self._products()
+            return
         for layer, (weight, bias) in zip(self.layers, self.weights, strict=True):
             new_weight, new_bias = _joined(layer.itself)
             weight.copy_(new_weight)
             if bias is not None and new_bias is not None:
                 bias.copy_(new_bias)
-        if self.output.weight.device.type == "cpu":
-            self._pack()
 
     @classmethod
     def build(cls, model: Model, slots: int, beams: int, length: int, source_length: int) -> Self:
@@ -138,7 +182,7 @@ class TransformerDecoder(SlotDecoder):
             x = (x.view(*rows_BK, -1) + self.tables[0][position][:, None]).flatten(0, 1)
         for number in range(len(self.layers)):
             x = self._layer(number, x, mask_B1KN, position, upto, turns)
-        return self.packed[self.output](self.decoded(x)).view(*rows_BK, -1)
+        return self.to_words(self.decoded(x)).view(*rows_BK, -1)
 
     def resized(self, slots: Tensor | None, length: int) -> Self:
         other = object.__new__(type(self))
@@ -189,25 +233,21 @@ class TransformerDecoder(SlotDecoder):
         turns: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
         """Compute one layer for the embeddings x, (B K, M), of one token of each beam."""
-        layer, cache, beams = self.layers[number], self.caches[number], (self.slots, self.beams)
-        new_BK3HD = self._projected(number, layer.norms[0](x) if layer.pre else x, turns)
+        parts, pre, cache = self.parts[number], self.pre, self.caches[number]
+        new_BK3HD = self._projected(number, parts.norms[0](x) if pre else x, turns)
         cache[self.rows, position] = new_BK3HD[:, :, 1:]
-        x = self._add(layer, x, self._read(new_BK3HD[:, :, 0], cache[:, :upto].flatten(1, 2), mask_B1KN), 0)
-        if layer.cross is not None:
-            query = self.packed[layer.cross.query](layer.norms[1](x) if layer.pre else x)
-            x = self._add(
-                layer, x, self._read_source(number, query.view(*beams, self.heads, -1), position), 1
-            )
-        assert layer.feedforward is not None  # see supports()
-        total = x + self._feed_forward(layer.feedforward, layer.norms[-1](x) if layer.pre else x)
-        return total if layer.pre else layer.norms[-1](total)
-
-    def _feed_forward(self, layer: FeedForward, x: Tensor) -> Tensor:
-        """Return layer(x) in eval mode."""
-        hidden = ACTIVATIONS[layer.activation](self.packed[layer.inner](x))
-        if layer.gate is not None:
-            hidden = hidden * self.packed[layer.gate](x)
-        return self.packed[layer.outer](hidden)
+        read = self._read(new_BK3HD[:, :, 0], cache[:, :upto].flatten(1, 2), mask_B1KN)
+        x = x + parts.output(read)
+        if not pre:
+            x = parts.norms[0](x)
+        if parts.cross_query is not None and parts.cross_output is not None:
+            query = parts.cross_query(parts.norms[1](x) if pre else x)
+            query_BKHD = query.view(self.slots, self.beams, self.heads, -1)
+            x = x + parts.cross_output(self._read_source(number, query_BKHD, position))
+            if not pre:
+                x = parts.norms[1](x)
+        total = x + parts.feed_forward(parts.norms[-1](x) if pre else x)
+        return total if pre else parts.norms[-1](total)
 
     def _read_source(self, number: int, query_BKHD: Tensor, position: Tensor) -> Tensor:
         """Return the cross-attention of a layer, (B K, M), and record its weights if `looks` exists."""
@@ -226,13 +266,6 @@ class TransformerDecoder(SlotDecoder):
             query_BKHD.transpose(1, 2), key_BHND, value_BHND, attn_mask=mask
         )
         return output_BHKD.transpose(1, 2).reshape(self.slots * self.beams, -1)
-
-    def _add(self, layer: TransformerLayer, x: Tensor, read: Tensor, number: int) -> Tensor:
-        """Apply the output layer of the self-attention (number 0) or cross-attention (1), and add x."""
-        attention = layer.cross if number else layer.itself
-        assert attention is not None
-        total = x + self.packed[attention.output](read)
-        return total if layer.pre else layer.norms[number](total)
 
     def _position_tables(self, like: Tensor) -> tuple[Tensor, ...]:
         """Return what depends on the position: embeddings (L, M), or cosines and sines of the angles."""
@@ -255,6 +288,27 @@ def _is_plain(attention: Any) -> bool:
         and attention.key_heads == attention.heads
         and (position is None or isinstance(position, Rotary))
     )
+
+
+def _normalisation(norm: nn.LayerNorm) -> Linear:
+    """Return a function that computes norm(x)."""
+    shape, weight, bias, epsilon = norm.normalized_shape, norm.weight, norm.bias, norm.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, epsilon)
+
+
+def _feed_forward(layer: FeedForward, product: Callable[[Tensor, Tensor | None], Linear]) -> Linear:
+    """Return a function that computes layer(x) in eval mode; for product, see LayerParts.of()."""
+    linears = (layer.inner, layer.outer, *(() if layer.gate is None else (layer.gate,)))
+    inner, outer, *gates = (product(each.weight, each.bias) for each in linears)
+    activation = ACTIVATIONS[layer.activation]
+
+    def compute(x: Tensor) -> Tensor:
+        hidden = activation(inner(x))
+        for gate in gates:
+            hidden = hidden * gate(x)
+        return outer(hidden)
+
+    return compute
 
 
 def _joined(attention: nn.Module) -> tuple[Tensor, Tensor | None]:

@@ -71,6 +71,7 @@ class AlgorithmsTask(RunTask):
     best = "bits"
     deterministic = True
     counted = "answered bits"
+    ahead = True
     fixed = ("task", "model", "data")
     for_outputs = ("task", "model", "data")
     next_command = "regard solve {run} --draw"

@@ -88,6 +88,7 @@ class ClassificationTask(RunTask):
     metrics = MappingProxyType({"loss": "lower", "accuracy": "higher", "macro_f1": "higher"})
     best = "accuracy"
     counted = "texts"
+    ahead = True
     files = (TOKENIZER, LABELS)
     paths = ("train_file", "valid_file")
     fixed = ("task", "model", *(f"data.{name}" for name in TOKENS))

@@ -28,7 +28,13 @@ from regard.tasks.language.language_data import load_text_tokenizer
 from regard.tasks.language.language_settings import LanguageSettings
 from regard.tasks.language.observed_texts import observe_in_batches
 from regard.tasks.language.scored_text import ScoredText
-from regard.tasks.language.text_generator import GENERATION_LIMIT, Generation, TextGenerator, checked_texts
+from regard.tasks.language.text_generator import (
+    GENERATION_LIMIT,
+    Generation,
+    TextGenerator,
+    checked_texts,
+    never,
+)
 from regard.tasks.language.text_stream import check_stop
 
 __all__ = ["LanguageRun", "evaluation_batches", "load_language_run"]
@@ -204,7 +210,7 @@ class LanguageRun(LoadedRun):
                 raise ArgumentError(message(call, problem, expected="one of them"))
             limit = LengthLimit(constant=max_new_tokens)
         # Do not write `stopping or ...`: before the first signal, an Interruption is false in a condition.
-        requested = (lambda: False) if stopping is None else stopping
+        requested = never if stopping is None else stopping
         return Generation(how, limit, check_stop(stop, call), look, requested, on_text, tokens_per_batch)
 
     @overload

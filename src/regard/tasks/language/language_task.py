@@ -40,7 +40,7 @@ from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
-from regard.training.losses import cross_entropy, sequence_losses
+from regard.training.losses import cross_entropy, model_loss, sequence_losses
 from regard.training.sampled_loss import (
     SAMPLED,
     RowLosses,
@@ -70,6 +70,7 @@ class LanguageTask(RunTask):
     model: LanguageModel
     settings_type = LanguageSettings
     counted = "tokens"
+    ahead = True
     has_perplexity = True
     metrics = MappingProxyType(
         {"loss": "lower", "perplexity": "lower", "word_perplexity": "lower", "bits_per_character": "lower"}
@@ -316,12 +317,13 @@ class LanguageTask(RunTask):
         if self._estimator is not None and self.model.training:
             return self._sampled_loss(text, self._estimator)
         state: tuple[Tensor, ...] = ()
+        smoothing = self.settings.training.label_smoothing
         if self.settings.carried:
             after, logits_BTV = self.model.read(text, before)
             state = detached(after).hidden
+            total, plain = cross_entropy(logits_BTV, text.targets, smoothing)
         else:
-            logits_BTV = self.model(text)
-        total, plain = cross_entropy(logits_BTV, text.targets, self.settings.training.label_smoothing)
+            total, plain = model_loss(self.model, text, text.targets, smoothing)
         return Loss(total, {"loss": plain}, state)
 
     def keep_state(self, batch: TextBatch, state: tuple[Tensor, ...]) -> None:

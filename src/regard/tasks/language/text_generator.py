@@ -18,10 +18,15 @@ from regard.tasks.language.text_result import unknown_note
 from regard.tasks.language.text_stream import StopCheck, TextStream, before_stop, continuation
 from regard.viewing import pooled_from_top
 
-__all__ = ["GENERATION_LIMIT", "Generation", "TextGenerator", "checked_texts"]
+__all__ = ["GENERATION_LIMIT", "Generation", "TextGenerator", "checked_texts", "never"]
 
 GENERATION_LIMIT = LengthLimit(constant=100)
 """The default maximum number of new tokens."""
+
+
+def never() -> bool:
+    """Return False: generation is not to be stopped early."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Generation:
     limit: LengthLimit = GENERATION_LIMIT
     stop: tuple[str, ...] = ()
     look: str | None = None
-    stopping: Callable[[], bool] = lambda: False
+    stopping: Callable[[], bool] = never
     on_text: Callable[[str], None] | None = None
     tokens_per_batch: int = 4096
     skip_invalid: bool = False
@@ -166,7 +171,10 @@ class TextGenerator:
                 if text := stream.push(generated):
                     on_text(text)
 
-        ends = StopCheck(self.tokenizer, tokens, options.stop, options.stopping, observer)
+        # Without such a check, the faster search on preallocated tensors is possible.
+        checks = options.stop or on_text is not None or options.stopping is not never
+        stops = options.stop, options.stopping, observer
+        ends = StopCheck(self.tokenizer, tokens, *stops) if checks else None
         hypotheses = search(self.model, batch, options.search, look=None, limit=options.limit, ends=ends)
         if on_text is not None and (rest := stream.push(hypotheses[0][0].tokens, last=True)):
             on_text(rest)

@@ -192,12 +192,12 @@ def evaluate_translation(
         problem, expected = "it cannot be combined with a run", "either a run folder or --translations"
         raise ArgumentError(message("--translations", problem, expected=expected))
     limits = {"tokens_per_batch": options["batch_tokens"], "longest": options["max_source_length"]}
-    translator = run.load(task, search=search, **limits)
+    translator = run.load(task, search=search, precision="float32", **limits)
     check_units(translator.source_tokenizer, translator.target_tokenizer, given.unit)
     partner = None
     if options["other"] is not None:
         task_of(options["other"], "translation")  # raises an error if the other run has another task
-        partner = ChosenRun(options["other"], device=run.device).load(task)
+        partner = ChosenRun(options["other"], device=run.device).load(task, precision="float32")
     given.check_split(translator.settings)
     settings = translator.settings.evaluation
     lower = settings.lowercase if options["lowercase"] is None else options["lowercase"]

@@ -10,8 +10,9 @@ import torch
 from regard.data.korean.corpus import separate_marks
 from regard.decoding import Beam, Translator
 from regard.decoding.input_checks import check_load_keywords
-from regard.errors import UnknownName
-from regard.models import build_model
+from regard.decoding.slots import supports_int8
+from regard.errors import ArgumentError, UnknownName, message
+from regard.models import Model, build_model
 from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_task import StoredRun
 from regard.tasks.translation.alignment_choice import check_choice, read_choice
@@ -19,10 +20,15 @@ from regard.tasks.translation.guided_alignment import guided_site
 from regard.tasks.translation.translation_data import load_tokenizers
 from regard.tasks.translation.translation_settings import TranslationSettings
 
-__all__ = ["PRECISIONS", "TranslationRun", "check_options", "translator_of"]
+__all__ = ["AUTO", "PRECISIONS", "TranslationRun", "check_options", "chosen_dtype", "translator_of"]
+
+AUTO, INT8 = "auto", "int8"
+FIRST_BFLOAT16 = (8, 0)
+"""The first compute capability of NVIDIA GPUs with matrix products in bfloat16 (Ampere)."""
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-"""The values of load(precision=...): the dtype of the weights and of the computation."""
+"""The values of load(precision=...): the dtype of the weights and of the computation. There is also "auto",
+the default, see chosen_dtype(); and "int8", float32 with int8 weights in the steps of a search on a CPU."""
 
 
 class TranslationRun(LoadedRun, Translator):
@@ -48,14 +54,26 @@ def check_options(options: Mapping[str, Any]) -> None:
     The error suggests the most similar name.
     """
     check_load_keywords(Translator, {name: each for name, each in options.items() if name != "precision"})
-    precision = options.get("precision", "float32")
-    if precision not in PRECISIONS:
-        raise UnknownName("precision", precision, PRECISIONS)
+    precision = options.get("precision", AUTO)
+    if precision not in (AUTO, INT8, *PRECISIONS):
+        raise UnknownName("precision", precision, (AUTO, INT8, *PRECISIONS))
 
 
-def translator_of(
-    run: StoredRun, device: str, *, precision: str = "float32", **options: Any
-) -> TranslationRun:
+def chosen_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """Return the dtype for a value of load(precision=...).
+
+    "auto" is bfloat16 on a GPU that computes with it (from NVIDIA Ampere on), and float32 on other devices.
+
+    >>> chosen_dtype("auto", torch.device("cpu"))
+    torch.float32
+    """
+    if precision != AUTO:
+        return PRECISIONS.get(precision, torch.float32)
+    half = device.type == "cuda" and torch.cuda.get_device_capability(device) >= FIRST_BFLOAT16
+    return torch.bfloat16 if half else torch.float32
+
+
+def translator_of(run: StoredRun, device: str, *, precision: str = AUTO, **options: Any) -> TranslationRun:
     """Load the translator of a run.
 
     The file alignment.json in the run folder says from which attention weights word alignments are computed.
@@ -64,16 +82,30 @@ def translator_of(
 
     run: the run folder with its settings and a checkpoint.
     device: the device of the model, for example "cpu".
-    precision: the dtype of the weights and of the computation: a name in PRECISIONS.
+    precision: the dtype of the weights and of the computation: a name in PRECISIONS, "auto" or "int8".
     options: further arguments of Translator(), such as search.
     """
     folder, settings = run.folder, run.settings
     source, target = load_tokenizers(folder, settings.data)
     model = build_model(settings.model.name, source.size, target.size, **settings.model.options)
-    model = with_weights(model, run, device).to(PRECISIONS[precision])
+    model = with_weights(model, run, device)
+    model = model.to(chosen_dtype(precision, next(model.parameters()).device))
+    if precision == INT8:
+        _use_int8(model)
     choice = read_choice(folder)
     if choice is not None:
         check_choice(model, choice, folder)
     alignment = choice or (guided_site(model) if settings.training.guided_alignment else None)
     options = options if alignment is None else {"alignment": alignment, **options}
     return TranslationRun(model, source, target, **{"search": Beam(), **options}).from_run(run)
+
+
+def _use_int8(model: Model) -> None:
+    """Let a search use int8 weights in its steps; raise ArgumentError if the model or the device cannot."""
+    device = next(model.parameters()).device.type
+    if device != "cpu" or not supports_int8(model):
+        problem = f"a {type(model).__name__} on {device} cannot decode with int8 weights"
+        expected = "a Transformer or a bahdanau model on a CPU"
+        hint = 'set device="cpu", or use another precision'
+        raise ArgumentError(message("precision", problem, expected=expected, hint=hint))
+    model.int8_steps = True

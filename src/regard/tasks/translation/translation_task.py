@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from regard.data import Batches
 from regard.data.batch import EOS, UNK, Batch
+from regard.data.sampled_epochs import Sampler, start_workers
 from regard.decoding import Beam, Greedy, Translation, Translator
 from regard.decoding.forced_decoding import pieces_of
 from regard.evaluation import bleu, chrf, exact_match
@@ -35,6 +35,7 @@ from regard.tasks.translation.evaluate_translation import (
 from regard.tasks.translation.guided_alignment import build_guide, guided_site, joined_weights
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
 from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
+from regard.tasks.translation.sampled_pairs import sampled_epochs, worker_count
 from regard.tasks.translation.speed_trial import epoch_tokens, plan_run
 from regard.tasks.translation.translation_checks import FIXED, PATHS, check_evaluation, check_same_format
 from regard.tasks.translation.translation_data import (
@@ -58,7 +59,7 @@ from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
-from regard.training.losses import cross_entropy, guided_alignment, sequence_losses
+from regard.training.losses import cross_entropy, guided_alignment, model_loss, sequence_losses
 from regard.training.sampled_loss import (
     SAMPLED,
     RowLosses,
@@ -72,8 +73,9 @@ from regard.training.task import Evaluation, Loss, Stopped, Task
 __all__ = ["TranslationTask"]
 
 AT_ONCE = {"cpu": 32}
-MANY_AT_ONCE = 256
-"""Number of sentences translated between two checks for Ctrl-C (AT_ONCE["cpu"] on a CPU)."""
+MANY_AT_ONCE = 1024
+"""Number of sentences translated between two checks for Ctrl-C (AT_ONCE["cpu"] on a CPU). On a GPU, the
+sentences of a batch have more similar lengths if there are many at once."""
 
 
 class TranslationTask(RunTask):
@@ -87,6 +89,7 @@ class TranslationTask(RunTask):
     settings_type = TranslationSettings
     counted = "target tokens"
     has_perplexity = True
+    ahead = True
     metrics = MappingProxyType(
         {"loss": "lower", "perplexity": "lower", "bleu": "higher", "chrf": "higher", "exact": "higher"}
     )
@@ -139,7 +142,11 @@ class TranslationTask(RunTask):
         self._sample_places = spread_by_length(
             [source for source, _ in self._texts], settings.evaluation.samples
         )
-        self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if self._samples else None
+        self._sampler = self._build_sampler()
+        alone = device.startswith("cuda") and processes.world == 1
+        self._epochs = sampled_epochs(corpus, self._sampler) if self._sampler and alone else None
+        sampled_here = self._sampler is not None and self._epochs is None
+        self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if sampled_here else []
         self._guide = build_guide(corpus, settings, sampled=self._estimator is not None)
         self._site = CROSS if self._guide is None else guided_site(model)
 
@@ -148,6 +155,11 @@ class TranslationTask(RunTask):
         if fingerprints is None:  # only for a new run: a resumed run keeps its pairs
             check_header_lines(settings.data)
         return read_split(settings.data, fingerprints)
+
+    @classmethod
+    def start_processes(cls, settings: TranslationSettings, device: str) -> None:
+        if device.startswith("cuda") and settings.data.subword_sampling:
+            start_workers(worker_count())
 
     @classmethod
     def encode_data(
@@ -226,25 +238,24 @@ class TranslationTask(RunTask):
     def corpus_notes(self) -> Sequence[str]:
         return self.corpus.notes
 
-    @property
-    def _samples(self) -> float:
-        return self.settings.data.subword_sampling
+    def _build_sampler(self) -> Sampler | None:
+        data, corpus = self.settings.data, self.corpus
+        if not data.subword_sampling:
+            return None
+        options = {"sample": data.subword_sampling, "seed": self.settings.seed, "longest": data.max_length}
+        return Sampler(corpus.source, corpus.target, **options)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        if self._epochs is not None:  # the same tokens as below, sampled by other processes
+            yield from self._train.epoch(epoch, start, self._epochs.encoded(epoch))
+            return
         for batch in self._train.epoch(epoch, start):
-            yield self._sampled(batch, epoch) if self._lines is not None else batch
-
-    def _sampled(self, batch: Batch, epoch: int) -> Batch:
-        """Split the texts of a batch into random subwords. The result depends on seed, epoch and pair."""
-        assert self._lines is not None
-        numbers, longest = batch.index.tolist(), self.settings.data.max_length
-        sources, targets = [], []
-        for number in numbers:
-            draw = random.Random(f"{self.settings.seed} {epoch} {number}")
-            source, target = self._lines[number]
-            sources.append(self.corpus.source.encode(source, sample=self._samples, generator=draw)[:longest])
-            targets.append(self.corpus.target.encode(target, sample=self._samples, generator=draw)[:longest])
-        return Batch.collate(sources, targets, numbers)
+            if self._sampler is not None:
+                numbers = batch.index.tolist()
+                pairs = [self._sampler.pair(epoch, number, self._lines[number]) for number in numbers]
+                sources, targets = zip(*pairs, strict=True)
+                batch = Batch.collate(sources, targets, numbers)
+            yield batch
 
     def largest_batch(self) -> Batch:
         """Return the batch of the first epoch that has the most tokens, including padding."""
@@ -286,7 +297,7 @@ class TranslationTask(RunTask):
             return self._sampled_loss(pairs, self._estimator)
         read = self._dropped(pairs) if self.model.training and training.word_dropout else pairs
         if wanted is None:
-            total, plain = cross_entropy(self.model(read), pairs.labels, training.label_smoothing)
+            total, plain = model_loss(self.model, read, pairs.labels, training.label_smoothing)
             return Loss(total, {"loss": plain})
         with record(Look(weights=True, gradient=True), at=self._site) as seen:
             logits = self.model(read)

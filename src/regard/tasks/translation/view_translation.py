@@ -91,7 +91,7 @@ def view_translation(
         max_length=options["max_length"],
     )
     unit = "word" if drawing.subwords is False else "auto"
-    translator = run.load(task, search=search, look="*", unit=unit)
+    translator = run.load(task, search=search, look="*", unit=unit, precision="float32")
     sentence, target = translator.prepare(options["text"]), options["target"]
     translation = translator.translate(sentence) if target is None else translator.score(sentence, target)
     seen = _measured(translator, translation, drawing)

@@ -1,0 +1,50 @@
+"""LaterAttention: base class of results whose attention is computed when it is first read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from torch import Tensor
+
+from regard.roles import BySite
+
+__all__ = ["Compute", "LaterAttention"]
+
+Compute = Callable[[], tuple[BySite[Tensor], dict[str, Tensor]]]
+"""A function that returns the attention weights and the norms of the value vectors of each site."""
+
+
+class LaterAttention:
+    """Base class of dataclasses with the fields `attention` and `values`, which may be computed later.
+
+    Reading attention from a GPU takes longer than a search, and many users read only the text.
+    """
+
+    @classmethod
+    def with_later_attention(cls, compute: Compute, **values: Any) -> Any:
+        """Return an object whose attention and values are computed when one of them is first read.
+
+        compute: a function that returns both.
+        values: all other fields of the dataclass, and further attributes.
+        """
+        result = object.__new__(cls)
+        result.__dict__.update(values, _compute=compute)
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        """Compute the attention; Python calls this method only for attributes that do not exist yet."""
+        compute = self.__dict__.get("_compute")
+        if compute is not None and name in ("attention", "values"):
+            attention, values = compute()
+            self.__dict__.update(attention=attention, values=values)
+            for function in ("_compute", "_align"):  # they keep the memory of other hypotheses
+                self.__dict__.pop(function, None)
+        if name not in self.__dict__:  # it exists if another thread has computed it in the meantime
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self.__dict__[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields for copy and pickle, with the attention."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]

@@ -1,0 +1,189 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Cross-entropy of a linear output layer over a large vocabulary, without a tensor of all logits.
+
+The logits of all rows are often the largest tensor of a training step. Here they are computed in chunks of
+rows. One kernel reads the logits of a chunk, computes the losses, and overwrites the logits with their
+gradient. Then the gradients of features and weights are matrix products of the chunk. So the forward pass
+computes the gradients too, and the backward pass only multiplies them by the gradient of the loss.
+
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from regard.dimensions import autocast_on
+
+__all__ = ["VocabularyLoss"]
+
+BLOCK = 4096
+"""Number of classes that a program loads at once."""
+
+CHUNK = 1 << 28
+"""Maximum number of logits of a chunk: 512 MiB in bfloat16. Smaller chunks need less memory, but the matrix
+products become slower, and the gradient of the weights is read and written once per chunk."""
+
+ALIGNMENT = 8
+"""Rows of matrices in half precision begin at a multiple of this number of elements, as tensor cores need."""
+
+
+@triton.jit
+def vocabulary_loss_kernel(
+    logits, labels, plain, even, classes, logits_row, pad, smoothing, GRADIENT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Compute two losses of one row with label y: -log p(y), and the mean of -log p(v) over all classes v.
+
+    logits: reads (rows, classes). With GRADIENT, they are overwritten by the gradient of the smoothed loss,
+        p(v) - (1 - smoothing) [v = y] - smoothing / classes, or 0 if the label is `pad`.
+    labels: reads y, (rows,).
+    plain: writes -log p(y), (rows,); 0 if the label is `pad`, NaN if it is not a class.
+    even: writes the mean of -log p(v), (rows,); 0 if the label is `pad`.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * logits_row
+    label = tl.load(labels + row)
+    there = label != pad
+    best, total, summed, chosen = -float("inf"), 0.0, 0.0, 0.0
+    for first in range(0, classes, BLOCK):
+        columns = first + tl.arange(0, BLOCK)
+        x = tl.load(logits + columns, mask=columns < classes, other=-float("inf")).to(tl.float32)
+        above = tl.maximum(best, tl.max(x, 0))
+        total = total * tl.exp(best - above) + tl.sum(tl.exp(x - above), 0)
+        summed += tl.sum(tl.where(columns < classes, x, 0.0), 0)
+        # A load of this logit alone could come after another thread has overwritten it.
+        chosen += tl.sum(tl.where(columns == label, x, 0.0), 0)
+        best = above
+    lse = best + tl.log(total)
+    known = (label >= 0) & (label < classes)
+    chosen = tl.where(known, chosen, float("nan"))
+    tl.store(plain + row, tl.where(there, lse - chosen, 0.0))
+    tl.store(even + row, tl.where(there, lse - summed / classes, 0.0))
+    if GRADIENT:
+        for first in range(0, classes, BLOCK):
+            columns = first + tl.arange(0, BLOCK)
+            x = tl.load(logits + columns, mask=columns < classes, other=0.0).to(tl.float32)
+            wanted = tl.where(columns == label, 1.0 - smoothing, 0.0) + smoothing / classes
+            d = tl.where(there, tl.exp(x - lse) - wanted, 0.0)
+            tl.store(logits + columns, d, mask=columns < classes)
+
+
+class VocabularyLoss(torch.autograd.Function):
+    """Cross-entropy of the logits x W^T + b, summed over rows, with and without label smoothing.
+
+    plain = -log p(y)     even = mean of -log p(v) over all classes v
+    total = (1 - smoothing) * sum(plain) + smoothing * sum(even)
+
+    features: x, (rows, M).
+    weight, bias: W (V, M), and b (V,) or None.
+    labels: y, (rows,).
+    smoothing: the weight of `even`.
+    pad: rows with this label have the loss 0.
+    trains: whether gradients are needed.
+
+    The logits have the autocast dtype, or the dtype of the features if autocast is off. The gradient of the
+    weights is summed in float32.
+
+    Returns total, and sum(plain), which is not differentiable.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float,
+        pad: int, trains: bool,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        device = features.device.type
+        dtype = torch.get_autocast_dtype(device) if autocast_on(device) else features.dtype
+        with torch.autocast(device, enabled=False):
+            x, w, b = _in_dtype(features, weight, bias, dtype)
+            plain, even, gradients = _run(x, w, b, labels.contiguous(), smoothing, pad, trains)
+        dx, dw, db = gradients
+        ctx.save_for_backward(
+            None if dx is None else dx[:, : features.shape[1]],
+            None if dw is None else dw[:, : weight.shape[1]],
+            db,
+        )
+        ctx.dtypes = features.dtype, weight.dtype, None if bias is None else bias.dtype
+        summed = plain.sum()
+        total = (1 - smoothing) * summed + smoothing * even.sum() if smoothing else summed.clone()
+        ctx.mark_non_differentiable(summed)
+        return total, summed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dtotal: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        gradients: list[Tensor | None] = []
+        for gradient, dtype, needed in zip(
+            ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad[:3], strict=True
+        ):
+            gradients.append((gradient * dtotal).to(dtype) if needed else None)
+        return *gradients, None, None, None, None
+
+
+def _in_dtype(
+    features: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Convert x, W and b to dtype. In half precision, add columns of zeros to x and W until M is aligned."""
+    x, w = features.to(dtype), weight.to(dtype)
+    more = -x.shape[1] % ALIGNMENT if dtype != torch.float32 else 0
+    if more:
+        x, w = functional.pad(x, (0, more)), functional.pad(w, (0, more))
+    return x.contiguous(), w.contiguous(), None if bias is None else bias.to(dtype)
+
+
+def _run(
+    x: Tensor, w: Tensor, b: Tensor | None, labels: Tensor, smoothing: float, pad: int, trains: bool
+) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
+    """Return the two losses of each row, and the gradients of x, W and b if `trains`, else None for each.
+
+    The gradients are those of the smoothed loss, summed over rows; those of W and b are float32.
+    """
+    (rows, width), classes = x.shape, len(w)
+    plain, even = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
+    dx, dw, db = None, None, None
+    if trains:
+        dx, dw = x.new_empty(rows, width), x.new_zeros(classes, width, dtype=torch.float32)
+        db = None if b is None else dw.new_zeros(classes)
+    step = _rows_at_once(rows, classes)
+    spaced = -(-classes // ALIGNMENT) * ALIGNMENT
+    buffer = x.new_empty(min(step, rows), spaced)[:, :classes]
+    for start in range(0, rows, step):
+        part = x[start : start + step]
+        logits, chunk = buffer[: len(part)], slice(start, start + len(part))
+        if b is None:
+            torch.mm(part, w.T, out=logits)
+        else:
+            torch.addmm(b, part, w.T, out=logits)
+        vocabulary_loss_kernel[(len(part),)](
+            logits, labels[chunk], plain[chunk], even[chunk], classes, logits.stride(0), pad, smoothing,
+            GRADIENT=trains, BLOCK=BLOCK, num_warps=8,
+        )  # fmt: skip
+        if dx is not None and dw is not None:
+            torch.mm(logits, w, out=dx[chunk])
+            _add_product(dw, logits.T, part)
+        if db is not None:
+            db += logits.sum(0, dtype=torch.float32)
+    return plain, even, (dx, dw, db)
+
+
+def _rows_at_once(rows: int, classes: int) -> int:
+    """Return the number of rows of a chunk. All chunks have about the same number."""
+    most = max(CHUNK // classes, 1)
+    chunks = -(-rows // most) or 1
+    return max(-(-rows // chunks), 1)
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a @ b to a float32 tensor, without rounding the product to the dtype of a and b."""
+    if a.is_cuda and a.dtype != torch.float32:
+        torch.ops.aten.addmm.dtype_out(total, a, b, torch.float32, out=total)
+    else:
+        total.addmm_(a.float(), b.float())
