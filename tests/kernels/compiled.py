@@ -35,9 +35,23 @@ def compiling(kernel: JITFunction, grid: tuple[int, ...]) -> Any:
         compiled = kernel.run(*arguments, grid=grid, warmup=True, **options)
         # Plain PTX min and max drop NaN: min(x, NaN) is x.
         assert not re.search(r"\bmin(\.ftz)?\.f32", compiled.asm["ptx"]), kernel.__name__
+        for line in compiled.asm["ttgir"].splitlines():
+            if "red.relaxed.gpu" in line:  # see _add() in inner_look.py
+                assert_in_quads(line, compiled.asm["ttgir"])
         print(kernel.__name__, len(compiled.asm["cubin"]))
 
     return compile_only
+
+
+def assert_in_quads(line: str, code: str) -> None:
+    """Check that four neighbouring threads have the same elements, and other threads have others."""
+    (layout,) = set(re.findall(r"slice<{dim = 2, parent = #(\w+)}>", line))
+    (lanes,) = re.findall(rf"^#{layout} = #ttg.linear<.* lane = \[\[(.*?)\]\]", code, re.MULTILINE)
+    moved = [basis.split(", ") for basis in lanes.split("], [")]
+    assert all(basis[:2] == ["0", "0"] for basis in moved[:2])
+    assert all(basis[:2] != ["0", "0"] for basis in moved[2:])
+    (warps,) = re.findall(rf"^#{layout} = #ttg.linear<.* warp = \[\[(.*?)\]\]", code, re.MULTILINE)
+    assert all(basis.split(", ")[:2] != ["0", "0"] for basis in warps.split("], ["))
 
 
 def main() -> None:
@@ -81,7 +95,19 @@ def main() -> None:
         masks = bias, table, lengths, documents, documents, 1, 7, 0, 0.5, 30.0, 1.0
         inner_look(query, query[:, :1], torch.zeros(2, 2, 300), *masks, True, False, True, 64, True)
         inner_top(query, query[:, :1], torch.zeros(2, 2, 300), *masks, 5, torch.zeros(2, 2, 300, 32))
+    compile_looks_for_hopper(lengths)
     compile_masked(lengths, documents)
+
+
+def compile_looks_for_hopper(lengths: torch.Tensor) -> None:
+    """Compile the looking kernel with what it uses on Hopper only: tensor descriptors, and QUADS."""
+    from regard.kernels import inner_look_pass
+
+    inner_look_pass.has_tma = inner_look_pass.on_hopper = lambda device: True
+    for width, size, left in ((128, 300, None), (64, 300, 7), (64, 6000, None)):
+        query = torch.zeros(2, 2, size, width, dtype=torch.bfloat16)
+        mask = (None, None, lengths, None, None, 0, left, 0, 0.5, 0.0, 1.0)
+        inner_look_pass.inner_look(query, query, torch.zeros(2, 2, size), *mask, True, True, True, 0, False)
 
 
 def compile_masked(lengths: torch.Tensor, documents: torch.Tensor) -> None:

@@ -39,11 +39,13 @@ def test_looks_agree(case: Case):
 @pytest.mark.parametrize(
     ("rows", "columns", "groups"), [(64, 64, 1), (128, 64, 2), (64, 128, 1), (32, 32, 1)]
 )
+@pytest.mark.parametrize("halves", [0, 2048])
 def test_every_size_of_tiles_gives_the_same_looks(
-    rows: int, columns: int, groups: int, monkeypatch: pytest.MonkeyPatch
+    halves: int, rows: int, columns: int, groups: int, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(inner_look_pass, "HALVES", halves)
     tiles = inner_look_pass.Tiles(rows, columns, 4, 1, groups)
-    monkeypatch.setattr(inner_look_pass, "tiles_of", lambda width, dtype, looks: tiles)
+    monkeypatch.setattr(inner_look_pass, "tiles_of", lambda width, dtype, looks, keys: tiles)
     monkeypatch.setattr(looking, "SMALL", 0)
     query, key = torch.randn(1, 200, 16), torch.randn(1, 150, 16)
     look = regard.Look(mass=True, entropy=True, alignment=True, pooled=64)

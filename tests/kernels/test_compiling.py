@@ -14,7 +14,7 @@ KERNELS = {
         "additive_combine_kernel", "additive_decode_kernel", "additive_decode_backward_kernel",
         "additive_weigh_kernel", "additive_balance_kernel", "additive_value_backward_kernel",
         "additive_key_backward_kernel", "additive_query_backward_kernel", "additive_basis_kernel",
-        "additive_series_kernel", "inner_look_kernel", "inner_candidates_kernel",
+        "additive_series_kernel", "inner_look_kernel", "inner_mass_kernel", "inner_candidates_kernel",
         "inner_sort_kernel", "inner_top_kernel", "inner_forward_kernel", "inner_query_backward_kernel",
         "inner_key_backward_kernel",
         "inner_table_kernel", "inner_turned_kernel", "additive_gradients_kernel", "additive_key_sum_kernel",

@@ -29,6 +29,7 @@ inner_backward     the same, backward pass
 inner_launch       launches the kernels of both passes
 inner_attention    both passes as custom operators for torch.compile
 score_chunks       scores of additive attention for the looking pass
+inner_scores       weights of a tile, for the looking pass of inner products
 inner_look         looking pass: entropy, alignment, column mass and pooled weights of inner products
 inner_look_pass    launches the kernel of inner_look, as a custom operator
 inner_candidates   looking pass: the largest weights of each query, by a threshold

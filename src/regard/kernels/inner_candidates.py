@@ -10,9 +10,10 @@ If a list is too short for all these keys, inner_top_kernel computes the query a
 every case: if at least k keys reach the threshold, the k largest weights are among them.
 
 The list of a query is a column of a record, (1 + LISTED, ROWS), for each tile of queries. Its first element
-is the number of keys; the others are pairs: log2 of the weight, and the index of the key.
+is the number of keys; the others are pairs: log2 of the weight, and the index of the key. Threads collect
+keys in lists of their own first, because atomics in the loop over all keys would make warps wait.
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+Tested: under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -20,89 +21,103 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner_look import HIDDEN, NO_KEY, hide, log_weights, place_of_program, tile_ranges
+from regard.kernels.inner_scores import HIDDEN, NO_KEY, load_queries, place_of_program, tile_logs, tile_ranges
 from regard.kernels.kernel_mask import end_of
-from regard.kernels.matrix_product import product
-from regard.kernels.tanh import LOG2E
+from regard.kernels.quick_launch import quick_launch
 
 __all__ = [
-    "CONSTRAINTS",
     "PACKED",
     "inner_candidates_kernel",
     "inner_sort_kernel",
     "listing_assembly",
+    "listing_constraints",
 ]
 
 LOWEST = tl.constexpr(-9e29)
 """Lower than log2 of every weight, but greater than HIDDEN: all visible keys reach this threshold."""
 
 PACKED = 16
-"""Number of scores that one block of inline assembly compares."""
-
-CONSTRAINTS = ",".join(["=r"] * (PACKED // 4) + ["f"] * 2 * PACKED + ["r"] * 2 * PACKED + ["l"] * PACKED)
-"""The registers of this assembly: results, which are not used, and the arguments of listing_assembly()."""
+"""Number of scores that one block of inline assembly compares, if a thread has so many in a tile."""
 
 
-def listing_assembly(rows: int, listed: int) -> str:
-    """Return the assembly that adds keys to the lists, for PACKED scores of a thread.
+def listing_constraints(packed: int) -> str:
+    """Return the registers of listing_assembly(): results, which are not used, and its arguments."""
+    return ",".join(["=r"] * (packed // 4) + ["f"] * 2 * packed + ["r"] * 2 * packed + ["l"] * 2 * packed)
 
-    A warp branches around groups of four scores if none of them reaches its threshold. All positions in the
-    lists are requested before the first one is used, so that the warp waits for memory only once.
+
+def listing_assembly(rows: int, listed: int, threads: int, held: int, packed: int) -> str:
+    """Return the assembly that adds keys to the lists, for `packed` scores of a thread.
+
+    Its arguments, `packed` of each: log2 of the weights, thresholds, keys, queries in the tile, and the
+    pointers `record` and `own` of inner_candidates_kernel. A warp branches around groups of four scores if
+    none of them reaches its threshold. A thread adds keys to its own list, which no other thread uses. Keys
+    that do not fit there are added to the lists of the queries, whose positions are counted by atomics.
     """
-    results, groups = PACKED // 4, PACKED // 4
-    first = (results + i * PACKED for i in range(5))
-    logs, thresholds, keys, columns, records = (range(each, each + PACKED) for each in first)
+    results, groups = packed // 4, packed // 4
+    first = (results + i * packed for i in range(6))
+    logs, thresholds, keys, columns, records, own = (range(each, each + packed) for each in first)
+
+    def hit(i: int) -> list[str]:  # not the comparison from before, whose result would be kept
+        return [f"sub.f32 above, ${logs[i]}, ${thresholds[i]};", "setp.ge.f32 hit, above, 0f00000000;"]
+
     lines = [f".reg .pred hit, fits, any, group<{groups}>;", ".reg .f32 above;", ".reg .b64 list, at;"]
-    lines += [f".reg .u32 offset, place<{PACKED}>;"]
-    for i in range(PACKED):
-        chain = "" if i % 4 == 0 else f", group{i // 4}"
-        compare = "setp.ge.f32" if i % 4 == 0 else "setp.ge.or.f32"
+    lines.append(".reg .u32 thread, before, count, code, place;")
+    for i in range(packed):
+        chain, compare = ("", "setp.ge.f32") if i % 4 == 0 else (f", group{i // 4}", "setp.ge.or.f32")
         lines.append(f"{compare} group{i // 4}, ${logs[i]}, ${thresholds[i]}{chain};")
     lines += ["or.pred any, group0, group1;", *(f"or.pred any, any, group{i};" for i in range(2, groups))]
     lines += ["vote.sync.any.pred any, any, 0xffffffff;", "@!any bra DONE;"]
-    for group in range(groups):
-        lines += [f"mov.u32 place{i}, {listed};" for i in range(4 * group, 4 * group + 4)]
-        lines.append(f"vote.sync.any.pred group{group}, group{group}, 0xffffffff;")
-        lines.append(f"@!group{group} bra A{group};")
-        for i in range(4 * group, 4 * group + 4):
-            lines += [
-                f"sub.f32 above, ${logs[i]}, ${thresholds[i]};",
-                "setp.ge.f32 hit, above, 0f00000000;",
-                f"mad.wide.u32 list, ${columns[i]}, 8, ${records[i]};",
-                f"@hit atom.global.add.u32 place{i}, [list], 1;",
-            ]
-        lines.append(f"A{group}:")
-    for group in range(groups):
-        lines.append(f"@!group{group} bra B{group};")
-        for i in range(4 * group, 4 * group + 4):
-            lines += [
-                f"setp.lt.u32 fits, place{i}, {listed};",
-                f"mad.lo.u32 offset, place{i}, {rows}, {rows};",
-                f"add.u32 offset, offset, ${columns[i]};",
-                f"mad.wide.u32 at, offset, 8, ${records[i]};",
-                f"@fits st.global.v2.b32 [at], {{${logs[i]}, ${keys[i]}}};",
-            ]
-        lines.append(f"B{group}:")
+    lines += ["mov.u32 thread, %tid.x;", f"mad.wide.u32 list, thread, 8, ${own[0]};"]
+    lines += ["ld.global.u32 before, [list];", "mov.u32 count, before;"]
+    for i in range(packed):
+        if i % 4 == 0:
+            lines.append(f"vote.sync.any.pred any, group{i // 4}, 0xffffffff;")
+            lines.append(f"@!any bra GROUP{i // 4};")
+        lines += [
+            *hit(i),
+            f"setp.lt.and.u32 fits, count, {held}, hit;",
+            f"mad.wide.u32 at, count, {8 * threads}, list;",
+            f"mad.lo.u32 code, ${keys[i]}, {rows}, ${columns[i]};",
+            f"@fits st.global.v2.b32 [at + {8 * threads}], {{${logs[i]}, code}};",
+            "@hit add.u32 count, count, 1;",
+        ]
+        if i % 4 == 3:
+            lines.append(f"GROUP{i // 4}:")
+    lines += ["st.global.u32 [list], count;", f"setp.gt.u32 any, count, {held};"]
+    lines += ["vote.sync.any.pred any, any, 0xffffffff;", "@!any bra DONE;", "mov.u32 count, before;"]
+    for i in range(packed):
+        lines += [
+            *hit(i),
+            f"setp.ge.and.u32 fits, count, {held}, hit;",
+            "@hit add.u32 count, count, 1;",
+            f"mov.u32 place, {listed};",
+            f"mad.wide.u32 list, ${columns[i]}, 8, ${records[i]};",
+            "@fits atom.global.add.u32 place, [list], 1;",
+            f"setp.lt.u32 fits, place, {listed};",
+            f"mad.wide.u32 at, place, {8 * rows}, list;",
+            f"@fits st.global.v2.b32 [at + {8 * rows}], {{${logs[i]}, ${keys[i]}}};",
+        ]
     return "{ " + " ".join(lines) + " DONE: " + " ".join(f"mov.u32 ${i}, 0;" for i in range(results)) + " }"
 
 
 @triton.jit
 def _list_keys(
-    logs, threshold, columns, record,
+    logs, threshold, columns, record, own,
     ROWS: tl.constexpr, LISTED: tl.constexpr, PACK: tl.constexpr, CONSTRAINTS: tl.constexpr,
     ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Add the keys whose log2 of the weight reaches the threshold to the lists of their queries.
 
     logs: (COLUMNS, ROWS). threshold: (ROWS,). columns: (COLUMNS,), the indices of the keys.
-    record: the record of this tile of queries.
+    record, own: see inner_candidates_kernel.
     ASSEMBLY: the text of listing_assembly(), or "" to use no inline assembly.
     """
     places = tl.arange(0, ROWS)
     if ASSEMBLY != "":
         tl.inline_asm_elementwise(
             ASSEMBLY, CONSTRAINTS,
-            [logs, threshold[None, :], columns[:, None], places[None, :], record.to(tl.int64)],
+            [logs, threshold[None, :], columns[:, None], places[None, :], record.to(tl.int64),
+             own.to(tl.int64)],
             dtype=tl.int8, is_pure=False, pack=PACK,
         )  # fmt: skip
     else:
@@ -117,8 +132,8 @@ def _list_keys(
 @triton.jit
 def _with_tiles(
     first_tile, last_tile, row, query, level, threshold, low, high, key, block, block_row, block_column,
-    record, bias, table, document_of_query, document_of_key, start, scale, cap, bias_scale, queries, end,
-    width, key_row, bias_row, bias_column, table_row, table_column,
+    record, own, bias, table, document_of_query, document_of_key, start, scale, cap, bias_scale, queries,
+    end, width, key_row, bias_row, bias_column, table_row, table_column,
     LEFT: tl.constexpr, DOCUMENTS: tl.constexpr, CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr,
     MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     WHOLE: tl.constexpr, TMA: tl.constexpr, LISTED: tl.constexpr, PRECISION: tl.constexpr,
@@ -126,32 +141,36 @@ def _with_tiles(
 ):  # fmt: skip
     """List keys of the tiles first_tile to last_tile - 1, for one tile of queries.
 
-    threshold: (ROWS,). For the other arguments, see _with_tiles() in inner_look.py.
+    threshold: (ROWS,). For the other arguments, see tile_logs().
     """
-    rows, channels, places = row + tl.arange(0, ROWS), tl.arange(0, WIDTH), tl.arange(0, COLUMNS)
-    of_tile = places[:, None] * key_row + channels[None, :]
+    rows = row + tl.arange(0, ROWS)
     for tile in range(first_tile, last_tile):
-        columns = tile * COLUMNS + places
-        keys = key + tl.cast(tile, tl.int64) * (COLUMNS * key_row)
-        if TMA:
-            keys_CD = block.load([block_row + tile * COLUMNS, block_column])
-        elif WHOLE and not MASKED:
-            keys_CD = tl.load(keys + of_tile)
-        else:
-            inside = (columns < end)[:, None] & (channels < width)[None, :]
-            keys_CD = tl.load(keys + of_tile, mask=inside, other=0.0)
-        products = product(keys_CD, tl.trans(query), tl.zeros([COLUMNS, ROWS], tl.float32), PRECISION)
-        logs = log_weights(
-            products, level[None, :], columns[:, None], rows[None, :], scale, cap, bias_scale, bias, bias_row,
-            bias_column, queries, end, CAP, BIAS,
+        logs = tile_logs(
+            tile, rows, query, level, low, high, key, block, block_row, block_column, bias, table,
+            document_of_query, document_of_key, start, scale, cap, bias_scale, queries, end, width, key_row,
+            bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, MASKED, ROWS,
+            COLUMNS, WIDTH, WHOLE, TMA, PRECISION,
         )  # fmt: skip
-        if MASKED:
-            logs = hide(
-                logs, columns[:, None], rows[None, :], start, low[None, :], high[None, :], table,
-                document_of_query, document_of_key, queries, end, table_row, table_column, LEFT, DOCUMENTS,
-                TABLE,
-            )  # fmt: skip
-        _list_keys(logs, threshold, columns, record, ROWS, LISTED, PACK, CONSTRAINTS, ASSEMBLY)
+        columns = tile * COLUMNS + tl.arange(0, COLUMNS)
+        _list_keys(logs, threshold, columns, record, own, ROWS, LISTED, PACK, CONSTRAINTS, ASSEMBLY)
+
+
+@triton.jit
+def _join_lists(
+    own, record, LISTED: tl.constexpr, HELD: tl.constexpr, THREADS: tl.constexpr, ROWS: tl.constexpr
+):
+    """Add the keys in the lists of the threads to the lists of their queries."""
+    threads, places = own + tl.arange(0, THREADS), tl.arange(0, HELD)
+    count = tl.load(threads, cache_modifier=".cg")
+    used = places[:, None] < count[None, :]
+    pairs = tl.load(
+        threads[None, :] + (1 + places)[:, None] * THREADS, mask=used, other=0, cache_modifier=".cg"
+    )
+    codes = pairs >> 32 & 0xFFFFFFFF
+    lists = record + codes % ROWS
+    place = tl.atomic_add(lists, 1, mask=used, sem="relaxed")
+    pairs = (codes // ROWS << 32) | (pairs & 0xFFFFFFFF)
+    tl.store(lists + (place + 1) * ROWS, pairs, mask=used & (place < LISTED))
 
 
 @triton.jit
@@ -171,17 +190,19 @@ def _threshold(maxima, rows, queries, top, SLOTS: tl.constexpr):
     return tl.where(rows < queries, tl.maximum(threshold, LOWEST), -HIDDEN)
 
 
+@quick_launch
 @triton.jit
 def inner_candidates_kernel(
-    query, key, block, lse, bias, table, maxima, records, lengths, document_of_query, document_of_key,
-    length_step, start, left, right, documents_query_step, documents_key_step, scale, cap, bias_scale, heads,
-    groups, queries, keys, width, top, query_batch, query_head, query_row, key_batch, key_head, key_row,
-    bias_batch, bias_head, bias_row, bias_column, table_batch, table_head, table_row, table_column,
+    query, key, block, lse, bias, table, maxima, records, lists, lengths, document_of_query,
+    document_of_key, length_step, start, left, right, documents_query_step, documents_key_step, scale, cap,
+    bias_scale, heads, groups, queries, keys, width, top, query_batch, query_head, query_row, key_batch,
+    key_head, key_row, bias_batch, bias_head, bias_row, bias_column, table_batch, table_head, table_row,
+    table_column,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr, SLOTS: tl.constexpr, LISTED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
-    EIGHTS: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, PACK: tl.constexpr,
-    CONSTRAINTS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    HELD: tl.constexpr, THREADS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, WHOLE: tl.constexpr, EIGHTS: tl.constexpr, TMA: tl.constexpr,
+    PRECISION: tl.constexpr, PACK: tl.constexpr, CONSTRAINTS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Write the record of one tile of queries: the keys that reach the threshold.
 
@@ -189,8 +210,12 @@ def inner_candidates_kernel(
     scores were rounded in another way than in inner_look_kernel), the number of keys is set to LISTED + 1,
     as if the list were too short.
 
-    maxima: (B, H, T, SLOTS), from inner_look_kernel. records: (B, H, tiles of queries, 1 + LISTED, ROWS).
-    For the other arguments, see inner_look_kernel.
+    maxima: (B, H, T, SLOTS), from inner_look_kernel.
+    records: (B, H, tiles of queries, 1 + LISTED, ROWS), receives the lists of the queries.
+    lists: (B, H, tiles of queries, 1 + HELD, THREADS), a buffer for the lists of the threads, if there is
+        ASSEMBLY. Like in a record, a column has the number of keys, and then pairs. The second element of
+        such a pair is key * ROWS + query.
+    record, own: the parts for this tile of queries. For the other arguments, see inner_look_kernel.
     """
     if EIGHTS:
         width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8
@@ -211,21 +236,17 @@ def inner_candidates_kernel(
     document_of_key += batch * documents_key_step
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
     row = query_tile * ROWS
-    rows, channels = row + tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    rows = row + tl.arange(0, ROWS)
     record = records + (both * tl.num_programs(0) + query_tile) * (1 + LISTED) * ROWS
     counts = record + tl.arange(0, ROWS)
     tl.store(counts, tl.zeros([ROWS], tl.int64))
+    own = lists + (both * tl.num_programs(0) + query_tile) * (1 + HELD) * THREADS
+    if ASSEMBLY != "":
+        tl.store(own + tl.arange(0, THREADS), tl.zeros([THREADS], tl.int64))
     threshold = _threshold(maxima + both * queries * SLOTS, rows, queries, top, SLOTS)
-    queries_RD = tl.load(
-        query + rows.to(tl.int64)[:, None] * query_row + channels[None, :],
-        mask=(rows < queries)[:, None] & (channels < width)[None, :], other=0.0,
-    )  # fmt: skip
-    sums = tl.load(lse + both * queries + rows, mask=rows < queries, other=float("-inf"))
-    level = tl.where(sums == float("-inf"), -HIDDEN, sums * LOG2E)
-    low = rows + (start - left)
-    high = rows * 0 + end
-    if RIGHT:
-        high = tl.minimum(high, rows + (start + right + 1))
+    queries_RD, level, low, high = load_queries(
+        query, lse + both * queries, rows, start, left, right, queries, end, width, query_row, RIGHT, WIDTH
+    )
     first, full_first, full_last, last = tile_ranges(
         row, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
     )
@@ -239,17 +260,21 @@ def inner_candidates_kernel(
         if (part == 0 and LEFT) or (part == 1 and not (DOCUMENTS or TABLE)) or part == 2:
             _with_tiles(
                 first_tile, last_tile, row, queries_RD, level, threshold, low, high, key, block, block_row,
-                block_column, record, bias, table, document_of_query, document_of_key, start, scale, cap,
+                block_column, record, own, bias, table, document_of_query, document_of_key, start, scale, cap,
                 bias_scale, queries, end, width, key_row, bias_row, bias_column, table_row, table_column,
                 LEFT, DOCUMENTS, CAP, BIAS, TABLE, part != 1, ROWS, COLUMNS, WIDTH, WHOLE, TMA, LISTED,
                 PRECISION, PACK, CONSTRAINTS, ASSEMBLY,
             )  # fmt: skip
     tl.debug_barrier()  # all keys are listed
+    if ASSEMBLY != "":
+        _join_lists(own, record, LISTED, HELD, THREADS, ROWS)
+        tl.debug_barrier()
     count = tl.load(counts, cache_modifier=".cg")
     missing = (count < top) & (threshold > LOWEST) & (rows < queries)
     tl.store(counts, tl.full([ROWS], LISTED + 1, tl.int64), mask=missing)
 
 
+@quick_launch
 @triton.jit
 def inner_sort_kernel(
     records, lse, weights, chosen, queries, top, tiles,

@@ -17,7 +17,7 @@ a tile has 128 keys. These keys form a slot:
   integer atomics, as multiples of 1 / unit: integers have the same sum in any order, so results are
   reproducible bit by bit.
 
-Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+Tested: under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -25,29 +25,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from regard.kernels.inner_scores import (
+    HIDDEN,
+    NO_KEY,
+    hide,
+    load_queries,
+    log_weights,
+    place_of_program,
+    tile_logs,
+    tile_ranges,
+)
 from regard.kernels.kernel_mask import end_of
-from regard.kernels.matrix_product import product, row_products
-from regard.kernels.tanh import LOG2E, TWICE_LOG2E
+from regard.kernels.matrix_product import row_products
+from regard.kernels.quick_launch import quick_launch
 
-__all__ = [
-    "HIDDEN",
-    "NO_KEY",
-    "capped",
-    "hide",
-    "inner_look_kernel",
-    "log_weights",
-    "place_of_program",
-    "tile_ranges",
-]
-
-HIDDEN = tl.constexpr(-1e30)
-"""log2 of the weight of a hidden key. It is finite, so that 0 * HIDDEN is 0; 0 * -inf would be NaN."""
-
-NO_KEY = tl.constexpr(2147483647)
-"""Greater than the index of every key."""
-
-TOGETHER = tl.constexpr(16)
-"""Number of heads whose tiles of queries are processed in one order, see place_of_program()."""
+__all__ = ["inner_look_kernel", "inner_mass_kernel"]
 
 NEGATIVE_LN2 = tl.constexpr(-0.6931471805599453)
 """-ln 2. The kernel sums p log2(p); multiplied by -ln 2 this is the entropy in nats."""
@@ -90,112 +82,87 @@ def _larger(value, tile, best, best_tile, ASSEMBLY: tl.constexpr):
 
 
 @triton.jit
-def capped(scores, cap):
-    """Return cap * tanh(scores / cap)."""
-    return cap - 2 * cap / (1.0 + tl.exp2(scores * (TWICE_LOG2E / cap)))
+def _larger_with_half(value, tile, first, best, best_tile, best_first, ASSEMBLY: tl.constexpr):
+    """Return the same as _larger(), and the value of the first key of the slot, `first`, at that time."""
+    if ASSEMBLY:
+        return tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.gt.f32 p, $3, $6; selp.f32 $0, $3, $6, p; selp.b32 $1, $4, $7, p;"
+            " selp.f32 $2, $5, $8, p; }",
+            "=f,=r,=f,f,r,f,f,r,f", [value, tile, first, best, best_tile, best_first],
+            dtype=(tl.float32, tl.int32, tl.float32), is_pure=True, pack=1,
+        )  # fmt: skip
+    better = value > best
+    best, best_tile = tl.where(better, value, best), tl.where(better, tile, best_tile)
+    return best, best_tile, tl.where(better, first, best_first)
 
 
 @triton.jit
-def log_weights(
-    products, level, columns, rows, scale, cap, bias_scale, bias, bias_row, bias_column, queries, end,
-    CAP: tl.constexpr, BIAS: tl.constexpr,
-):  # fmt: skip
-    """Return log2 of weights from the inner products of queries and keys.
+def _add(pointers, units, inside, QUADS: tl.constexpr):
+    """Add `units` to memory by atomics, where `inside` is True.
 
-    level: lse * log2(e) of the queries. columns, rows: the indices of the keys and of the queries. Their
-        shapes are those of `products` or broadcast to it.
+    QUADS: True if four neighbouring threads have the same elements, and other threads have other elements.
+        The first of the four adds them. tl.atomic_add would move the elements between threads before. After a
+        matrix product on Hopper this is the case, unless a bias or a mask was loaded for the tile.
     """
-    if CAP:
-        logs = capped(products * scale, cap) * (bias_scale * LOG2E) - level
+    if QUADS:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; .reg .u32 lane; mov.u32 lane, %laneid; and.b32 lane, lane, 3;"
+            " setp.eq.u32 p, lane, 0; setp.ne.and.u32 p, $3, 0, p;"
+            " @p red.relaxed.gpu.global.add.u64 [$1], $2; mov.u32 $0, 0; }",
+            "=r,l,l,r", [pointers.to(tl.int64), units, inside.to(tl.int32)], dtype=tl.int32,
+            is_pure=False, pack=1,
+        )  # fmt: skip
     else:
-        logs = products * (scale * bias_scale * LOG2E) - level
-    if BIAS:
-        at = columns.to(tl.int64) * bias_column + rows.to(tl.int64) * bias_row
-        added = tl.load(bias + at, mask=(columns < end) & (rows < queries), other=0.0)
-        logs += added.to(tl.float32) * (bias_scale * LOG2E)
-        logs = tl.maximum(logs, HIDDEN, propagate_nan=tl.PropagateNan.ALL)
-    return logs
-
-
-@triton.jit
-def hide(
-    logs, columns, rows, start, low, high, table, document_of_query, document_of_key, queries, end,
-    table_row, table_column, LEFT: tl.constexpr, DOCUMENTS: tl.constexpr, TABLE: tl.constexpr,
-):  # fmt: skip
-    """Return `logs` with HIDDEN where the mask hides the key.
-
-    columns, rows: see log_weights(). low, high: for each query, keys j with low <= j < high are visible.
-    """
-    seen = columns < high
-    if LEFT:
-        seen = seen & (columns >= low)
-    if DOCUMENTS:
-        of_query = tl.load(document_of_query + rows + start, mask=rows < queries, other=-1)
-        of_key = tl.load(document_of_key + columns, mask=columns < end, other=-1)
-        seen = seen & (of_key == of_query)
-    if TABLE:
-        at = columns.to(tl.int64) * table_column + rows.to(tl.int64) * table_row
-        seen = seen & (tl.load(table + at, mask=(columns < end) & (rows < queries), other=0) != 0)
-    return tl.where(seen, logs, HIDDEN)
+        tl.atomic_add(pointers, units, mask=inside, sem="relaxed")
 
 
 @triton.jit
 def _with_tiles(
-    total, best, best_tile, first_tile, last_tile, row, query, level, low, high, key, block, block_row,
-    block_column, mass, pooled, bias, table, document_of_query, document_of_key, start, scale, cap,
+    total, best, best_tile, best_first, first_tile, last_tile, row, query, level, low, high, key, block,
+    block_row, block_column, mass, pooled, bias, table, document_of_query, document_of_key, start, scale, cap,
     bias_scale, unit, nan_units, queries, end, width, key_row, pooled_step, bias_row, bias_column,
     table_row, table_column,
     LEFT: tl.constexpr, DOCUMENTS: tl.constexpr, CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr,
     ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr, MAXIMA: tl.constexpr, MASS: tl.constexpr,
     POOLED: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, ASSEMBLY: tl.constexpr,
+    PRECISION: tl.constexpr, HALVES: tl.constexpr, QUADS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Process the tiles of keys first_tile to last_tile - 1 for one tile of queries.
 
-    A tile has COLUMNS keys and ROWS queries. Returns the new `total`, `best` and `best_tile`, which have an
-    element for each slot and query, (slots / 8, 8, ROWS).
-    total, best, best_tile: sum of p log2(p) so far, the largest log2(p) so far, and the number of its tile.
-    row: index of the first query. level: (ROWS,), lse * log2(e) of the queries.
-    block, block_row, block_column: a tensor descriptor of the keys, and the place of the first key, if TMA.
-    low, high: (ROWS,), the window of the mask: keys j with low <= j < high are visible.
+    A tile has COLUMNS keys and ROWS queries. Returns the new `total`, `best`, `best_tile` and `best_first`,
+    which have an element for each slot and query, (slots / 8, 8, ROWS).
+
+    total: sum of p log2(p) over the keys so far.
+    best: the largest log2(p) so far.
+    best_tile: the number of the tile that has this value.
+    best_first: log2(p) of the first key of the slot in that tile, if HALVES. A slot has two keys then.
+    row: index of the first query.
     mass: the column mass, (S,), as multiples of 1 / unit; it is updated. nan_units is added for a NaN.
     pooled: receives the sum of the weights of each group of queries and of 64 keys, if POOLED.
-    MASKED: whether keys of these tiles can be hidden. If False, all keys are visible to all queries.
+    For the other arguments, see tile_logs().
     """
     rows = row + tl.arange(0, ROWS)
-    channels = tl.arange(0, WIDTH)
-    places = tl.arange(0, COLUMNS)
     groups = tl.arange(0, GROUPS)
-    of_tile = places[:, None] * key_row + channels[None, :]
     blocks = tl.arange(0, BLOCKS)
     for tile in range(first_tile, last_tile):
-        columns = tile * COLUMNS + places
-        keys = key + tl.cast(tile, tl.int64) * (COLUMNS * key_row)
-        if TMA:
-            keys_CD = block.load([block_row + tile * COLUMNS, block_column])
-        elif WHOLE and not MASKED:
-            keys_CD = tl.load(keys + of_tile)
-        else:
-            inside = (columns < end)[:, None] & (channels < width)[None, :]
-            keys_CD = tl.load(keys + of_tile, mask=inside, other=0.0)
-        products = product(keys_CD, tl.trans(query), tl.zeros([COLUMNS, ROWS], tl.float32), PRECISION)
-        logs = log_weights(
-            products, level[None, :], columns[:, None], rows[None, :], scale, cap, bias_scale, bias, bias_row,
-            bias_column, queries, end, CAP, BIAS,
+        logs = tile_logs(
+            tile, rows, query, level, low, high, key, block, block_row, block_column, bias, table,
+            document_of_query, document_of_key, start, scale, cap, bias_scale, queries, end, width, key_row,
+            bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, MASKED, ROWS,
+            COLUMNS, WIDTH, WHOLE, TMA, PRECISION,
         )  # fmt: skip
-        if MASKED:
-            logs = hide(
-                logs, columns[:, None], rows[None, :], start, low[None, :], high[None, :], table,
-                document_of_query, document_of_key, queries, end, table_row, table_column, LEFT, DOCUMENTS,
-                TABLE,
-            )  # fmt: skip
         first, second, third, fourth = _parts(logs, COLUMNS, ROWS)
         if ALIGNMENT:
             largest = tl.maximum(first, second)
             if COLUMNS == 128:
                 largest = tl.maximum(largest, tl.maximum(third, fourth))
-            best, best_tile = _larger(largest, tile, best, best_tile, ASSEMBLY)
+            if HALVES:
+                best, best_tile, best_first = _larger_with_half(
+                    largest, tile, first, best, best_tile, best_first, ASSEMBLY
+                )
+            else:
+                best, best_tile = _larger(largest, tile, best, best_tile, ASSEMBLY)
         if MAXIMA:
             best = tl.maximum(tl.maximum(best, first), second)
             if COLUMNS == 128:
@@ -216,52 +183,42 @@ def _with_tiles(
                     at = groups[None, :] * pooled_step + tile * BLOCKS + blocks[:, None]
                     tl.store(pooled + at, of_blocks, mask=(tile * BLOCKS + blocks < pooled_step)[:, None])
                 if MASS:
+                    columns = tile * COLUMNS + tl.arange(0, COLUMNS)
                     units = tl.where(sums == sums, sums * unit, nan_units).to(tl.int64)
                     at = mass + columns[:, None] + groups[None, :] * 0
-                    tl.atomic_add(at, units, mask=(columns < end)[:, None], sem="relaxed")
-    return total, best, best_tile
+                    _add(at, units, (columns < end)[:, None], ASSEMBLY and QUADS)
+    return total, best, best_tile, best_first
 
 
 @triton.jit
-def tile_ranges(
-    row, end, start, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, ANY: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Return which tiles of keys are visible to the queries row, ..., row + ROWS - 1.
-
-    Returns four indices of tiles: first, full_first, full_last and last. Keys outside the tiles `first` to
-    last - 1 are hidden. In the tiles `full_first` to full_last - 1, all keys are visible to all these
-    queries.
-
-    ANY: True if the mask (documents or a bool table) can hide keys in any tile. Then full_first = full_last.
-    """
-    first, full_first, full_last, last = 0, 0, end // COLUMNS, tl.cdiv(end, COLUMNS)
-    if LEFT:
-        first = tl.maximum(row + start - left, 0) // COLUMNS
-        full_first = tl.cdiv(tl.maximum(row + ROWS - 1 + start - left, 0), COLUMNS)
-    if RIGHT:
-        last = tl.minimum(last, tl.cdiv(tl.maximum(row + ROWS + start + right, 0), COLUMNS))
-        full_last = tl.minimum(full_last, tl.maximum(row + start + right + 1, 0) // COLUMNS)
-    if ANY:
-        full_last = first
-    full_first = tl.minimum(tl.maximum(full_first, first), last)
-    full_last = tl.minimum(tl.maximum(full_last, full_first), last)
-    return first, full_first, full_last, last
+def _key_of_half(best, best_tile, best_first, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return the key with the largest score of each query, (ROWS,), if HALVES; -1 if it sees no key."""
+    SLOTS: tl.constexpr = COLUMNS // 2
+    slots = tl.arange(0, SLOTS)
+    best, best_tile = tl.reshape(best, [SLOTS, ROWS]), tl.reshape(best_tile, [SLOTS, ROWS])
+    halves = tl.where(tl.reshape(best_first, [SLOTS, ROWS]) == best, 0, 8)
+    keys = best_tile * COLUMNS + (slots // 8 * 16 + slots % 8)[:, None] + halves
+    largest = tl.max(best, 0)
+    chosen = tl.min(tl.where(best == largest[None, :], keys, NO_KEY), 0)
+    return tl.where(largest > HIDDEN, chosen, -1).to(tl.int64)
 
 
 @triton.jit
 def _key_of_slot(
-    best, best_tile, row, query, level, low, high, key, bias, table, document_of_query, document_of_key,
-    start, scale, cap, bias_scale, queries, end, width, query_row, key_row, bias_row, bias_column, table_row,
-    table_column,
+    best, best_tile, best_first, row, query, level, low, high, key, bias, table, document_of_query,
+    document_of_key, start, scale, cap, bias_scale, queries, end, width, query_row, key_row, bias_row,
+    bias_column, table_row, table_column,
     LEFT: tl.constexpr, DOCUMENTS: tl.constexpr, CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    HALVES: tl.constexpr,
 ):  # fmt: skip
     """Return the key with the largest score of each query, (ROWS,); -1 if the query sees no key.
 
     best, best_tile: the largest log2(p) of each slot, and its tile, from _with_tiles(). The scores of the
     keys of the best slot are computed again, to find which of them has the largest one.
     """
+    if HALVES:
+        return _key_of_half(best, best_tile, best_first, ROWS, COLUMNS)
     SLOTS: tl.constexpr = 32 if COLUMNS == 128 else COLUMNS // 2
     slots = tl.arange(0, SLOTS)
     best, best_tile = tl.reshape(best, [SLOTS, ROWS]), tl.reshape(best_tile, [SLOTS, ROWS])
@@ -303,30 +260,24 @@ def _with_queries(
     BIAS: tl.constexpr, TABLE: tl.constexpr, ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr,
     MAXIMA: tl.constexpr, MASS: tl.constexpr, POOLED: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr,
-    WHOLE: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, ASSEMBLY: tl.constexpr,
+    WHOLE: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, HALVES: tl.constexpr,
+    QUADS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Load the queries row, ..., row + ROWS - 1, and process all tiles of keys that they see.
 
-    Returns total, best and best_tile, see _with_tiles(), and level, low and high of the queries.
+    Returns total, best, best_tile and best_first, see _with_tiles(), and level, low and high of the queries.
     """
     SLOTS: tl.constexpr = 32 if COLUMNS == 128 else COLUMNS // 2
-    rows, channels = row + tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    queries_RD = tl.load(
-        query + rows.to(tl.int64)[:, None] * query_row + channels[None, :],
-        mask=(rows < queries)[:, None] & (channels < width)[None, :], other=0.0,
-    )  # fmt: skip
-    sums = tl.load(lse + rows, mask=rows < queries, other=float("-inf"))
-    level = tl.where(sums == float("-inf"), -HIDDEN, sums * LOG2E)  # all weights 0 if no key is seen
-    low = rows + (start - left)
-    high = rows * 0 + end
-    if RIGHT:
-        high = tl.minimum(high, rows + (start + right + 1))
+    rows = row + tl.arange(0, ROWS)
+    queries_RD, level, low, high = load_queries(
+        query, lse, rows, start, left, right, queries, end, width, query_row, RIGHT, WIDTH
+    )
     first, full_first, full_last, last = tile_ranges(
         row, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
     )
     total = tl.zeros([SLOTS // 8, 8, ROWS], tl.float32)
     best = tl.full([SLOTS // 8, 8, ROWS], HIDDEN, tl.float32)
-    best_tile = tl.zeros([SLOTS // 8, 8, ROWS], tl.int32)
+    best_tile, best_first = tl.zeros([SLOTS // 8, 8, ROWS], tl.int32), best
     for part in tl.static_range(3):  # keys at the left edge of the mask, between the edges, and the rest
         first_tile, last_tile = first, full_first
         if part == 1:
@@ -334,35 +285,18 @@ def _with_queries(
         if part == 2:
             first_tile, last_tile = full_last, last
         if (part == 0 and LEFT) or (part == 1 and not (DOCUMENTS or TABLE)) or part == 2:
-            total, best, best_tile = _with_tiles(
-                total, best, best_tile, first_tile, last_tile, row, queries_RD, level, low, high, key, block,
-                block_row, block_column, mass, pooled, bias, table, document_of_query, document_of_key,
-                start, scale, cap, bias_scale, unit, nan_units, queries, end, width, key_row, pooled_step,
-                bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, ENTROPY,
-                ALIGNMENT, MAXIMA, MASS, POOLED, part != 1, ROWS, COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA,
-                PRECISION, ASSEMBLY,
+            total, best, best_tile, best_first = _with_tiles(
+                total, best, best_tile, best_first, first_tile, last_tile, row, queries_RD, level, low, high,
+                key, block, block_row, block_column, mass, pooled, bias, table, document_of_query,
+                document_of_key, start, scale, cap, bias_scale, unit, nan_units, queries, end, width, key_row,
+                pooled_step, bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS,
+                TABLE, ENTROPY, ALIGNMENT, MAXIMA, MASS, POOLED, part != 1, ROWS, COLUMNS, WIDTH, GROUPS,
+                BLOCKS, WHOLE, TMA, PRECISION, HALVES, QUADS, ASSEMBLY,
             )  # fmt: skip
-    return total, best, best_tile, level, low, high
+    return total, best, best_tile, best_first, level, low, high
 
 
-@triton.jit
-def place_of_program(RIGHT: tl.constexpr):
-    """Return which sequence and head (as one number) and which tile of queries this program computes.
-
-    Launch grid: (tiles of queries, B H). With a causal mask (RIGHT), the last queries see the most keys. They
-    are processed first, for TOGETHER heads at a time, so that no long program starts at the end.
-    """
-    head, query_tile, tiles = tl.program_id(1), tl.program_id(0), tl.num_programs(0)
-    if RIGHT:
-        program = head * tiles + query_tile
-        first_head = program // (TOGETHER * tiles) * TOGETHER
-        heads = tl.minimum(tl.num_programs(1) - first_head, TOGETHER)
-        program -= first_head * tiles
-        query_tile = program // heads
-        head = first_head + program - query_tile * heads
-    return head, tiles - 1 - query_tile
-
-
+@quick_launch
 @triton.jit
 def inner_look_kernel(
     query, key, block, lse, bias, table, entropy, alignment, mass, pooled, maxima, lengths,
@@ -376,14 +310,12 @@ def inner_look_kernel(
     ALIGNMENT: tl.constexpr, MAXIMA: tl.constexpr, MASS: tl.constexpr, POOLED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr,
     BLOCKS: tl.constexpr, WHOLE: tl.constexpr, EIGHTS: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, ASSEMBLY: tl.constexpr,
+    PRECISION: tl.constexpr, HALVES: tl.constexpr, QUADS: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Compute the requested values for one tile of queries.
 
-    Launch grid: (tiles of queries, B H).
-
-    The score is bias_scale * (scale * q . k + bias), or bias_scale * (cap * tanh(scale * q . k / cap) + bias)
-    if CAP.
+    Launch grid: (tiles of queries, B H). The score is bias_scale * (scale * q . k + bias), or
+    bias_scale * (cap * tanh(scale * q . k / cap) + bias) if CAP.
 
     block: the keys as a tensor descriptor if TMA; otherwise any tensor, which is not read.
     lse: (B, H, T), with -inf for queries that see no key.
@@ -398,6 +330,9 @@ def inner_look_kernel(
     BLOCKS: number of blocks of at most 64 keys in a tile, for `pooled`.
     WHOLE: whether the width D is WIDTH, so that no channel has to be masked.
     TMA: load keys with the tensor memory accelerator of Hopper and later GPUs. Needs WHOLE.
+    HALVES: keep which key of a slot has the largest weight, for slots of two keys. This takes more time for
+        each tile. Otherwise, it is computed at the end, see _key_of_slot().
+    QUADS: whether a tile is computed by one warp group of Hopper; see _add().
     """
     if EIGHTS:
         width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8
@@ -419,12 +354,12 @@ def inner_look_kernel(
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
     row, key_blocks = query_tile * ROWS, tl.cdiv(keys, COLUMNS // BLOCKS)
     pooled += (both * tl.num_programs(0) + query_tile) * GROUPS * key_blocks
-    total, best, best_tile, level, low, high = _with_queries(
+    total, best, best_tile, best_first, level, low, high = _with_queries(
         query, key, block, block_row, block_column, lse + both * queries, bias, table, mass + both * keys,
         pooled, document_of_query, document_of_key, row, start, left, right, scale, cap, bias_scale, unit,
         nan_units, queries, end, width, query_row, key_row, key_blocks, bias_row, bias_column, table_row,
         table_column, LEFT, RIGHT, DOCUMENTS, CAP, BIAS, TABLE, ENTROPY, ALIGNMENT, MAXIMA, MASS,
-        POOLED, ROWS, COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA, PRECISION, ASSEMBLY,
+        POOLED, ROWS, COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA, PRECISION, HALVES, QUADS, ASSEMBLY,
     )  # fmt: skip
     rows = row + tl.arange(0, ROWS)
     SLOTS: tl.constexpr = 32 if COLUMNS == 128 else COLUMNS // 2
@@ -436,9 +371,22 @@ def inner_look_kernel(
         tl.store(entropy + both * queries + rows, sums, mask=rows < queries)
     if ALIGNMENT:
         chosen = _key_of_slot(
-            best, best_tile, row, query, level, low, high, key, bias, table, document_of_query,
+            best, best_tile, best_first, row, query, level, low, high, key, bias, table, document_of_query,
             document_of_key, start, scale, cap, bias_scale, queries, end, width, query_row, key_row, bias_row,
             bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, ROWS, COLUMNS, WIDTH,
-            PRECISION,
+            PRECISION, HALVES,
         )  # fmt: skip
         tl.store(alignment + both * queries + rows, chosen, mask=rows < queries)
+
+
+@quick_launch
+@triton.jit
+def inner_mass_kernel(units, mass, count, unit, nan_units, BLOCK: tl.constexpr):
+    """Convert the column mass from integers, `units`, to float32, `mass`: NaN if nan_units was added.
+
+    Launch grid: (blocks of BLOCK elements,). count: number of elements. unit: see inner_look_kernel.
+    """
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    sums = tl.load(units + places, mask=places < count, other=0).to(tl.float32)
+    sums = tl.where(sums >= nan_units, float("nan"), sums / unit)
+    tl.store(mass + places, sums, mask=places < count)

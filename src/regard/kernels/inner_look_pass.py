@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from regard.kernels import interpreting
 from regard.kernels.forward_pass import Sight, in_eights, in_rows, precision_of, steps
-from regard.kernels.inner_look import inner_look_kernel
+from regard.kernels.inner_look import inner_look_kernel, inner_mass_kernel
 
 __all__ = ["Tiles", "broadcast_steps", "has_tma", "inner_look", "key_block", "slots_of", "tiles_of"]
 
@@ -37,19 +37,43 @@ class Tiles(NamedTuple):
 BLOCK = 64
 """Number of keys of a block, for which the kernel returns the sum of the weights; fewer in a smaller tile."""
 
+MASS_BLOCK = 1024
+"""Number of elements of the column mass that one program converts."""
+
 MOST_HEADS = 1 << 14
 """Maximum number B K of key heads for which a tensor descriptor is used."""
 
 
-def tiles_of(width: int, dtype: torch.dtype, looks: int = 3) -> Tiles:
-    """Return the launch parameters for a head size and a dtype, and for one or for several looks at once."""
+SHORT = 2048
+"""Queries that see at most this many keys on average use the tiles for short sequences."""
+
+HALVES = 2048
+"""Up to this number of keys per query, the kernel keeps which key of a slot is the largest."""
+
+TILES: dict[tuple[int, bool, bool], Tiles] = {
+    (128, False, False): Tiles(64, 64, 4, 3),
+    (128, False, True): Tiles(64, 64, 4, 3),
+    (128, True, False): Tiles(64, 64, 4, 3, registers=128),
+    (128, True, True): Tiles(64, 64, 4, 3, registers=128),
+    (64, False, False): Tiles(64, 128, 4, 2, registers=128),
+    (64, False, True): Tiles(64, 64, 4, 3),
+    (64, True, False): Tiles(64, 128, 4, 3, registers=168),
+    (64, True, True): Tiles(64, 64, 4, 3, registers=128),
+}
+"""(largest head size, several looks at once, short sequences) -> launch parameters for 16-bit inputs, the
+fastest of those measured on an H200."""
+
+
+def tiles_of(width: int, dtype: torch.dtype, looks: int = 3, keys: int = SHORT + 1) -> Tiles:
+    """Return the launch parameters for a head size, a dtype and a number of looks.
+
+    keys: number of keys that a query sees on average.
+    """
     if dtype == torch.float32:
         return Tiles(32, 32, 4, 2) if width > 64 else Tiles(64, 64, 4, 2)
     if width > 128:
         return Tiles(64, 64, 4, 2)
-    if width > 64:
-        return Tiles(64, 64, 4, 3, registers=128 if looks > 1 else None)
-    return Tiles(64, 128, 4, 3, registers=168) if looks > 1 else Tiles(64, 128, 4, 2, registers=128)
+    return TILES[128 if width > 64 else 64, looks > 1, keys <= SHORT]
 
 
 def slots_of(tiles: Tiles) -> int:
@@ -108,7 +132,9 @@ def inner_look(
     _, key_heads, keys, _ = key.shape
     query, key, lse = in_rows(query), in_rows(key), lse.float().contiguous()
     looks = entropy + alignment + mass + (pooled > 0) + maxima
-    padded, tiles = max(16, 1 << (width - 1).bit_length()), tiles_of(width, query.dtype, looks)
+    padded = max(16, 1 << (width - 1).bit_length())
+    seen = keys if right is None else keys // 2
+    tiles = tiles_of(width, query.dtype, looks, seen)
     blocks, (unit, nan_units) = max(1, tiles.columns // BLOCK), _units(queries)
     results = _buffers(query, keys, tiles, (entropy, alignment, mass, pooled > 0, maxima))
     block = key_block(key, tiles) if width == padded and has_tma(query.device) else None
@@ -126,12 +152,17 @@ def inner_look(
             ROWS=tiles.rows, COLUMNS=tiles.columns, WIDTH=padded, GROUPS=tiles.groups, BLOCKS=blocks,
             WHOLE=width == padded, EIGHTS=in_eights(query, key), TMA=block is not None,
             PRECISION=precision_of(query), ASSEMBLY=not interpreting(),
+            HALVES=tiles.columns < 128 and seen <= HALVES,
+            QUADS=block is not None and bias is None and table is None and document_of_query is None
+            and on_hopper(query.device) and (tiles.warps, tiles.groups) == (4, 1),
             num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
         )  # fmt: skip
-    entropy_BHT, alignment_BHT, units_BHS, blocks_BHNM, maxima_BHTK = results
-    mass_BHS = units_BHS * (1 / unit)
-    if mass:
-        mass_BHS.masked_fill_(units_BHS >= nan_units, torch.nan)
+        entropy_BHT, alignment_BHT, units_BHS, blocks_BHNM, maxima_BHTK = results
+        mass_BHS = torch.empty_like(units_BHS, dtype=torch.float32)
+        if mass:
+            inner_mass_kernel[(-(-units_BHS.numel() // MASS_BLOCK),)](
+                units_BHS, mass_BHS, units_BHS.numel(), unit, nan_units, BLOCK=MASS_BLOCK
+            )
     pooled_BHNM = _pooled_blocks(blocks_BHNM, queries, pooled, tiles)
     return entropy_BHT, alignment_BHT, mass_BHS, pooled_BHNM, maxima_BHTK
 
@@ -158,6 +189,11 @@ def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, T
 def has_tma(device: torch.device) -> bool:
     """Whether the device has a tensor memory accelerator, which copies tiles to shared memory."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def on_hopper(device: torch.device) -> bool:
+    """Whether the device is a Hopper GPU, whose matrix products leave their results as QUADS requires."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
 
 
 def key_block(key: Tensor, tiles: Tiles) -> Any:

@@ -16,9 +16,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner_look import HIDDEN, NO_KEY, capped, tile_ranges
+from regard.kernels.inner_scores import HIDDEN, NO_KEY, capped, tile_ranges
 from regard.kernels.kernel_mask import end_of, visible
 from regard.kernels.matrix_product import product
+from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import LOG2E
 
 __all__ = ["inner_top_kernel"]
@@ -117,6 +118,7 @@ def _store_sorted(weights, keys, level, largest, largest_keys, rows, queries, to
         largest = tl.where(largest_keys == chosen[:, None], HIDDEN, largest)
 
 
+@quick_launch
 @triton.jit
 def inner_top_kernel(
     query, key, lse, bias, table, weights, chosen, records, lengths, document_of_query, document_of_key,

@@ -11,17 +11,20 @@ from torch import Tensor
 from regard.kernels import interpreting
 from regard.kernels.forward_pass import Sight, in_eights, in_rows, precision_of, steps
 from regard.kernels.inner_candidates import (
-    CONSTRAINTS,
     PACKED,
     inner_candidates_kernel,
     inner_sort_kernel,
     listing_assembly,
+    listing_constraints,
 )
 from regard.kernels.inner_look_pass import Tiles, broadcast_steps, has_tma, key_block, slots_of
 from regard.kernels.inner_look_pass import tiles_of as look_tiles_of
 from regard.kernels.inner_top import inner_top_kernel
 
 __all__ = ["inner_top", "needs_maxima"]
+
+MOST_KEYS = 1 << 25
+"""Maximum number of keys of inner_candidates_kernel, which stores key * ROWS + query in 32 bits."""
 
 SORTED = 32
 """Number of queries whose lists one program sorts, one query for each thread."""
@@ -41,14 +44,9 @@ def listing_tiles_of(width: int, dtype: torch.dtype) -> Tiles:
     return Tiles(64, 64, 4, 2) if width > 128 else Tiles(64, 64, 4, 3, registers=128)
 
 
-def needs_maxima(width: int, dtype: torch.dtype, top: int) -> bool:
-    """Whether inner_top() is faster with the maxima of inner_look(): if there are at least 2 k slots.
-
-    In inner_candidates_kernel, a thread must have at least PACKED scores of a tile.
-    """
-    tiles = listing_tiles_of(width, dtype)
-    packed = tiles.rows * tiles.columns >= 32 * tiles.warps * PACKED
-    return packed and slots_of(look_tiles_of(width, dtype)) >= 2 * top
+def needs_maxima(query: Tensor, keys: int, top: int) -> bool:
+    """Whether inner_top() is faster with the maxima of inner_look(): if there are at least 2 k slots."""
+    return slots_of(look_tiles_of(query.shape[3], query.dtype)) >= 2 * top and keys <= MOST_KEYS
 
 
 @torch.library.custom_op(
@@ -138,13 +136,18 @@ def _listed(
     tiles = listing_tiles_of(width, query.dtype)
     listed = max(16, 4 << (top - 1).bit_length())
     count = -(-queries // tiles.rows)
+    held, threads = max(8, listed // 4), 32 * tiles.warps
+    packed = min(PACKED, tiles.rows * tiles.columns // threads)
     records = query.new_empty((batch, heads, count, 1 + listed, tiles.rows), dtype=torch.int64)
+    lists = query.new_empty((batch, heads, count, 1 + held, threads), dtype=torch.int64)
     block = key_block(key, tiles) if width == options["WIDTH"] and has_tma(query.device) else None
     inner_candidates_kernel[(count, batch * heads)](
-        query, key, key if block is None else block, lse, *bias_and_table, maxima, records, **options,
-        SLOTS=maxima.shape[3], LISTED=listed, ROWS=tiles.rows, COLUMNS=tiles.columns,
-        WHOLE=width == options["WIDTH"], TMA=block is not None, PACK=PACKED, CONSTRAINTS=CONSTRAINTS,
-        ASSEMBLY="" if interpreting() else listing_assembly(tiles.rows, listed),
+        query, key, key if block is None else block, lse, *bias_and_table, maxima, records, lists, **options,
+        SLOTS=maxima.shape[3], LISTED=listed, HELD=held, THREADS=threads,
+        ROWS=tiles.rows, COLUMNS=tiles.columns,
+        WHOLE=width == options["WIDTH"], TMA=block is not None, PACK=packed,
+        CONSTRAINTS=listing_constraints(packed),
+        ASSEMBLY="" if interpreting() else listing_assembly(tiles.rows, listed, threads, held, packed),
         num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
     )  # fmt: skip
     inner_sort_kernel[(count * tiles.rows // SORTED, batch * heads)](

@@ -127,8 +127,7 @@ def _looks(arguments: tuple[Any, ...], wanted: tuple[bool, bool, bool, int], top
     from regard.kernels.inner_look_pass import inner_look
     from regard.kernels.inner_top_pass import inner_top, needs_maxima
 
-    query: Tensor = arguments[0]
-    maxima = top > 0 and needs_maxima(query.shape[3], query.dtype, top)
+    maxima = top > 0 and needs_maxima(arguments[0], arguments[1].shape[2], top)
     looks = inner_look(*arguments, *wanted, maxima) if any(wanted) or maxima else [None] * 5
     tops = inner_top(*arguments, top, looks[4] if maxima else None) if top else [None] * 2
     return _Looks(*(each if asked else None for each, asked in zip(looks[:4], wanted, strict=True)), *tops)
