@@ -7,7 +7,7 @@ import torch
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from regard.kernels import lstmn_step, recurrent_cells
+from regard.kernels import additive_recurrent, lstmn_step, recurrent_cells
 from regard.kernels.activation_dropout import KINDS, ActivationDropout
 from regard.kernels.cross_entropy import SmoothedCrossEntropy
 from regard.kernels.embedding_dropout import EmbeddingDropout
@@ -46,6 +46,10 @@ def main() -> None:
             whole = zeros(ROWS, gates * WIDTH)
             lstmn_step.cell(whole, two, added, two)
             lstmn_step.cell_backward(whole, two, two, two, whole, two, added, added)
+        for lengths in (None, torch.tensor([3])):
+            memory = zeros(ROWS, 9, 30), zeros(ROWS, 9, 2 * WIDTH), zeros(30), lengths
+            additive_recurrent.attend(query, *memory, scores, two)
+            additive_recurrent.attend_backward(two, query, *memory, scores, query)
         logits = zeros(ROWS, 5000).requires_grad_()
         total, _ = SmoothedCrossEntropy.apply(logits, torch.ones(ROWS, dtype=torch.long), 0.1, 0)
         total.backward()

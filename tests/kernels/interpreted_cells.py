@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import regard
 from regard.data.batch import EOS, PAD
 from regard.decoding.slots.candidates import Forbidden, highest_in_order, next_tokens
-from regard.kernels import launch, replay, vocabulary_loss
+from regard.kernels import additive_recurrent, launch, replay, vocabulary_loss
 from regard.kernels.kernel_choice import by_kernel
 from regard.layers import attentive_steps, gated_cell, gru
 from regard.layers.attentive_cell import attend_along
@@ -70,9 +70,14 @@ def test_gated_backward():
     assert_agrees(gated_cell.gated_backward, arguments, [3, 4])
 
 
-@pytest.mark.parametrize("lengths", [None, [5, 2, 4]])
-def test_all_steps_with_attention(lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch):
-    """The third call is replayed; the reference calls attention() at each step, in float64."""
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("lengths", [None, [5, 2, 4], [3]])
+def test_all_steps_with_attention(lengths: list[int] | None, few: bool, monkeypatch: pytest.MonkeyPatch):
+    """The third call is replayed; the reference calls attention() at each step, in float64.
+
+    few: whether one kernel computes the attention of a step, as for few keys.
+    """
+    monkeypatch.setattr(additive_recurrent, "LONGEST", 128 if few else 0)
     monkeypatch.setattr(
         launch, "LAUNCHES", {name: replace(each, width=16) for name, each in launch.LAUNCHES.items()}
     )
@@ -91,7 +96,8 @@ def test_all_steps_with_attention(lengths: list[int] | None, monkeypatch: pytest
         loss = states.square().sum() + contexts.sin().sum()
         results.append([states, contexts, *torch.autograd.grad(loss, leaves)])
     taped = {key[0] for key, each in replay._tapes.items() if isinstance(each, replay.Tape)}
-    assert {attentive_steps._forward, attentive_steps._backward} <= taped
+    names = ("_few_forward", "_few_backward") if few else ("_forward", "_backward")
+    assert {getattr(attentive_steps, name) for name in names} <= taped
     for mine, exact in zip(results[2], results[3], strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5)
 

@@ -150,7 +150,8 @@ def _run(
     plain, even = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
     dx, dw, db = None, None, None
     if trains:
-        dx, dw = x.new_empty(rows, width), x.new_zeros(classes, width, dtype=torch.float32)
+        dx = x.new_empty(rows, width)
+        dw = (x.new_empty if rows else x.new_zeros)(classes, width, dtype=torch.float32)
         db = None if b is None else dw.new_zeros(classes)
     step = _rows_at_once(rows, classes)
     spaced = -(-classes // ALIGNMENT) * ALIGNMENT
@@ -168,7 +169,7 @@ def _run(
         )  # fmt: skip
         if dx is not None and dw is not None:
             torch.mm(logits, w, out=dx[chunk])
-            _add_product(dw, logits.T, part)
+            _add_product(dw, logits.T, part, beta=min(start, 1))  # the first product overwrites dw
         if db is not None:
             db += logits.sum(0, dtype=torch.float32)
     return plain, even, (dx, dw, db)
@@ -181,9 +182,12 @@ def _rows_at_once(rows: int, classes: int) -> int:
     return max(-(-rows // chunks), 1)
 
 
-def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a @ b to a float32 tensor, without rounding the product to the dtype of a and b."""
+def _add_product(total: Tensor, a: Tensor, b: Tensor, beta: int = 1) -> None:
+    """Compute total = beta * total + a @ b, without rounding the product to the dtype of a and b.
+
+    total: a float32 tensor. If beta is 0, it is only written.
+    """
     if a.is_cuda and a.dtype != torch.float32:
-        torch.ops.aten.addmm.dtype_out(total, a, b, torch.float32, out=total)
+        torch.ops.aten.addmm.dtype_out(total, a, b, torch.float32, beta=beta, out=total)
     else:
-        total.addmm_(a.float(), b.float())
+        total.addmm_(a.float(), b.float(), beta=beta)

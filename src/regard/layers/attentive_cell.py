@@ -148,10 +148,10 @@ class _Along(torch.autograd.Function):
         else:
             graphs = ctx.graphs
 
-            def dattend(dcontext_BE: Tensor, t: int) -> Tensor:
+            def dattend(dcontext_BE: Tensor, t: int, dquery_BA: Tensor) -> None:
                 context, query = graphs[t]
                 (dquery,) = torch.autograd.grad(context, query, dcontext_BE[:, None])
-                return dquery[:, 0]
+                dquery_BA.copy_(dquery[:, 0])
 
             d_TBN, dfirst, dcontexts_TBE = backward_steps(dattend, dstates, dcontexts, *weights, steps)
         ctx.graphs = None

@@ -28,14 +28,42 @@ def run_forward(
     gates: Tensor, first: Tensor, weights: tuple[Tensor, ...], key: Tensor, value: Tensor, vector: Tensor,
     lengths: Tensor | None,
 ) -> tuple[Steps, tuple[Tensor, ...]]:  # fmt: skip
-    """Run all steps; return their results, and two tensors for run_backward().
+    """Run all steps; return their results, and tensors for run_backward().
 
     gates, first: as in forward_steps(). weights: its joint_MN, of_context and of_state.
     key, value: (B, S, A) and (B, S, E). vector: (A,).
     lengths: number of keys of each sequence, or None.
     """
-    results = replayed(_forward, (gates, first, *weights, key, value, vector, lengths), ())
+    tensors = (gates, first, *weights, key, value, vector, lengths)
+    results = replayed(_few_forward if _has_few_keys(key) else _forward, tensors, ())
     return Steps(*results[:5]), results[5:]
+
+
+def _has_few_keys(key: Tensor) -> bool:
+    """Whether one kernel computes the attention of a step; see kernels/additive_recurrent.py."""
+    from regard.kernels.additive_recurrent import LONGEST
+
+    return key.shape[1] <= LONGEST
+
+
+def _few_forward(
+    gates: Tensor, first: Tensor, joint_MN: Tensor, of_context: Tensor, of_state: Tensor, key: Tensor,
+    value: Tensor, vector: Tensor, lengths: Tensor | None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    from regard.kernels import additive_recurrent
+
+    batch, steps, _ = gates.shape
+    contexts = iter(value.new_empty(steps, batch, value.shape[2]).unbind(0))
+    weights_TBS = value.new_empty(steps, batch, value.shape[1], dtype=torch.float32)
+    weights = iter(weights_TBS.unbind(0))
+
+    def attend(query_B1A: Tensor) -> Tensor:
+        context = next(contexts)
+        query = query_B1A.squeeze(1)
+        additive_recurrent.attend(query, key, value, vector, lengths, next(weights), context)
+        return context
+
+    return *forward_steps(attend, gates, first, joint_MN, of_context, of_state), weights_TBS
 
 
 def _forward(
@@ -68,7 +96,25 @@ def run_backward(
     steps, held: the results of run_forward(). The others: as in run_forward() and backward_steps().
     """
     tensors = (dstates, dcontexts, *weights, *steps, *held, key, value, vector, lengths)
-    return replayed(_backward, tensors, ())
+    return replayed(_few_backward if _has_few_keys(key) else _backward, tensors, ())
+
+
+def _few_backward(
+    dstates: Tensor, dcontexts: Tensor, joint_MN: Tensor, of_context: Tensor, of_state: Tensor,
+    gates_TBG: Tensor, states_TBM: Tensor, reset_TBM: Tensor, both_TBN: Tensor, contexts_TBE: Tensor,
+    weights_TBS: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    from regard.kernels import additive_recurrent
+
+    hidden = key.shape[2]
+    queries, weights = both_TBN[..., :hidden].unbind(0), weights_TBS.unbind(0)
+
+    def dattend(dcontext_BE: Tensor, t: int, dquery_BA: Tensor) -> None:
+        memory = key, value, vector, lengths
+        additive_recurrent.attend_backward(dcontext_BE, queries[t], *memory, weights[t], dquery_BA)
+
+    steps = Steps(gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE)
+    return backward_steps(dattend, dstates, dcontexts, joint_MN, of_context, of_state, steps)
 
 
 def _backward(
@@ -82,11 +128,11 @@ def _backward(
     memory = (key[:, None], value[:, None], vector[None])
     hidden = key.shape[2]
 
-    def dattend(dcontext_BE: Tensor, t: int) -> Tensor:
+    def dattend(dcontext_BE: Tensor, t: int, dquery_BA: Tensor) -> None:
         query = both_TBN[t, :, None, None, :hidden]
         arguments: list[Any] = [dcontext_BE[:, None, None], query, *memory, norms[t], scores[t], lengths]
         arguments += (*NO_MASK, False, *NO_EXTRA, False)
         dquery, *_ = additive.run_backward(*arguments)
-        return dquery.view(len(dquery), -1)
+        dquery_BA.copy_(dquery.view(len(dquery), -1))
 
     return backward_steps(dattend, dstates, dcontexts, joint_MN, of_context, of_state, steps)

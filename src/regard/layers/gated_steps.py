@@ -68,12 +68,13 @@ def forward_steps(
 
 
 def backward_steps(
-    dattend: Callable[[Tensor, int], Tensor], dstates: Tensor, dcontexts: Tensor, joint_MN: Tensor,
+    dattend: Callable[[Tensor, int, Tensor], None], dstates: Tensor, dcontexts: Tensor, joint_MN: Tensor,
     of_context: Tensor, of_state: Tensor, forward: Steps,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Backward pass of forward_steps(), without the gradients of weights and memory.
 
-    dattend: returns the gradient of the query (B, A) for the gradient of the context, (B, E), at step t.
+    dattend: gets the gradient of the context (B, E), the number t of the step, and a tensor (B, A), to which
+        it writes the gradient of the query.
     dstates, dcontexts: gradients of the states and contexts, (B, T, M) and (B, T, E).
     forward: the results of forward_steps().
 
@@ -105,6 +106,6 @@ def backward_steps(
         dreset_BM = dnew_BM @ of_state
         gated_backward(dreset_BM, gates_BG, states[t], dgates_BG, dstate_BM)
         dcontext_BE.addmm_(dgates_BG, of_context)
-        dquery_BA.copy_(dattend(dcontext_BE, t))
+        dattend(dcontext_BE, t, dquery_BA)
         parts_PBM = torch.bmm(djoint_PBN, joint_PNM)
     return d_TBN, dstate_BM + parts_PBM.sum(0), dcontexts_TBE
