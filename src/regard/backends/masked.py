@@ -19,18 +19,14 @@ from torch import Tensor
 
 from regard.backends import flex
 from regard.backends.double_backward import differentiable
-from regard.backends.sdpa import AMPERE, device_capability
-from regard.backends.transforms import reasons_of_transforms
+from regard.backends.inner_kernels import reasons_of_inner_kernels
 from regard.call import Call, Forward
-from regard.errors import install_command
-from regard.kernels import TRITON, interpreting
 from regard.masks.mask import Mask
 from regard.masks.readable import PLAIN
 from regard.select import Soft
 
 __all__ = ["attend", "not_requested", "reasons", "run", "skips_hidden"]
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 PARTS = ("causal", "lengths", "window", "documents", "table")
 
 WIDEST = 256
@@ -43,30 +39,11 @@ that these masks hide, and the kernels here do not."""
 
 def reasons(call: Call) -> list[str]:
     """Return why this backend cannot run the call; empty if it can."""
-    reasons = reasons_of_transforms()
-    device = call.query.device.type
-    if call.combine != "inner":
-        reasons.append("computes inner products, but this score is additive")
-    if call.softcap is not None:
-        reasons.append("has no soft cap of the scores")
-    if not TRITON:
-        reasons.append(f"needs triton ({install_command('kernels')})")
-    if device == "cuda" and device_capability(call.query.device) < AMPERE:
-        reasons.append("needs compute capability 8.0")
-    elif device != "cuda" and not (device == "cpu" and interpreting()):
-        reasons.append(f"runs on cuda, but the call is on {device}")
-    if not isinstance(call.select, Soft):
-        reasons.append(f"computes Soft only, not {type(call.select).__name__}")
+    reasons = reasons_of_inner_kernels(call)
     if not call.mask.only(*PARTS):
         reasons.append("supports all masks except those with where(), | or ~")
-    if call.bias is not None:
-        reasons.append("has no bias")
     if call.dropout:
         reasons.append("has no dropout")
-    if call.query.dtype not in DTYPES:
-        reasons.append(f"supports float32, bfloat16 and float16, not {call.query.dtype}")
-    if 0 in (*call.sizes, call.query.shape[-1], call.value.shape[-1]):
-        reasons.append("does not support dimensions of size 0")
     widest = max(call.query.shape[-1], call.value.shape[-1])
     if widest > WIDEST:
         reasons.append(f"supports head widths up to {WIDEST}, not {widest}")

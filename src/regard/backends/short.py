@@ -11,17 +11,12 @@ from __future__ import annotations
 
 import torch
 
-from regard.backends.sdpa import AMPERE, device_capability
+from regard.backends.inner_kernels import reasons_of_inner_kernels
 from regard.backends.strides import last_dense
-from regard.backends.transforms import once_differentiable_node, reasons_of_transforms
+from regard.backends.transforms import once_differentiable_node
 from regard.call import Call, Forward
-from regard.errors import install_command
-from regard.kernels import TRITON, interpreting
-from regard.select import Soft
 
 __all__ = ["not_requested", "reasons", "run"]
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 LONGEST, WIDEST = 128, 128
 """Maximum number of queries and keys, and maximum width of a head: a program holds a head in registers."""
@@ -29,32 +24,13 @@ LONGEST, WIDEST = 128, 128
 
 def reasons(call: Call) -> list[str]:
     """Return why this backend cannot run the call; empty if it can."""
-    reasons = reasons_of_transforms()
-    device = call.query.device.type
+    reasons = reasons_of_inner_kernels(call)
     if torch.compiler.is_compiling():
         reasons.append("does not support torch.compile")
-    if call.combine != "inner":
-        reasons.append("computes inner products, but this score is additive")
-    if call.softcap is not None:
-        reasons.append("has no soft cap of the scores")
-    if not TRITON:
-        reasons.append(f"needs triton ({install_command('kernels')})")
-    if device == "cuda" and device_capability(call.query.device) < AMPERE:
-        reasons.append("needs compute capability 8.0")
-    elif device != "cuda" and not (device == "cpu" and interpreting()):
-        reasons.append(f"runs on cuda, but the call is on {device}")
-    if not isinstance(call.select, Soft):
-        reasons.append(f"computes Soft only, not {type(call.select).__name__}")
     if not call.mask.only("causal", "lengths"):
         reasons.append("supports no masks except causal() and padding()")
-    if call.bias is not None:
-        reasons.append("has no bias")
     if call.groups != 1:
         reasons.append("needs as many key heads as query heads")
-    if call.query.dtype not in DTYPES:
-        reasons.append(f"supports float32, bfloat16 and float16, not {call.query.dtype}")
-    if 0 in (*call.sizes, call.query.shape[-1], call.value.shape[-1]):
-        reasons.append("does not support dimensions of size 0")
     if max(call.sizes[2:]) > LONGEST or max(call.query.shape[-1], call.value.shape[-1]) > WIDEST:
         reasons.append(f"supports up to {LONGEST} queries and keys, and head widths up to {WIDEST}")
     return reasons

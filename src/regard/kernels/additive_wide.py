@@ -6,7 +6,7 @@ in the sequence, the program calls the functions of this file for the whole chan
 q + k, so the elements can have any size. As in additive_backward.py, "own side" means the tensor whose
 gradient is computed, g is the gradient of v . tanh(q + k), and r = 1 / (1 + e^2q e^2k).
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ product of two has the factor FLOOR.
 exponential() is valid for |x| <= LIMIT. A channel of a tile that contains a larger |x|, or NaN, is called a
 wide channel. Its exponentials are set to 0, and the kernels compute it from q + k, with exact_share().
 
-Tested: under Triton's interpreter (triton 3.7); before the last change also on an NVIDIA H200 (triton 3.6).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
