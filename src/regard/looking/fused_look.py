@@ -12,6 +12,7 @@ that are 0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -47,6 +48,9 @@ MAX_GRID = 65535
 
 FEWEST_REPLAYED = 16
 """Fewest queries of a call whose launches are replayed."""
+
+MOST_REPLAYED = 1 << 24
+"""Most scores (B H T S) of a call with an additive score whose launches are replayed: 64 MiB."""
 
 NO_PRODUCT = 16
 """Width of the queries and keys that are 0, which the kernels multiply if the score is additive."""
@@ -134,8 +138,9 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
 def _computed(call: Call, lse: Tensor, wanted: _Wanted) -> tuple[Tensor, ...]:
     """Return the requested tensors in the order of _Looks.
 
-    Outside of torch.compile, the launches of the kernels are replayed, which takes less time on the host. A
-    call with few queries is a step of a decoder. Each step has another shape, so it is not replayed.
+    Outside of torch.compile, the launches of the kernels are replayed, which takes less time on the host. Not
+    replayed are calls with few queries, because steps of a decoder differ in their shapes, and large calls
+    with an additive score, because a replay keeps the scores of all chunks of queries in memory.
     """
     from regard.kernels.kernel_choice import is_current
     from regard.kernels.replay import replayed
@@ -147,7 +152,8 @@ def _computed(call: Call, lse: Tensor, wanted: _Wanted) -> tuple[Tensor, ...]:
     plain = all(type(tensor) in PLAIN for tensor in tensors if tensor is not None)
     if torch.compiler.is_compiling() or in_transform() or not plain:
         return function(*tensors, *numbers, wanted, by_operator=True)
-    if call.sizes[2] < FEWEST_REPLAYED:
+    large = call.combine == "additive" and math.prod(call.sizes) > MOST_REPLAYED
+    if call.sizes[2] < FEWEST_REPLAYED or large:
         return function(*tensors, *numbers, wanted)
     device = call.query.device
     with nullcontext() if is_current(device) else torch.cuda.device(device):
