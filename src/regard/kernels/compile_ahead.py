@@ -33,8 +33,9 @@ def compiled_launches() -> Iterator[None]:
     from triton.runtime.jit import JITFunction
 
     launch = JITFunction.run
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, THREADS)) as threads:
-        mode = AsyncCompileMode(threads)
+    threads = ThreadPoolExecutor(min(os.cpu_count() or 1, THREADS))
+    # An error of the compiler is raised again when the kernel is launched.
+    with threads, AsyncCompileMode(threads, ignore_errors=True) as mode:
 
         def compile_only(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
             # The mode belongs to a thread, and PyTorch runs the backward pass in a thread of its own.
@@ -49,8 +50,6 @@ def compiled_launches() -> Iterator[None]:
             yield
         finally:
             JITFunction.run = launch
-            for kernel in list(mode.future_kernels.values()):
-                kernel.result()
 
 
 def start_compiling(step: Callable[[], None]) -> Callable[[], None]:
