@@ -355,16 +355,16 @@ class TranslationTask(RunTask):
 
     @torch.no_grad()
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
-        total, count = 0.0, 0
+        losses, count = list[Tensor](), 0
         device = next(self.model.parameters()).device
         for batch in self._valid.epoch(0):
             if stopping():
                 raise Stopped
             for piece in pieces_of(batch, self.corpus.target.size):
                 logits = self.model(piece.to(device))
-                total += float(cross_entropy(logits, piece.labels.to(device))[1])
+                losses.append(cross_entropy(logits, piece.labels.to(device))[1])
                 count += self.count(piece)
-        mean = total / max(count, 1)
+        mean = sum(torch.stack(losses).tolist() if losses else ()) / max(count, 1)
         translations = self._translations(stopping)
         references = [target for _, target in self._texts]
         how = self.settings.evaluation
