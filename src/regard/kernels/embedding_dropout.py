@@ -23,7 +23,7 @@ ROWS, COLUMNS = 4, 512
 """Size of the tile of a program."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["limit", "rows", "length", "classes"])
 def embedding_forward_kernel(
     tokens, table, places, seed, result, limit, factor, multiplier, rows, length, width,
     classes, PLACES: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -50,7 +50,7 @@ def embedding_forward_kernel(
     tl.store(result + row.to(tl.int64)[:, None] * width + column[None, :], value, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["limit", "rows"])
 def embedding_backward_kernel(
     dresult, seed, dvalue, limit, factor, multiplier, rows, width, DROPOUT: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
