@@ -126,6 +126,7 @@ class MaskedPlan(NamedTuple):
 
     start: position of the first query.
     right: number of keys after its position that a query sees, 0 for a causal mask; None for no limit.
+    passes: the launches, by the layout of the tensor of the mask.
     """
 
     name: str
@@ -135,6 +136,7 @@ class MaskedPlan(NamedTuple):
     trains: bool
     start: int
     right: int | None
+    passes: dict[Any, Any]
 
     def run(
         self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
@@ -146,9 +148,18 @@ class MaskedPlan(NamedTuple):
         if lengths is not None and lengths.is_cpu and max(lengths.tolist()) > key.shape[2]:
             return None
         table = None if isinstance(mask, Mask) and mask.table is None else _table(mask)
-        rest = (lengths, table, None, None, self.start, None, self.right, self.scale)
-        attended = Attended(*masked.attend(query, key, value, *rest, trains=self.trains))
-        return attended if self.dims == 4 else attended.map(lower(self.dims))
+        hidden = masked.hidden_of(lengths, table, None, None, self.start, None, self.right)
+        given = lengths if table is None else table
+        layout: Any = None
+        if given is not None:
+            layout = given.stride(), given.dtype, given.data_ptr() % 16
+        if query.is_cpu:  # in Triton's interpreter; on CUDA, the signature of the plan contains the strides
+            layout = (layout, query.stride(), key.stride(), value.stride())
+        passes = self.passes.get(layout)
+        if passes is None:
+            passes = self.passes[layout] = masked.passes_of(query, key, value, hidden)
+        results = masked.attend(passes, query, key, value, hidden, self.scale, self.trains)
+        return Attended(*results) if self.dims == 4 else Attended(*results).map(lower(self.dims))
 
 
 class AdditivePlan(NamedTuple):
@@ -241,8 +252,9 @@ def planned(
     trains = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     layout: Any
     if query.is_cuda:  # what dense() needs; comparing it takes less time than calling dense()
-        places = query.data_ptr() | key.data_ptr() | value.data_ptr()
-        layout = query.stride(), key.stride(), value.stride(), places % 16
+        places = query.data_ptr(), key.data_ptr(), value.data_ptr()
+        unaligned = (places[0] | places[1] | places[2]) % 16 and tuple(each % 16 for each in places)
+        layout = query.stride(), key.stride(), value.stride(), unaligned
     else:
         layout = dense(query) and dense(key) and dense(value)
     signature = (
@@ -323,6 +335,7 @@ def _masked_plan(signature: Signature, call: Call, name: str, dims: int) -> Mask
         trains=call.trains,
         start=call.start,
         right=call.mask.sides[1],
+        passes={},
     )
 
 
