@@ -54,6 +54,15 @@ def _four_rows(at, step, number, bound, there):
 
 
 @triton.jit
+def _eight_rows(at, step, number, bound, there):
+    """Load eight consecutive rows of exponentials as two times four, see _four_rows()."""
+    return (
+        _four_rows(at, step, number, bound, there),
+        _four_rows(at + 4 * step, step, number + 4, bound, there),
+    )
+
+
+@triton.jit
 def _added(slopes, slopes2, of_key, shares, mine, mine2, key, gradients, APPROXIMATE: tl.constexpr):
     """Add the terms of one key and two times four rows of the query, which share reciprocals.
 
@@ -140,12 +149,8 @@ def additive_gradients_kernel(
     last, end = first_row + row_count, end_of(lengths, length_step, batch, keys, LENGTHS)
     wide, step = tl.full([], 0, tl.int64) + pitch, tl.full([], 0, tl.int64) + turned_row
     at = exponentials_of_query + (both * up_to_four(queries) + row) * wide + within
-    e, e2 = _four_rows(at, wide, row, last, there), _four_rows(at + 4 * wide, wide, row + 4, last, there)
-    at += 8 * wide
-    e3, e4 = (
-        _four_rows(at, wide, row + 8, last, there),
-        _four_rows(at + 4 * wide, wide, row + 12, last, there),
-    )
+    e, e2 = _eight_rows(at, wide, row, last, there)
+    e3, e4 = _eight_rows(at + 8 * wide, wide, row + 8, last, there)
     key_at = exponentials_of_key + key_both * up_to_four(keys) * wide + within
     partial_at = (tl.program_id(0) * (tl.num_programs(2) // parts) + both) * up_to_four(keys) * wide
     partial_at = partial_dkey + partial_at + within

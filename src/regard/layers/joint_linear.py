@@ -62,7 +62,7 @@ def joint_heads(x: Tensor, layers: Sequence[nn.Module], heads: Sequence[int]) ->
     (torch.Size([2, 4, 5, 2]), torch.Size([2, 2, 5, 2]))
     """
     batch, length, _ = x.shape
-    if x.is_cuda and len(set(heads)) == 1 and _plain(layers):
+    if _has_few_rows(x) and len(set(heads)) == 1 and _plain(layers):
         parameters: list[dict[str, Any]] = [layer._parameters for layer in layers]
         same = len({each["weight"].shape for each in parameters}) == 1
         if same and not _trains_in_half(x, parameters) and _joined(x, parameters):
@@ -233,11 +233,15 @@ def _plain(layers: Sequence[nn.Module]) -> bool:
 
 def _joined(x: Tensor, parameters: Sequence[dict[str, Any]]) -> bool:
     """Whether one product is used: on CUDA, for few rows. On a CPU, the copy of the weights takes longer."""
-    if not x.is_cuda or len(parameters) == 1 or x.numel() > FEW_ROWS * x.shape[-1]:
+    if len(parameters) == 1 or not _has_few_rows(x):
         return False
     if any((each["bias"] is None) != (parameters[0]["bias"] is None) for each in parameters):
         return False
     return not (torch.compiler.is_compiling() or in_transform() or autocast_on(x.device.type))
+
+
+def _has_few_rows(x: Tensor) -> bool:
+    return x.is_cuda and x.numel() <= FEW_ROWS * x.shape[-1]
 
 
 def is_hooked(layer: nn.Module) -> bool:
