@@ -66,7 +66,12 @@ class _Ways(torch.autograd.Function):
         more_SWBG = gates.new_empty(steps, ways, rows, 3 * width)
         turned_WMG = weight_WGM.transpose(1, 2)
         states_SRM, more_SRG = states_SWBM.flatten(1, 2), more_SWBG.flatten(1, 2)
+        joined = _joins(states_SWBM)
         for t in range(steps):
+            if joined:
+                buffers = gates_SRG[t], more_SRG[t], states_SRM[t + 1]
+                gru_product(states_SRM[t], weight_WGM, bias_WG, *buffers, rows)
+                continue
             torch.bmm(states_SWBM[t], turned_WMG, out=more_SWBG[t])
             gru(gates_SRG[t], more_SRG[t], bias_WG, states_SRM[t], states_SRM[t + 1], rows)
         ctx.save_for_backward(weight_WGM, gates_SRG, more_SRG, states_SWBM)
@@ -95,6 +100,27 @@ class _Ways(torch.autograd.Function):
         states = states_SWBM[:-1].transpose(0, 1).flatten(1, 2)
         dgates = dgates_SRG.unflatten(1, (ways, rows)).permute(1, 2, 0, 3)
         return dgates, dmore.transpose(1, 2) @ states, dmore.sum(1)
+
+
+def _joins(states_SWBM: Tensor) -> bool:
+    """Whether one kernel computes a whole step, see gru_product()."""
+    if not by_kernel(states_SWBM):
+        return False
+    from regard.kernels.recurrent_products import can_multiply
+
+    return can_multiply(states_SWBM[0, 0], states_SWBM.shape[3])
+
+
+def gru_product(
+    state: Tensor, weight_WGM: Tensor, bias_WG: Tensor, gates: Tensor, more: Tensor, after: Tensor, rows: int
+) -> None:
+    """Compute gru() and the product U h before it with one kernel; the arguments are those of gru().
+
+    weight_WGM: U, (W, 3 M, M).
+    """
+    from regard.kernels import recurrent_products
+
+    recurrent_products.gru_product(state, weight_WGM.flatten(0, 1), bias_WG, gates, more, after, rows)
 
 
 def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tensor, rows: int) -> None:
