@@ -191,8 +191,8 @@ def attend_backward(
     dscores: receives the gradient of the scores, (B, S), contiguous, float32.
     """
     batch, keys, width = key.shape
-    sizes = (width, value.shape[2], dcontext.stride(0), query.stride(0))
-    sizes = (*sizes, *key.stride()[:2], *value.stride()[:2], dquery.stride(0))
+    rows = dcontext.stride(0), query.stride(0)
+    sizes = (width, value.shape[2], *rows, *key.stride()[:2], *value.stride()[:2], dquery.stride(0))
     additive_recurrent_backward_kernel[(batch,)](
         dcontext, query, key, value, vector, weights if lengths is None else lengths, weights, dquery,
         dscores, _step(lengths), keys, *_units(sizes), LENGTHS=lengths is not None, **_tile(keys),

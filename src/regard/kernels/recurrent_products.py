@@ -3,8 +3,9 @@
 
 A step of a recurrent cell is a chain of small matrix products. For few sequences, such a product takes only a
 few microseconds, and as much time passes between two kernels. So each kernel here computes a product and the
-elementwise operations of recurrent_cells.py that read its result. layers/gated_steps.py and layers/gru.py
-contain the equations. A program computes all rows of a tile for COLUMNS columns of the result.
+elementwise operations of recurrent_cells.py that read its result; its docstring contains the equations. A
+program computes COLUMNS columns of the result, for all rows. These are the kernels of the gated cell;
+gru_products.py contains those of the GRU.
 
 Tensors are (rows, width) unless noted; gates_row is the row stride of `gates`, and so on. Sums are float32.
 Sizes and strides are passed in units of UNIT elements. So the compiler knows that rows begin at a multiple of
@@ -15,6 +16,7 @@ Tested: under Triton's interpreter (triton 3.7).
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -23,17 +25,22 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.kernels import interpreting
+from regard.kernels.launch import multiplies_tf32
 from regard.kernels.matrix_product import product
 from regard.kernels.quick_launch import quick_launch
 
 __all__ = [
+    "UNIT",
     "can_multiply",
     "context_backward",
     "gates_product",
-    "gru_product",
+    "get",
+    "options_for",
     "reset_backward",
     "state_backward",
     "state_product",
+    "tanh",
+    "tile_of",
 ]
 
 MOST_ROWS = 128
@@ -42,17 +49,20 @@ MOST_ROWS = 128
 UNIT = tl.constexpr(8)
 """All sizes and strides are multiples of this number of elements."""
 
+STAGE = 48 << 10
+"""Bytes of shared memory that a stage of the pipeline of loads needs at most."""
+
 COLUMNS, INNER = 32, 128
 """Number of columns of the result of a program, and number of elements of the sums that it loads at once."""
 
 
 @triton.jit
-def _tanh(x):
+def tanh(x):
     return 2.0 * tl.sigmoid(2.0 * x) - 1.0
 
 
 @triton.jit
-def _tile(rows, width, first, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def tile_of(rows, width, first, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Return the rows and the columns of a program, and which elements of the tile exist."""
     row = tl.arange(0, ROWS).to(tl.int64)
     column = first * COLUMNS + tl.arange(0, COLUMNS)
@@ -60,7 +70,7 @@ def _tile(rows, width, first, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _get(pointer, places, there):
+def get(pointer, places, there):
     """Load the elements at pointer + places as float32; 0 where `there` is False."""
     return tl.load(pointer + places, mask=there, other=0.0).to(tl.float32)
 
@@ -107,18 +117,18 @@ def gates_product_kernel(
     )
     blocks = tl.cdiv(width, COLUMNS)
     third = tl.program_id(0) // blocks  # 0: z, 1: r, 2: the candidate state
-    row, column, there = _tile(rows, width, tl.program_id(0) % blocks, ROWS, COLUMNS)
+    row, column, there = tile_of(rows, width, tl.program_id(0) % blocks, ROWS, COLUMNS)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     weight += third.to(tl.int64) * width * weight_row
     total = _product(
         context, weight, total, row, column, rows, width, inner, context_row, 1, weight_row, INNER, PRECISION
     )
     at = row * gates_row + third * width + column
-    total += _get(gates, at, there)
-    total += _get(more, row * more_row + third * width + column, there & (third < 2))
+    total += get(gates, at, there)
+    total += get(more, row * more_row + third * width + column, there & (third < 2))
     gate = tl.sigmoid(total)
     tl.store(gates + at, tl.where(third < 2, gate, total), mask=there)
-    s = _get(state, row * state_row + column, there & (third == 1))
+    s = get(state, row * state_row + column, there & (third == 1))
     tl.store(reset + row * reset_row + column, gate * s, mask=there & (third == 1))
 
 
@@ -141,14 +151,14 @@ def state_product_kernel(
         gates_row * UNIT,
     )
     state_row, after_row = state_row * UNIT, after_row * UNIT
-    row, column, there = _tile(rows, width, tl.program_id(0), ROWS, COLUMNS)
+    row, column, there = tile_of(rows, width, tl.program_id(0), ROWS, COLUMNS)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     total = _product(
         reset, weight, total, row, column, rows, width, width, reset_row, 1, weight_row, INNER, PRECISION
     )
     at = row * gates_row + column
-    new = _tanh(total + _get(gates, at + 2 * width, there))
-    take, s = _get(gates, at, there), _get(state, row * state_row + column, there)
+    new = tanh(total + get(gates, at + 2 * width, there))
+    take, s = get(gates, at, there), get(state, row * state_row + column, there)
     tl.store(gates + at + 2 * width, new, mask=there)
     tl.store(after + row * after_row + column, s + take * (new - s), mask=there)
 
@@ -174,17 +184,17 @@ def reset_backward_kernel(
         gates_row * UNIT,
     )
     state_row, before_row = state_row * UNIT, before_row * UNIT
-    row, column, there = _tile(rows, width, tl.program_id(0), ROWS, COLUMNS)
+    row, column, there = tile_of(rows, width, tl.program_id(0), ROWS, COLUMNS)
     d = tl.zeros([ROWS, COLUMNS], tl.float32)
     last = dgates + 2 * width
     d = _product(
         last, weight, d, row, column, rows, width, width, dgates_row, weight_row, 1, INNER, PRECISION
     )
-    keep = _get(gates, row * gates_row + width + column, there)
-    s = _get(state, row * state_row + column, there)
+    keep = get(gates, row * gates_row + width + column, there)
+    s = get(state, row * state_row + column, there)
     tl.store(dgates + row * dgates_row + width + column, d * s * keep * (1.0 - keep), mask=there)
     at = row * before_row + column
-    tl.store(before + at, _get(before, at, there) + d * keep, mask=there)
+    tl.store(before + at, get(before, at, there) + d * keep, mask=there)
 
 
 @quick_launch
@@ -206,21 +216,21 @@ def context_backward_kernel(
     program = tl.program_id(0)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     if program < blocks:
-        row, column, there = _tile(rows, depth, program, ROWS, COLUMNS)
+        row, column, there = tile_of(rows, depth, program, ROWS, COLUMNS)
         total = _product(
             dgates, of_context, total, row, column, rows, depth, 3 * width, dgates_row, context_row, 1,
             INNER, PRECISION,
         )  # fmt: skip
         at = row * dcontext_row + column
-        tl.store(dcontext + at, _get(dcontext, at, there) + total, mask=there)
+        tl.store(dcontext + at, get(dcontext, at, there) + total, mask=there)
     else:
-        row, column, there = _tile(rows, width, program - blocks, ROWS, COLUMNS)
+        row, column, there = tile_of(rows, width, program - blocks, ROWS, COLUMNS)
         total = _product(
             dgates, of_gate, total, row, column, rows, width, 2 * width, dgates_row, gate_row, 1, INNER,
             PRECISION,
         )  # fmt: skip
         at = row * before_row + column
-        tl.store(before + at, _get(before, at, there) + total, mask=there)
+        tl.store(before + at, get(before, at, there) + total, mask=there)
 
 
 @quick_launch
@@ -249,72 +259,23 @@ def state_backward_kernel(
         state_row * UNIT,
     )
     dgates_row = dgates_row * UNIT
-    row, column, there = _tile(rows, width, tl.program_id(0), ROWS, COLUMNS)
+    row, column, there = tile_of(rows, width, tl.program_id(0), ROWS, COLUMNS)
     d = tl.zeros([ROWS, COLUMNS], tl.float32)
     d = _product(
         dquery, weight, d, row, column, rows, width, hidden, dquery_row, 1, weight_row, INNER, PRECISION
     )
     before_at = row * before_row + column
-    d += _get(before, before_at, there)
+    d += get(before, before_at, there)
     if LAST:
         tl.store(before + before_at, d, mask=there)
     else:
-        d += _get(more, row * more_row + column, there)
+        d += get(more, row * more_row + column, there)
         at, d_at = row * gates_row + column, row * dgates_row + column
-        take, new = _get(gates, at, there), _get(gates, at + 2 * width, there)
-        s = _get(state, row * state_row + column, there)
+        take, new = get(gates, at, there), get(gates, at + 2 * width, there)
+        s = get(state, row * state_row + column, there)
         tl.store(dgates + d_at, d * (new - s) * take * (1.0 - take), mask=there)
         tl.store(dgates + d_at + 2 * width, d * take * (1.0 - new * new), mask=there)
         tl.store(before + before_at, d * (1.0 - take), mask=there)
-
-
-@quick_launch
-@triton.jit
-def gru_product_kernel(
-    state, weight, bias, gates, more, after, rows, width, state_row, weight_row, gates_row, more_row,
-    after_row, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Compute one step of several GRUs; program_id(1) is the GRU.
-
-    r, z = sigma(x + u)     n = tanh(x_n + r * u_n)     next state = n + z (h - n)     u = U h + b
-
-    state, after: reads h and writes the next state, (number of GRUs * rows, width).
-    weight: reads U, (number of GRUs * 3 width, width). bias: reads b, (number of GRUs, 3 width).
-    gates: (number of GRUs * rows, 3 width). Reads x; overwritten with r, z and n.
-    more: (number of GRUs * rows, 3 width). The last third is overwritten with u_n.
-    """
-    width, state_row, weight_row = width * UNIT, state_row * UNIT, weight_row * UNIT
-    gates_row, more_row, after_row = gates_row * UNIT, more_row * UNIT, after_row * UNIT
-    row, column, there = _tile(rows, width, tl.program_id(0), ROWS, COLUMNS)
-    way = tl.program_id(1).to(tl.int64)
-    state += way * rows * state_row
-    weight += way * 3 * width * weight_row
-    bias += way * 3 * width
-    of_reset = tl.zeros([ROWS, COLUMNS], tl.float32)
-    of_keep = tl.zeros([ROWS, COLUMNS], tl.float32)
-    fed = tl.zeros([ROWS, COLUMNS], tl.float32)
-    step = width.to(tl.int64) * weight_row
-    for first in range(0, width, INNER):
-        k = first + tl.arange(0, INNER)
-        x = tl.load(state + row * state_row + k[None, :], mask=(row < rows) & (k < width)[None, :], other=0.0)
-        into = weight + column * weight_row + k[:, None]
-        inside = (k < width)[:, None] & (column < width)
-        of_reset = product(x, tl.load(into, mask=inside, other=0.0), of_reset, PRECISION)
-        of_keep = product(x, tl.load(into + step, mask=inside, other=0.0), of_keep, PRECISION)
-        fed = product(x, tl.load(into + 2 * step, mask=inside, other=0.0), fed, PRECISION)
-    row += way * rows
-    at = row * gates_row + column
-    across = column < width
-    reset = tl.sigmoid(of_reset + _get(gates, at, there) + _get(bias, column, across))
-    keep = tl.sigmoid(of_keep + _get(gates, at + width, there) + _get(bias, column + width, across))
-    fed += _get(bias, column + 2 * width, across)
-    new = _tanh(_get(gates, at + 2 * width, there) + reset * fed)
-    s = _get(state, (row - way * rows) * state_row + column, there)
-    tl.store(gates + at, reset, mask=there)
-    tl.store(gates + at + width, keep, mask=there)
-    tl.store(gates + at + 2 * width, new, mask=there)
-    tl.store(more + row * more_row + 2 * width + column, fed, mask=there)
-    tl.store(after + row * after_row + column, new + keep * (s - new), mask=there)
 
 
 def can_multiply(tensor: Tensor, *sizes: int) -> bool:
@@ -325,7 +286,17 @@ def can_multiply(tensor: Tensor, *sizes: int) -> bool:
     sizes: the sizes of all rows. They must be multiples of UNIT.
     """
     half = tensor.dtype in (torch.bfloat16, torch.float16) or interpreting()
-    return half and 0 < len(tensor) <= MOST_ROWS and not any(size % UNIT.value for size in sizes)
+    few = 0 < len(tensor) <= MOST_ROWS and not any(size % UNIT.value for size in sizes)
+    return half and few and multiplies_tf32(tensor.device) and stages(tensor.device) > 1
+
+
+@functools.cache
+def stages(device: torch.device) -> int:
+    """Return the number of pipeline stages that fit into the shared memory of a device, at most 4."""
+    room = 4 * STAGE
+    if device.type == "cuda":
+        room = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0)
+    return min(4, room // STAGE)
 
 
 def gates_product(
@@ -371,20 +342,6 @@ def state_backward(
     _run(state_backward_kernel, tensors, rows, sizes, width, LAST=step is None)
 
 
-def gru_product(
-    state: Tensor, weight: Tensor, bias: Tensor, gates: Tensor, more: Tensor, after: Tensor, rows: int
-) -> None:
-    """Run gru_product_kernel; its docstring explains the arguments.
-
-    rows: number of rows of each GRU.
-    """
-    width, options = state.shape[1], _options(rows, state.shape[1])
-    grid = triton.cdiv(width, options["COLUMNS"]), len(state) // rows
-    strides = (each.stride(0) // UNIT.value for each in (state, weight, gates, more, after))
-    tensors = state, weight, bias, gates, more, after
-    gru_product_kernel[grid](*tensors, rows, width // UNIT.value, *strides, **options)
-
-
 def _run(
     kernel, tensors: tuple[Tensor, ...], rows: int, sizes: tuple[int, ...], *widths: int, **more: bool
 ) -> None:
@@ -392,13 +349,13 @@ def _run(
 
     widths: numbers of columns of the results, each divided into tiles of its own.
     """
-    options = _options(rows, sum(widths))
+    options = options_for(tensors[0].device, rows, sum(widths))
     units = [size // UNIT.value for size in (*sizes, *(each.stride(0) for each in tensors))]
     programs = sum(triton.cdiv(width, options["COLUMNS"]) for width in widths)
     kernel[(programs,)](*tensors, rows, *units, **options, **more)
 
 
-def _options(rows: int, width: int) -> dict[str, Any]:
+def options_for(device: torch.device, rows: int, width: int) -> dict[str, Any]:
     """Return the launch parameters for a result with `width` columns.
 
     A narrow result is divided into narrower tiles, so that there are enough programs.
@@ -409,5 +366,5 @@ def _options(rows: int, width: int) -> dict[str, Any]:
         "INNER": INNER,
         "PRECISION": "widened" if interpreting() else "ieee",
         "num_warps": 4,
-        "num_stages": 4,
+        "num_stages": stages(device),
     }

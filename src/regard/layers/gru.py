@@ -90,10 +90,16 @@ class _Ways(torch.autograd.Function):
         weight_QMM = weight_WGM.unflatten(1, (3, -1)).flatten(0, 1)
         dgates_SRG, states_SRM = torch.empty_like(gates_SRG), states_SWBM.flatten(1, 2)
         d_RM, parts_QBM = torch.zeros_like(states_SRM[0]), torch.zeros_like(dmore_SQBM[0])
+        joined = _joins(states_SWBM)
         for t in reversed(range(steps)):
             buffers = gates_SRG[t], more_SRG[t], states_SRM[t], dgates_SRG[t], dmore_SQBM[t]
+            if joined and t < steps - 1:  # the product with U of step t + 1, then step t
+                gru_product_backward(dmore_SQBM[t + 1], weight_QMM, d_RM, dstates_SRM[t], *buffers)
+                continue
             d_RM = gru_backward(parts_QBM, d_RM, dstates_SRM[t], *buffers)
-            if t:
+            if joined:
+                d_RM = d_RM.float()  # it is updated in place from now on
+            elif t:
                 parts_QBM = torch.bmm(dmore_SQBM[t], weight_QMM)
         # Join steps and sequences in one dimension: (W, S B, 3 M).
         dmore = dmore_SQBM.unflatten(1, (ways, 3)).permute(1, 0, 3, 2, 4).flatten(3, 4).flatten(1, 2)
@@ -118,9 +124,20 @@ def gru_product(
 
     weight_WGM: U, (W, 3 M, M).
     """
-    from regard.kernels import recurrent_products
+    from regard.kernels import gru_products
 
-    recurrent_products.gru_product(state, weight_WGM.flatten(0, 1), bias_WG, gates, more, after, rows)
+    gru_products.gru_product(state, weight_WGM.flatten(0, 1), bias_WG, gates, more, after, rows)
+
+
+def gru_product_backward(dmore_QBM: Tensor, weight_QMM: Tensor, d_RM: Tensor, *tensors: Tensor) -> None:
+    """Add the product of dmore and U to d_RM, the gradient of the next state, then compute gru_backward().
+
+    d_RM: overwritten with the result of gru_backward().
+    tensors: dafter, gates, more, state, dgates and dmore_QBM, as in gru_backward().
+    """
+    from regard.kernels import gru_products
+
+    gru_products.gru_product_backward(dmore_QBM, weight_QMM.contiguous(), d_RM, *tensors)
 
 
 def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tensor, rows: int) -> None:

@@ -129,7 +129,9 @@ class Bahdanau(Model):
         else:
             gates_RTG = self.cell.gates(embedded_RTM)
             states_RTM, contexts_RTE = self._step_by_step(gates_RTG, s, state.position, encoded)
-        features_RTM = self.readout.features(torch.cat((states_RTM, contexts_RTE, embedded_RTM), -1))
+        # Under autocast, the embeddings are float32; without this cast, cat() would return float32.
+        parts = states_RTM, contexts_RTE, embedded_RTM.to(states_RTM.dtype)
+        features_RTM = self.readout.features(torch.cat(parts, -1))
         return State(state.position + tokens.shape[1], (states_RTM[:, -1],)), features_RTM
 
     def _step_by_step(
