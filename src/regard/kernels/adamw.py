@@ -113,13 +113,14 @@ class AddressTables:
     """
 
     def __init__(self) -> None:
-        self._spare: dict[int, Tensor] = {}
+        self._spare: dict[tuple[int, int], Tensor] = {}
         self._chunks: dict[tuple[int, ...], Tensor] = {}
         self._used: list[Tensor] = []
 
-    def make(self, *lists: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def make(self, group: int, *lists: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the table and the chunks of adamw_kernel.
 
+        group: number of the parameter group.
         lists: the weights, gradients, first moments, second moments, and steps of some parameters.
         """
         table = [
@@ -133,13 +134,13 @@ class AddressTables:
         values = torch.tensor(table)
         if device.type == "cuda":
             if torch.cuda.is_current_stream_capturing():
-                pinned = self._spare.pop(len(table))
+                pinned = self._spare.pop((group, len(table)))
                 self._used.append(pinned)  # the graph reads it at every replay
                 values = pinned.copy_(values)
             else:
                 values = values.pin_memory()
-                if len(table) not in self._spare:
-                    self._spare[len(table)] = torch.empty_like(values).pin_memory()
+                if (group, len(table)) not in self._spare:
+                    self._spare[group, len(table)] = torch.empty_like(values).pin_memory()
         return values.to(device, non_blocking=True), self._chunks[sizes]
 
 

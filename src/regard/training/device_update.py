@@ -117,7 +117,7 @@ class DeviceUpdate:
             from regard.kernels.adamw import AddressTables
 
             self._addresses = AddressTables()
-        return [self._addresses.make(*lists) for lists in groups]
+        return [self._addresses.make(number, *lists) for number, lists in enumerate(groups)]
 
     def _update_group(self, group: dict[str, Any], lists: Lists, divisor: Tensor | None, table: Any) -> None:
         """Update the weights of a group. table: the result of _tables(), or None."""
