@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.layers.gru import gru_ways
 from regard.layers import gru
+from regard.layers.gru import gru_ways
 from regard.layers.recurrent import CELLS, Recurrence, Recurrent, flip
 
 LENGTHS = [[5, 1, 3, 5], [1, 1], [4, 4, 4], [7]]
