@@ -7,7 +7,14 @@ import torch
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from regard.kernels import additive_recurrent, gru_products, lstmn_step, recurrent_cells, recurrent_products
+from regard.kernels import (
+    additive_recurrent,
+    embedding_dropout,
+    gru_products,
+    lstmn_step,
+    recurrent_cells,
+    recurrent_products,
+)
 from regard.kernels.activation_dropout import KINDS, ActivationDropout
 from regard.kernels.cross_entropy import SmoothedCrossEntropy
 from regard.kernels.embedding_dropout import EmbeddingDropout
@@ -104,7 +111,9 @@ def compile_training(dtype: torch.dtype) -> None:
                 output.sum().backward()
         table, tokens = torch.zeros(9, width, requires_grad=True), torch.ones(ROWS, 5, dtype=torch.long)
         places = torch.zeros(5, width) if change else None
-        EmbeddingDropout.apply(table, tokens, places, 2.0, dropout, 0).sum().backward()
+        for few in (0, 100):
+            embedding_dropout.FEW = few
+            EmbeddingDropout.apply(table, tokens, places, 2.0, dropout, 0).sum().backward()
         for kind in KINDS:
             hidden = torch.zeros(ROWS, width, dtype=dtype, requires_grad=True)
             bias = torch.zeros(width) if change else None

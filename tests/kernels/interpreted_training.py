@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batch import Batch
-from regard.kernels import residual_norm
+from regard.kernels import embedding_dropout, residual_norm
 from regard.kernels.activation_dropout import ActivationDropout
 from regard.kernels.embedding_dropout import EmbeddingDropout
 from regard.kernels.residual_norm import ResidualNorm
@@ -175,10 +175,17 @@ def test_dropout_of_a_model_depends_on_the_seed_alone():
 
 @pytest.mark.parametrize("position", [None, Sinusoidal(600)])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_embeddings_and_dropout(position: Sinusoidal | None, dropout: float):
+@pytest.mark.parametrize("few", [True, False])
+def test_embeddings_and_dropout(
+    position: Sinusoidal | None, dropout: float, few: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """few: whether one kernel computes the gradient of the table."""
+    monkeypatch.setattr(embedding_dropout, "FEW", 100 if few else 0)
+    monkeypatch.setattr(embedding_dropout, "SCAN", 8)
     torch.manual_seed(0)
     table = nn.Embedding(9, 600, padding_idx=0)
-    tokens, gradient = torch.tensor([[3, 4, 3], [8, 0, 0]]), torch.randn(2, 3, 600)
+    rows = [[3, 4, 3, 5, 5, 1, 3, 7, 6, 4], [8, 0, 0, 2, 3, 3, 8, 5, 1, 0]]
+    tokens, gradient = torch.tensor(rows), torch.randn(2, 10, 600)
     x = embed_tokens(table, tokens, 2.0, position, 5, nn.Dropout(dropout))
     assert x.grad_fn.name() == "EmbeddingDropoutBackward"
     plain = table(tokens) * 2.0

@@ -19,6 +19,7 @@ from regard.layers.attention_options import (
 from regard.layers.attentive_cell import attend_along
 from regard.layers.gated_cell import GatedCell
 from regard.layers.recurrent import Recurrence, Recurrent, flip
+from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import padding
 from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
@@ -102,7 +103,7 @@ class Bahdanau(Model):
         self.dropout = nn.Dropout(dropout)
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
-        states_BSE = self.encoder(self.dropout(self.source(source)), lengths)
+        states_BSE = self.encoder(embed_tokens(self.source, source, 1.0, None, 0, self.dropout), lengths)
         values_BSE = self.dropout(states_BSE)
         keys_BSD = values_BSE if self.narrow is None else self.narrow(values_BSE)
         memory = prepare(keys_BSD, values_BSE, score=self.score, mask=padding(lengths))
@@ -120,7 +121,7 @@ class Bahdanau(Model):
         return self.readout.output
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
+        embedded_RTM = embed_tokens(self.target, at_least_one(tokens), 1.0, None, 0, self.dropout)
         (s,) = state.hidden
         if self._can_fuse(embedded_RTM, state, encoded):
             # Store the gates in memory with the time dimension first: attend_along() reads in this order.
