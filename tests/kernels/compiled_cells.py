@@ -77,6 +77,7 @@ def compile_products(dtype: torch.dtype) -> None:
     for rows, width in ((ROWS, WIDTH), (80, 1000)) if dtype == torch.bfloat16 else ():
         one, two, three, four = (zeros(rows, many * width) for many in (1, 2, 3, 4))
         square, before = zeros(width, width), zeros(rows, width, dtype=torch.float32)
+        recurrent_products.query_product(one, zeros(width, 3 * width), three)
         recurrent_products.gates_product(two, zeros(3 * width, 2 * width), three, two, one, one)
         recurrent_products.state_product(one, square, three, one, one)
         gates = four[:, width:]

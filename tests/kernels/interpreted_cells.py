@@ -70,10 +70,13 @@ def test_gated_backward():
     assert_agrees(gated_cell.gated_backward, arguments, [3, 4])
 
 
-@pytest.mark.parametrize(("few", "sizes"), [(True, (4, 6, 5)), (False, (4, 6, 5)), (True, (40, 48, 24))])
-@pytest.mark.parametrize("lengths", [None, [5, 2, 4], [3]])
+@pytest.mark.parametrize(
+    ("few", "sizes", "lengths"),
+    [(few, (4, 6, 5), lengths) for few in (True, False) for lengths in (None, [5, 2, 4], [3])]
+    + [(True, (40, 48, 24), [5, 2, 4])],
+)
 def test_all_steps_with_attention(
-    lengths: list[int] | None, few: bool, sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+    few: bool, sizes: tuple[int, int, int], lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch
 ):
     """The third call is replayed; the reference calls attention() at each step, in float64.
 
@@ -84,7 +87,8 @@ def test_all_steps_with_attention(
     width, depth, hidden = sizes
     ran = []
     monkeypatch.setattr(recurrent_products, "INNER", 16)
-    for name in ("gates_product", "state_product", "reset_backward", "context_backward", "state_backward"):
+    names = ("query_product", "gates_product", "state_product", "reset_backward", "context_backward")
+    for name in (*names, "state_backward"):
         run = getattr(recurrent_products, name)
         monkeypatch.setattr(
             recurrent_products, name, lambda *tensors, run=run, name=name: ran.append(name) or run(*tensors)
@@ -112,7 +116,7 @@ def test_all_steps_with_attention(
     taped = {key[0] for key, each in replay._tapes.items() if isinstance(each, replay.Tape)}
     names = ("_few_forward", "_few_backward") if few else ("_forward", "_backward")
     assert {getattr(attentive_steps, name) for name in names} <= taped
-    assert len(set(ran)) == (5 if width == 40 else 0)
+    assert len(set(ran)) == (6 if width == 40 else 0)
     for mine, exact in zip(results[2], results[3], strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5)
 

@@ -31,7 +31,7 @@ KERNELS = {
         "additive_recurrent_kernel",
         "additive_recurrent_backward_kernel", "additive_memory_backward_kernel", "gates_product_kernel",
         "state_product_kernel", "reset_backward_kernel", "context_backward_kernel", "state_backward_kernel",
-        "gru_product_kernel", "gru_product_backward_kernel",
+        "gru_product_kernel", "gru_product_backward_kernel", "query_product_kernel",
     },
     "compiled_decoding": {
         "token_candidates_kernel", "beam_step_kernel", "greedy_step_kernel", "embed_norm_kernel",

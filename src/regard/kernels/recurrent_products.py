@@ -36,6 +36,7 @@ __all__ = [
     "gates_product",
     "get",
     "options_for",
+    "query_product",
     "reset_backward",
     "state_backward",
     "state_product",
@@ -91,6 +92,26 @@ def _product(
         y = tl.load(weight + places, mask=(k < inner)[:, None] & (column < width), other=0.0)
         total = product(x, y, total, PRECISION)
     return total
+
+
+@quick_launch
+@triton.jit
+def query_product_kernel(
+    state, weight, result, rows, width, inner, state_row, weight_row, result_row, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, INNER: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Compute result = state @ weight: the query of the attention, and U s for the gates z and r.
+
+    state: reads (rows, inner). weight: reads (inner, width). result: writes (rows, width).
+    """
+    width, inner, state_row = width * UNIT, inner * UNIT, state_row * UNIT
+    weight_row, result_row = weight_row * UNIT, result_row * UNIT
+    row, column, there = tile_of(rows, width, tl.program_id(0), ROWS, COLUMNS)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    total = _product(
+        state, weight, total, row, column, rows, width, inner, state_row, weight_row, 1, INNER, PRECISION
+    )
+    tl.store(result + row * result_row + column, total, mask=there)
 
 
 @quick_launch
@@ -297,6 +318,12 @@ def stages(device: torch.device) -> int:
     if device.type == "cuda":
         room = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0)
     return min(4, room // STAGE)
+
+
+def query_product(state: Tensor, weight: Tensor, result: Tensor) -> None:
+    """Run query_product_kernel; its docstring explains the arguments."""
+    (rows, inner), width = state.shape, weight.shape[1]
+    _run(query_product_kernel, (state, weight, result), rows, (width, inner), width)
 
 
 def gates_product(

@@ -60,7 +60,10 @@ def forward_steps(
     rows = zip(*(each.unbind(0) for each in (gates_TBG, new_TBM, reset_TBM, both_TBN)), strict=True)
     products = _products(first, of_context, hidden)
     for t, (gates_BG, new_BM, reset_BM, both_BN) in enumerate(rows):
-        torch.mm(states[t], joint_MN, out=both_BN)
+        if products is None:
+            torch.mm(states[t], joint_MN, out=both_BN)
+        else:
+            products.query_product(states[t], joint_MN, both_BN)
         contexts.append(attend(both_BN[:, None, :hidden]))
         if products is not None:
             products.gates_product(
