@@ -21,7 +21,7 @@ from regard.layers.gated_cell import GatedCell
 from regard.layers.recurrent import Recurrence, Recurrent, flip
 from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import padding
-from regard.memory import prepare
+from regard.memory import prepare, prepare_zero_padded
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
 from regard.roles import CROSS_ATTENTION
 from regard.scores import Additive, Location, Score, learned_in
@@ -106,7 +106,10 @@ class Bahdanau(Model):
         states_BSE = self.encoder(embed_tokens(self.source, source, 1.0, None, 0, self.dropout), lengths)
         values_BSE = self.dropout(states_BSE)
         keys_BSD = values_BSE if self.narrow is None else self.narrow(values_BSE)
-        memory = prepare(keys_BSD, values_BSE, score=self.score, mask=padding(lengths))
+        if isinstance(self.encoder, FastEncoder):
+            memory = prepare_zero_padded(keys_BSD, values_BSE, self.score, padding(lengths))
+        else:
+            memory = prepare(keys_BSD, values_BSE, score=self.score, mask=padding(lengths))
         backward_1 = states_BSE[:, 0, self.width :]
         return Encoded(lengths, (memory,), (torch.tanh(self.first(backward_1)),))
 
@@ -229,7 +232,10 @@ class Maxout(nn.Module):
 
 
 class FastEncoder(nn.Module):
-    """Bidirectional encoder with torch.nn.GRU, which is faster than PaperEncoder."""
+    """Bidirectional encoder with torch.nn.GRU, which is faster than PaperEncoder.
+
+    The states of the padding are 0.
+    """
 
     def __init__(self, inputs: int, width: int):
         super().__init__()
