@@ -93,3 +93,10 @@ def test_gru_in_half_precision_is_as_precise_as_plain_pytorch(rows: int, monkeyp
     for exact, plain, mine in zip(*results, strict=True):
         error, allowed = ((each - exact).norm().item() for each in (mine, plain))
         assert error <= 2 * allowed + 2**-8 * exact.norm().item()
+
+
+def test_flip_has_the_gradients_of_its_definition():
+    lengths = torch.tensor([3, 1, 4, 2])
+    sequences = torch.randn(4, 4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: flip(x, lengths), [sequences])
+    assert torch.autograd.gradgradcheck(lambda x: flip(x, lengths).sin(), [sequences])
