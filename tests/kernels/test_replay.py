@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -174,3 +175,37 @@ def test_functions_that_read_values_are_not_replayed():
     replay.forget()
     for value in (1.0, 1.0, -1.0, 1.0):
         assert replay.replayed(chosen, (torch.tensor([value]),), ())[0].item() == (2.0 if value > 0 else -2.0)
+
+
+def test_launches_without_operations_are_replayed_with_the_addresses_of_other_tensors(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    class Direct:
+        """Stands for a DirectLaunch of AddKernel."""
+
+        def __init__(self, values: list[Any]):
+            self.slots, self.values, self.streams = array.array("Q", [0] * 4), values, list[int]()
+
+        def run(self, stream: int) -> None:
+            self.streams.append(stream)
+            AddKernel()[(1,)](*self.slots[:2], *self.values[2:])
+
+    def added(source: Tensor) -> tuple[Tensor, ...]:
+        first, result, temporary = source.new_empty(4), source.new_empty(2, 4), source.new_empty(4)
+        add_kernel[(1,)](source, temporary, 4, 1.0)
+        add_kernel[(1,)](temporary, result[1], 4, 2.0)
+        add_kernel[(1,)](source[1:], first, 4, 5.0)
+        add_kernel[(1,)](first, result, 4, 0.0)
+        return result, first
+
+    monkeypatch.setattr(replay, "direct_launch", lambda _, grid, values: (Direct(values), list(range(4))))
+    replay.forget()
+    for _ in range(4):
+        source = torch.randn(5)
+        result, first = replay.replayed(added, (source,), ())
+        assert torch.equal(result, torch.stack([source[1:] + 5, source[:4] + 3]))
+        assert torch.equal(first, source[1:] + 5)
+    (tape,) = (each for each in replay._tapes.values() if isinstance(each, replay.Tape))
+    assert tape.simple and all(
+        each.launch.streams == [0, 0] for each in tape.steps if type(each) is replay.Direct
+    )
