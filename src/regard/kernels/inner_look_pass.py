@@ -65,9 +65,9 @@ TILES: dict[tuple[int, bool, bool], Tiles] = {
     (128, True, False): Tiles(64, 64, 4, 3, registers=168),
     (128, True, True): Tiles(64, 64, 4, 3, registers=168),
     (64, False, False): Tiles(64, 128, 4, 2, registers=128),
-    (64, False, True): Tiles(64, 64, 4, 3),
+    (64, False, True): Tiles(64, 64, 4, 3, registers=128),
     (64, True, False): Tiles(64, 128, 4, 3, registers=168),
-    (64, True, True): Tiles(64, 64, 4, 3, registers=168),
+    (64, True, True): Tiles(64, 64, 4, 3, registers=128),
 }
 """(largest head size, several looks at once, short sequences) -> launch parameters for 16-bit inputs, the
 fastest of those measured on an H200."""
