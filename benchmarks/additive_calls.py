@@ -5,7 +5,8 @@ PyTorch and of torch.compile, for the forward pass and for forward and backward 
 measured: `wall`, of a call in a loop that ends with one synchronisation; `host`, until the call returns; and
 `device`, of a replayed CUDA graph. --scales measures Regard alone on the device, for several standard
 deviations of query and key. Results are compared with float64 before they are timed, and files are written
-after each shape.
+after each peer. The first call at a shape compiles its kernels, which takes seconds for each: several
+processes can compile for different shapes at the same time, with --part and a short --seconds.
 """
 
 from __future__ import annotations
@@ -204,21 +205,24 @@ def main() -> None:
     parser.add_argument(
         "--part", default="0/1", help="measure only shapes i, i + n, ... of i/n [default: 0/1]"
     )
+    parser.add_argument("--limit", type=float, default=3600.0, help="stop after seconds [default: 3600]")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
     first, step = map(int, arguments.part.split("/"))
-    rows: list[Row] = []
+    rows, begun = list[Row](), time.monotonic()
     for shape in (SCALED if arguments.scales else SHAPES)[first::step]:
         if arguments.scales:
             rows += scaled(shape, arguments.seconds)
             write(arguments.output, "additive-scales", scale_table(rows), rows)
             continue
         for peer in arguments.only or NAMES:
+            if time.monotonic() - begun > arguments.limit:
+                break
             rows += measured(shape, peer, arguments.seconds)
             torch._dynamo.reset()
-        write(arguments.output, "additive-calls", table(rows), rows)
+            write(arguments.output, "additive-calls", table(rows), rows)
     print(scale_table(rows) if arguments.scales else table(rows))
 
 

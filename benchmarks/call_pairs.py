@@ -83,7 +83,7 @@ def _operator_pair(shape: str, gradients: bool, query: Tensor, key: Tensor, valu
         signature, _ = plans.planned(query, key, value, None, regard.ScaledDot(), regard.Soft(), 0, "auto")
     plan = plans._plans[signature] if signature is not None else None
     assert isinstance(plan, plans.Plan)
-    operator, scale = plan.kernel.operator, plan.scale
+    operator, scale = plan.operate, plan.scale
     return Pair(
         f"plain, beside the aten operator, {shape}",
         gradients,

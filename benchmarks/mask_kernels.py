@@ -3,7 +3,8 @@
 Dot-product attention in bfloat16, with the layout that linear layers return. For each shape and mask, every
 backend that can run the call is timed on the device (a replayed CUDA graph): forward, and forward and
 backward pass together. `F.sdpa` is torch's function with the same mask as a bool tensor. Each result is
-compared with that of F.sdpa before it is timed. Files are written after each shape.
+compared with that of F.sdpa before it is timed. Files are written after each mask. The first call of a kernel
+compiles it, which takes seconds: several processes can compile at the same time, with --part.
 """
 
 from __future__ import annotations
@@ -141,18 +142,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.1, help="time of each number [default: 0.1]")
     parser.add_argument("--limit", type=float, default=600.0, help="stop after seconds [default: 600]")
     parser.add_argument("--only", action="append", choices=NAMES, help="kernel to measure (default: all)")
+    parser.add_argument("--part", default="0/1", help="only masks i, i + n, ... of i/n [default: 0/1]")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
     rows, begun = list[Row](), time.monotonic()
-    for name in arguments.only or NAMES:
-        for shape in SHAPES:
-            for mask in MASKS:
-                if time.monotonic() - begun < arguments.limit:
-                    rows.append(measured(shape, mask, name, arguments.seconds))
-                    gc.collect()
-            write(arguments.output, rows)
+    first, step = map(int, arguments.part.split("/"))
+    for shape, mask in [(shape, mask) for shape in SHAPES for mask in MASKS][first::step]:
+        for name in arguments.only or NAMES:
+            if time.monotonic() - begun < arguments.limit:
+                rows.append(measured(shape, mask, name, arguments.seconds))
+                gc.collect()
+        write(arguments.output, rows)
     print(table(rows))
 
 

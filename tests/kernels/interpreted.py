@@ -242,16 +242,26 @@ def test_gradients_in_one_pass_agree(heads: tuple[int, int], scale: float, mask:
     """In half precision, additive_gradients.py computes the gradients of query, key and vector."""
     shapes = [(2, heads[0], 40, 70), (2, heads[1], 45, 70), (2, heads[1], 45, 5), (1, 70)]
     tensors = [torch.randn(shape) * (scale if i < 2 else 1.0) for i, shape in enumerate(shapes)]
+    assert_precise_in(torch.float16, tensors, mask)
+
+
+@pytest.mark.parametrize("wide", [(), (3,), (290,)])
+def test_gradients_in_one_pass_agree_in_bfloat16(wide: tuple[int, ...]):
+    """With no wide channel, or one in the first or the last block of channels."""
+    tensors = [torch.randn(1, 1, 40, 300), torch.randn(1, 1, 9, 300), torch.randn(1, 1, 9, 5)]
+    for each in tensors[:2]:
+        each[..., wide] *= 100.0
+    assert_precise_in(torch.bfloat16, [*tensors, torch.randn(1, 300)], None)
+
+
+def assert_precise_in(dtype: torch.dtype, tensors: list[torch.Tensor], mask: regard.Mask | None) -> None:
+    """Compare errors against float64: at most twice those of plain PyTorch in this dtype, plus a rounding."""
     exact, plain, ours = (
-        results_of([each.half() for each in tensors], backend, dtype, mask)
-        for backend, dtype in (
-            ("reference", torch.float64),
-            ("reference", torch.float16),
-            ("fused", torch.float16),
-        )
+        results_of([each.to(dtype) for each in tensors], backend, of, mask)
+        for backend, of in (("reference", torch.float64), ("reference", dtype), ("fused", dtype))
     )
     for true, usual, mine in zip(exact, plain, ours, strict=True):
-        allowed = 2 * (usual.double() - true).norm() + 2.0**-10 * true.norm()
+        allowed = 2 * (usual.double() - true).norm() + torch.finfo(dtype).eps * true.norm()
         assert (mine.double() - true).norm() <= allowed
 
 

@@ -136,6 +136,29 @@ def test_heads_after_rows_in_memory_stay_there():
     assert output.transpose(1, 2).is_contiguous()
 
 
+@pytest.mark.parametrize("kind", ["lengths", "table"])
+def test_a_plan_serves_masks_and_gradients_of_other_layouts(kind: str):
+    """The launches of a plan are kept for each layout of the mask and of the gradient."""
+    plans._plans.clear()
+    rows = [torch.randn(2, 20, 2, 8).transpose(1, 2) for _ in range(3)]
+    heads = [torch.randn(2, 2, 20, 8) for _ in range(3)]
+    lengths, seen = torch.tensor([20, 3, 7]), torch.rand(20, 2, 20) < 0.7
+    masks: dict[str, list[Any]] = {
+        "lengths": [regard.padding(lengths[:2]), regard.padding(lengths[::2]), regard.padding(lengths[1:])],
+        "table": [seen[:, 0].contiguous(), seen[:, 0], seen[:, 1].T],
+    }
+    gradients = [torch.randn(2, 2, 20, 8), torch.randn(2, 20, 2, 8).transpose(1, 2)]
+    gradients.append(torch.randn(8, 20, 2, 2).permute(3, 2, 1, 0))
+    for tensors in (rows, rows, heads, rows):
+        for mask, gradient in zip(masks[kind], gradients, strict=True):
+            leaves = [each.detach().requires_grad_() for each in tensors]
+            results = []
+            for backend in ("masked", "reference"):
+                output = regard.attention(*leaves, mask=mask, backend=backend).output
+                results.append([output, *torch.autograd.grad(output, leaves, gradient)])
+            torch.testing.assert_close(*results)
+
+
 def _attend(query: Tensor, key: Tensor, value: Tensor, backend: str = "masked") -> Tensor:
     return regard.attention(query, key, value, mask=regard.padding([5, 3]), backend=backend).output
 

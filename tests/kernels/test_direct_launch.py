@@ -32,7 +32,7 @@ class Driver:
         values = [
             int.from_bytes(ctypes.string_at(pointers[i], size), "little") for i, size in enumerate(self.sizes)
         ]
-        self.launches.append((*fixed, stream, values))
+        self.launches.append((*(each.value for each in (*fixed, stream)), values))
         return self.errors.pop() if self.errors else 0
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -105,6 +107,45 @@ def test_a_function_that_calls_another_replayed_function():
         assert torch.equal(result, 2 * computed(source, None, 0.5)[1])
 
 
+@dataclass
+class Descriptor:
+    """Stands for Triton's TensorDescriptor."""
+
+    base: Any
+    shape: list[int]
+
+
+class DescribedKernel(AddKernel):
+    """Reads its source by a descriptor, as Triton's launcher does."""
+
+    arg_names = ("result", "source", "count", "number")
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def run(result: Any, source: Any, count: int, number: float, stream: int | None = None) -> Any:
+            assert source.shape == [count]
+            super(DescribedKernel, self).__getitem__(grid)(source.base.data_ptr(), result, count, number)
+            return self
+
+        return run
+
+
+def test_a_tensor_descriptor_gets_the_address_of_the_new_tensor():
+    kernel = quick_launch(DescribedKernel())
+
+    def described(source: Tensor, begin: int) -> tuple[Tensor, ...]:
+        result = source.new_empty(4)
+        part = source[begin:]
+        kernel[(1,)](result, Descriptor(part, [4]), 4, number=1.0)
+        return (result,)
+
+    replay.forget()
+    for begin in (0, 2):
+        for _ in range(4):
+            source = torch.randn(4 + begin)
+            assert torch.equal(replay.replayed(described, (source,), (begin,))[0], source[begin:] + 1)
+    assert sum(isinstance(tape, replay.Tape) for tape in replay._tapes.values()) == 2
+
+
 def test_temporary_tensors_share_memory_after_their_last_launch():
     def chained(source: Tensor) -> tuple[Tensor, ...]:
         total = torch.zeros(8)
@@ -134,3 +175,37 @@ def test_functions_that_read_values_are_not_replayed():
     replay.forget()
     for value in (1.0, 1.0, -1.0, 1.0):
         assert replay.replayed(chosen, (torch.tensor([value]),), ())[0].item() == (2.0 if value > 0 else -2.0)
+
+
+def test_launches_without_operations_are_replayed_with_the_addresses_of_other_tensors(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    class Direct:
+        """Stands for a DirectLaunch of AddKernel."""
+
+        def __init__(self, values: list[Any]):
+            self.slots, self.values, self.streams = array.array("Q", [0] * 4), values, list[int]()
+
+        def run(self, stream: int) -> None:
+            self.streams.append(stream)
+            AddKernel()[(1,)](*self.slots[:2], *self.values[2:])
+
+    def added(source: Tensor) -> tuple[Tensor, ...]:
+        first, result, temporary = source.new_empty(4), source.new_empty(2, 4), source.new_empty(4)
+        add_kernel[(1,)](source, temporary, 4, 1.0)
+        add_kernel[(1,)](temporary, result[1], 4, 2.0)
+        add_kernel[(1,)](source[1:], first, 4, 5.0)
+        add_kernel[(1,)](first, result, 4, 0.0)
+        return result, first
+
+    monkeypatch.setattr(replay, "direct_launch", lambda _, grid, values: (Direct(values), list(range(4))))
+    replay.forget()
+    for _ in range(4):
+        source = torch.randn(5)
+        result, first = replay.replayed(added, (source,), ())
+        assert torch.equal(result, torch.stack([source[1:] + 5, source[:4] + 3]))
+        assert torch.equal(first, source[1:] + 5)
+    (tape,) = (each for each in replay._tapes.values() if isinstance(each, replay.Tape))
+    assert tape.simple and all(
+        each.launch.streams == [0, 0] for each in tape.steps if type(each) is replay.Direct
+    )

@@ -289,13 +289,31 @@ def test_hooks_and_parametrizations_of_the_projections_are_used():
     torch.testing.assert_close(layer(x).output, plain)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("bias", [True, False])
-def test_joint_projections_on_a_gpu_are_the_separate_ones(bias: bool, monkeypatch: pytest.MonkeyPatch):
-    layer, x = regard.MultiHead(16, 4, key_heads=2, bias=bias).cuda(), torch.randn(2, 5, 16, device="cuda")
+@pytest.mark.parametrize(("bias", "key_heads"), [(True, 4), (False, 4), (True, 2)])
+def test_joint_projections_are_the_separate_ones(bias: bool, key_heads: int, monkeypatch: pytest.MonkeyPatch):
+    """One product, which is used on CUDA, with gradients and without."""
+    layer, x = regard.MultiHead(16, 4, key_heads=key_heads, bias=bias), torch.randn(2, 5, 16)
     results = []
+    for joint in (False, True):
+        monkeypatch.setattr("regard.layers.joint_linear._has_few_rows", lambda x, joint=joint: joint)
+        output = layer(x, mask=regard.causal()).output
+        gradients = torch.autograd.grad(output.square().sum(), list(layer.parameters()))
+        with torch.no_grad():
+            results.append([output, *gradients, layer(x, mask=regard.causal()).output])
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("bias", "key_heads"), [(True, 2), (False, 2), (True, 4)])
+def test_joint_projections_on_a_gpu_are_the_separate_ones(
+    bias: bool, key_heads: int, monkeypatch: pytest.MonkeyPatch
+):
+    layer = regard.MultiHead(16, 4, key_heads=key_heads, bias=bias).cuda()
+    x, results = torch.randn(2, 5, 16, device="cuda"), []
     for rows in (4096, 0):
         monkeypatch.setattr("regard.layers.joint_linear.FEW_ROWS", rows)
         output = layer(x, mask=regard.causal()).output
         results.append([output, *torch.autograd.grad(output.square().sum(), list(layer.parameters()))])
+        with torch.no_grad():
+            results[-1].append(layer(x, mask=regard.causal()).output)
     torch.testing.assert_close(*results)

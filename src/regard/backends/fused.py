@@ -11,8 +11,8 @@ scheme becomes a bias, a tensor broadcastable to (B, H, T, S); -inf hides a key.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -149,7 +149,9 @@ def attend(
     if torch.compiler.is_compiling() or _traced(tensors):
         output, lse, *_ = torch.ops.regard.additive_forward(*tensors, *rest, trains, *extra)
     elif trains:
-        output, lse, *_ = _Additive.apply(*tensors, *rest, trains, *extra)
+        results = list[Tensor]()
+        output = _apply(*tensors, bias, (*rest, True, seed, dropout), results)
+        lse = results[0]
     else:
         output, lse = _functions[2](*tensors, *rest, *extra)
     return output, lse
@@ -162,8 +164,8 @@ def attend_untraced(arguments: tuple[Any, ...], trains: bool) -> tuple[Tensor, T
     """
     _load()
     if trains:
-        output, lse = _Additive.apply(*arguments, True, None, None, 0.0)
-        return output, lse
+        results = list[Tensor]()
+        return _apply(*arguments[:4], None, (*arguments[4:], True, None, 0.0), results), results[0]
     output, lse = _functions[2](*arguments, None, None, 0.0)
     return output, lse
 
@@ -194,7 +196,7 @@ def _load() -> bool:
     if not _functions:
         from regard.kernels.additive import additive_forward, run_backward, run_forward, run_inference
 
-        additive_forward.register_autograd(_backward, setup_context=_save)
+        additive_forward.register_autograd(_operator_backward, setup_context=_save)
         _functions.extend((run_forward, run_backward, run_inference))
     return True
 
@@ -205,58 +207,90 @@ vars(_load)["_dynamo_marked_constant"] = True
 
 
 class _Additive(torch.autograd.Function):
-    """The operator additive_forward with its backward pass, without the layers of a custom operator."""
+    """The operator additive_forward with its backward pass, without the layers of a custom operator.
+
+    Each argument and result takes time on the host. So the arguments without a gradient are one tuple, `rest`
+    (those of additive_forward after vector, without bias), and the lse is appended to `results`.
+    """
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        output, lse, *others = _functions[0](*inputs)
-        _keep(ctx, inputs, (output, lse, *others))
-        ctx.mark_non_differentiable(lse)
-        return output, lse  # each further result takes time on the host
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, bias: Tensor | None,
+        rest: tuple[Any, ...], results: list[Tensor],
+    ) -> Tensor:  # fmt: skip
+        *others, seed, dropout = rest
+        output, lse, norm, scores = _functions[0](query, key, value, vector, *others, bias, seed, dropout)
+        results.append(lse)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(query, key, value, vector, *rest[:3], bias, seed, norm, scores)
+        ctx.rest = *rest[3:7], dropout
+        return cast(Tensor, output)
 
     @staticmethod
-    def backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        return _backward(ctx, doutput)
+    def backward(ctx: Any, doutput: Tensor | None) -> tuple[Tensor | None, ...]:
+        if doutput is None:
+            return (None,) * 7
+        query, key, value, vector, *others = ctx.saved_tensors
+        return (
+            *_gradients(doutput, (query, key, value, vector), others, ctx.rest, ctx.needs_input_grad),
+            None,
+            None,
+        )
+
+
+# Function.apply() without its support for functorch, for which this backend is not used.
+_apply: Callable[..., Tensor] = super(torch.autograd.Function, _Additive).apply
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Save what the backward pass of the custom operator needs."""
-    ctx.mark_non_differentiable(*output[1:])
-    _keep(ctx, inputs, output)
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Save for the backward pass: the inputs of additive_forward, and its outputs `norm` and `scores`."""
+    """Save for the backward pass of the custom operator: its inputs, and its outputs `norm` and `scores`."""
     query, key, value, vector, lengths, of_query, of_key, *rest, bias, seed, dropout = inputs
+    ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(query, key, value, vector, lengths, of_query, of_key, bias, seed, *output[2:])
-    ctx.rest, ctx.dropout = rest, dropout
+    ctx.rest = *rest[:4], dropout
 
 
-def _backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    *tensors, lengths, of_query, of_key, bias, seed, norm, scores = ctx.saved_tensors
-    start, left, right, scale, _ = ctx.rest
-    needed = ctx.needs_input_grad
+def _operator_backward(ctx: Any, doutput: Tensor | None, *_: Tensor) -> tuple[Tensor | None, ...]:
     no_gradients = (None,) * 8  # eight inputs between vector and bias: the six of _mask(), scale and hold
+    if doutput is None:
+        return (None,) * 15
+    needed = (*ctx.needs_input_grad[:4], ctx.needs_input_grad[12])
+    query, key, value, vector, *others = ctx.saved_tensors
+    *gradients, dbias = _gradients(doutput, (query, key, value, vector), others, ctx.rest, needed)
+    return *gradients, *no_gradients, dbias, None, None
+
+
+def _gradients(
+    doutput: Tensor, tensors: tuple[Tensor, ...], others: Sequence[Any], rest: tuple[Any, ...],
+    needed: Sequence[bool],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """Return the gradients of query, key, value, vector and bias; None for those that are not needed.
+
+    others: lengths, document ids of queries and keys, bias, seed, norm and scores.
+    rest: start, left, right, scale and dropout.
+    """
+    lengths, of_query, of_key, bias, seed, norm, scores = others
+    start, left, right, scale, dropout = rest
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # for a double backward
         from regard.kernels.additive import with_heads
 
         lifted = list(with_heads(*tensors))
-        call = _rebuilt_call(lifted, lengths, of_query, of_key, start, left, right, scale, bias, ctx.dropout)
+        call = _rebuilt_call(lifted, lengths, of_query, of_key, start, left, right, scale, bias, dropout)
         doutput = doutput.unsqueeze(1) if doutput.dim() == 3 else doutput
         *gradients, dbias = differentiable(call, [*lifted, bias], doutput)
-        gradients = [_shaped(gradient, like) for gradient, like in zip(gradients, tensors, strict=True)]
-        return *gradients, *no_gradients, dbias, None, None
+        return *(_shaped(gradient, like) for gradient, like in zip(gradients, tensors, strict=True)), dbias
     operator: Any = torch.ops.regard.additive_backward
     if not torch.compiler.is_compiling() and not _traced((doutput, *tensors)):
         operator = _functions[1]
-    *gradients, dbias = operator(
+    dquery, dkey, dvalue, dvector, dbias = operator(
         doutput, *tensors, norm, scores, lengths, of_query, of_key, start, left, right, scale,
-        any(needed[1:4]), bias, seed, ctx.dropout, needed[12],
+        needed[1] or needed[2] or needed[3], bias, seed, dropout, needed[4],
     )  # fmt: skip
-    pairs = zip(gradients, needed, strict=False)
-    gradients = [gradient if wanted else None for gradient, wanted in pairs]
-    return *gradients, *no_gradients, dbias if needed[12] else None, None, None
+    return (
+        dquery if needed[0] else None, dkey if needed[1] else None, dvalue if needed[2] else None,
+        dvector if needed[3] else None, dbias if needed[4] else None,
+    )  # fmt: skip
 
 
 def _shaped(gradient: Tensor | None, like: Tensor) -> Tensor | None:

@@ -66,24 +66,39 @@ def run(call: Call) -> Forward:
     torch.compile and other tracers get the custom operator inner_forward, into which they do not trace.
     Otherwise its function is called directly, which takes less time on the host.
     """
-    arguments = (*_mask(call), call.scale / call.temperature)
-    return Forward(*attend(call.query, call.key, call.value, *arguments, trains=call.trains))
+    tensors, mask, scale = (call.query, call.key, call.value), _mask(call), call.scale / call.temperature
+    _load()
+    if torch.compiler.is_compiling() or _traced(*tensors):
+        return Forward(*torch.ops.regard.inner_forward(*tensors, *mask, scale))
+    hidden = hidden_of(*mask)
+    return Forward(*attend(passes_of(*tensors, hidden), *tensors, hidden, scale, call.trains))
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, *arguments: Any, trains: bool) -> tuple[Tensor, Tensor]:
-    """Return output (B, H, T, E) and lse (B, H, T).
+def attend(
+    passes: Any, query: Tensor, key: Tensor, value: Tensor, hidden: Any, scale: float, trains: bool
+) -> tuple[Tensor, Tensor]:
+    """Return output (B, H, T, E) and lse (B, H, T), if no tracer is active.
 
-    arguments: the mask as _mask() returns it, and the factor of the inner product.
+    passes, hidden: the results of passes_of() and hidden_of().
+    scale: factor of the inner product.
     trains: whether a gradient is needed.
     """
+    if not trains:
+        output, lse = passes.forward(query, key, value, hidden, scale)
+        return output, lse
+    lse = list[Tensor]()
+    return _apply(query, key, value, passes, hidden, scale, lse), lse[0]
+
+
+def hidden_of(*mask: Any) -> Any:
+    """Return the mask as kernels/inner_launch.Hidden. mask: the seven arguments that _mask() returns."""
     _load()
-    if torch.compiler.is_compiling() or _traced(query, key, value):
-        output, lse = torch.ops.regard.inner_forward(query, key, value, *arguments)
-    elif trains:
-        output, lse = _Inner.apply(query, key, value, *arguments)
-    else:
-        output, lse = _functions[0](query, key, value, *arguments)
-    return output, lse
+    return _functions[0](*mask)
+
+
+def passes_of(query: Tensor, key: Tensor, value: Tensor, hidden: Any) -> Any:
+    """Return the launches for tensors and a mask of this layout, as kernels/inner_launch.Passes."""
+    return _functions[1](query, key, value, hidden)
 
 
 def skips_hidden(call: Call) -> bool:
@@ -109,16 +124,17 @@ def _mask(call: Call) -> tuple[Any, ...]:
 
 
 _functions: list[Callable[..., Any]] = []
-"""run_forward() and run_backward() of kernels/inner_attention.py, after the first call."""
+"""Hidden and passes_of() of kernels/inner_launch.py, after the first call."""
 
 
 def _load() -> bool:
     """Import the custom operators and Triton on the first call, and register the backward pass."""
     if not _functions:
-        from regard.kernels.inner_attention import inner_forward, run_backward, run_forward
+        from regard.kernels.inner_attention import inner_forward
+        from regard.kernels.inner_launch import Hidden, passes_of
 
-        inner_forward.register_autograd(_backward, setup_context=_save)
-        _functions.extend((run_forward, run_backward))
+        inner_forward.register_autograd(_operator_backward, setup_context=_save)
+        _functions.extend((Hidden, passes_of))
     return True
 
 
@@ -127,39 +143,78 @@ vars(_load)["_dynamo_marked_constant"] = True
 
 
 class _Inner(torch.autograd.Function):
-    """The operator inner_forward with its backward pass, without the layers of a custom operator."""
+    """The operator inner_forward with its backward pass, without the layers of a custom operator.
+
+    Each argument, result and attribute of ctx takes time on the host. So the lse, which has no gradient, is
+    appended to a list.
+    """
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Any:
-        output = _functions[0](*inputs)
-        _save(ctx, inputs, output)
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, passes: Any, hidden: Any, scale: float,
+        lse: list[Tensor],
+    ) -> Tensor:  # fmt: skip
+        output, own_lse = passes.forward(query, key, value, hidden, scale)
+        lse.append(own_lse)
+        ctx.rest = passes, hidden[4:], scale
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(query, key, value, output, own_lse, *hidden[:4])
         return output
 
     @staticmethod
-    def backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        return _backward(ctx, doutput)
+    def backward(ctx: Any, doutput: Tensor | None) -> tuple[Tensor | None, ...]:
+        if doutput is None:
+            return (None,) * 7
+        query, key, value, output, lse, *mask = ctx.saved_tensors
+        passes, place, scale = ctx.rest
+        if torch.is_grad_enabled():  # for a double backward
+            gradients = _differentiable(doutput, (query, key, value), (*mask, *place), scale)
+        elif _traced(doutput):
+            operator: Any = torch.ops.regard.inner_backward
+            gradients = operator(doutput, query, key, value, *mask, *place, scale, output, lse)
+        else:
+            hidden = _functions[0](*mask, *place)
+            gradients = passes.backward(doutput, query, key, value, output, lse, hidden, scale)
+        dquery, dkey, dvalue = gradients
+        needs = ctx.needs_input_grad
+        return (
+            dquery if needs[0] else None, dkey if needs[1] else None, dvalue if needs[2] else None,
+            None, None, None, None,
+        )  # fmt: skip
+
+
+# Function.apply() without its support for functorch, for which this backend is not used.
+_apply: Callable[..., Tensor] = super(torch.autograd.Function, _Inner).apply
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    """Save the inputs of inner_forward and its outputs for the backward pass."""
+    """Save the inputs of inner_forward and its outputs for the backward pass of the operator."""
     tensors, ctx.rest = inputs[:7], inputs[7:]
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors, *output)
 
 
-def _backward(ctx: Any, doutput: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+def _operator_backward(ctx: Any, doutput: Tensor | None, *_: Tensor) -> tuple[Tensor | None, ...]:
+    if doutput is None:
+        return None, None, None, *_NO_GRADIENTS
     *inputs, output, lse = ctx.saved_tensors
-    query, key, value = inputs[:3]
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # for a double backward
-        gradients = differentiable(_rebuilt_call(*inputs, *ctx.rest), [query, key, value, None], doutput)
-        return *gradients[:3], *_NO_GRADIENTS
-    operator: Any = torch.ops.regard.inner_backward
-    if not torch.compiler.is_compiling() and not _traced(doutput, query, key, value):
-        operator = _functions[1]
-    gradients = operator(doutput, *inputs, *ctx.rest, output, lse)
+        mask, scale = (*inputs[3:], *ctx.rest[:3]), ctx.rest[3]
+        gradients = _differentiable(doutput, tuple(inputs[:3]), mask, scale)
+    else:
+        gradients = torch.ops.regard.inner_backward(doutput, *inputs, *ctx.rest, output, lse)
     pairs = zip(gradients, ctx.needs_input_grad, strict=False)
     return *(gradient if needed else None for gradient, needed in pairs), *_NO_GRADIENTS
+
+
+def _differentiable(
+    doutput: Tensor, tensors: tuple[Any, ...], mask: tuple[Any, ...], scale: float
+) -> list[Tensor | None]:
+    """Return the gradients of query, key and value, computed so that they can be differentiated again."""
+    arguments: Any = (*tensors, *mask, scale)
+    call = _rebuilt_call(*arguments)
+    return list(differentiable(call, [*tensors, None], doutput))[:3]
 
 
 _NO_GRADIENTS = (None,) * 8  # of the arguments after value: the seven of _mask(), and scale

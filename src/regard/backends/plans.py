@@ -23,13 +23,14 @@ from torch.autograd import forward_ad
 from regard import sites
 from regard.attended import Attended
 from regard.backends import BACKENDS, blocked, fused, masked, sdpa, small_inputs
+from regard.backends.aten_attention import Operator
 from regard.backends.backend import Backend
 from regard.backends.fused_plan import FusedPlan, fused_plan
 from regard.backends.planned_masks import PlannedMask
 from regard.backends.strides import dense
 from regard.backends.transforms import raise_in_double_backward
 from regard.call import Call
-from regard.dimensions import autocast_on, lift, lower
+from regard.dimensions import lift, lower
 from regard.masks.mask import Mask
 from regard.masks.readable import PLAIN
 from regard.memory import Memory
@@ -64,6 +65,8 @@ class Plan(NamedTuple):
         so hidden keys and values are set to 0 only if they contain NaN or inf.
     mask: reads the values of lengths or table; None without them.
     zero: 0 in the dtype of key and value.
+    operate: the operator of the kernel, for calls that are not compiled.
+    queries: T.
     """
 
     name: str
@@ -79,6 +82,8 @@ class Plan(NamedTuple):
     trains: bool
     mask: PlannedMask | None
     zero: Tensor
+    operate: Operator
+    queries: int
 
     def run(
         self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
@@ -102,11 +107,11 @@ class Plan(NamedTuple):
             key = torch.where(seen, key, self.zero)
             value = key if same else torch.where(seen, value, self.zero)
         if self.direct:
-            output, lse = self.kernel.operator(query, key, value, bias, 0.0, self.is_causal, self.scale)
-            if output.requires_grad:
+            output, lse = self.operate(query, key, value, bias, 0.0, self.is_causal, self.scale)
+            if self.trains:
                 output.grad_fn.register_hook(raise_in_double_backward)  # type: ignore[union-attr]
-            if lse.shape[2] != query.shape[2]:  # some kernels return a padded lse
-                lse = lse[..., : query.shape[2]]
+            if lse.shape[2] != self.queries:  # some kernels return a padded lse
+                lse = lse[..., : self.queries]
             if self.few_keys and not sdpa.all_nonzero(lse):
                 output, lse = sdpa.with_missing_nan(output, lse, query, key)
         else:
@@ -126,6 +131,7 @@ class MaskedPlan(NamedTuple):
 
     start: position of the first query.
     right: number of keys after its position that a query sees, 0 for a causal mask; None for no limit.
+    passes: the launches, by the layout of the tensor of the mask.
     """
 
     name: str
@@ -135,6 +141,7 @@ class MaskedPlan(NamedTuple):
     trains: bool
     start: int
     right: int | None
+    passes: dict[Any, Any]
 
     def run(
         self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
@@ -146,9 +153,18 @@ class MaskedPlan(NamedTuple):
         if lengths is not None and lengths.is_cpu and max(lengths.tolist()) > key.shape[2]:
             return None
         table = None if isinstance(mask, Mask) and mask.table is None else _table(mask)
-        rest = (lengths, table, None, None, self.start, None, self.right, self.scale)
-        attended = Attended(*masked.attend(query, key, value, *rest, trains=self.trains))
-        return attended if self.dims == 4 else attended.map(lower(self.dims))
+        hidden = masked.hidden_of(lengths, table, None, None, self.start, None, self.right)
+        given = lengths if table is None else table
+        layout: Any = None
+        if given is not None:
+            layout = given.stride(), given.dtype, given.data_ptr() % 16
+        if query.is_cpu:  # in Triton's interpreter; on CUDA, the signature of the plan contains the strides
+            layout = (layout, query.stride(), key.stride(), value.stride())
+        passes = self.passes.get(layout)
+        if passes is None:
+            passes = self.passes[layout] = masked.passes_of(query, key, value, hidden)
+        results = masked.attend(passes, query, key, value, hidden, self.scale, self.trains)
+        return Attended(*results) if self.dims == 4 else Attended(*results).map(lower(self.dims))
 
 
 class AdditivePlan(NamedTuple):
@@ -222,7 +238,7 @@ def planned(
         score, key, value, key_size = memory.score, memory.key, memory.value, memory.key_size
     elif value is None:
         value = key
-    of_score = score_signature(score)
+    of_score = () if type(score) is ScaledDot else score_signature(score)
     if of_score is None or type(start) is not int or start < 0 or type(backend) is not str:
         return None, None
     if type(query) not in PLAIN or type(key) not in PLAIN or type(value) not in PLAIN:
@@ -232,21 +248,22 @@ def planned(
         return None, None
     if not (query.layout is key.layout is value.layout is torch.strided):
         return None, None
-    device = query.device
-    mask_part = _mask_signature(mask, device)
-    if mask_part is None or _transformed() or autocast_on(device.type):
+    device, dtype = query.device, query.dtype
+    mask_part = () if mask is None else _mask_signature(mask, device)
+    if mask_part is None or _transformed():
         return None, None
     if not (mask_part and mask_part[-1]):  # only a causal mask depends on the position of the first query
         start = 0
     trains = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     layout: Any
     if query.is_cuda:  # what dense() needs; comparing it takes less time than calling dense()
-        places = query.data_ptr() | key.data_ptr() | value.data_ptr()
-        layout = query.stride(), key.stride(), value.stride(), places % 16
+        places = query.data_ptr(), key.data_ptr(), value.data_ptr()
+        unaligned = (places[0] | places[1] | places[2]) % 16 and tuple(each % 16 for each in places)
+        layout = query.stride(), key.stride(), value.stride(), unaligned
     else:
         layout = dense(query) and dense(key) and dense(value)
     signature = (
-        query.shape, key.shape, value.shape, query.dtype, key.dtype, value.dtype, device, key.device,
+        query.shape, key.shape, value.shape, dtype, key.dtype, value.dtype, device, key.device,
         value.device, trains, layout, type(score), of_score, key_size, select.temperature, start,
         mask_part, prepared, backend,
     )  # fmt: skip
@@ -308,6 +325,8 @@ def _inner_plan(signature: Signature, call: Call, name: str, dims: int) -> Plan 
         trains=call.trains,
         mask=None if part is None else PlannedMask(keys, call.key.shape[1], of_bias),
         zero=zero,
+        operate=kernel.operators[1],
+        queries=queries,
     )
 
 
@@ -323,6 +342,7 @@ def _masked_plan(signature: Signature, call: Call, name: str, dims: int) -> Mask
         trains=call.trains,
         start=call.start,
         right=call.mask.sides[1],
+        passes={},
     )
 
 
@@ -416,10 +436,11 @@ def _table(mask: Mask | Tensor | None) -> Tensor:
 
 
 def _transformed() -> bool:
-    """Whether a transform or tracer is active, inside of which no plan is used."""
+    """Whether a transform, a tracer or autocast is active, inside of which no plan is used."""
     return bool(
         torch._C._functorch.get_interpreter_stack()
         or forward_ad._current_level >= 0
         or torch._C._len_torch_dispatch_stack()
         or torch._C._get_tracing_state() is not None
+        or torch._C._is_any_autocast_enabled()
     )

@@ -9,15 +9,14 @@ weights are computed if a Look requests them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from regard.backends import varlen
+from regard.backends.aten_attention import Operator, both_forms, cpu, cudnn, efficient, flash
 from regard.backends.strides import aligned, last_dense
 from regard.backends.transforms import once_differentiable_node, reasons_of_transforms
 from regard.call import Call, Forward
@@ -27,19 +26,18 @@ from regard.select import Soft
 
 __all__ = ["KERNELS", "Kernel", "all_nonzero", "empty_rows", "with_missing_nan"]
 
-Operator = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float], tuple[Tensor, Tensor]]
-"""The signature of a kernel: (query, key, value, bias, dropout, is_causal, scale) -> (output, lse)."""
-
-
 AMPERE = (8, 0)
 """The lowest compute capability with FlashAttention 2, cuDNN attention and bfloat16."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One fused attention kernel of PyTorch: its operator and what the operator supports."""
+    """One fused attention kernel of PyTorch: its operator and what the operator supports.
 
-    operator: Operator
+    operators: the operator for torch.compile and other tracers, and the same for other calls.
+    """
+
+    operators: tuple[Operator, Operator]
     device: str
     dtypes: tuple[torch.dtype, ...]
     bias: bool  # supports a mask or bias
@@ -145,7 +143,8 @@ class Kernel:
             groups = query.shape[1] // key.shape[1]
             key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
         tensors = self._padded(last_dense(query), last_dense(key), last_dense(value))
-        output, lse = self.operator(*tensors, bias, dropout, is_causal, scale)
+        operator = self.operators[not torch.compiler.is_compiling()]
+        output, lse = operator(*tensors, bias, dropout, is_causal, scale)
         once_differentiable_node(output)
         output, lse = output[..., :width], lse[..., :queries]
         if not self.may_lose_nan(key.shape[2]) or (readable(lse) and all_nonzero(lse)):
@@ -324,82 +323,11 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _aten(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return an aten operator twice: as torch.ops.aten.NAME and, which takes less time, as torch.NAME.
-
-    torch.export passes symbolic arguments, which only torch.ops takes.
-    """
-    operator = getattr(torch.ops.aten, name)
-    return operator, getattr(torch, name, operator)
-
-
-_FLASH_FOR_CPU = _aten("_scaled_dot_product_flash_attention_for_cpu")
-_CUDNN = _aten("_scaled_dot_product_cudnn_attention")
-_FLASH = _aten("_scaled_dot_product_flash_attention")
-_EFFICIENT = _aten("_scaled_dot_product_efficient_attention")
-
-
-def _cpu(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    dropout: float,
-    is_causal: bool,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
-    flash = _FLASH_FOR_CPU[not torch.compiler.is_compiling()]
-    output, lse = flash(query, key, value, 0.0, is_causal, attn_mask=bias, scale=scale)
-    return output, lse
-
-
-def _cudnn(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    dropout: float,
-    is_causal: bool,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
-    cudnn = _CUDNN[not torch.compiler.is_compiling()]
-    output, lse, *_ = cudnn(query, key, value, bias, True, dropout, is_causal, False, scale=scale)
-    return output, lse.squeeze(-1) if lse.dim() == 4 else lse
-
-
-def _flash(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    dropout: float,
-    is_causal: bool,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
-    flash = _FLASH[not torch.compiler.is_compiling()]
-    output, lse, *_ = flash(query, key, value, dropout, is_causal, False, scale=scale)
-    return output, lse
-
-
-def _efficient(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    dropout: float,
-    is_causal: bool,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
-    efficient = _EFFICIENT[not torch.compiler.is_compiling()]
-    output, lse, *_ = efficient(query, key, value, bias, True, dropout, is_causal, scale=scale)
-    return output, lse
-
-
 _HALF = (torch.bfloat16, torch.float16)
 
 KERNELS = {
     "sdpa-cudnn": Kernel(
-        _cudnn,
+        both_forms(cudnn, "_scaled_dot_product_cudnn_attention"),
         "cuda",
         _HALF,
         bias=False,
@@ -412,7 +340,7 @@ KERNELS = {
         single_key_gradient=False,
     ),
     "sdpa-flash": Kernel(
-        _flash,
+        both_forms(flash, "_scaled_dot_product_flash_attention"),
         "cuda",
         _HALF,
         bias=False,
@@ -425,7 +353,7 @@ KERNELS = {
         padding=True,
     ),
     "sdpa-efficient": Kernel(
-        _efficient,
+        both_forms(efficient, "_scaled_dot_product_efficient_attention"),
         "cuda",
         (*_HALF, torch.float32),
         bias=True,
@@ -435,7 +363,7 @@ KERNELS = {
         multiple=8,
     ),
     "sdpa-cpu": Kernel(
-        _cpu,
+        both_forms(cpu, "_scaled_dot_product_flash_attention_for_cpu"),
         "cpu",
         (torch.float32, torch.float64, *_HALF),
         bias=True,

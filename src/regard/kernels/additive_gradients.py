@@ -5,7 +5,7 @@ additive_backward.py computes r = 1 / (1 + e^2q e^2k) twice, once for the gradie
 that of the key. Here it is computed once. Each thread has two channels of sixteen rows of the query, and
 loops over the keys. It sums the gradient of the query over the keys, and for each key that of the key over
 its sixteen rows. The latter is written as a partial sum; additive_key_sum_kernel adds the partial sums of all
-rows. There are no atomics, so results are reproducible bit by bit.
+rows in float32. There are no atomics, so results are reproducible bit by bit.
 
 The symbols are those of additive_backward.py.
 
@@ -51,6 +51,15 @@ def _four_rows(at, step, number, bound, there):
     c = tl.load(at + 2 * step, mask=there & (number + 2 < bound), other=0.0)
     d = tl.load(at + 3 * step, mask=there & (number + 3 < bound), other=0.0)
     return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [at.shape[0], 2, 4])
+
+
+@triton.jit
+def _eight_rows(at, step, number, bound, there):
+    """Load eight consecutive rows of exponentials as two times four, see _four_rows()."""
+    return (
+        _four_rows(at, step, number, bound, there),
+        _four_rows(at + 4 * step, step, number + 4, bound, there),
+    )
 
 
 @triton.jit
@@ -117,7 +126,8 @@ def additive_gradients_kernel(
 
     The arguments are those of additive_query_backward_kernel, and:
     partial_dkey: writes the sum of -SCALE^2 g (r - r^2) over the rows, (groups of rows, B H, S rounded up to
-        4, pitch), except for padding, and in tiles that are hidden or that additive_series_kernel computes.
+        4, pitch), float32 or bfloat16, except for padding, and in tiles that are hidden or that
+        additive_series_kernel computes.
     ranges: if SERIES, reads Weighed.ranges. For a sequence without exact tiles, dq and dk are not written.
     Launch grid: (groups of GROUP rows, blocks of 2 * LANES channels, B H * parts).
     """
@@ -139,12 +149,8 @@ def additive_gradients_kernel(
     last, end = first_row + row_count, end_of(lengths, length_step, batch, keys, LENGTHS)
     wide, step = tl.full([], 0, tl.int64) + pitch, tl.full([], 0, tl.int64) + turned_row
     at = exponentials_of_query + (both * up_to_four(queries) + row) * wide + within
-    e, e2 = _four_rows(at, wide, row, last, there), _four_rows(at + 4 * wide, wide, row + 4, last, there)
-    at += 8 * wide
-    e3, e4 = (
-        _four_rows(at, wide, row + 8, last, there),
-        _four_rows(at + 4 * wide, wide, row + 12, last, there),
-    )
+    e, e2 = _eight_rows(at, wide, row, last, there)
+    e3, e4 = _eight_rows(at + 8 * wide, wide, row + 8, last, there)
     key_at = exponentials_of_key + key_both * up_to_four(keys) * wide + within
     partial_at = (tl.program_id(0) * (tl.num_programs(2) // parts) + both) * up_to_four(keys) * wide
     partial_at = partial_dkey + partial_at + within
@@ -168,16 +174,18 @@ def additive_gradients_kernel(
     place = dquery + part * dquery_part + both * dquery_head
     if largest > LIMIT:
         of_query, of_key = whole_of_query + both * pitch, whole_of_key + key_both * pitch
-        there = there & (wide_channel(of_query, of_key, 1, pitch, channels, there) == 0)
-        write_wide_query(
-            query + batch * query_batch + head * query_head,
-            key + batch * key_batch + head // groups * key_head,
-            vector + head * vector_head, turned + both * dscores_head, place, dvector, program,
-            of_query, of_key, far, reach_of_key + key_both * key_tiles * spans,
-            query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, spans,
-            first_tile, last_tile, last, end, start, left, right,
-            ROWS, COLUMNS, 2 * LANES, 4, 1, LEFT, RIGHT, SERIES, APPROXIMATE,
-        )  # fmt: skip
+        flags = wide_channel(of_query, of_key, 1, pitch, channels, there)
+        there = there & (flags == 0)
+        if tl.max(tl.max(flags, 1), 0) != 0:
+            write_wide_query(
+                query + batch * query_batch + head * query_head,
+                key + batch * key_batch + head // groups * key_head,
+                vector + head * vector_head, turned + both * dscores_head, place, dvector, program,
+                of_query, of_key, far, reach_of_key + key_both * key_tiles * spans,
+                query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, spans,
+                first_tile, last_tile, last, end, start, left, right,
+                ROWS, COLUMNS, 2 * LANES, 4, 1, LEFT, RIGHT, SERIES, APPROXIMATE,
+            )  # fmt: skip
     v *= -4.0 * FLOOR * FLOOR
     _write_eight(place, dq, dq2, v, local, row_count, channels, width, there)
     _write_eight(place, dq3, dq4, v, local + 8, row_count, channels, width, there)
@@ -244,22 +252,25 @@ def additive_key_sum_kernel(
                         part = tile * (ROWS // GROUP) + number
                         at = ((part * sequences + both) * up_to_four(keys) + rows).to(tl.int64) * pitch
                         at = partial_dkey + at[:, None] + channels[None, :]
-                        total += tl.load(at, mask=seen & (part * GROUP < row_count), other=0.0)
+                        found_here = tl.load(at, mask=seen & (part * GROUP < row_count), other=0.0)
+                        total += found_here.to(tl.float32)
         v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
         found += total * (v * (-4.0 * FLOOR * FLOOR))[None, :]
     if largest > LIMIT:
         of_key = whole_of_key + key_both * pitch
         of_query = whole_of_query + (batch * heads + key_head_here * groups) * pitch
-        inside = inside & (wide_channel(of_query, of_key, groups, pitch, channels, there) == 0)[None, :]
-        write_wide_key(
-            query, key + batch * key_batch + key_head_here * key_head, vector, dscores, dkey,
-            of_query, of_key, far, reach_of_query, batch, key_both, key_head_here, heads, groups,
-            query_batch, query_head, query_row, key_row, vector_head, dscores_head,
-            tl.full([], 0, tl.int64) + dscores_row,
-            local, column, first_row, keys, width, pitch, query_tiles, spans, row_tiles,
-            last, end, start, left, right,
-            ROWS, COLUMNS, WIDTH * KEYS // 16, KEYS // 4, LEFT, RIGHT, SERIES, ADD, APPROXIMATE,
-        )  # fmt: skip
+        flags = wide_channel(of_query, of_key, groups, pitch, channels, there)
+        inside = inside & (flags == 0)[None, :]
+        if tl.max(flags, 0) != 0:
+            write_wide_key(
+                query, key + batch * key_batch + key_head_here * key_head, vector, dscores, dkey,
+                of_query, of_key, far, reach_of_query, batch, key_both, key_head_here, heads, groups,
+                query_batch, query_head, query_row, key_row, vector_head, dscores_head,
+                tl.full([], 0, tl.int64) + dscores_row,
+                local, column, first_row, keys, width, pitch, query_tiles, spans, row_tiles,
+                last, end, start, left, right,
+                ROWS, COLUMNS, WIDTH * KEYS // 16, KEYS // 4, LEFT, RIGHT, SERIES, ADD, APPROXIMATE,
+            )  # fmt: skip
     place = dkey + (key_both * keys + rows)[:, None] * width + channels[None, :]
     if ADD:
         found += tl.load(place, mask=inside, other=0.0)

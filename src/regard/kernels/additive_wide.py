@@ -97,26 +97,30 @@ def write_wide_query(
     SUMS: number of partial sums of dv that a program writes.
     """
     rows = tl.arange(0, 4 * FOURS)
-    low, bits = tl.program_id(1) * (LANES // FOURS * 4), tl.full([], 0, tl.int64)
-    for number in range(LANES // FOURS * 4):
-        if number % 64 == 0:
-            channels = low + number + tl.arange(0, 64)
-            bits = packed(wide_channel(whole_of_query, whole_of_key, 1, pitch, channels, channels < width))
-        if ((bits >> (number % 64)) & 1) != 0:
-            channel = low + number
-            at = query + (row + rows).to(tl.int64) * query_row + channel
-            q = tl.load(at, mask=row + rows < last, other=0.0).to(tl.float32)
-            share, slope = _wide_sums(
-                q, key + channel, tl.full([], 0, tl.int64) + key_row, turned + local + rows, step, far,
-                reach_of_key, spans, row // ROWS * ROWS, 0, first_tile, last_tile,
-                last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT, True, SERIES, APPROXIMATE,
-            )  # fmt: skip
-            slope *= 4.0 * tl.load(vector + channel).to(tl.float32)
-            place = dquery + (local + rows).to(tl.int64) * width + channel
-            tl.store(place, slope, mask=local + rows < row_count)
-            parts = tl.arange(0, SUMS)
-            sums = tl.where(parts == 0, -2.0 * tl.sum(share, 0), 0.0)  # all in the first, 0 in the others
-            tl.store(dvector + (program * SUMS + parts) * dvector_row + channel, sums)
+    COUNT: tl.constexpr = LANES // FOURS * 4
+    low = tl.program_id(1) * COUNT
+    high = tl.minimum(low + COUNT, width)
+    for first in range(low, low + COUNT, 64):
+        channels = first + tl.arange(0, 64)
+        bits = packed(wide_channel(whole_of_query, whole_of_key, 1, pitch, channels, channels < high))
+        if bits != 0:
+            for index in range(64):
+                if ((bits >> index) & 1) != 0:
+                    channel = first + index
+                    at = query + (row + rows).to(tl.int64) * query_row + channel
+                    q = tl.load(at, mask=row + rows < last, other=0.0).to(tl.float32)
+                    share, slope = _wide_sums(
+                        q, key + channel, tl.full([], 0, tl.int64) + key_row, turned + local + rows, step,
+                        far, reach_of_key, spans, row // ROWS * ROWS, 0, first_tile, last_tile,
+                        last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT, True, SERIES, APPROXIMATE,
+                    )  # fmt: skip
+                    slope *= 4.0 * tl.load(vector + channel).to(tl.float32)
+                    place = dquery + (local + rows).to(tl.int64) * width + channel
+                    tl.store(place, slope, mask=local + rows < row_count)
+                    parts = tl.arange(0, SUMS)
+                    # All in the first, 0 in the others.
+                    sums = tl.where(parts == 0, -2.0 * tl.sum(share, 0), 0.0)
+                    tl.store(dvector + (program * SUMS + parts) * dvector_row + channel, sums)
 
 
 @triton.jit
@@ -134,29 +138,31 @@ def write_wide_key(
     The arguments have the same meaning as there. `key` points to the current head.
     """
     rows = local + tl.arange(0, 4 * FOURS)
-    low, bits = tl.program_id(1) * (LANES // FOURS * 4), tl.full([], 0, tl.int64)
-    for number in range(LANES // FOURS * 4):
-        if number % 64 == 0:
-            channels = low + number + tl.arange(0, 64)
-            flags = wide_channel(whole_of_query, whole_of_key, groups, pitch, channels, channels < width)
-            bits = packed(flags)
-        if ((bits >> (number % 64)) & 1) != 0:
-            channel = low + number
-            k = tl.load(key + rows.to(tl.int64) * key_row + channel, mask=rows < end, other=0.0)
-            total = tl.zeros([4 * FOURS], tl.float32)
-            for group in range(groups):
-                head = key_head * groups + group
-                both = batch * heads + head
-                _, slope = _wide_sums(
-                    k.to(tl.float32), query + batch * query_batch + head * query_head + channel,
-                    tl.full([], 0, tl.int64) + query_row,
-                    dscores + both * dscores_head + rows - first_row * step, step, far,
-                    reach_of_query + (both * query_tiles + first_row // ROWS) * spans, spans,
-                    column, first_row, 0, row_tiles, last, end, start, left, right,
-                    ROWS, COLUMNS, LEFT, RIGHT, False, SERIES, APPROXIMATE,
-                )  # fmt: skip
-                total += slope * (4.0 * tl.load(vector + head * vector_head + channel).to(tl.float32))
-            place = dkey + (key_both * keys + rows) * width + channel
-            if ADD:
-                total += tl.load(place, mask=rows < keys, other=0.0)
-            tl.store(place, total, mask=rows < keys)
+    COUNT: tl.constexpr = LANES // FOURS * 4
+    low = tl.program_id(1) * COUNT
+    high = tl.minimum(low + COUNT, width)
+    for first in range(low, low + COUNT, 64):
+        channels = first + tl.arange(0, 64)
+        bits = packed(wide_channel(whole_of_query, whole_of_key, groups, pitch, channels, channels < high))
+        if bits != 0:
+            for index in range(64):
+                if ((bits >> index) & 1) != 0:
+                    channel = first + index
+                    k = tl.load(key + rows.to(tl.int64) * key_row + channel, mask=rows < end, other=0.0)
+                    total = tl.zeros([4 * FOURS], tl.float32)
+                    for group in range(groups):
+                        head = key_head * groups + group
+                        both = batch * heads + head
+                        _, slope = _wide_sums(
+                            k.to(tl.float32), query + batch * query_batch + head * query_head + channel,
+                            tl.full([], 0, tl.int64) + query_row,
+                            dscores + both * dscores_head + rows - first_row * step, step, far,
+                            reach_of_query + (both * query_tiles + first_row // ROWS) * spans, spans,
+                            column, first_row, 0, row_tiles, last, end, start, left, right,
+                            ROWS, COLUMNS, LEFT, RIGHT, False, SERIES, APPROXIMATE,
+                        )  # fmt: skip
+                        total += slope * (4.0 * tl.load(vector + head * vector_head + channel).to(tl.float32))
+                    place = dkey + (key_both * keys + rows) * width + channel
+                    if ADD:
+                        total += tl.load(place, mask=rows < keys, other=0.0)
+                    tl.store(place, total, mask=rows < keys)

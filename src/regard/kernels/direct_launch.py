@@ -39,11 +39,10 @@ def _driver() -> Any:
     """Return the CUDA driver library; None if it is missing or too old."""
     try:
         library = ctypes.PyDLL("libcuda.so.1")
-        launch, info = library.cuLaunchKernel, library.cuFuncGetParamInfo
+        _, info = library.cuLaunchKernel, library.cuFuncGetParamInfo
     except (OSError, AttributeError):
         return None
-    size, pointer, number = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_uint
-    launch.argtypes = [pointer, *[number] * 7, pointer, pointer, pointer]
+    size, pointer = ctypes.c_size_t, ctypes.c_void_p
     info.argtypes = [pointer, size, ctypes.POINTER(size), ctypes.POINTER(size)]
     return library
 
@@ -60,15 +59,18 @@ class DirectLaunch:
         address, _ = self.slots.buffer_info()
         self.pointers = (ctypes.c_void_p * len(slots))(*(address + 8 * i for i in range(len(slots))))
         threads, shared = 32 * compiled.metadata.num_warps, compiled.metadata.shared
-        self.fixed = (compiled.function, *grid, threads, 1, 1, shared)
-        self.launch = _driver().cuLaunchKernel
+        numbers = map(ctypes.c_uint, (*grid, threads, 1, 1, shared))
+        self.stream = ctypes.c_void_p(0)
+        self.arguments = (ctypes.c_void_p(compiled.function), *numbers, self.stream, self.pointers, None)
+        self.launch = _driver().cuLaunchKernel  # without argtypes: the arguments are values of ctypes
 
     def run(self, stream: int) -> None:
         """Launch the kernel with the arguments in self.slots. They are copied before this returns."""
-        error = self.launch(*self.fixed, stream, self.pointers, None)
+        self.stream.value = stream
+        error = self.launch(*self.arguments)
         if error == INVALID_CONTEXT:
             torch.cuda.set_device(torch.cuda.current_device())
-            error = self.launch(*self.fixed, stream, self.pointers, None)
+            error = self.launch(*self.arguments)
         if error:
             raise RuntimeError(f"cuLaunchKernel failed with CUDA error {error}")
 

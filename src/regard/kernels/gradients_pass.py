@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from regard.kernels.additive_gradients import (
@@ -13,7 +14,7 @@ from regard.kernels.additive_gradients import (
     additive_key_sum_kernel,
 )
 from regard.kernels.forward_pass import Prepared
-from regard.kernels.launch import up
+from regard.kernels.launch import Shape, up
 
 if TYPE_CHECKING:
     from regard.kernels.backward_pass import Backward, Weighed
@@ -38,9 +39,18 @@ def fills_groups(backward: Backward) -> bool:
 def rows_at_once(backward: Backward, rows: int) -> int:
     """Return how many of `rows` queries are processed at a time: a multiple of the rows of a tile."""
     shape, tile = backward.shape, backward.launch.rows
-    group = backward.sequences * up(shape.keys, 4) * shape.pitch * 4
+    group = backward.sequences * up(shape.keys, 4) * shape.pitch * _dtype_of_sums(shape).itemsize
     most = max(tile, PARTIAL_ROOM // group * GROUP.value // tile * tile)
     return up(-(-rows // -(-rows // most)), tile)
+
+
+def _dtype_of_sums(shape: Shape) -> torch.dtype:
+    """Return the dtype of the partial sums of the gradient of the key.
+
+    For bfloat16, they are rounded to bfloat16, which adds an error as large as that of rounding their sum.
+    Writing and reading them takes a large part of the time.
+    """
+    return torch.bfloat16 if shape.dtype == torch.bfloat16 else torch.float32
 
 
 def joint_gradients(
@@ -71,7 +81,8 @@ def joint_gradients(
         groups = -(-count // GROUP.value)
         dquery = place[:, :, :, begin : begin + count]
         dvector = forward.new(shape.batch, shape.heads, parts * groups, shape.width)
-        partial = forward.new(groups, backward.sequences, up(shape.keys, 4), shape.pitch)
+        sizes = groups, backward.sequences, up(shape.keys, 4), shape.pitch
+        partial = weighed.dscores.new_empty(sizes, dtype=_dtype_of_sums(shape))
         turned, dscores = weighed.turned[:, :, begin:], weighed.dscores[:, begin:]
         both = {
             **forward.sight.by_position(forward.query), **forward.sizes, "width": shape.width,

@@ -1,35 +1,30 @@
 """Launches of the kernels for inner-product attention: tile sizes, and arguments that calls share.
 
 All that a launch needs, except for the tensors themselves and the position of the first query, depends on
-shapes, strides and dtypes. It is computed once for each combination of them (Launch) and then kept, together
-with the compiled kernel, because a launch by kernel[grid](...) takes longer on the host than the kernel on
+shapes, strides and dtypes. It is computed once for each combination of them (Passes) and then kept, together
+with the compiled kernels, because a launch by kernel[grid](...) takes longer on the host than the kernel on
 the GPU. In Triton's interpreter the kernels run by kernel[grid](...).
 """
 
 from __future__ import annotations
 
 import functools
-import struct
-import threading
-from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.kernels import interpreting
-from regard.kernels.direct_launch import DirectLaunch, direct_launch
 from regard.kernels.inner_backward import inner_key_backward_kernel, inner_query_backward_kernel
 from regard.kernels.inner_forward import inner_forward_kernel
+from regard.kernels.inner_kernel_launch import Launch
 from regard.kernels.inner_table import Listing
-from regard.kernels.kernel_choice import is_current
 from regard.kernels.launch import multiplies_tf32, processors
 
-__all__ = ["Hidden", "Tiles", "backward", "forward", "tiles_of"]
+__all__ = ["Hidden", "Passes", "Tiles", "backward", "forward", "passes_of", "tiles_of"]
 
 KEPT = 1024
-"""Maximum number of kept launches. When it is reached, all are removed."""
+"""Maximum number of kept Passes. When it is reached, all are removed."""
 
 
 FEW_KEYS = 128
@@ -127,103 +122,6 @@ def precision(query: Tensor) -> str:
     return "widened" if interpreting() else "tf32"
 
 
-class Launch:
-    """One kernel with its grid and all arguments that do not change between calls of the same shapes."""
-
-    def __init__(
-        self,
-        kernel: Any,
-        programs: int,
-        numbers: tuple[int, ...],
-        constants: dict[str, Any],
-        listing: Listing | None,
-    ):
-        self.listing = listing
-        self.kernel, self.programs, self.numbers, self.constants = kernel, programs, numbers, constants
-        names = [name for name in constants if name not in ("num_warps", "num_stages")]
-        self.values = tuple(constants[name] for name in names)
-        self.compiled: Callable[..., None] | None = None
-        self.direct: DirectLaunch | None = None
-        self.lock = threading.Lock()
-
-    def masks(self, hidden: Hidden, unused: Tensor, words: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return the tensors of the mask; `unused` stands for those that are None, and is not read.
-
-        words: a bool tensor packed to words, if the lists are created from it.
-        """
-        table = lists = None
-        if hidden.table is not None:
-            table = hidden.table.view(torch.uint8)
-            if self.listing is not None:
-                lists = self.listing.run(table if words is None else words)
-                table = lists if words is None else words
-        parts = (hidden.lengths, table, hidden.document_of_query, hidden.document_of_key, lists)
-        return tuple(unused if part is None else part for part in parts)
-
-    def run(self, tensors: tuple[Tensor, ...], place: tuple[int, int, int], scale: float) -> None:
-        """Launch the kernel. place: position of the first query, and the limits of the window."""
-        if self.direct is not None:
-            self._run_directly(self.direct, tensors, place, scale)
-            return
-        before, after = self.numbers[:5], self.numbers[5:]
-        if self.compiled is not None:
-            self.compiled(*tensors, *place, *before, scale, *after, *self.values)
-            return
-        launched = self.kernel[(self.programs,)](*tensors, *place, *before, scale, *after, **self.constants)
-        if launched is None:  # in the interpreter
-            return
-        grid = (self.programs, 1, 1)
-        values = [*[None] * len(tensors), *place, *before, scale, *after, *self.values]
-        self.compiled, direct = launched[grid], direct_launch(launched, grid, values)
-        leading = len(tensors) + len(place) + len(before) + 1
-        if direct is not None and direct[1][:leading] == list(range(leading)):
-            self.direct = direct[0]
-
-    def _run_directly(
-        self, direct: DirectLaunch, tensors: tuple[Tensor, ...], place: tuple[int, int, int], scale: float
-    ) -> None:
-        """run() by cuLaunchKernel. The first slots are tensors, `place`, five numbers, `scale`."""
-        slots, count = direct.slots, len(tensors)
-        bits = _bits_of(scale)
-        with self.lock:
-            for i, tensor in enumerate(tensors):
-                slots[i] = tensor.data_ptr()
-            for i, number in enumerate(place, count):
-                slots[i] = number & 0xFFFFFFFF
-            slots[count + 8] = bits
-            direct.run(torch._C._cuda_getCurrentRawStream(tensors[0].device.index))
-
-
-@functools.lru_cache(maxsize=256)
-def _bits_of(number: float) -> int:
-    """Return the bits of a float32 number as an integer."""
-    return int.from_bytes(struct.pack("<f", number), "little")
-
-
-_kept: dict[tuple[Any, ...], tuple[Launch, ...]] = {}
-
-
-def _launches(
-    make: Callable[..., tuple[Launch, ...]], hidden: Hidden, *tensors: Tensor
-) -> tuple[Launch, ...]:
-    """Return the launches for tensors of these shapes, strides and dtypes; make() creates them once."""
-    lengths, table, of_query, of_key, _, left, right = hidden
-    signature: list[Any] = [make, tensors[0].device, tensors[0].dtype, left is None, right is None]
-    for tensor in (*tensors, lengths, table, of_query, of_key):
-        if tensor is None:
-            signature.append(None)
-        else:
-            signature += (tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr() % 16)
-    key = tuple(signature)
-    launches = _kept.get(key)
-    if launches is None:
-        launches = make(hidden, *tensors)
-        if len(_kept) >= KEPT:
-            _kept.clear()
-        _kept[key] = launches
-    return launches
-
-
 def _numbers(hidden: Hidden, query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
     """Return sizes and the strides of query, key and value, in the order of the kernels' arguments."""
     _, heads, queries, width = query.shape
@@ -285,11 +183,6 @@ def _in_eights(*tensors: Tensor) -> bool:
     return all(size % 8 == 0 for size in sizes) and not any(tensor.data_ptr() % 16 for tensor in tensors)
 
 
-def _in_rows(tensor: Tensor) -> Tensor:
-    """Return the tensor with stride 1 in its last dimension, as the kernels assume; copied if necessary."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
-
-
 def _like(tensor: Tensor, rows: int, width: int) -> Tensor:
     """Allocate (B, H, rows, width) with heads before or after rows in memory, as in `tensor`."""
     batch, heads = tensor.shape[:2]
@@ -298,46 +191,20 @@ def _like(tensor: Tensor, rows: int, width: int) -> Tensor:
     return tensor.new_empty(batch, heads, rows, width)
 
 
-def _place(hidden: Hidden) -> tuple[int, int, int]:
-    return hidden.start, hidden.left or 0, hidden.right or 0
-
-
-def _on(tensor: Tensor) -> Any:
-    """Return a context manager that makes the device of `tensor` current, so that Triton launches there."""
-    return nullcontext() if is_current(tensor.device) else torch.cuda.device(tensor.device)
-
-
-def _forward_launch(
-    hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, output: Tensor
-) -> tuple[Launch, ...]:
+def _forward_launch(hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> Launch:
     tiles = tiles_of("forward", query, key, value)
     numbers = _numbers(hidden, query, key, value)
     listing = _listing(hidden, query, key, tiles, turned=False)
     numbers += (*output.stride()[:3], *_mask_steps(hidden, listing))
     constants = _constants(hidden, query, key, value, tiles, _in_eights(query, key, value))
     programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // tiles.rows)
-    return (Launch(inner_forward_kernel, programs, numbers, constants, listing),)
-
-
-def forward(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: float) -> tuple[Tensor, Tensor]:
-    """Return output (B, H, T, E) and lse (B, H, T).
-
-    query: (B, H, T, D); key: (B, K, S, D), with K key heads; value: (B, K, S, E).
-    scale: factor of the inner product.
-    """
-    query, key, value = _in_rows(query), _in_rows(key), _in_rows(value)
-    output = _like(query, query.shape[2], value.shape[3])
-    lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-    (launch,) = _launches(_forward_launch, hidden, query, key, value, output)
-    with _on(query):
-        launch.run((query, key, value, output, lse, *launch.masks(hidden, lse)), _place(hidden), scale)
-    return output, lse
+    return Launch(inner_forward_kernel, programs, numbers, constants, listing)
 
 
 def _backward_launches(
     hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, output: Tensor, doutput: Tensor,
     dquery: Tensor, dkey: Tensor, dvalue: Tensor,
-) -> tuple[Launch, ...]:  # fmt: skip
+) -> tuple[Launch, Launch]:  # fmt: skip
     numbers, eights = _numbers(hidden, query, key, value), _in_eights(query, key, value)
     of_query, of_key = (tiles_of(kernel, query, key, value) for kernel in ("query", "key"))
     key_listing = _listing(hidden, query, key, of_query, turned=False)
@@ -367,6 +234,106 @@ def _backward_launches(
     )
 
 
+class Passes:
+    """Forward and backward pass for query, key, value and mask of one layout.
+
+    All that they allocate and launch is found once. The caller must pass tensors of the same shapes, strides,
+    dtypes, device and alignment as in __init__(), and a mask with the same parts.
+    """
+
+    def __init__(self, query: Tensor, key: Tensor, value: Tensor, hidden: Hidden):
+        self.copies = any(each.stride(-1) != 1 for each in (query, key, value))
+        query, key, value = map(_in_rows, (query, key, value))
+        output = _like(query, query.shape[2], value.shape[3])
+        self.output = tuple(output.shape), output.stride()
+        self.rows = tuple(query.shape[:3])
+        gradients = (_like(each, *each.shape[2:]) for each in (query, key, value))
+        self.gradients = [(tuple(each.shape), each.stride()) for each in gradients]
+        self.device, self.index = query.device, query.device.index if query.is_cuda else None
+        self.launch = _forward_launch(hidden, query, key, value, output)
+        self.launches: dict[tuple[Any, ...], tuple[Launch, Launch]] = {}
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return output (B, H, T, E) and lse (B, H, T)."""
+        if self.index is not None and torch.cuda.current_device() != self.index:
+            with torch.cuda.device(self.device):  # where kernels are launched
+                return self.forward(query, key, value, hidden, scale)
+        if self.copies:
+            query, key, value = _in_rows(query), _in_rows(key), _in_rows(value)
+        output = query.new_empty_strided(*self.output)
+        lse = torch.empty(self.rows, dtype=torch.float32, device=self.device)
+        launch = self.launch
+        launch.run((query, key, value, output, lse, *launch.masks(hidden)), lse, hidden[4:], scale)
+        return output, lse
+
+    def backward(
+        self, doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, lse: Tensor,
+        hidden: Hidden, scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """Return the gradients of query, key and value.
+
+        doutput: gradient of the output. output, lse: the results of forward().
+        """
+        if self.index is not None and torch.cuda.current_device() != self.index:
+            with torch.cuda.device(self.device):
+                return self.backward(doutput, query, key, value, output, lse, hidden, scale)
+        if self.copies:
+            query, key, value = _in_rows(query), _in_rows(key), _in_rows(value)
+        doutput = _in_rows(doutput)
+        of_query, of_key, of_value = self.gradients
+        dquery = query.new_empty_strided(*of_query)
+        dkey, dvalue = key.new_empty_strided(*of_key), value.new_empty_strided(*of_value)
+        delta = torch.empty(self.rows, dtype=torch.float32, device=self.device)
+        layout = (doutput.stride(), output.stride(), doutput.data_ptr() % 16, output.data_ptr() % 16)
+        launches = self.launches.get(layout)
+        if launches is None:
+            tensors = (query, key, value, output, doutput, dquery, dkey, dvalue)
+            launches = self.launches[layout] = _backward_launches(hidden, *tensors)
+        first, second = launches
+        masks, place = first.masks(hidden), hidden[4:]
+        first.run((query, key, value, output, lse, *masks, doutput, dquery, delta), lse, place, scale)
+        masks = second.masks(hidden, masks[1])
+        second.run((query, key, value, lse, *masks, doutput, delta, dkey, dvalue), lse, place, scale)
+        return dquery, dkey, dvalue
+
+
+def _in_rows(tensor: Tensor) -> Tensor:
+    """Return the tensor with stride 1 in its last dimension, as the kernels assume; copied if necessary."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+_kept: dict[tuple[Any, ...], Passes] = {}
+
+
+def passes_of(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden) -> Passes:
+    """Return the passes for tensors of these shapes, strides and dtypes; created once and kept."""
+    lengths, table, of_query, of_key, _, left, right = hidden
+    signature: list[Any] = [query.device, left is None, right is None]
+    for tensor in (query, key, value, lengths, table, of_query, of_key):
+        if tensor is None:
+            signature.append(None)
+        else:
+            signature += (tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr() % 16)
+    layout = tuple(signature)
+    passes = _kept.get(layout)
+    if passes is None:
+        if len(_kept) >= KEPT:
+            _kept.clear()
+        passes = _kept[layout] = Passes(query, key, value, hidden)
+    return passes
+
+
+def forward(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: float) -> tuple[Tensor, Tensor]:
+    """Return output (B, H, T, E) and lse (B, H, T).
+
+    query: (B, H, T, D); key: (B, K, S, D), with K key heads; value: (B, K, S, E).
+    scale: factor of the inner product.
+    """
+    return passes_of(query, key, value, hidden).forward(query, key, value, hidden, scale)
+
+
 def backward(
     doutput: Tensor,
     query: Tensor,
@@ -381,17 +348,5 @@ def backward(
 
     doutput: gradient of the output. output, lse: the results of forward(). The others: as in forward().
     """
-    query, key, value, doutput = (_in_rows(each) for each in (query, key, value, doutput))
-    dquery = _like(query, query.shape[2], query.shape[3])
-    dkey, dvalue = _like(key, key.shape[2], key.shape[3]), _like(value, value.shape[2], value.shape[3])
-    delta, place = torch.empty_like(lse), _place(hidden)
-    of_query, of_key = _launches(
-        _backward_launches, hidden, query, key, value, output, doutput, dquery, dkey, dvalue
-    )
-    inputs = (query, key, value)
-    with _on(query):
-        masks = of_query.masks(hidden, lse)
-        of_query.run((*inputs, output, lse, *masks, doutput, dquery, delta), place, scale)
-        masks = of_key.masks(hidden, lse, masks[1])
-        of_key.run((*inputs, lse, *masks, doutput, delta, dkey, dvalue), place, scale)
-    return dquery, dkey, dvalue
+    passes = passes_of(query, key, value, hidden)
+    return passes.backward(doutput, query, key, value, output, lse, hidden, scale)

@@ -204,7 +204,7 @@ class Listing:
         self.lock = threading.Lock()
 
     def run(self, source: Tensor) -> Tensor:
-        """Return words and records. source: the mask as uint8; if turned, the words of another Listing."""
+        """Return words and records. source: the bool tensor; if turned, the words of another Listing."""
         found = torch.empty(self.size, dtype=torch.int32, device=source.device)
         if self.direct is not None:
             with self.lock:
@@ -212,6 +212,7 @@ class Listing:
                 self.direct.run(torch._C._cuda_getCurrentRawStream(source.device.index))
             return found
         arguments = (*self.numbers, *self.constants)
+        source = source.view(torch.uint8) if source.dtype == torch.bool else source
         if self.compiled is not None:
             self.compiled(source, found, *arguments)
             return found

@@ -97,6 +97,14 @@ class Tape:
                     self.steps.append(Allocation(result, number, *recorder.facts[result][:3]))
             elif not step.view or not (needed - set(views.values())).isdisjoint(step.results):
                 self.steps.append(_flattened(step))
+        kinds = {type(step) for step in self.steps}
+        self.simple = kinds <= {Allocation, Direct}
+        self.allocations = [step for step in self.steps if isinstance(step, Allocation)]
+        self.launches = [
+            (step.launch.run, step.launch.slots, step.places)
+            for step in self.steps
+            if isinstance(step, Direct)
+        ]
 
     def _needed(self, recorder: Recorder) -> tuple[set[int], dict[int, int]]:
         """Return the numbers of all tensors that must exist as tensors: results, and inputs of operations.
@@ -191,6 +199,9 @@ class Tape:
             temporary = torch.empty(self.room, dtype=torch.uint8, device=self.device)
             addresses[self.count] = temporary.data_ptr()
         stream = torch._C._cuda_getCurrentRawStream(self.device.index) if self.device.type == "cuda" else 0
+        if self.simple:
+            self._run_launches(tensors, addresses, stream)
+            return [tensors[number] for number in self.results]
         for step in self.steps:
             if type(step) is Direct:
                 direct, places = step
@@ -203,13 +214,18 @@ class Tape:
             if type(step) is Launch:
                 run, numbers, places = step
                 values = numbers.copy()
-                if self.by_address:
-                    for position, number, offset in places:
-                        values[position] = addresses[number] + offset
-                else:
+                if not self.by_address:
                     for position, number, _ in places:
                         values[position] = tensors[number]
-                run.launch(*values, stream=stream)
+                    run.launch(*values, stream=stream)
+                    continue
+                with self.lock:  # another thread may write to the same tensor descriptor
+                    for position, number, offset in places:
+                        if values[position] is None:
+                            values[position] = addresses[number] + offset
+                        else:
+                            values[position].base.address = addresses[number] + offset
+                    run.launch(*values, stream=stream)
                 continue
             if type(step) is Allocation:
                 number, root, sizes, strides, dtype = step
@@ -233,6 +249,17 @@ class Tape:
             ):
                 tensors[number], addresses[number] = each, each.data_ptr()
         return [tensors[number] for number in self.results]
+
+    def _run_launches(self, tensors: list[Any], addresses: list[int], stream: int) -> None:
+        """run() without PyTorch operations: all allocations, then all launches."""
+        for number, root, sizes, strides, dtype in self.allocations:
+            result = torch.empty_strided(sizes, strides, dtype=dtype, device=self.device)
+            tensors[number], addresses[root] = result, result.data_ptr()
+        with self.lock:  # another thread may run the same tape
+            for launch, slots, places in self.launches:
+                for slot, number, offset in places:
+                    slots[slot] = addresses[number] + offset
+                launch(stream)
 
 
 def _flattened(step: Operation) -> Operation | FlatOperation:
@@ -286,13 +313,16 @@ def replayed(
     """
     if recorder() is not None:  # this call is a part of a function that is being recorded
         return function(*tensors, *numbers)
-    inputs = [tensor for tensor in tensors if tensor is not None]
-    addresses = [tensor.data_ptr() for tensor in inputs]
-    facts = [
-        None if each is None else (each.shape, each.stride(), each.dtype, each.data_ptr() % 16)
-        for each in tensors
-    ]
-    key = (function, numbers, *facts, inputs[0].device)
+    inputs, addresses, facts = list[Tensor](), list[int](), list[Any]()
+    for each in tensors:
+        if each is None:
+            facts.append(None)
+            continue
+        address = each.data_ptr()
+        inputs.append(each)
+        addresses.append(address)
+        facts.append((each.shape, each.stride(), each.dtype, address % 16))
+    key = (function, numbers, inputs[0].device, *facts)
     tape = _tapes.get(key)
     if type(tape) is Tape:
         return tuple(tape.run(inputs, addresses))

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from regard.kernels.adjacent_slices import adjacent
 from regard.kernels.dropout_seeds import next_seed
 from regard.kernels.inner_launch import precision, up
+from regard.kernels.kept_launch import kept_launch
 from regard.kernels.kernel_dropout import kept, limit
 from regard.kernels.matrix_product import product
 
@@ -213,10 +214,11 @@ def _launch(
     """Launch a kernel with one program for each head. strided: the tensors whose strides it needs."""
     batch, heads, queries, width = query.shape
     keys, depth = value.shape[2:]
-    strides = [each.stride(at) for each in strided for at in range(3)]
+    strides = (step for each in strided for step in each.stride()[:3])
     rows, columns = up(queries), up(keys)
-    kernel[(batch * heads,)](
-        *tensors, *strides, heads, queries, keys, width, depth, *ctx.numbers, **ctx.options, ROWS=rows,
-        COLUMNS=columns, WIDTH=up(width), DEPTH=up(depth), PRECISION=precision(query),
-        num_warps=8 if rows * columns > 8192 else 4,
-    )  # fmt: skip
+    numbers = (*strides, heads, queries, keys, width, depth, *ctx.numbers)
+    named = {
+        **ctx.options, "ROWS": rows, "COLUMNS": columns, "WIDTH": up(width), "DEPTH": up(depth),
+        "PRECISION": precision(query), "num_warps": 8 if rows * columns > 8192 else 4,
+    }  # fmt: skip
+    kept_launch(kernel, batch * heads, tensors, numbers, named)

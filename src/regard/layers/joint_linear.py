@@ -18,6 +18,7 @@ from regard.layers.half_weights import joint_copy
 __all__ = [
     "is_hooked",
     "is_plain_linear",
+    "joint_heads",
     "joint_linear",
     "linear_in_half",
     "linear_without_bias",
@@ -40,17 +41,45 @@ def joint_linear(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
     >>> torch.allclose(joint_linear(x, layers)[1], layers[1](x), atol=1e-6)
     True
     """
-    if not all(map(is_plain_linear, layers)):
+    if not _plain(layers):
         return [each(x) for each in layers]
     parameters: list[dict[str, Any]] = [layer._parameters for layer in layers]
     if _trains_in_half(x, parameters):
         return linear_in_half(x, parameters, torch.get_autocast_dtype(x.device.type))
     if not _joined(x, parameters):
         return [functional.linear(x, each["weight"], each["bias"]) for each in parameters]
-    weights = [each["weight"] for each in parameters]
+    sizes = [each["weight"].shape[0] for each in parameters]
+    return list(_joint_product(x, parameters).split_with_sizes(sizes, -1))
+
+
+def joint_heads(x: Tensor, layers: Sequence[nn.Module], heads: Sequence[int]) -> list[Tensor]:
+    """Return the outputs of joint_linear() for x (B, T, M), each split into heads, (B, H, T, D).
+
+    heads: number of heads H of each layer.
+
+    >>> query, key = joint_heads(torch.randn(2, 5, 8), [nn.Linear(8, 8), nn.Linear(8, 4)], [4, 2])
+    >>> query.shape, key.shape
+    (torch.Size([2, 4, 5, 2]), torch.Size([2, 2, 5, 2]))
+    """
+    batch, length, _ = x.shape
+    if _has_few_rows(x) and len(set(heads)) == 1 and _plain(layers):
+        parameters: list[dict[str, Any]] = [layer._parameters for layer in layers]
+        same = len({each["weight"].shape for each in parameters}) == 1
+        if same and not _trains_in_half(x, parameters) and _joined(x, parameters):
+            joint = _joint_product(x, parameters).view(batch, length, len(layers), heads[0], -1)
+            if torch.is_grad_enabled():  # the backward pass of these writes all gradients to one tensor
+                return [each.transpose(1, 2) for each in joint.unbind(2)]
+            return list(joint.permute(2, 0, 3, 1, 4).unbind())
+    outputs = zip(joint_linear(x, layers), heads, strict=True)
+    return [
+        each.view(batch, length, count, each.shape[2] // count).transpose(1, 2) for each, count in outputs
+    ]
+
+
+def _joint_product(x: Tensor, parameters: Sequence[dict[str, Any]]) -> Tensor:
+    """Return the outputs of all layers, one after another in the last dimension, by one product."""
     bias = None if parameters[0]["bias"] is None else torch.cat([each["bias"] for each in parameters])
-    sizes = [weight.shape[0] for weight in weights]
-    return list(functional.linear(x, torch.cat(weights), bias).split_with_sizes(sizes, -1))
+    return functional.linear(x, torch.cat([each["weight"] for each in parameters]), bias)
 
 
 def linear_without_bias(x: Tensor, layer: nn.Module) -> tuple[Tensor, Tensor | None]:
@@ -187,28 +216,50 @@ def is_plain_linear(layer: nn.Module) -> bool:
     >>> is_plain_linear(nn.Linear(2, 3)), is_plain_linear(nn.Bilinear(2, 2, 3))
     (True, False)
     """
-    return type(layer) is nn.Linear and not is_hooked(layer)
+    return _plain((layer,))
+
+
+def _plain(layers: Sequence[nn.Module]) -> bool:
+    """Whether all layers are plain, see is_plain_linear()."""
+    if (
+        modules._global_forward_hooks
+        or modules._global_forward_pre_hooks
+        or modules._global_backward_hooks
+        or modules._global_backward_pre_hooks
+    ):
+        return False
+    return all(type(layer) is nn.Linear and not _has_own_hooks(layer) for layer in layers)
 
 
 def _joined(x: Tensor, parameters: Sequence[dict[str, Any]]) -> bool:
     """Whether one product is used: on CUDA, for few rows. On a CPU, the copy of the weights takes longer."""
-    if not x.is_cuda or x.numel() > FEW_ROWS * x.shape[-1]:
+    if len(parameters) == 1 or not _has_few_rows(x):
         return False
     if any((each["bias"] is None) != (parameters[0]["bias"] is None) for each in parameters):
         return False
     return not (torch.compiler.is_compiling() or in_transform() or autocast_on(x.device.type))
 
 
+def _has_few_rows(x: Tensor) -> bool:
+    return x.is_cuda and x.numel() <= FEW_ROWS * x.shape[-1]
+
+
 def is_hooked(layer: nn.Module) -> bool:
     """Whether calling the layer does more than its forward()."""
+    return bool(
+        _has_own_hooks(layer)
+        or modules._global_forward_hooks
+        or modules._global_forward_pre_hooks
+        or modules._global_backward_hooks
+        or modules._global_backward_pre_hooks
+    )
+
+
+def _has_own_hooks(layer: nn.Module) -> bool:
     return bool(
         layer._forward_hooks
         or layer._forward_pre_hooks
         or layer._backward_hooks
         or layer._backward_pre_hooks
-        or modules._global_forward_hooks
-        or modules._global_forward_pre_hooks
-        or modules._global_backward_hooks
-        or modules._global_backward_pre_hooks
         or "forward" in layer.__dict__
     )

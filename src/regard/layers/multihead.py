@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from regard.attended import Attended
 from regard.attention import attention
 from regard.dimensions import autocast_on
 from regard.errors import ArgumentError, answer_torch_keywords, message
-from regard.layers.joint_linear import is_hooked, joint_linear, linear_without_bias
+from regard.layers.joint_linear import is_hooked, joint_heads, joint_linear, linear_without_bias
 from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
@@ -150,20 +151,23 @@ class MultiHead(nn.Module):
         if start is None:
             start = max(0, key.length - query.shape[1]) if isinstance(key, Memory) else 0
         self._check(query, key, value, start, options)
-        memory: tuple[Any, ...]
+        memory: Any
+        modules: Any = self._modules
         if key is None and value is None:  # self-attention: query, key and value are projected together
-            projected, keys, values = joint_linear(query, (self.query, self.key, self.value))
+            layers = modules["query"], modules["key"], modules["value"]
             if type(self.score) is ScaledDot and self.position is None:
-                memory = self._split(keys, self.key_heads), self._split(values, self.key_heads)
+                query_BHTD, *memory = joint_heads(query, layers, (self.heads, self.key_heads, self.key_heads))
             else:
-                memory = (self._memory(keys, values, 0),)
+                projected, keys, values = joint_linear(query, layers)
+                query_BHTD, memory = self._split_query(projected, start), (self._memory(keys, values, 0),)
         else:
-            (projected,) = joint_linear(query, (self.query,))
+            (projected,) = joint_linear(query, (modules["query"],))
+            query_BHTD = self._split_query(projected, start)
             memory = (
                 key if isinstance(key, Memory) else self._remember(query if key is None else key, value),
             )
-        attended = self._read(projected, memory, mask, start, options)
-        return Attended(joint_linear(attended.output, (self.output,))[0], *attended[1:])
+        attended = self._read(query_BHTD, memory, mask, start, options)
+        return Attended(joint_linear(attended.output, (modules["output"],))[0], *attended[1:])
 
     def attend_itself(
         self,
@@ -189,7 +193,7 @@ class MultiHead(nn.Module):
         self._check(x, None, None, 0, options)
         projected, keys, values = joint_linear(x, (self.query, self.key, self.value))
         memory = self._memory(keys, values, 0 if past is None else past.length, past)
-        joined = self._read(projected, (memory,), mask, start, options).output
+        joined = self._read(self._split_query(projected, start), (memory,), mask, start, options).output
         return *linear_without_bias(joined, self.output), memory
 
     def attend_memory(
@@ -203,21 +207,23 @@ class MultiHead(nn.Module):
             return self(x, memory, start=start, **options).output, None
         self._check(x, memory, None, start, options)
         (projected,) = joint_linear(x, (self.query,))
-        return linear_without_bias(self._read(projected, (memory,), None, start, options).output, self.output)
+        query_BHTD = self._split_query(projected, start)
+        return linear_without_bias(
+            self._read(query_BHTD, (memory,), None, start, options).output, self.output
+        )
 
     def _read(
         self,
-        projected: Tensor,
-        memory: tuple[Any, ...],
+        query_BHTD: Tensor,
+        memory: Sequence[Any],
         mask: Mask | Tensor | None,
         start: int,
         options: dict[str, Any],
     ) -> Attended:
-        """Attend from projected queries (B, T, width). The output (B, T, width) is not yet projected.
+        """Attend from projected queries (B, H, T, D). The output (B, T, width) is not yet projected.
 
         memory: a Memory, or keys and values.
         """
-        query_BHTD = self._rotated(self._split(projected, self.heads), start)
         if isinstance(self.position, Bias):
             options["bias"] = self.position
         if self.training and self.dropout:
@@ -349,6 +355,10 @@ class MultiHead(nn.Module):
         layout = "" if self.batch_first else ", batch_first=False"
         heads = f"heads={self.heads}, key_heads={self.key_heads}"
         return f"{heads}, score={self.score!r}, dropout={self.dropout}{layout}"
+
+    def _split_query(self, projected: Tensor, start: int) -> Tensor:
+        """Return projected queries (B, T, width) as heads (B, H, T, D), with their positions."""
+        return self._rotated(self._split(projected, self.heads), start)
 
     def _split(self, joined: Tensor, heads: int) -> Tensor:
         batch, length, width = joined.shape
