@@ -12,8 +12,9 @@ from regard.training.losses import model_loss
 
 __all__ = ["execute_steps", "has_known_kernels"]
 
-LENGTHS = (16, 32, 64)
-"""Lengths of the batches. Kernels are compiled for lengths up to the next power of two, at least 16."""
+LENGTHS = (14, 32, 64)
+"""Lengths of the batches. Kernels are compiled for lengths up to the next power of two, at least 16. With 14,
+the number of tokens is not a multiple of 16, as in many batches."""
 
 VOCABULARY = 8000
 """Vocabulary size if the settings do not have it. A multiple of 16, as most sizes are."""
@@ -42,7 +43,7 @@ def execute_steps(settings: TranslationSettings, device: torch.device) -> None:
     for length in LENGTHS:
         if length >= 2 * data.max_length:
             break
-        batch = _batch(max((training.batch_tokens or TOKENS) // length, 1), length).to(device)
+        batch = _batch(-(-(training.batch_tokens or TOKENS) // length), length).to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             total, _ = model_loss(model, batch, batch.labels, training.label_smoothing)
         torch.autograd.grad(total, parameters, allow_unused=True)
