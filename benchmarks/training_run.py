@@ -160,6 +160,7 @@ def main() -> None:
     parser.add_argument(
         "--test", nargs=2, metavar=("SOURCE", "TARGET"), help="test set to score with --seeds"
     )
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="keep the run folders in this folder")
     parser.add_argument("--moses", default="de", help="language of the Moses tokenizer, for --test")
     arguments = parser.parse_args()
     ways = {name: WAYS[name] for name in arguments.only or WAYS}
@@ -167,7 +168,7 @@ def main() -> None:
         ways = {f"seed {seed}": ("--seed", seed) for seed in arguments.seeds.split(",")}
     rows: dict[str, dict[str, Any]] = {}
     with TemporaryDirectory() as scratch:
-        places = [Path(scratch) / str(number) for number in range(len(ways))]
+        places = [(arguments.runs or Path(scratch)) / name.replace(" ", "-") for name in ways]
         for (way, options), place in zip(ways.items(), places, strict=True):
             rows[way] = trained(arguments.recipe, place, options, arguments.device, arguments.seconds)
             print(f"{way}: {json.dumps({**rows[way], 'losses': None})}", flush=True)
