@@ -18,7 +18,7 @@ from regard.kernels import TRITON, interpreting
 
 __all__ = ["compiled_launches", "start_compiling"]
 
-THREADS = 16
+THREADS = 8
 """Maximum number of kernels that are compiled at the same time."""
 
 
