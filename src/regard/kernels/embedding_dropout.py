@@ -70,7 +70,7 @@ def embedding_backward_kernel(
     tl.store(dvalue + at, d, mask=inside)
 
 
-@triton.jit(do_not_specialize=["limit", "padding"])
+@triton.jit
 def embedding_gradient_kernel(
     dresult, tokens, seed, dtable, limit, factor, multiplier, rows, width, padding, DROPOUT: tl.constexpr,
     SCAN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
