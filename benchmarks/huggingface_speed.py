@@ -74,28 +74,21 @@ def gate(model: Any, ids: Tensor) -> None:
         raise ValueError(f"the hidden states differ from those of sdpa: relative error {error:.3g}")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=int, default=8192)
-    parser.add_argument("--repeats", type=int, default=7)
-    arguments = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("this benchmark needs a CUDA device", file=sys.stderr)
-        return 2
-    huggingface.register()
-    model = build("cuda")
-    ids = torch.randint(0, 32000, (1, arguments.tokens), device="cuda")
-    gate(model, ids[:, :512])
-    print("| attention | tokens/s | of sdpa | ms | peak GiB |\n| --- | --- | --- | --- | --- |")
-    first = 0.0
+def measure(model: Any, ids: Tensor, repeats: int) -> None:
+    """Print the table for these tokens, (1, T), row by row."""
+    tokens, first = ids.shape[1], 0.0
+    print(
+        f"{tokens:,} tokens:\n\n| attention | tokens/s | of sdpa | ms | peak GiB |\n|{' --- |' * 5}",
+        flush=True,
+    )
     for name, (implementation, look) in ROWS.items():
-        if implementation == "eager" and arguments.tokens > MOST_EAGER:
+        if implementation == "eager" and tokens > MOST_EAGER:
             continue
         run(model, ids, implementation, look)
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         taken = []
-        for _ in range(arguments.repeats):
+        for _ in range(repeats):
             start = time.perf_counter()
             run(model, ids, implementation, look)
             torch.cuda.synchronize()
@@ -103,8 +96,24 @@ def main() -> int:
         seconds = statistics.median(taken)
         first = first or seconds
         peak = torch.cuda.max_memory_allocated() / 2**30
-        rate = f"{arguments.tokens / seconds:,.0f} | {first / seconds:.0%} | {1000 * seconds:.1f}"
+        rate = f"{tokens / seconds:,.0f} | {first / seconds:.0%} | {1000 * seconds:.1f}"
         print(f"| {name} | {rate} | {peak:.2f} |", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[8192], help="one table for each")
+    parser.add_argument("--repeats", type=int, default=7)
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("this benchmark needs a CUDA device", file=sys.stderr)
+        return 2
+    huggingface.register()
+    model = build("cuda")
+    for tokens in arguments.tokens:
+        ids = torch.randint(0, 32000, (1, tokens), device="cuda")
+        gate(model, ids[:, :512])
+        measure(model, ids, arguments.repeats)
     return 0
 
 

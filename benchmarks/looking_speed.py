@@ -6,6 +6,8 @@ looks of one head are compared with float64. Ratios are (forward + looking) / fo
 On a GPU, times are device times (replays of a CUDA graph), and a second table has wall times of plain calls
 of regard.attention(), without and with looks. `eager` computes the weights and the output in PyTorch, without
 looks: it is what shows weights otherwise. It is measured where they fit in memory.
+
+With --score additive, the score is v . tanh(q + k), and there is no eager: it needs T x S x D numbers.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,6 +45,12 @@ SIZES: dict[str, list[tuple[int, int, int, int]]] = {
     "cpu": [(1, 8, 1024, 64), (1, 8, 2048, 64), (1, 4, 4096, 64), (1, 8, 2048, 128)],
 }
 """For each device, (B, H, N, D)."""
+
+ADDITIVE = {
+    "cuda": [(64, 1, 50, 1000), (80, 1, 64, 512), (8, 1, 512, 256), (4, 1, 2048, 128), (1, 1, 16384, 128)],
+    "cpu": [(16, 1, 50, 256), (2, 1, 512, 128)],
+}
+"""The same for --score additive."""
 
 PASS = {"cuda": "fused", "cpu": "blocked"}
 
@@ -99,7 +108,10 @@ def gate(call: Call, forward: Forward, name: str) -> None:
     top = PASSES[name].run(call, forward, LOOKS["entropy, mass, top 8"]).top
     assert seen.entropy is not None and seen.mass is not None and seen.alignment is not None
     assert top is not None
-    scores = call.query[0, 0].double() @ call.key[0, 0].double().T * call.scale
+    query, key = call.query[0, 0].double(), call.key[0, 0].double()
+    scores = query @ key.T * call.scale
+    if call.vector is not None:
+        scores = torch.stack([torch.tanh(each + key) @ call.vector[0].double() for each in query])
     if call.mask.causal:
         scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
     weights = scores.softmax(-1)
@@ -110,22 +122,27 @@ def gate(call: Call, forward: Forward, name: str) -> None:
         "top": (top.weights[0, 0] - weights.topk(8).values).abs().max().item(),
     }
     limits = {"entropy": 1e-3, "mass": 1e-4, "alignment": 0.01, "top": 1e-4}
+    if call.vector is not None:  # tanh is computed in less precision
+        limits = {"entropy": 2e-3, "mass": 5e-2, "alignment": 0.2, "top": 2e-2}
     if not all(errors[each] < limits[each] for each in errors):
         raise ValueError(f"the looks of {tuple(call.query.shape)} are wrong: {errors}")
 
 
-def row(size: Sequence[int], causal: bool, device: str) -> list[str]:
+def row(size: Sequence[int], causal: bool, device: str, additive: bool = False) -> list[str]:
     """Measure one row of each table: device times (or processor times), and on a GPU wall times."""
     torch.manual_seed(0)
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     query, key, value = (torch.randn(*size, device=device, dtype=dtype) for _ in range(3))
-    mask = regard.causal() if causal else None
-    attended = regard.attention(query, key, value, mask=mask)
+    score: regard.Score = regard.ScaledDot()
+    if additive:
+        score = regard.Additive(size[3], size[3]).to(device, dtype).requires_grad_(False)
+    options: dict[str, Any] = {"mask": regard.causal() if causal else None, "score": score}
+    attended = regard.attention(query, key, value, **options)
     forward = Forward(attended.output, attended.lse)
-    call = check(query, key, value, score=regard.ScaledDot(), select=regard.Soft(), mask=mask)
+    call = check(query, key, value, select=regard.Soft(), **options)
     if size[2] <= 8192:
         gate(call, forward, PASS[device])
-    base = median_ms(lambda: regard.attention(query, key, value, mask=mask), device)
+    base = median_ms(lambda: regard.attention(query, key, value, **options), device)
     name = [",".join(map(str, size)), "yes" if causal else "no"]
     cells = [*name, f"{base:.3f}"]
     for look in LOOKS.values():
@@ -133,10 +150,12 @@ def row(size: Sequence[int], causal: bool, device: str) -> list[str]:
         cells += [f"{taken:.3f}", f"{(base + taken) / base:.2f}"]
     if device != "cuda":
         return [f"| {' | '.join(cells)} |"]
-    fits = size[2] <= LONGEST_EAGER
+    fits = size[2] <= LONGEST_EAGER and not additive
     cells.append(f"{median_ms(lambda: _eager(query, key, value, causal), device):.1f}" if fits else "")
-    walls = [*name, f"{wall_ms(lambda: regard.attention(query, key, value, mask=mask)):.3f}"]
-    walls += [f"{wall_ms(_attending(query, key, value, mask, look)):.3f}" for look in LOOKS.values()]
+    walls = [*name, f"{wall_ms(_attending(query, key, value, options)):.3f}"]
+    walls += [
+        f"{wall_ms(_attending(query, key, value, options | {'look': look})):.3f}" for look in LOOKS.values()
+    ]
     return [f"| {' | '.join(cells)} |", f"| {' | '.join(walls)} |"]
 
 
@@ -144,10 +163,8 @@ def _looking(call: Call, forward: Forward, look: regard.Look, name: str) -> Call
     return lambda: PASSES[name].run(call, forward, look).entropy
 
 
-def _attending(
-    query: Tensor, key: Tensor, value: Tensor, mask: regard.Mask | None, look: regard.Look
-) -> Callable[[], object]:
-    return lambda: regard.attention(query, key, value, mask=mask, look=look)
+def _attending(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Callable[[], object]:
+    return lambda: regard.attention(query, key, value, **options)
 
 
 def _eager(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
@@ -180,16 +197,19 @@ def report(rows: Sequence[Sequence[str]], device: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=PASS)
+    parser.add_argument("--score", default="inner", choices=["inner", "additive"])
     parser.add_argument("--longest", type=int, default=65536, help="leave out longer sequences")
     parser.add_argument("--output", type=Path, help="also write the tables to this file, after each row")
     parser.add_argument("--limit", type=float, default=1e9, help="start no row after this many seconds")
     arguments = parser.parse_args()
-    rows, begun = [], time.perf_counter()
-    for size in sorted(SIZES[arguments.device], key=lambda size: size[2]):
+    rows, begun, additive = [], time.perf_counter(), arguments.score == "additive"
+    sizes = (ADDITIVE if additive else SIZES)[arguments.device]
+    for size in sorted(sizes, key=lambda size: size[2]):
         for causal in (False, True):
             if size[2] > arguments.longest or time.perf_counter() - begun > arguments.limit:
+                print(f"left out: {size}, causal {causal}", file=sys.stderr, flush=True)
                 continue
-            rows.append(row(size, causal, arguments.device))
+            rows.append(row(size, causal, arguments.device, additive))
             print("\n".join(rows[-1]), file=sys.stderr, flush=True)
             if arguments.output is not None:
                 arguments.output.write_text(f"{report(rows, arguments.device)}\n")

@@ -19,6 +19,7 @@ from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model
 from regard.models.transformer import Transformer
 from regard.training.cuda_graphs import new_pool, recorded, release_generator
+from regard.training.device_update import DeviceUpdate
 from regard.training.losses import model_loss, output_loss
 from regard.training.optimizer import build_optimizer
 
@@ -117,6 +118,9 @@ def _parts(case: Case, model: Model) -> Iterator[tuple[str, Callable[[], object]
     for each in parameters:
         each.grad = torch.zeros_like(each)
     yield "optimizer", optimizer.step
+    by_trainer = DeviceUpdate(optimizer, None, torch.device("cuda"), 1.0)
+    gradients, total = [torch.zeros_like(each) for each in parameters], torch.ones((), device="cuda")
+    yield "clipping and optimizer of the trainer", lambda: by_trainer.apply(parameters, gradients, total)
     weights = [each for each in parameters if each.dim() > 1]
     yield "casting all weights to bfloat16", lambda: [each.detach().bfloat16() for each in weights]
     yield "matrix products alone, forward and backward", _products(model, case)

@@ -2,7 +2,9 @@
 
 python -m benchmarks.training_speed --into FOLDER first compares loss and gradients with those of the model in
 float64, then measures wall time on a CUDA device. A step is the copy of a batch to the device, the loss,
-gradients, gradient clipping and fused AdamW. --parts also measures the parts of a captured step.
+gradients, gradient clipping and AdamW. Captured rows of Regard update the weights as Regard's trainer does in
+its captured steps (DeviceUpdate); the others use clip_grad_norm_() and torch's fused AdamW. --parts also
+measures the parts of a captured step.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from benchmarks.training_peers import compiled, eager_loop, hugging_face, time_l
 from regard.backends import BACKENDS
 from regard.data.batch import Batch
 from regard.training.cuda_graphs import new_pool, recorded, tensors_in
+from regard.training.device_update import DeviceUpdate, own_gradients
 from regard.training.gradients import coarse_products
 from regard.training.losses import model_loss
 from regard.training.optimizer import build_optimizer
@@ -82,9 +85,12 @@ class Training:
 
     loss: returns the loss of a batch, summed over its tokens.
     batches: batches on the host.
+    by_trainer: whether to update the weights as in the captured steps of Regard's trainer.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, batches: list[Batch], precision: str):
+    def __init__(
+        self, model: nn.Module, loss: Loss, batches: list[Batch], precision: str, by_trainer: bool = False
+    ):
         self.model, self.loss, self.precision = model, loss, precision
         self.hosts = [[each.pin_memory() for each in tensors_in(batch)] for batch in batches]
         self.batch = batches[0].to(DEVICE)
@@ -92,6 +98,10 @@ class Training:
         self.optimizer = build_optimizer(model, beta2=0.98, weight_decay=0.01)
         for group in self.optimizer.param_groups:
             group.update(lr=1e-4, capturable=True)
+        self.parameters = list(model.parameters())
+        self.by_trainer = DeviceUpdate(self.optimizer, None, DEVICE, 1.0) if by_trainer else None
+        if self.by_trainer is not None:
+            self.by_trainer.set_step(1, 1e-4)
         self.run: Callable[[], object] = self.update
         self.steps = 0
 
@@ -103,7 +113,12 @@ class Training:
         """Compute the loss and its gradients, and update the weights."""
         with precise(self.precision):
             total = self.loss(self.batch)
-            (total * (1 / self.tokens)).backward()
+            mean = total * (1 / self.tokens)
+            if self.by_trainer is not None:
+                gradients = own_gradients(self.parameters, torch.autograd.grad(mean, self.parameters))
+                self.by_trainer.apply(self.parameters, gradients, total.detach())
+                return
+            mean.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -130,7 +145,9 @@ def ways(case: Case) -> Iterator[tuple[str, Callable[[], Training]]]:
             model = case.build(device=DEVICE.type)
             loss = eager_loop(model) if peer == "eager loop" else our_loss(model)
         batches = [case.batch(seed) for seed in range(4)]
-        result = Training(model.train(), compiled(loss) if compile_it else loss, batches, precision)
+        by_trainer = captured and not peer
+        loss = compiled(loss) if compile_it else loss
+        result = Training(model.train(), loss, batches, precision, by_trainer)
         if captured:
             result.capture()
         return result
@@ -226,10 +243,10 @@ def gate(case: Case) -> dict[str, float]:
 def table(found: dict[str, Any]) -> str:
     """Return the record as Markdown."""
     lines = [
-        "Whole training steps: copy of a batch to the device, loss, gradients, clipping, fused AdamW. Random",
-        "tokens, all sequences of the full length, dropout 0.1 everywhere (none in the recurrent model),",
-        "label smoothing 0.1. bfloat16 autocast unless the row says tf32. Wall-clock time, median and",
-        "quartiles.",
+        "Whole training steps: copy of a batch to the device, loss, gradients, clipping, AdamW (that of",
+        "Regard's trainer in its captured rows, torch's fused AdamW in all others). Random tokens, all",
+        "sequences of the full length, dropout 0.1 everywhere (none in the recurrent model), label smoothing",
+        "0.1. bfloat16 autocast unless the row says tf32. Wall-clock time, median and quartiles.",
         "",
         "| case | way | target tokens/s | ms per step (quartiles) | reserved MiB |",
         "| --- | --- | --- | --- | --- |",

@@ -15,6 +15,7 @@ import torch
 
 import regard
 import regard.huggingface
+from regard.cli import view_huggingface
 from regard.viewing import VIEWS, Seen
 from tests.conftest import SKIPS
 from tests.huggingface.small_models import build
@@ -70,6 +71,21 @@ def test_terminal_shows_words_weights_and_the_effect_of_hiding(command, folders,
     assert words_of(result.lines[1])[:4] == ["[CLS]", "the", "cat", "<"] and "unlikely" in result.lines[1]
     caption = " ".join(result.out.split())
     assert re.search(r'hiding the most attended token "\S+" changes the output by -?[\d.]+ nats', caption)
+
+
+def test_a_note_tells_how_to_leave_out_special_tokens_that_get_most_weights(command, folders, monkeypatch):
+    def note(*options: str) -> str | None:
+        result = command("view", "--huggingface", folders["bert"], TEXT, "--device", "cpu", *options)
+        shares = re.search(r"special tokens get (\d+)% of the weights", " ".join(result.out.split()))
+        return None if shares is None else shares[1]
+
+    assert note() is None  # all weights are about equal
+    monkeypatch.setattr(view_huggingface, "SHARE", 0.05)
+    model = regard.huggingface.load_model(folders["bert"])
+    sites = regard.huggingface.observe_text(model, TEXT).seen.sites
+    share = sum(site.weights[:, 1:-1, [0, -1]].sum(-1).mean() for site in sites) / len(sites)
+    assert note() == f"{100 * share:.0f}"
+    assert note("--specials", "hide") is None
 
 
 def test_the_readme_draws_a_model_in_three_lines_and_with_one_command(command, folders):
@@ -176,6 +192,7 @@ def test_a_long_text_is_drawn_as_a_map(command, folders, tmp_path):
     assert refused.status == 2 and "--view long" in refused.err
     too_long = command("view", "--huggingface", folders["bert"], "cat " * 600, "--device", "cpu")
     assert too_long.status == 2 and "602" in too_long.err and "512" in too_long.err
+    assert "--text" not in too_long.err  # the text was an argument
 
 
 def test_folders_that_are_no_model_are_refused(command, folders, tmp_path):

@@ -150,6 +150,23 @@ def test_generate_gives_the_same_tokens(name: str, search: dict[str, Any], built
         assert kinds.count("cross") == 2 and kinds.count("self") == len(kinds) - 2
 
 
+@pytest.mark.slow
+def test_a_compiled_decoder_with_a_static_cache_can_be_recorded(built):
+    from transformers import CompileConfig
+
+    model, inputs = built["llama"]
+    compiling = CompileConfig(backend="eager", mode=None)
+    compiling._compile_all_devices = True  # by default, generate() compiles on a GPU only
+    options = {"max_new_tokens": 5, "do_sample": False, "cache_implementation": "static"}
+    model.set_attn_implementation("sdpa")
+    expected = model.generate(**inputs, **options, compile_config=compiling)
+    model.set_attn_implementation("regard")
+    with regard.record(regard.Look(mass=True)) as seen:
+        assert torch.equal(model.generate(**inputs, **options, compile_config=compiling), expected)
+    assert {len(calls) for calls in seen.values()} == {5} and len(seen) == 2
+    assert torch.equal(model.generate(**inputs, **options, compile_config=compiling), expected)
+
+
 def test_a_static_cache_gives_the_same_tokens(built):
     model, inputs = built["llama"]
     options = {"max_new_tokens": 5, "do_sample": False, "cache_implementation": "static"}

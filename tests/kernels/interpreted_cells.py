@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import regard
 from regard.data.batch import EOS, PAD
 from regard.decoding.slots.candidates import Forbidden, highest_in_order, next_tokens
-from regard.kernels import additive_recurrent, launch, replay, vocabulary_loss
+from regard.kernels import additive_recurrent, launch, recurrent_products, replay, vocabulary_loss
 from regard.kernels.kernel_choice import by_kernel
 from regard.layers import attentive_steps, gated_cell, gru
 from regard.layers.attentive_cell import attend_along
@@ -70,25 +70,43 @@ def test_gated_backward():
     assert_agrees(gated_cell.gated_backward, arguments, [3, 4])
 
 
-@pytest.mark.parametrize("few", [True, False])
-@pytest.mark.parametrize("lengths", [None, [5, 2, 4], [3]])
-def test_all_steps_with_attention(lengths: list[int] | None, few: bool, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("few", "sizes", "lengths"),
+    [(few, (4, 6, 5), lengths) for few in (True, False) for lengths in (None, [5, 2, 4], [3])]
+    + [(True, (40, 48, 24), [5, 2, 4])],
+)
+def test_all_steps_with_attention(
+    few: bool, sizes: tuple[int, int, int], lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch
+):
     """The third call is replayed; the reference calls attention() at each step, in float64.
 
     few: whether one kernel computes the attention of a step, as for few keys.
+    sizes: of the states, the values, and the hidden layer. With multiples of 8, the kernels also compute the
+        matrix products, here in several tiles.
     """
+    width, depth, hidden = sizes
+    ran = []
+    monkeypatch.setattr(recurrent_products, "INNER", 16)
+    names = ("query_product", "gates_product", "state_product", "reset_backward", "context_backward")
+    for name in (*names, "state_backward"):
+        run = getattr(recurrent_products, name)
+        monkeypatch.setattr(
+            recurrent_products, name, lambda *tensors, run=run, name=name: ran.append(name) or run(*tensors)
+        )
     monkeypatch.setattr(additive_recurrent, "LONGEST", 128 if few else 0)
     monkeypatch.setattr(
         launch, "LAUNCHES", {name: replace(each, width=16) for name, each in launch.LAUNCHES.items()}
     )
     replay.forget()
     torch.manual_seed(0)
-    cell, score = gated_cell.GatedCell(3, 4, context_size=6), regard.Additive(4, 6, hidden=5)
+    cell = gated_cell.GatedCell(3, width, context_size=depth)
+    score = regard.Additive(width, depth, hidden=hidden)
     mask = None if lengths is None else regard.padding(lengths)
     results = []
     for turn, dtype in enumerate([torch.float32] * 3 + [torch.float64]):
         torch.manual_seed(min(turn, 2))
-        inputs = [torch.randn(sizes).to(dtype).requires_grad_() for sizes in ((3, 7, 3), (3, 4), (3, 5, 6))]
+        shapes = (3, 7, 3), (3, width), (3, 5, depth)
+        inputs = [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
         cell.to(dtype), score.to(dtype)
         memory = regard.prepare(inputs[2], score=score, mask=mask)
         states, contexts = attend_along(cell, cell.gates(inputs[0]), inputs[1], memory, "")
@@ -98,6 +116,7 @@ def test_all_steps_with_attention(lengths: list[int] | None, few: bool, monkeypa
     taped = {key[0] for key, each in replay._tapes.items() if isinstance(each, replay.Tape)}
     names = ("_few_forward", "_few_backward") if few else ("_forward", "_backward")
     assert {getattr(attentive_steps, name) for name in names} <= taped
+    assert len(set(ran)) == (6 if width == 40 else 0)
     for mine, exact in zip(results[2], results[3], strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5)
 
@@ -114,6 +133,21 @@ def test_gru(ways: int):
     torch.testing.assert_close(
         arguments[1][:, 2 * WIDTH :].double(), exact[1][:, 2 * WIDTH :], rtol=0, atol=3e-6
     )
+
+
+def test_gru_over_whole_sequences(monkeypatch: pytest.MonkeyPatch):
+    """One kernel computes a step of both GRUs, in several tiles. The reference is float64."""
+    monkeypatch.setattr(recurrent_products, "INNER", 16)
+    torch.manual_seed(0)
+    leaves = [torch.randn(sizes) for sizes in ((2, 5, 4, 120), (2, 120, 40), (2, 120))]
+    assert gru._joins(torch.zeros(1, 2, 5, 40)) and not gru._joins(torch.zeros(1, 2, 5, 40).double())
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        own = [(each / 3).to(dtype).requires_grad_() for each in leaves]
+        states = gru.gru_ways(*own)
+        results.append([states, *torch.autograd.grad(states.sin().sum(), own)])
+    for mine, exact in zip(*results, strict=True):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-5, atol=1e-5)
 
 
 def test_gru_backward():

@@ -8,7 +8,7 @@ import torch
 import regard
 from regard import looking
 from regard.checking import check
-from regard.kernels import inner_look_pass, inner_top_pass, launch
+from regard.kernels import inner_look_pass, inner_top_pass, launch, replay
 from regard.looking.block_pooling import block_means, block_sums
 from tests.agreement.cases import CASES, Case
 from tests.agreement.test_looking import assert_looks_agree, fused_supports
@@ -21,6 +21,36 @@ SUPPORTED = [
     if max(case.size) < (100 if case.score in ADDITIVE else 1000) and fused_supports(case)
 ]
 """The largest cases run on a GPU only: the interpreter is slow."""
+
+
+@pytest.fixture(autouse=True)
+def no_recorded_launches():
+    """Remove recorded launches: a test can change what is launched."""
+    replay.forget()
+
+
+@pytest.mark.parametrize("score", ["inner", "additive"])
+def test_replayed_looks_are_those_of_the_new_tensors(score: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(looking, "SMALL", 0)
+    monkeypatch.setattr(launch, "LINEAR", 1 << 11)  # several chunks of queries
+    monkeypatch.setattr(launch, "TIMES", 0)
+    compared = regard.Additive(16, 16) if score == "additive" else regard.ScaledDot()
+    look = regard.Look(entropy=True, alignment=True, mass=True, pooled=64, top=3)
+    for lengths in ([90, 7], [90, 80], [1, 44], [20, 30]):
+        query, key, bias = torch.randn(2, 130, 16), torch.randn(2, 90, 16), torch.randn(130, 90)
+        options = {"score": compared, "mask": regard.padding(torch.tensor(lengths)), "bias": bias}
+        seen = regard.attention(query, key, look=look, **options)
+        weights = regard.attention(
+            query, key, look=regard.Look(weights=True), backend="reference", **options
+        ).weights
+        torch.testing.assert_close(seen.entropy, torch.special.entr(weights).sum(-1), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(seen.mass, weights.sum(-2), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(seen.top.weights, weights.topk(3).values, atol=1e-4, rtol=1e-4)
+        assert torch.equal(seen.alignment, weights.argmax(-1))
+        expected = block_means(block_sums(weights[:, None], 64), (130, 90), 64)[:, 0]
+        torch.testing.assert_close(seen.pooled, expected, atol=1e-5, rtol=1e-4)
+    recorded = {key[0].__name__ for key, tape in replay._tapes.items() if isinstance(tape, replay.Tape)}
+    assert f"_{score}_looks" in recorded
 
 
 def test_the_cases_cover_masks_and_biases():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batch import Batch
-from regard.kernels import residual_norm
+from regard.kernels import embedding_dropout, residual_norm
 from regard.kernels.activation_dropout import ActivationDropout
 from regard.kernels.embedding_dropout import EmbeddingDropout
 from regard.kernels.residual_norm import ResidualNorm
@@ -23,7 +23,9 @@ from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import causal
 from regard.models.transformer import LayerSettings, Size, Transformer, TransformerLayer
 from regard.positions import Learned, Sinusoidal
+from regard.training import device_update
 from regard.training.losses import model_loss
+from regard.training.optimizer import build_optimizer
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
 WIDE, HALF = (3, 5, 300), torch.bfloat16
@@ -173,10 +175,17 @@ def test_dropout_of_a_model_depends_on_the_seed_alone():
 
 @pytest.mark.parametrize("position", [None, Sinusoidal(600)])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_embeddings_and_dropout(position: Sinusoidal | None, dropout: float):
+@pytest.mark.parametrize("few", [True, False])
+def test_embeddings_and_dropout(
+    position: Sinusoidal | None, dropout: float, few: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """few: whether one kernel computes the gradient of the table."""
+    monkeypatch.setattr(embedding_dropout, "FEW", 100 if few else 0)
+    monkeypatch.setattr(embedding_dropout, "SCAN", 8)
     torch.manual_seed(0)
     table = nn.Embedding(9, 600, padding_idx=0)
-    tokens, gradient = torch.tensor([[3, 4, 3], [8, 0, 0]]), torch.randn(2, 3, 600)
+    rows = [[3, 4, 3, 5, 5, 1, 3, 7, 6, 4], [8, 0, 0, 2, 3, 3, 8, 5, 1, 0]]
+    tokens, gradient = torch.tensor(rows), torch.randn(2, 10, 600)
     x = embed_tokens(table, tokens, 2.0, position, 5, nn.Dropout(dropout))
     assert x.grad_fn.name() == "EmbeddingDropoutBackward"
     plain = table(tokens) * 2.0
@@ -200,3 +209,25 @@ def test_learned_positions_and_hooked_tables_run_in_plain_pytorch():
         table.register_forward_hook(lambda *_: None)
         embed_tokens(table, tokens, 1.0, None, 0, dropout)
     assert not kernel.called
+
+
+def test_adamw_as_one_kernel(monkeypatch: pytest.MonkeyPatch):
+    """Three updates with clipping, then one with a loss that is NaN, against AdamW of torch in float64."""
+    results = []
+    for many, dtype in ((1, torch.float32), (1 << 40, torch.float64)):
+        monkeypatch.setattr(device_update, "MANY", many)
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(70, 60), nn.Linear(60, 1)).to(dtype)
+        optimizer = build_optimizer(model, beta2=0.98, weight_decay=0.1)
+        update = device_update.DeviceUpdate(optimizer, None, torch.device("cpu"), limit=0.5)
+        parameters, shown = list(model.parameters()), list[Tensor]()
+        for number, total in enumerate([1.0, 1.0, 1.0, float("nan")], 1):
+            gradients = [torch.randn(each.shape).to(dtype) for each in parameters]
+            update.set_step(number, 1e-2 * number)
+            shown += update.apply(parameters, gradients, torch.tensor(total))
+        assert (update._addresses is not None) == (many == 1)
+        names = ("exp_avg", "exp_avg_sq", "step")
+        moments = [optimizer.state[each][name] for each in parameters for name in names]
+        results.append([*shown, *parameters, *moments])
+    for mine, exact in zip(*results, strict=True):
+        torch.testing.assert_close(mine.double(), exact.double(), rtol=1e-5, atol=1e-6)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.data.batch import PAD, Batch
 from regard.kernels import kernel_choice
-from regard.layers import feedforward, residual_stream
+from regard.layers import feedforward, residual_stream, token_embedding
 from regard.layers.residual_stream import ResidualStream
 from regard.models.transformer import Size, Transformer
 from regard.training import losses
@@ -145,3 +145,18 @@ def test_dropout_of_a_captured_step_depends_on_the_seed_alone():
     replay()
     assert all(torch.equal(one, two) for one, two in zip(found[0], found[2], strict=True))
     assert found[0][0] != found[1][0] and results[0] != found[2][0]
+
+
+@pytest.mark.parametrize(("count", "width"), [(4096, 512), (2400, 620), (9000, 64)])
+def test_embedding_gradient_equals_plain_pytorch(count: int, width: int):
+    """Some tokens occur often, as in text, and the padding token gets no gradient."""
+    torch.manual_seed(0)
+    table = nn.Embedding(300, width, padding_idx=PAD, device=CUDA)
+    tokens = (300 * torch.rand(4, count // 4, device=CUDA) ** 3).long()
+    gradient = torch.randn(4, count // 4, width, device=CUDA)
+    x = token_embedding.embed_tokens(table, tokens, 2.0, None, 0, nn.Dropout(0.0))
+    assert x.grad_fn is not None and x.grad_fn.name() == "EmbeddingDropoutBackward"
+    first, second = (torch.autograd.grad(x, table.weight, gradient, retain_graph=True)[0] for _ in range(2))
+    table.double()
+    (exact,) = torch.autograd.grad(table(tokens) * 2.0, table.weight, gradient.double())
+    assert relative(first, exact) < 1e-6 and torch.equal(first, second)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -104,6 +105,45 @@ def test_a_function_that_calls_another_replayed_function():
         replay.replayed(computed, (source, None), (0.5,))
         result = replay.replayed(outer, (source,), ())[0]
         assert torch.equal(result, 2 * computed(source, None, 0.5)[1])
+
+
+@dataclass
+class Descriptor:
+    """Stands for Triton's TensorDescriptor."""
+
+    base: Any
+    shape: list[int]
+
+
+class DescribedKernel(AddKernel):
+    """Reads its source by a descriptor, as Triton's launcher does."""
+
+    arg_names = ("result", "source", "count", "number")
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def run(result: Any, source: Any, count: int, number: float, stream: int | None = None) -> Any:
+            assert source.shape == [count]
+            super(DescribedKernel, self).__getitem__(grid)(source.base.data_ptr(), result, count, number)
+            return self
+
+        return run
+
+
+def test_a_tensor_descriptor_gets_the_address_of_the_new_tensor():
+    kernel = quick_launch(DescribedKernel())
+
+    def described(source: Tensor, begin: int) -> tuple[Tensor, ...]:
+        result = source.new_empty(4)
+        part = source[begin:]
+        kernel[(1,)](result, Descriptor(part, [4]), 4, number=1.0)
+        return (result,)
+
+    replay.forget()
+    for begin in (0, 2):
+        for _ in range(4):
+            source = torch.randn(4 + begin)
+            assert torch.equal(replay.replayed(described, (source,), (begin,))[0], source[begin:] + 1)
+    assert sum(isinstance(tape, replay.Tape) for tape in replay._tapes.values()) == 2
 
 
 def test_temporary_tensors_share_memory_after_their_last_launch():

@@ -101,15 +101,17 @@ def test_paper_encoder_runs_in_half_precision():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("lengths", [[40, 1, 17], None])
+@pytest.mark.parametrize("lengths", [[40, 1, 17], [3 + row % 38 for row in range(80)], None])
 def test_replayed_steps_on_a_gpu(dtype: torch.dtype, lengths: list[int] | None):
     """From the third call on, the steps are replayed, with other inputs. The reference is float64."""
+    batch = len(lengths or [1, 2, 3])
     cell = GatedCell(input_size=30, width=64, context_size=128).cuda()
     score = regard.Additive(64, 128, hidden=72).cuda()
     mask = None if lengths is None else regard.padding(torch.tensor(lengths, device="cuda"))
     for turn in range(4):
         torch.manual_seed(turn)
-        inputs = [torch.randn(sizes, device="cuda") for sizes in ((3, 40, 128), (3, 25, 30), (3, 64))]
+        shapes = (batch, 40, 128), (batch, 25, 30), (batch, 64)
+        inputs = [torch.randn(shape, device="cuda") for shape in shapes]
         results = []
         for run, kind in ((step_by_step, torch.float64), (step_by_step, dtype), (attend_along, dtype)):
             leaves = [each.to(dtype).to(kind).requires_grad_() for each in inputs]

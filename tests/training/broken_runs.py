@@ -1,7 +1,8 @@
 """Kill and resume training many times, and compare the results with an uninterrupted run.
 
-python -m tests.training.broken_runs FOLDER KILLS PROCESSES SEED DEVICE
+python -m tests.training.broken_runs FOLDER KILLS PROCESSES SEED DEVICE [MODEL]
 PROCESSES: numbers of processes that train one run, such as 1,2. On cuda, steps are captured as CUDA graphs.
+MODEL: the model on cuda, transformer or bahdanau.
 
 The script imports torch once and forks a process per attempt, so that a hundred kills take minutes. It prints
 a line of JSON for each number of processes: the number of kills, of kills inside a save, of completed runs,
@@ -45,11 +46,17 @@ SETTINGS: dict[str, Any] = {
 }
 CAPTURED: dict[str, Any] = {
     **SETTINGS,
-    "model": {"name": "bahdanau", "width": 12, "dropout": 0.2},
     "training": {**SETTINGS["training"], "guided_alignment": 0.0, "capture": True},
 }
-"""Settings on a GPU: a model whose steps are captured as CUDA graphs, including the additive kernels."""
+"""Settings on a GPU, for a model whose steps are captured as CUDA graphs."""
 
+MODELS: dict[str, dict[str, Any]] = {
+    "transformer": {"name": "transformer", "width": 32, "heads": 2, "inner": 32, "layers": 1, "dropout": 0.2},
+    "bahdanau": {"name": "bahdanau", "width": 12, "dropout": 0.2},
+}
+"""Models on a GPU. The kernels of additive attention take a minute to compile."""
+
+MODEL = sys.argv[6] if len(sys.argv) > 6 else "transformer"
 FILES = ("weights.safetensors", "raw.safetensors", "optimizer.safetensors")
 CALLS = ("fsync", "replace", "rename", "unlink")
 """File operations of a save; a process can be killed just before any of them."""
@@ -65,7 +72,7 @@ def train(folder: Path, rank: int, world: int, port: int, fatal: int | None, dev
         for name in CALLS:
             setattr(os, name, deadly(getattr(os, name), left))
     console = Console(file=open(os.devnull, "w"))  # noqa: SIM115  (lives as long as the process)
-    settings = CAPTURED if device == "cuda" else SETTINGS
+    settings = {**CAPTURED, "model": MODELS[MODEL]} if device == "cuda" else SETTINGS
     train_translation(settings, folder, resume=True, machine=Machine(device), console=console)
 
 

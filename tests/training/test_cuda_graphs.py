@@ -155,7 +155,9 @@ def test_error_in_the_loss_is_raised(tmp_path: Path, device: FakeGraphs):
         ({"capture": True}, "cuda", 1, False, (True, "")),
         ({"capture": True}, "cpu", 1, True, (False, "not cpu")),
         ({"capture": "auto", "compile": True}, "cuda", 1, True, (True, "")),
-        ({"capture": "auto"}, "cuda", 2, True, (False, "exchange gradients")),
+        ({"capture": "auto"}, "cuda", 2, True, (False, "training.capture = true")),
+        ({"capture": True}, "cuda", 2, True, (True, "")),
+        ({"capture": True, "compile": True}, "cuda", 2, True, (False, "training.compile = false")),
     ],
 )
 def test_when_steps_are_captured(

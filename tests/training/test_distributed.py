@@ -12,14 +12,15 @@ import torch
 
 from regard.training.distributed import Processes, joined
 from tests.reading import ROOT, import_path
+from tests.training.toys import records
 from tests.training.two_processes import losses, main
 
 
-def train_in_two_processes(folder: Path, tokens: int) -> list[tuple[float, float, int]]:
+def train_in_two_processes(folder: Path, tokens: int, steps: str = "plain") -> list[tuple[float, float, int]]:
     """Train with two processes, started by torchrun as users do, and return the losses."""
     environment = {**os.environ, "PYTHONPATH": import_path(ROOT / "src", ROOT), "OMP_NUM_THREADS": "1"}
     environment["REGARD_CACHE"] = str(folder / "cache")
-    script = ["-m", "tests.training.two_processes", str(folder), str(tokens)]
+    script = ["-m", "tests.training.two_processes", str(folder), str(tokens), steps]
     start = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     command = [sys.executable, *start, *script]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
@@ -45,6 +46,22 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path, monkeypatch: pytes
     for (loss_one, norm_one, _), (loss_two, norm_two, _) in zip(one, two, strict=True):
         assert loss_two == pytest.approx(loss_one, abs=1e-6)
         assert norm_two == pytest.approx(norm_one, rel=1e-4)
+
+
+def test_captured_steps_of_two_processes_exchange_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """On a fake device. If one process cannot capture its steps, none does, and the weights are the same."""
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    logged = []
+    for steps in ("captured", "refused"):
+        folder = tmp_path / steps
+        logged.append(train_in_two_processes(folder, 200, steps))
+        replayed = [int((folder / f"replayed-{rank}").read_text()) for rank in range(2)]
+        # Two batches and one update per step. In the refused run, only the batches of the first step.
+        assert replayed == ([36, 36] if steps == "captured" else [2, 0])
+        assert len(records(folder, "capture")) == (0 if steps == "captured" else 1)
+    assert len(logged[0]) == 12
+    for captured, plain in zip(*logged, strict=True):
+        assert captured == pytest.approx(plain, rel=1e-5)
 
 
 def test_share_returns_its_argument_for_a_single_process():

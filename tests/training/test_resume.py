@@ -19,7 +19,7 @@ PARTS, KILLS = 5, 100
 
 
 def assert_killed_runs_have_the_same_bits(
-    folder: Path, kills: int, *processes: int, device: str = "cpu", offset: int = 0
+    folder: Path, kills: int, *processes: int, device: str = "cpu", offset: int = 0, model: str = ""
 ) -> None:
     """Kill training `kills` times with each number of processes.
 
@@ -30,7 +30,7 @@ def assert_killed_runs_have_the_same_bits(
     environment |= {"REGARD_CACHE": str(folder / "cache"), "PYTHONWARNINGS": "ignore"}
     numbers = ",".join(map(str, processes))
     command = [sys.executable, "-m", "tests.training.broken_runs", folder, kills, numbers, seed() + offset]
-    command.append(device)
+    command += [device, model] if model else [device]
     ran = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr[-2000:]
     reports = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
@@ -45,8 +45,9 @@ def test_killed_run_ends_with_the_same_bits(tmp_path: Path):
 
 
 @pytest.mark.gpu
-def test_killed_run_with_cuda_graphs_ends_with_the_same_bits(tmp_path: Path):
-    assert_killed_runs_have_the_same_bits(tmp_path, 2, 1, device="cuda")
+@pytest.mark.parametrize("model", ["transformer", pytest.param("bahdanau", marks=pytest.mark.slow)])
+def test_killed_run_with_cuda_graphs_ends_with_the_same_bits(tmp_path: Path, model: str):
+    assert_killed_runs_have_the_same_bits(tmp_path, 2, 1, device="cuda", model=model)
 
 
 @pytest.mark.slow

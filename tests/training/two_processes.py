@@ -3,29 +3,52 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from rich.console import Console
 
 from regard.tasks.translation import Machine, train_translation
 from regard.training.settings import merged
+from regard.training.task import Capture
+from tests.training.fake_graphs import install
 
 SETTINGS: dict[str, Any] = {
     "data": {"built_in": "korean", "pairs": 300, "held_out": 8, "grammar": 1},
     "model": {"name": "luong", "width": 16, "dropout": 0.0},
-    "training": {"steps": 12, "accumulation_steps": 2, "warmup_steps": 4, "log_every": 1},
+    "training": {
+        "steps": 12,
+        "accumulation_steps": 2,
+        "warmup_steps": 4,
+        "log_every": 1,
+        "guided_alignment": 0.0,
+    },
     "evaluation": {"sentences": 2, "samples": 0},
 }
 
 
-def main(folder: Path, tokens: int) -> None:
-    """Train with batches of this many tokens per process."""
+def main(folder: Path, tokens: int, steps: str = "plain") -> None:
+    """Train with batches of this many tokens per process.
+
+    steps: "plain"; "captured" for steps as CUDA graphs on a fake device; "refused" if the second process
+        cannot capture its steps.
+    """
     torch.set_num_threads(1)
     settings = merged(SETTINGS, {"training": {"batch_tokens": tokens}})
-    train_translation(settings, folder, machine=Machine("cpu"), console=Console(quiet=True))
+    if steps == "plain":
+        train_translation(settings, folder, machine=Machine("cpu"), console=Console(quiet=True))
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        graphs, rank = install(patch), os.environ["RANK"]
+        graphs.refuses = steps == "refused" and rank == "1"
+        chosen = "regard.tasks.translation.translation_task.capture_chosen"
+        patch.setattr(chosen, lambda *_: Capture(True, ""))
+        train_translation(settings, folder, machine=Machine("cpu"), console=Console(quiet=True))
+        Path(folder, f"replayed-{rank}").write_text(str(graphs.replayed))
 
 
 def losses(folder: Path) -> list[tuple[float, float, int]]:
@@ -35,4 +58,4 @@ def losses(folder: Path) -> list[tuple[float, float, int]]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -21,6 +21,9 @@ __all__ = ["HuggingFaceView", "view_huggingface"]
 TITLE = 400
 """Maximum length of a title, which is the text, in characters."""
 
+SHARE = 0.3
+"""A note says so if special tokens get more than this share of all weights."""
+
 NAMED = 5
 """Maximum number of unknown words that a note lists."""
 
@@ -38,6 +41,8 @@ class HuggingFaceView(LongTextView):
         """Draw the view options.view. Unknown words are shown as in the text, or with --subwords as [UNK]."""
         _check_view(self.seen, options.view)
         seen = _as_tokens(self.seen, self.source) if options.subwords else self.seen
+        if options.specials == "show":
+            seen = seen.noted(*_special_notes(seen))
         return LongTextView(seen).picture(options)
 
 
@@ -76,6 +81,16 @@ def _unknown_notes(source: Tokens) -> list[str]:
     more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
     name = spelled([next(iter(source.unknown.values()))])
     return [f"not in the vocabulary, so the model reads {name}: {', '.join(words[:NAMED])}{more}"]
+
+
+def _special_notes(seen: Seen) -> list[str]:
+    """Return a note on --specials if special tokens get more than SHARE of the weights of the others."""
+    kept = [site.without_specials(renormalise=False).weights for site in seen.sites]
+    rows = sum(weights.shape[0] * weights.shape[1] for weights in kept)
+    share = 1 - sum(float(weights.sum()) for weights in kept) / rows if rows else 0.0
+    if share <= SHARE:
+        return []
+    return [f"special tokens get {share:.0%} of the weights; --specials hide leaves them out"]
 
 
 def _as_tokens(seen: Seen, source: Tokens) -> Seen:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from regard.data.encoded_pairs import EncodedPairs, Side
 from regard.data.tokenizers import load_tokenizer
 from regard.data.tokenizers.lowercased import Lowercased
+from regard.data.tokenizers.subword_sampling import Segmenter
 from regard.data.tokenizers.tokenizer import Tokenizer
 from regard.errors import DataError, message
 
@@ -35,6 +36,9 @@ __all__ = ["SampledEpochs", "Sampler", "start_workers"]
 
 HEADER = 8
 """Number of bytes before each message between processes: the length of the message."""
+
+PREPARED = 20_000
+"""Maximum number of pairs that a process keeps prepared for sampling. A new word takes about 3 kB."""
 
 KEPT = 2
 """Number of epochs that are kept in memory."""
@@ -83,6 +87,25 @@ class Sampler:
         source = self.source.encode(texts[0], sample=self.sample, generator=draw)
         target = self.target.encode(texts[1], sample=self.sample, generator=draw)
         return source[: self.longest], target[: self.longest]
+
+    def prepared(self, texts: Sequence[str]) -> list[Sequence[Segmenter]] | None:
+        """Prepare a pair for sampled(), which is faster than pair(); None if a tokenizer cannot."""
+        sides = self.source.segmenters(texts[0], self.sample), self.target.segmenters(texts[1], self.sample)
+        both = [side for side in sides if side is not None]
+        return both if len(both) == len(sides) else None
+
+    def sampled(
+        self, epoch: int, number: int, prepared: Sequence[Sequence[Segmenter]]
+    ) -> tuple[list[int], list[int]]:
+        """Return the same as pair(), for a pair from prepared()."""
+        draw = random.Random(f"{self.seed} {epoch} {number}").random
+        sides = []
+        for segmenters in prepared:
+            tokens = list[int]()
+            for segmenter in segmenters:
+                tokens += segmenter.drawn(draw)
+            sides.append(tokens[: self.longest])
+        return sides[0], sides[1]
 
     def settings(self) -> dict[str, Any]:
         """Return the sampler as values for JSON, for restored()."""
@@ -253,10 +276,20 @@ def work(requests: IO[bytes], answers: IO[bytes]) -> None:
     """
     settings = json.loads(_read(requests))
     sampler, pairs = Sampler.restored(settings), settings["pairs"]
+    prepared: dict[int, list[Sequence[Segmenter]]] = {}
+
+    def sampled(epoch: int, number: int, texts: Sequence[str]) -> tuple[list[int], list[int]]:
+        if number not in prepared:
+            segmenters = sampler.prepared(texts) if len(prepared) < PREPARED else None
+            if segmenters is None:
+                return sampler.pair(epoch, number, texts)
+            prepared[number] = segmenters
+        return sampler.sampled(epoch, number, prepared[number])
+
     while request := _read(requests):
         try:
             epoch = int(request)
-            sides = zip(*(sampler.pair(epoch, number, texts) for number, *texts in pairs), strict=True)
+            sides = zip(*(sampled(epoch, number, texts) for number, *texts in pairs), strict=True)
             rows = list(itertools.chain.from_iterable(sides))
             lengths = numpy.array(list(map(len, rows)), numpy.uint32)
             flat = itertools.chain.from_iterable(rows)

@@ -79,7 +79,7 @@ def inputs_of(
 ) -> tuple[Tokens, Tokens | None, dict[str, Tensor]]:
     """Return the tokens of the text, those of the target or None, and the arguments of the model."""
     source = tokens_of_text(model.tokenizer, text)
-    _check_length(model, source, "the text")
+    _check_length(model, source, "text")
     device = model.model.device
     inputs = {"input_ids": source.ids.to(device), "attention_mask": torch.ones_like(source.ids).to(device)}
     if not model.has_decoder:
@@ -89,7 +89,7 @@ def inputs_of(
         return source, None, inputs
     decoder_ids = _decoder_ids(model, inputs, target)
     outputs = tokens_of_ids(model.tokenizer, decoder_ids[0, 1:].tolist())
-    _check_length(model, outputs, "the target")
+    _check_length(model, outputs, "target")
     return source, outputs, {**inputs, "decoder_input_ids": decoder_ids[:, :-1]}
 
 
@@ -109,12 +109,14 @@ def _decoder_ids(model: TextModel, inputs: dict[str, Tensor], target: str | None
 
 
 def _check_length(model: TextModel, tokens: Tokens, which: str) -> None:
+    """Raise ArgumentError if there are no tokens, or more than the model reads. which: text or target."""
     count, longest = len(tokens.pieces), model.longest
     if not count:
-        raise ArgumentError(message("--text", f"{which} has no tokens", expected="at least one token"))
+        raise ArgumentError(message(which, f"the {which} has no tokens", expected="at least one token"))
     if longest is not None and count > longest:
-        problem = f"{which} has {count:,} tokens, and the model reads at most {longest:,}"
-        raise ArgumentError(message("--text", problem, hint="use a shorter text"))
+        problem = f"the {which} has {count:,} tokens"
+        expected = f"at most {longest:,}, the longest sequence that the model reads"
+        raise ArgumentError(message(which, problem, expected=expected, hint=f"use a shorter {which}"))
 
 
 def _seen(recorded: Record, look: Look, source: Tokens, target: Tokens | None, title: str) -> Seen:

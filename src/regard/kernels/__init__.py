@@ -38,6 +38,7 @@ inner_top_pass     launches the kernels of inner_candidates and inner_top, as a 
 recurrent_cells    one step of a recurrent cell
 quick_launch       launches compiled kernels with less time on the host
 direct_launch      launches them by the CUDA driver, with arguments that are kept
+compile_ahead      compiles the kernels of training steps in threads, before they are launched
 recording          records the operations and launches of a function
 replay             runs the recorded launches of a function again, for calls of the same shapes
 lstmn_step         one step of an LSTMN layer

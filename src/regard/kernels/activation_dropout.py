@@ -40,7 +40,7 @@ def _activated(x, GELU: tl.constexpr):
     return tl.where(x < 0.0, 0.0, x)  # NaN stays NaN
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["limit", "rows"])
 def activation_forward_kernel(
     x, bias, seed, result, limit, factor, rows, width, BIAS: tl.constexpr, GELU: tl.constexpr,
     DROPOUT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -62,7 +62,7 @@ def activation_forward_kernel(
     tl.store(result + at, value, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["limit", "rows"])
 def activation_backward_kernel(
     dresult, saved, bias, seed, dx, parts, limit, factor, rows, width, BIAS: tl.constexpr,
     GELU: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,

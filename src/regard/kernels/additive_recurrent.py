@@ -2,13 +2,14 @@
 """Additive attention of one step of a recurrent decoder in training: one kernel for each pass.
 
 A program computes the whole step of one sequence: scores, softmax and context, or the gradient of the query.
-The gradients of keys, values and vector are computed after the last step, see layers/attentive_cell.py.
+After the last step of the backward pass, another kernel computes the gradients of keys and vector.
 
 Tested: under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -18,7 +19,7 @@ from regard.kernels.kernel_mask import end_of
 from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import exact_share
 
-__all__ = ["LONGEST", "attend", "attend_backward"]
+__all__ = ["LONGEST", "attend", "attend_backward", "memory_backward"]
 
 LONGEST = 128
 """Maximum number of keys: a program holds the weights of a sequence in registers."""
@@ -31,15 +32,19 @@ TILE = 4096
 @triton.jit
 def additive_recurrent_kernel(
     query, key, value, vector, lengths, weights, context, length_step, keys, width, depth, query_row,
-    key_batch, key_row, value_batch, value_row, LENGTHS: tl.constexpr, COLUMNS: tl.constexpr,
-    WIDTH: tl.constexpr, APPROXIMATE: tl.constexpr,
+    key_batch, key_row, value_batch, value_row, UNIT: tl.constexpr, LENGTHS: tl.constexpr,
+    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute weights = softmax(v . tanh(q + k)) and context = weights . value of one sequence.
 
     query: reads (B, D). key, value: read (B, S, D) and (B, S, E). vector: reads v, (D,).
     lengths: reads the number of keys of each sequence, (B,).
     weights, context: write (B, S), 0 behind the padding, and (B, E).
+    UNIT: width, depth and all strides are in units of this number of elements, see _units().
     """
+    width, depth, query_row = width * UNIT, depth * UNIT, query_row * UNIT
+    key_batch, key_row = key_batch * UNIT, key_row * UNIT
+    value_batch, value_row = value_batch * UNIT, value_row * UNIT
     batch = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, COLUMNS)
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
@@ -71,9 +76,9 @@ def additive_recurrent_kernel(
 @quick_launch
 @triton.jit
 def additive_recurrent_backward_kernel(
-    dcontext, query, key, value, vector, lengths, weights, dquery, length_step, keys, width, depth,
-    dcontext_row, query_row, key_batch, key_row, value_batch, value_row, dquery_row, LENGTHS: tl.constexpr,
-    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, APPROXIMATE: tl.constexpr,
+    dcontext, query, key, value, vector, lengths, weights, dquery, dscores, length_step, keys, width, depth,
+    dcontext_row, query_row, key_batch, key_row, value_batch, value_row, dquery_row, UNIT: tl.constexpr,
+    LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of the query of one sequence; arguments as in the forward kernel.
 
@@ -81,8 +86,11 @@ def additive_recurrent_backward_kernel(
 
     dcontext: reads the gradient of the context, (B, E).
     weights: reads (B, S).
-    dquery: writes (B, D).
+    dquery: writes (B, D). dscores: writes g, (B, S), 0 behind the padding.
     """
+    width, depth, query_row, dquery_row = width * UNIT, depth * UNIT, query_row * UNIT, dquery_row * UNIT
+    key_batch, key_row, dcontext_row = key_batch * UNIT, key_row * UNIT, dcontext_row * UNIT
+    value_batch, value_row = value_batch * UNIT, value_row * UNIT
     batch = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, COLUMNS)
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
@@ -101,6 +109,7 @@ def additive_recurrent_backward_kernel(
     dweight = tl.sum(products, 1)
     weight = tl.load(weights + batch * keys + column, mask=column < keys, other=0.0)
     gradient = weight * (dweight - tl.sum(weight * dweight, 0))
+    tl.store(dscores + batch * keys + column, gradient, mask=column < keys)
     for first in range(0, width, WIDTH):
         channel = first + tl.arange(0, WIDTH)
         there = channel < width
@@ -110,6 +119,48 @@ def additive_recurrent_backward_kernel(
         share = exact_share(q[None, :] + k, APPROXIMATE)
         slope = gradient[:, None] * (4.0 * (share - share * share))
         tl.store(dquery + channel, tl.sum(slope, 0) * v, mask=there)
+
+
+@quick_launch
+@triton.jit
+def additive_memory_backward_kernel(
+    query, key, vector, dscores, dkey, parts, steps, keys, width, query_step, query_row, key_batch, key_row,
+    dscores_step, UNIT: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradients of the keys and of the vector v, for one sequence and WIDTH channels.
+
+    dkey = sum over steps of 4 v g (r - r^2)     dv = sum over steps and keys of g tanh     tanh = 1 - 2 r
+
+    query: reads (T, B, D). key: reads (B, S, D). vector: reads v, (D,). dscores: reads g, (T, B, S).
+    dkey: writes (B, S, D). parts: writes the part of dv of each sequence, (B, D).
+    UNIT: width and all strides but dscores_step are in units of this number of elements, see _units().
+    """
+    width, query_step, query_row = width * UNIT, query_step * UNIT, query_row * UNIT
+    key_batch, key_row = key_batch * UNIT, key_row * UNIT
+    batch = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, COLUMNS)
+    channel = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    there = channel < width
+    inside = (column < keys)[:, None] & there[None, :]
+    at = batch * key_batch + column[:, None] * key_row + channel[None, :]
+    k = tl.load(key + at, mask=inside, other=0.0).to(tl.float32)
+    slopes = tl.zeros([COLUMNS, WIDTH], tl.float32)
+    products = tl.zeros([COLUMNS, WIDTH], tl.float32)
+    query += batch * query_row
+    dscores += batch * keys
+    for _ in range(steps):
+        q = tl.load(query + channel, mask=there, other=0.0).to(tl.float32)
+        g = tl.load(dscores + column, mask=column < keys, other=0.0)[:, None]
+        share = exact_share(q[None, :] + k, APPROXIMATE)
+        # Keys behind the padding can be NaN; their g is 0.
+        slopes += tl.where(g == 0.0, 0.0, g * (share - share * share))
+        products += tl.where(g == 0.0, 0.0, g * (1.0 - 2.0 * share))
+        query += query_step
+        dscores += dscores_step
+    v = tl.load(vector + channel, mask=there, other=0.0).to(tl.float32)
+    into = (batch * keys + column)[:, None] * width + channel[None, :]
+    tl.store(dkey + into, 4.0 * slopes * v[None, :], mask=inside)
+    tl.store(parts + batch * width + channel, tl.sum(products, 0), mask=there)
 
 
 def attend(
@@ -123,27 +174,60 @@ def attend(
     weights, context: contiguous tensors that receive the results. weights is float32.
     """
     batch, keys, width = key.shape
+    sizes = (width, value.shape[2], query.stride(0), *key.stride()[:2], *value.stride()[:2])
     additive_recurrent_kernel[(batch,)](
         query, key, value, vector, weights if lengths is None else lengths, weights, context,
-        _step(lengths), keys, width, value.shape[2], query.stride(0),
-        *key.stride()[:2], *value.stride()[:2], LENGTHS=lengths is not None, **_tile(keys),
+        _step(lengths), keys, *_units(sizes), LENGTHS=lengths is not None, **_tile(keys),
     )  # fmt: skip
 
 
 def attend_backward(
     dcontext: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
-    weights: Tensor, dquery: Tensor,
+    weights: Tensor, dquery: Tensor, dscores: Tensor,
 ) -> None:  # fmt: skip
     """Write the gradient of the query to dquery, (B, D) with any row stride; arguments as in attend().
 
     dcontext: the gradient of the context, (B, E).
+    dscores: receives the gradient of the scores, (B, S), contiguous, float32.
     """
     batch, keys, width = key.shape
+    rows = dcontext.stride(0), query.stride(0)
+    sizes = (width, value.shape[2], *rows, *key.stride()[:2], *value.stride()[:2], dquery.stride(0))
     additive_recurrent_backward_kernel[(batch,)](
         dcontext, query, key, value, vector, weights if lengths is None else lengths, weights, dquery,
-        _step(lengths), keys, width, value.shape[2], dcontext.stride(0), query.stride(0),
-        *key.stride()[:2], *value.stride()[:2], dquery.stride(0), LENGTHS=lengths is not None, **_tile(keys),
+        dscores, _step(lengths), keys, *_units(sizes), LENGTHS=lengths is not None, **_tile(keys),
     )  # fmt: skip
+
+
+def memory_backward(
+    dcontexts: Tensor, queries: Tensor, key: Tensor, vector: Tensor, weights: Tensor, dscores: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of keys (B, S, D), values (B, S, E) and vector (D,), summed over all steps.
+
+    dcontexts: the gradients of the contexts, (T, B, E). queries: (T, B, D).
+    weights, dscores: the weights and the gradients of the scores, (T, B, S), contiguous, float32.
+    """
+    (steps, batch, width), keys = queries.shape, key.shape[1]
+    dkey = key.new_empty(key.shape)
+    parts = vector.new_empty(batch, width, dtype=torch.float32)
+    sizes = (width, *queries.stride()[:2], *key.stride()[:2])
+    *units, unit = _units(sizes)
+    tile = _tile(keys)
+    additive_memory_backward_kernel[(batch, triton.cdiv(width, int(tile["WIDTH"])))](
+        queries, key, vector, dscores, dkey, parts, steps, keys, *units, dscores.stride(0), unit, **tile
+    )
+    dvalue = torch.bmm(weights.permute(1, 2, 0).to(key.dtype), dcontexts.transpose(0, 1))
+    return dkey, dvalue, parts.sum(0).to(vector.dtype)
+
+
+def _units(sizes: tuple[int, ...]) -> list[int]:
+    """Return the sizes in units of 8 elements, and the 8; or the sizes and 1 if one is not a multiple of 8.
+
+    The compiler then knows that rows begin at a multiple of 16 bytes, and loads 16 bytes at once. It does not
+    know it for a size such as 1,000, because it tests only whether a size is a multiple of 16.
+    """
+    unit = 1 if any(size % 8 for size in sizes) else 8
+    return [*(size // unit for size in sizes), unit]
 
 
 def _step(lengths: Tensor | None) -> int:

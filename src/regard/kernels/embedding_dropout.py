@@ -22,8 +22,12 @@ __all__ = ["EmbeddingDropout"]
 ROWS, COLUMNS = 4, 512
 """Size of the tile of a program."""
 
+FEW, SCAN = 8192, 256
+"""Up to FEW tokens, one kernel computes the gradient of the table: each program compares its token with all
+others, SCAN at once. For more tokens, PyTorch sorts them, which takes several kernels."""
 
-@triton.jit
+
+@triton.jit(do_not_specialize=["limit", "rows", "length", "classes"])
 def embedding_forward_kernel(
     tokens, table, places, seed, result, limit, factor, multiplier, rows, length, width,
     classes, PLACES: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -50,7 +54,7 @@ def embedding_forward_kernel(
     tl.store(result + row.to(tl.int64)[:, None] * width + column[None, :], value, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["limit", "rows"])
 def embedding_backward_kernel(
     dresult, seed, dvalue, limit, factor, multiplier, rows, width, DROPOUT: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -64,6 +68,48 @@ def embedding_backward_kernel(
     if DROPOUT:
         d = tl.where(kept(seed, limit, row, column), d * factor, 0.0)
     tl.store(dvalue + at, d, mask=inside)
+
+
+@triton.jit
+def embedding_gradient_kernel(
+    dresult, tokens, seed, dtable, limit, factor, multiplier, rows, width, padding, DROPOUT: tl.constexpr,
+    SCAN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradient of the embedding of one token, for COLUMNS columns.
+
+    There is a program for each row. The program of the first row with a token sums the gradients of all rows
+    with this token, always in the same order. The programs of the other rows do nothing.
+
+    dresult: reads (rows, width). tokens: reads (rows,).
+    dtable: writes (V, width), only for tokens that occur and are not `padding`.
+    SCAN: a multiple of ROWS.
+    """
+    place = tl.program_id(0)
+    token = tl.load(tokens + place)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    across = (column < width)[None, :]
+    earlier = 0
+    for first in range(0, place, SCAN):
+        others = first + tl.arange(0, SCAN)
+        same = tl.load(tokens + others, mask=others < place, other=-1) == token
+        earlier += tl.sum(same.to(tl.int32), 0)
+    if (earlier == 0) & (token != padding):
+        total = tl.zeros((ROWS, COLUMNS), tl.float32)
+        for first in range(place // SCAN * SCAN, rows, SCAN):
+            others = first + tl.arange(0, SCAN)
+            same = tl.load(tokens + others, mask=others < rows, other=-1) == token
+            if tl.sum(same.to(tl.int32), 0) > 0:
+                for start in range(first, first + SCAN, ROWS):
+                    row = start + tl.arange(0, ROWS)
+                    mine = tl.load(tokens + row, mask=row < rows, other=-1) == token
+                    if tl.sum(mine.to(tl.int32), 0) > 0:
+                        at = row.to(tl.int64)[:, None] * width + column[None, :]
+                        d = tl.load(dresult + at, mask=mine[:, None] & across, other=0.0).to(tl.float32)
+                        if DROPOUT:
+                            d = tl.where(kept(seed, limit, row, column), d * factor, 0.0)
+                        total += d
+        into = dtable + token.to(tl.int64) * width + column
+        tl.store(into, tl.sum(total, 0) * multiplier, mask=column < width)
 
 
 class EmbeddingDropout(torch.autograd.Function):
@@ -104,7 +150,16 @@ class EmbeddingDropout(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dresult: Tensor) -> tuple[Tensor | None, ...]:
         tokens, seed = ctx.saved_tensors
-        dresult = dresult.contiguous()
+        dresult, count = dresult.contiguous(), tokens.numel()
+        if 0 < count <= FEW:
+            tokens = tokens.clamp(0, ctx.classes - 1)
+            dtable = dresult.new_zeros(ctx.classes, dresult.shape[-1])
+            grid = count, triton.cdiv(dresult.shape[-1], COLUMNS)
+            embedding_gradient_kernel[grid](
+                dresult, tokens, seed, dtable, *ctx.numbers, count, dresult.shape[-1], ctx.padding,
+                DROPOUT=ctx.dropout, SCAN=SCAN, ROWS=2 * ROWS, COLUMNS=COLUMNS, num_warps=4,
+            )  # fmt: skip
+            return dtable, None, None, None, None, None
         dvalue = torch.empty_like(dresult)
         if dresult.numel():
             embedding_backward_kernel[_grid(dresult)](

@@ -164,7 +164,7 @@ def _constants(
         "DOCUMENTS": hidden.document_of_query is not None,
         "TABLE": hidden.table is not None,
         "LISTED": hidden.lists_tiles(key.shape[2]),
-        "WHOLE": key.shape[2] % tiles.columns == 0,
+        "WHOLE": hidden.table is not None and key.shape[2] % tiles.columns == 0,
         "REDUCE": hidden.reads_values,
         "ROWS": tiles.rows,
         "COLUMNS": tiles.columns,

@@ -21,7 +21,7 @@ from regard.kernels.inner_look_pass import Tiles, broadcast_steps, has_tma, key_
 from regard.kernels.inner_look_pass import tiles_of as look_tiles_of
 from regard.kernels.inner_top import inner_top_kernel
 
-__all__ = ["inner_top", "needs_maxima"]
+__all__ = ["inner_top", "needs_maxima", "run_inner_top"]
 
 MOST_KEYS = 1 << 25
 """Maximum number of keys of inner_candidates_kernel, which stores key * ROWS + query in 32 bits."""
@@ -41,7 +41,9 @@ def listing_tiles_of(width: int, dtype: torch.dtype) -> Tiles:
     """Return the launch parameters of inner_candidates_kernel; `rows` is that of tiles_of()."""
     if dtype == torch.float32:
         return Tiles(32, 32, 4, 2) if width > 64 else Tiles(64, 64, 4, 2)
-    return Tiles(64, 64, 4, 2) if width > 128 else Tiles(64, 64, 4, 3, registers=128)
+    if width > 128:
+        return Tiles(64, 64, 4, 2)
+    return Tiles(64, 64, 4, 2 if width > 64 else 3, registers=128)
 
 
 def needs_maxima(query: Tensor, keys: int, top: int) -> bool:
@@ -49,15 +51,7 @@ def needs_maxima(query: Tensor, keys: int, top: int) -> bool:
     return slots_of(look_tiles_of(query.shape[3], query.dtype)) >= 2 * top and keys <= MOST_KEYS
 
 
-@torch.library.custom_op(
-    "regard::inner_top",
-    mutates_args=(),
-    schema="(Tensor query, Tensor key, Tensor lse, Tensor? bias, Tensor? table, Tensor? lengths, "
-    "Tensor? document_of_query, Tensor? document_of_key, SymInt start, SymInt? left, SymInt? right, "
-    "float scale, float cap, float bias_scale, SymInt top, Tensor? maxima)"
-    " -> (Tensor weights, Tensor keys)",
-)
-def inner_top(
+def run_inner_top(
     query: Tensor,
     key: Tensor,
     lse: Tensor,
@@ -110,6 +104,17 @@ def inner_top(
             num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip
     return weights, chosen
+
+
+inner_top = torch.library.custom_op(
+    "regard::inner_top",
+    mutates_args=(),
+    schema="(Tensor query, Tensor key, Tensor lse, Tensor? bias, Tensor? table, Tensor? lengths, "
+    "Tensor? document_of_query, Tensor? document_of_key, SymInt start, SymInt? left, SymInt? right, "
+    "float scale, float cap, float bias_scale, SymInt top, Tensor? maxima)"
+    " -> (Tensor weights, Tensor keys)",
+)(run_inner_top)
+"""run_inner_top() as an operator, which torch.compile does not trace into."""
 
 
 @inner_top.register_fake

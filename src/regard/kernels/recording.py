@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import weakref
 from typing import Any, NamedTuple
@@ -10,7 +11,18 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-__all__ = ["Launch", "Operation", "Place", "Recorder", "recorder", "recording", "without_recording"]
+from regard.kernels import interpreting
+
+__all__ = [
+    "Address",
+    "Launch",
+    "Operation",
+    "Place",
+    "Recorder",
+    "recorder",
+    "recording",
+    "without_recording",
+]
 
 READS_VALUES = {"aten::_local_scalar_dense", "aten::equal"}
 """Operations whose result on the host can change what a function does."""
@@ -44,8 +56,20 @@ class Operation(NamedTuple):
     view: bool
 
 
+class Address:
+    """Stands for the tensor of a tensor descriptor in a recorded launch. Triton reads only its address."""
+
+    address = 0
+
+    def data_ptr(self) -> int:
+        """Return the address of the tensor that the launch reads next."""
+        return self.address
+
+
 class Launch(NamedTuple):
     """A kernel launch. arguments: its numbers, with None for tensors. places: (position, tensor, offset).
+
+    A tensor descriptor is kept with an Address instead of its tensor, which has a place too.
 
     run: a quick_launch.Run.
     """
@@ -145,11 +169,16 @@ class Recorder(TorchDispatchMode):
 
     def launched(self, run: Any, values: list[Any]) -> None:
         """Record a launch. run: a quick_launch.Run; None if the kernel cannot be launched again."""
-        if run is None:
+        descriptors = [i for i, each in enumerate(values) if isinstance(getattr(each, "base", None), Tensor)]
+        if run is None or (descriptors and interpreting()):  # the interpreter reads descriptors as tensors
             self.valid = False
             return
         places = [(i, self.number(each), 0) for i, each in enumerate(values) if isinstance(each, Tensor)]
         numbers = [None if isinstance(each, Tensor) else each for each in values]
+        for i in descriptors:
+            places.append((i, self.number(values[i].base), 0))
+            described = numbers[i] = copy.copy(values[i])
+            described.base = Address()
         self.steps.append(Launch(run, numbers, places))
 
     def root(self, number: int) -> tuple[int, int]:

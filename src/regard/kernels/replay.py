@@ -214,13 +214,18 @@ class Tape:
             if type(step) is Launch:
                 run, numbers, places = step
                 values = numbers.copy()
-                if self.by_address:
-                    for position, number, offset in places:
-                        values[position] = addresses[number] + offset
-                else:
+                if not self.by_address:
                     for position, number, _ in places:
                         values[position] = tensors[number]
-                run.launch(*values, stream=stream)
+                    run.launch(*values, stream=stream)
+                    continue
+                with self.lock:  # another thread may write to the same tensor descriptor
+                    for position, number, offset in places:
+                        if values[position] is None:
+                            values[position] = addresses[number] + offset
+                        else:
+                            values[position].base.address = addresses[number] + offset
+                    run.launch(*values, stream=stream)
                 continue
             if type(step) is Allocation:
                 number, root, sizes, strides, dtype = step

@@ -36,7 +36,7 @@ WARPS = 8
 the gradients of weight and biases over them."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["limit", "rows"])
 def residual_norm_forward_kernel(
     x, change, added, seed, weight, bias, total, normed, mean, scale, limit, factor, rows, width, epsilon,
     CHANGE: tl.constexpr, ADDED: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr,
@@ -74,7 +74,7 @@ def residual_norm_forward_kernel(
     tl.store(scale + row, inverse, mask=row < rows)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["limit", "rows"])
 def residual_norm_backward_kernel(
     dtotal, dnormed, total, seed, weight, mean, scale, dx, dchange, parts, limit, factor, rows, width,
     DTOTAL: tl.constexpr, CHANGE: tl.constexpr, ADDED: tl.constexpr, DROPOUT: tl.constexpr,

@@ -52,21 +52,23 @@ def vocabulary_loss_kernel(
     logits += row * logits_row
     label = tl.load(labels + row)
     there = label != pad
-    best, total, summed, chosen = -float("inf"), 0.0, 0.0, 0.0
+    known = (label >= 0) & (label < classes)
+    # The reductions of the first loop synchronise all threads, so this load comes before the stores below.
+    chosen = tl.load(logits + label, mask=known, other=float("nan")).to(tl.float32)
+    best = -float("inf")
+    # Sums of each column of the block: fewer reductions over all threads than with one sum per block.
+    totals = tl.zeros([BLOCK], tl.float32)
+    sums = tl.zeros([BLOCK], tl.float32)
     for first in range(0, classes, BLOCK):
         columns = first + tl.arange(0, BLOCK)
         x = tl.load(logits + columns, mask=columns < classes, other=-float("inf")).to(tl.float32)
         above = tl.maximum(best, tl.max(x, 0))
-        total = total * tl.exp(best - above) + tl.sum(tl.exp(x - above), 0)
-        summed += tl.sum(tl.where(columns < classes, x, 0.0), 0)
-        # A load of this logit alone could come after another thread has overwritten it.
-        chosen += tl.sum(tl.where(columns == label, x, 0.0), 0)
+        totals = totals * tl.exp(best - above) + tl.exp(x - above)
+        sums += tl.where(columns < classes, x, 0.0)
         best = above
-    lse = best + tl.log(total)
-    known = (label >= 0) & (label < classes)
-    chosen = tl.where(known, chosen, float("nan"))
+    lse = best + tl.log(tl.sum(totals, 0))
     tl.store(plain + row, tl.where(there, lse - chosen, 0.0))
-    tl.store(even + row, tl.where(there, lse - summed / classes, 0.0))
+    tl.store(even + row, tl.where(there, lse - tl.sum(sums, 0) / classes, 0.0))
     if GRADIENT:
         for first in range(0, classes, BLOCK):
             columns = first + tl.arange(0, BLOCK)

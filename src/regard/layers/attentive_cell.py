@@ -7,6 +7,7 @@ steps for the memory. The loop over the steps computes only the gradients that t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -139,10 +140,11 @@ class _Along(torch.autograd.Function):
         (joint_MN, of_context, of_state), steps, held = saved[:3], Steps(*saved[3:8]), saved[8:]
         weights = joint_MN, of_context, of_state
         width, hidden = steps.reset_TBM.shape[2], key.shape[-1]
+        dread: Sequence[Tensor] = ()
         if ctx.by_kernels:
             from regard.layers.attentive_steps import run_backward
 
-            d_TBN, dfirst, dcontexts_TBE = run_backward(
+            d_TBN, dfirst, dcontexts_TBE, *dread = run_backward(
                 dstates, dcontexts, weights, steps, held, key, value, vector, ctx.lengths
             )
         else:
@@ -159,10 +161,12 @@ class _Along(torch.autograd.Function):
         djoint_MN = steps.states_TBM[:-1].flatten(0, 1).T @ flat[:, : hidden + 2 * width]
         dcontext = flat[:, hidden:].T @ steps.contexts_TBE.flatten(0, 1)
         dstate = flat[:, hidden + 2 * width :].T @ steps.reset_TBM.flatten(0, 1)
-        queries_BTA = steps.both_TBN[..., :hidden].transpose(0, 1)
-        dread = _read_backward(
-            ctx.memory, ctx.site, queries_BTA, key, value, vector, dcontexts_TBE.transpose(0, 1)
-        )
+        if not dread:
+            queries_BTA, dcontexts_BTE = (
+                steps.both_TBN[..., :hidden].transpose(0, 1),
+                dcontexts_TBE.transpose(0, 1),
+            )
+            dread = _read_backward(ctx.memory, ctx.site, queries_BTA, key, value, vector, dcontexts_BTE)
         dquery, dgate = djoint_MN[:, :hidden], djoint_MN[:, hidden:].T
         dgates = d_TBN[..., hidden:].transpose(0, 1)
         return None, None, dgates, dfirst, *dread, dquery, dcontext, dgate, dstate

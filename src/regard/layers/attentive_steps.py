@@ -91,7 +91,7 @@ def run_backward(
     dstates: Tensor, dcontexts: Tensor, weights: tuple[Tensor, ...], steps: Steps, held: list[Tensor],
     key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return the results of backward_steps().
+    """Return the results of backward_steps(), and with few keys also the gradients of key, value and vector.
 
     steps, held: the results of run_forward(). The others: as in run_forward() and backward_steps().
     """
@@ -107,14 +107,19 @@ def _few_backward(
     from regard.kernels import additive_recurrent
 
     hidden = key.shape[2]
-    queries, weights = both_TBN[..., :hidden].unbind(0), weights_TBS.unbind(0)
+    queries_TBA, dscores_TBS = both_TBN[..., :hidden], torch.empty_like(weights_TBS)
+    queries, weights, dscores = (each.unbind(0) for each in (queries_TBA, weights_TBS, dscores_TBS))
 
     def dattend(dcontext_BE: Tensor, t: int, dquery_BA: Tensor) -> None:
-        memory = key, value, vector, lengths
-        additive_recurrent.attend_backward(dcontext_BE, queries[t], *memory, weights[t], dquery_BA)
+        of_step = queries[t], key, value, vector, lengths, weights[t], dquery_BA, dscores[t]
+        additive_recurrent.attend_backward(dcontext_BE, *of_step)
 
     steps = Steps(gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE)
-    return backward_steps(dattend, dstates, dcontexts, joint_MN, of_context, of_state, steps)
+    results = backward_steps(dattend, dstates, dcontexts, joint_MN, of_context, of_state, steps)
+    memory = additive_recurrent.memory_backward(
+        results[2], queries_TBA, key, vector, weights_TBS, dscores_TBS
+    )
+    return *results, *memory
 
 
 def _backward(

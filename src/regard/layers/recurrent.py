@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -324,6 +325,25 @@ def flip(sequences: Tensor, lengths: Tensor) -> Tensor:
     tensor([[3, 2, 1],
             [5, 4, 0]])
     """
+    if in_transform() or torch.compiler.is_compiling():
+        return _flipped(sequences, lengths)
+    return _Flip.apply(sequences, lengths)
+
+
+class _Flip(torch.autograd.Function):
+    """flip(). Its own backward pass: autograd would add to zeros with atomic operations."""
+
+    @staticmethod
+    def forward(ctx: Any, sequences: Tensor, lengths: Tensor) -> Tensor:
+        ctx.save_for_backward(lengths)
+        return _flipped(sequences, lengths)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return flip(gradient, *ctx.saved_tensors), None
+
+
+def _flipped(sequences: Tensor, lengths: Tensor) -> Tensor:
     position = torch.arange(sequences.shape[1], device=sequences.device)
     index_BS = torch.where(position < lengths[:, None], lengths[:, None] - 1 - position, position)
     index = index_BS.reshape(*index_BS.shape, *(1 for _ in sequences.shape[2:]))

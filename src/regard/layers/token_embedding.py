@@ -1,4 +1,4 @@
-"""The input of a Transformer: token embeddings, position embeddings and dropout."""
+"""The input of a model: token embeddings, position embeddings and dropout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def embed_tokens(
     True
     """
     if not _by_kernel(table, tokens, position, dropout):
-        x = table(tokens) * multiplier
+        x = table(tokens) if multiplier == 1 else table(tokens) * multiplier
         return dropout(x if position is None else position(x, start))
     from regard.kernels.embedding_dropout import EmbeddingDropout
 

@@ -12,7 +12,9 @@ that are 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -20,12 +22,14 @@ from torch import Tensor
 
 from regard.attended import Top
 from regard.call import Call, Forward
+from regard.dimensions import in_transform
 from regard.errors import install_command
 from regard.kernels import TRITON, interpreting
 from regard.look import Look
 from regard.looking.block_pooling import block_means
 from regard.looking.blockwise import weights_of_rows
 from regard.looking.look_result import Seen
+from regard.masks.readable import PLAIN
 from regard.positions import Bias
 from regard.select import Soft
 
@@ -41,6 +45,12 @@ POOLED_STEP = 64
 
 MAX_GRID = 65535
 """Maximum size of the second dimension of a CUDA grid."""
+
+FEWEST_REPLAYED = 16
+"""Fewest queries of a call whose launches are replayed."""
+
+MOST_REPLAYED = 1 << 24
+"""Most scores (B H T S) of a call with an additive score whose launches are replayed: 64 MiB."""
 
 NO_PRODUCT = 16
 """Width of the queries and keys that are 0, which the kernels multiply if the score is additive."""
@@ -95,6 +105,16 @@ class _Looks(NamedTuple):
     top_keys: Tensor | None
 
 
+class _Wanted(NamedTuple):
+    """The fields of a Look that the kernels compute. pooled: the block size. top: k."""
+
+    entropy: bool
+    alignment: bool
+    mass: bool
+    pooled: int
+    top: int
+
+
 @torch.no_grad()
 def run(call: Call, forward: Forward, look: Look) -> Seen:
     """Compute entropy, alignment, mass and pooled weights with one kernel, the largest weights with another.
@@ -102,35 +122,146 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
     The weights of look.rows are computed without these kernels, by weights_of_rows().
     """
     assert forward.lse is not None
-    wanted = look.entropy, look.alignment and not look.top, look.mass, look.pooled
-    seen = _Looks(*[None] * 6)
-    if any(wanted) or look.top:
-        chunks = _additive if call.combine == "additive" else _inner
-        seen = _joined([_looks(arguments, wanted, look.top) for arguments in chunks(call, forward.lse, look)])
-    alignment, top = seen.alignment, None
-    if look.top:
-        assert seen.top_weights is not None and seen.top_keys is not None
-        top = Top(seen.top_weights, seen.top_keys)
-        alignment = top.keys[..., 0].clone()  # a view would keep all of top.keys in memory
+    wanted = _Wanted(look.entropy, look.alignment, look.mass, look.pooled, look.top)
+    found = iter(_computed(call, forward.lse, wanted) if any(wanted) else ())
+    entropy, alignment, mass, pooled = (next(found) if requested else None for requested in wanted[:4])
     return Seen(
         rows=weights_of_rows(call, forward.lse, look.rows) if look.rows is not None else None,
-        top=top,
-        alignment=alignment if look.alignment else None,
-        entropy=seen.entropy,
-        mass=seen.mass,
-        pooled=None if seen.pooled is None else block_means(seen.pooled, call.sizes, look.pooled),
+        top=Top(next(found), next(found)) if look.top else None,
+        alignment=alignment,
+        entropy=entropy,
+        mass=mass,
+        pooled=pooled,
     )
 
 
-def _looks(arguments: tuple[Any, ...], wanted: tuple[bool, bool, bool, int], top: int) -> _Looks:
-    """Run the kernels. arguments: the first arguments of inner_look() and inner_top()."""
-    from regard.kernels.inner_look_pass import inner_look
-    from regard.kernels.inner_top_pass import inner_top, needs_maxima
+def _computed(call: Call, lse: Tensor, wanted: _Wanted) -> tuple[Tensor, ...]:
+    """Return the requested tensors in the order of _Looks.
 
+    Outside of torch.compile, the launches of the kernels are replayed, which takes less time on the host. Not
+    replayed are calls with few queries, because steps of a decoder differ in their shapes, and large calls
+    with an additive score, because a replay keeps the scores of all chunks of queries in memory.
+    """
+    from regard.kernels.kernel_choice import is_current
+    from regard.kernels.replay import replayed
+
+    function: Callable[..., tuple[Tensor, ...]] = (
+        _additive_looks if call.combine == "additive" else _inner_looks
+    )
+    tensors, numbers = _arguments(call, lse)
+    plain = all(type(tensor) in PLAIN for tensor in tensors if tensor is not None)
+    if torch.compiler.is_compiling() or in_transform() or not plain:
+        return function(*tensors, *numbers, wanted, by_operator=True)
+    large = call.combine == "additive" and math.prod(call.sizes) > MOST_REPLAYED
+    if call.sizes[2] < FEWEST_REPLAYED or large:
+        return function(*tensors, *numbers, wanted)
+    device = call.query.device
+    with nullcontext() if is_current(device) else torch.cuda.device(device):
+        return replayed(function, tensors, (*numbers, wanted))
+
+
+def _arguments(call: Call, lse: Tensor) -> tuple[tuple[Tensor | None, ...], tuple[Any, ...]]:
+    """Return the tensors and the numbers of a call, in the order of _inner_looks() and _additive_looks()."""
+    of_query, of_key = call.mask.documents or (None, None)
+    bias = call.bias if isinstance(call.bias, Tensor) else None
+    mask = call.mask.table, call.mask.lengths, of_query, of_key
+    cap = 0.0 if call.softcap is None else call.softcap
+    numbers = (call.start, *call.mask.sides, call.scale, cap, 1 / call.temperature)
+    if call.mask.sides == (None, None) and of_query is None:
+        numbers = (0, *numbers[1:])  # the position of the first query is not read
+    vector = (call.vector,) if call.combine == "additive" else ()
+    return (call.query, call.key, *vector, lse, bias, *mask), numbers
+
+
+def _inner_looks(
+    query: Tensor,
+    key: Tensor,
+    lse: Tensor,
+    bias: Tensor | None,
+    table: Tensor | None,
+    lengths: Tensor | None,
+    of_query: Tensor | None,
+    of_key: Tensor | None,
+    start: int,
+    left: int | None,
+    right: int | None,
+    scale: float,
+    cap: float,
+    bias_scale: float,
+    wanted: _Wanted,
+    by_operator: bool = False,
+) -> tuple[Tensor, ...]:
+    """Return the requested tensors for an inner product. The arguments are those of inner_look()."""
+    of_query, of_key = (None if each is None else each.contiguous() for each in (of_query, of_key))
+    mask = table, lengths, of_query, of_key
+    arguments = (query, key, lse, bias, *mask, start, left, right, scale, cap, bias_scale)
+    return _finished(_looks(arguments, wanted, by_operator), wanted, query.shape[2], key.shape[2])
+
+
+def _additive_looks(
+    query: Tensor,
+    key: Tensor,
+    vector: Tensor,
+    lse: Tensor,
+    bias: Tensor | None,
+    table: Tensor | None,
+    lengths: Tensor | None,
+    of_query: Tensor | None,
+    of_key: Tensor | None,
+    start: int,
+    left: int | None,
+    right: int | None,
+    scale: float,
+    cap: float,
+    bias_scale: float,
+    wanted: _Wanted,
+    by_operator: bool = False,
+) -> tuple[Tensor, ...]:
+    """Return the requested tensors for an additive score, computed for some queries at a time."""
+    from regard.kernels.forward_pass import Sight
+    from regard.kernels.score_chunks import score_chunks
+
+    of_query, of_key = (None if each is None else each.contiguous() for each in (of_query, of_key))
+    sight = Sight(lengths, of_query, of_key, start, left, right)
+    zero_key = key.new_zeros(key.shape[0], 1, key.shape[2], NO_PRODUCT)
+    chunks = []
+    for first, scores in score_chunks(query, key, vector, sight, wanted.pooled or POOLED_STEP):
+        rows = slice(first, first + scores.shape[2])
+        zero_query = query.new_zeros(*query.shape[:2], scores.shape[2], NO_PRODUCT)
+        if bias is not None:
+            scores = scores + _rows_of(bias, rows)
+        mask = None if table is None else _rows_of(table, rows), lengths, of_query, of_key
+        numbers = start + first, left, right, 1.0, 0.0, bias_scale
+        arguments = zero_query, zero_key, lse[:, :, rows], scores, *mask, *numbers
+        chunks.append(_looks(arguments, wanted, by_operator))
+    return _finished(_joined(chunks), wanted, query.shape[2], key.shape[2])
+
+
+def _looks(arguments: tuple[Any, ...], wanted: _Wanted, by_operator: bool) -> _Looks:
+    """Run the kernels. arguments: the first arguments of inner_look() and inner_top()."""
+    from regard.kernels.inner_look_pass import inner_look, run_inner_look
+    from regard.kernels.inner_top_pass import inner_top, needs_maxima, run_inner_top
+
+    entropy, alignment, mass, pooled, top = wanted
+    fields = entropy, alignment and not top, mass, pooled
+    look: Any = inner_look if by_operator else run_inner_look
+    largest: Any = inner_top if by_operator else run_inner_top
     maxima = top > 0 and needs_maxima(arguments[0], arguments[1].shape[2], top)
-    looks = inner_look(*arguments, *wanted, maxima) if any(wanted) or maxima else [None] * 5
-    tops = inner_top(*arguments, top, looks[4] if maxima else None) if top else [None] * 2
-    return _Looks(*(each if asked else None for each, asked in zip(looks[:4], wanted, strict=True)), *tops)
+    looks = look(*arguments, *fields, maxima) if any(fields) or maxima else [None] * 5
+    tops = largest(*arguments, top, looks[4] if maxima else None) if top else [None] * 2
+    return _Looks(*(each if field else None for each, field in zip(looks[:4], fields, strict=True)), *tops)
+
+
+def _finished(looks: _Looks, wanted: _Wanted, queries: int, keys: int) -> tuple[Tensor, ...]:
+    """Return the requested tensors: the alignment from the largest weights, and means of pooled weights."""
+    alignment, pooled = looks.alignment, looks.pooled
+    if wanted.top and wanted.alignment:
+        assert looks.top_keys is not None
+        alignment = looks.top_keys[..., 0].clone()  # a view would keep all of them in memory
+    if pooled is not None:
+        pooled = block_means(pooled, (queries, keys), wanted.pooled)
+    fields = looks._replace(alignment=alignment, pooled=pooled)
+    return tuple(field for field in fields if field is not None)
 
 
 def _joined(chunks: list[_Looks]) -> _Looks:
@@ -145,44 +276,6 @@ def _joined(chunks: list[_Looks]) -> _Looks:
         return torch.stack(fields).sum(0) if name == "mass" else torch.cat(fields, 2)
 
     return _Looks(*map(joined, _Looks._fields))
-
-
-def _mask(call: Call) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the lengths and the documents of queries and keys, as arguments of the kernels."""
-    of_query, of_key = (None if each is None else each.contiguous() for each in _documents(call))
-    return call.mask.lengths, of_query, of_key
-
-
-def _documents(call: Call) -> tuple[Tensor | None, Tensor | None]:
-    return call.mask.documents or (None, None)
-
-
-def _inner(call: Call, lse: Tensor, look: Look) -> Iterator[tuple[Any, ...]]:
-    """Yield the arguments of the kernels for an inner product: one chunk with all queries."""
-    bias = call.bias if isinstance(call.bias, Tensor) else None
-    cap = 0.0 if call.softcap is None else call.softcap
-    numbers = call.start, *call.mask.sides, call.scale, cap, 1 / call.temperature
-    yield call.query, call.key, lse, bias, call.mask.table, *_mask(call), *numbers
-
-
-def _additive(call: Call, lse: Tensor, look: Look) -> Iterator[tuple[Any, ...]]:
-    """Yield the arguments of the kernels for an additive score, for some queries at a time."""
-    from regard.kernels.forward_pass import Sight
-    from regard.kernels.score_chunks import score_chunks
-
-    assert call.vector is not None
-    batch, heads, _, keys = call.sizes
-    mask = _mask(call)
-    sight = Sight(*mask, call.start, *call.mask.sides)
-    key = call.key.new_zeros(batch, 1, keys, NO_PRODUCT)
-    for first, scores in score_chunks(call.query, call.key, call.vector, sight, look.pooled or POOLED_STEP):
-        rows = slice(first, first + scores.shape[2])
-        query = call.query.new_zeros(batch, heads, scores.shape[2], NO_PRODUCT)
-        if isinstance(call.bias, Tensor):
-            scores = scores + _rows_of(call.bias, rows)
-        table = None if call.mask.table is None else _rows_of(call.mask.table, rows)
-        numbers = call.start + first, *call.mask.sides, 1.0, 0.0, 1 / call.temperature
-        yield query, key, lse[:, :, rows], scores, table, *mask, *numbers
 
 
 def _rows_of(tensor: Tensor, rows: slice) -> Tensor:

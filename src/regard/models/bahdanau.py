@@ -19,8 +19,9 @@ from regard.layers.attention_options import (
 from regard.layers.attentive_cell import attend_along
 from regard.layers.gated_cell import GatedCell
 from regard.layers.recurrent import Recurrence, Recurrent, flip
+from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import padding
-from regard.memory import prepare
+from regard.memory import prepare, prepare_zero_padded
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
 from regard.roles import CROSS_ATTENTION
 from regard.scores import Additive, Location, Score, learned_in
@@ -102,10 +103,13 @@ class Bahdanau(Model):
         self.dropout = nn.Dropout(dropout)
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
-        states_BSE = self.encoder(self.dropout(self.source(source)), lengths)
+        states_BSE = self.encoder(embed_tokens(self.source, source, 1.0, None, 0, self.dropout), lengths)
         values_BSE = self.dropout(states_BSE)
         keys_BSD = values_BSE if self.narrow is None else self.narrow(values_BSE)
-        memory = prepare(keys_BSD, values_BSE, score=self.score, mask=padding(lengths))
+        if isinstance(self.encoder, FastEncoder):
+            memory = prepare_zero_padded(keys_BSD, values_BSE, self.score, padding(lengths))
+        else:
+            memory = prepare(keys_BSD, values_BSE, score=self.score, mask=padding(lengths))
         backward_1 = states_BSE[:, 0, self.width :]
         return Encoded(lengths, (memory,), (torch.tanh(self.first(backward_1)),))
 
@@ -120,7 +124,7 @@ class Bahdanau(Model):
         return self.readout.output
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
+        embedded_RTM = embed_tokens(self.target, at_least_one(tokens), 1.0, None, 0, self.dropout)
         (s,) = state.hidden
         if self._can_fuse(embedded_RTM, state, encoded):
             # Store the gates in memory with the time dimension first: attend_along() reads in this order.
@@ -129,7 +133,9 @@ class Bahdanau(Model):
         else:
             gates_RTG = self.cell.gates(embedded_RTM)
             states_RTM, contexts_RTE = self._step_by_step(gates_RTG, s, state.position, encoded)
-        features_RTM = self.readout.features(torch.cat((states_RTM, contexts_RTE, embedded_RTM), -1))
+        # Under autocast, the embeddings are float32; without this cast, cat() would return float32.
+        parts = states_RTM, contexts_RTE, embedded_RTM.to(states_RTM.dtype)
+        features_RTM = self.readout.features(torch.cat(parts, -1))
         return State(state.position + tokens.shape[1], (states_RTM[:, -1],)), features_RTM
 
     def _step_by_step(
@@ -226,7 +232,10 @@ class Maxout(nn.Module):
 
 
 class FastEncoder(nn.Module):
-    """Bidirectional encoder with torch.nn.GRU, which is faster than PaperEncoder."""
+    """Bidirectional encoder with torch.nn.GRU, which is faster than PaperEncoder.
+
+    The states of the padding are 0.
+    """
 
     def __init__(self, inputs: int, width: int):
         super().__init__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from contextlib import suppress
 
@@ -42,10 +43,13 @@ def choose_device(name: str) -> str:
 
 
 def start_device(device: str, local: int = 0) -> None:
-    """Start CUDA in a thread while the data are read, because this takes seconds. Do nothing on a CPU.
+    """Load what the training needs in threads while the data are read, because this takes seconds.
+
+    On every device, these are modules of PyTorch that an optimizer imports. On CUDA, it is also the device.
 
     local: the index of the GPU if `device` has none: the index of this process on this machine.
     """
+    threading.Thread(target=_import_modules, daemon=True, name="import").start()
     chosen = torch.device(device)
     if chosen.type != "cuda":
         return
@@ -57,3 +61,9 @@ def start_device(device: str, local: int = 0) -> None:
             torch.mm(ones, ones)
 
     threading.Thread(target=start, daemon=True, name="start of CUDA").start()
+
+
+def _import_modules() -> None:
+    """Import torch._dynamo with its 900 modules. Every optimizer of PyTorch does this when it is created."""
+    with suppress(Exception):  # the training raises the error again
+        importlib.import_module("torch._dynamo")

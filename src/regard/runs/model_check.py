@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import nn
 
 from regard.errors import DataError, message
 from regard.files.tensor_file import TensorInfo
+from regard.runs.meta_models import on_meta_device
 from regard.runs.run_folder import CONFIG
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import RunTask
@@ -55,26 +54,11 @@ def outline(
             expected = f"at most {limit:,}" + (", to fit the saved weights" if weights is not None else "")
             raise DataError(message(str(folder / CONFIG), problem, expected=expected))
     try:
-        with torch.device("meta"), _WithoutSampling():
+        with on_meta_device():
             return task.build_model(settings, sizes)
     except Exception as error:  # constructors raise many kinds of errors for invalid options
         problem = f"[model] cannot be built: {error}"
         raise DataError(message(str(folder / CONFIG), problem)) from None
-
-
-class _WithoutSampling(TorchFunctionMode):
-    """Context manager in which normal_() does nothing to tensors on the meta device.
-
-    Such tensors have no values. The first normal_() of a process on this device makes PyTorch import about
-    900 modules, which takes longer than to load a small run.
-    """
-
-    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        if function in (Tensor.normal_, nn.init.normal_):
-            tensor = arguments[0] if arguments else options["tensor"]
-            if tensor.is_meta:
-                return tensor
-        return function(*arguments, **(options or {}))
 
 
 def check_weights(

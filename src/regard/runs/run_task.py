@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from torch import nn
 
 from regard.errors import ArgumentError, message, naming_place
 from regard.runs.command_options import CommandOption
+from regard.runs.meta_models import on_meta_device
 from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.training.checkpoints.checkpoints import Checkpoint
 from regard.training.distributed import Processes
@@ -134,6 +135,14 @@ class RunTask(Task):
         settings: the settings of the run.
         device: the device to train on, such as "cuda".
         """
+
+    @classmethod
+    def kernel_steps(cls, settings: Any, device: torch.device) -> Callable[[], None] | None:
+        """Return a function that executes training steps without an effect on the run, or None (default).
+
+        It is called in a thread while the data are read, to compile the kernels of the training steps.
+        """
+        return None
 
     @classmethod
     def read_data(cls, settings: Any, fingerprints: Mapping[str, str] | None = None) -> ReadData:
@@ -264,7 +273,7 @@ class RunTask(Task):
         """
         if error := misplaced(cls.settings_type, "model", settings.model.options):
             raise error
-        with torch.device("meta"), naming_place("[model]"):
+        with on_meta_device(), naming_place("[model]"):
             model = cls.build_model(settings.model, cls.smallest_sizes)
         check_memory(model)
         check_estimator(model, settings.training)

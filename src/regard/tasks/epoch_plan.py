@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from regard.runs.meta_models import on_meta_device
 from regard.runs.run_task import Plan, RunTask
 from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
 from regard.training.distributed import Processes
@@ -104,7 +105,7 @@ def _speed(task: type[RunTask], settings: Mapping[str, Any], corpus: Any, device
 
 def _epoch_steps(task: type[RunTask], settings: Mapping[str, Any], corpus: Any) -> int:
     """Return the number of batches of the first epoch."""
-    with torch.device("meta"):  # no memory for the weights, which len_epoch() does not need
+    with on_meta_device():  # no memory for the weights, which len_epoch() does not need
         return _built(task, settings, corpus, "cpu").len_epoch(0)
 
 

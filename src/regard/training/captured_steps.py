@@ -2,7 +2,8 @@
 
 A graph contains the forward and backward pass, gradient clipping, the update of the weights, the moving
 average, and the sums of the losses. The host launches the graph and does not wait for its results, which are
-read later (StepLate).
+read later (StepLate). Several processes exchange their gradients between two graphs: one computes the
+gradients, the other updates the weights.
 
 A graph is captured at the first batch of each shape. Before the capture, the step is executed WARM_UPS times
 with DeviceUpdate.failed = 1, so that it does not change the weights. All results come from replays, also for
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.errors import RegardError, message
 from regard.kernels.kernel_choice import is_current
 from regard.training import cuda_graphs
 from regard.training.cuda_graphs import Uncaptured, copied, shape_of, tensors_in
@@ -30,6 +32,10 @@ from regard.training.progress import seed_generators
 from regard.training.step_results import StepLate, StepRequest
 
 __all__ = ["CapturedSteps", "captured_steps"]
+
+ALIGNED = 64
+"""The gradients of all parameters are parts of one tensor. Each part begins at a multiple of this number of
+elements, as fast kernels need it."""
 
 Results = tuple[Tensor, ...]
 """The tensors of a graph that the host reads: the losses, and the state for the next batch."""
@@ -55,7 +61,7 @@ class CapturedSteps:
     """Take whole training steps with CUDA graphs.
 
     If a step has one batch, one graph contains the whole step. If gradients are accumulated over several
-    batches, each batch is one graph, and the update of the weights is another graph.
+    batches or processes, each batch is one graph, and the update of the weights is another graph.
 
     gradients: computes the loss of a batch.
     update: updates the weights.
@@ -75,10 +81,13 @@ class CapturedSteps:
         self._update_graphs: dict[frozenset[int], _Graph] = {}
         self._pool: Any = None
         self._names: tuple[str, ...] = ()
-        # Only for accumulated gradients: the sums of gradients and of losses over the batches of a step.
+        # Only for accumulated gradients: the sums of gradients and of losses over the batches of a step. With
+        # several processes, all gradients are parts of one tensor, which is exchanged at once.
+        self._flat: Tensor | None = None
         self._places: list[Tensor] = []
         self._sums: Tensor | None = None
         self._unused: frozenset[int] = frozenset()
+        self._processes, self._agreed = gradients.processes, gradients.processes.world == 1
 
     def take(self, request: StepRequest) -> StepLate:
         """Take a training step, and return its results, which are read later.
@@ -90,7 +99,20 @@ class CapturedSteps:
             raise Uncaptured(f"{self._device} is not the current device; call torch.cuda.set_device() first")
         self.update.set_step(request.step, request.rate)
         self._factor.fill_(1 / request.tokens)
-        whole = len(request.batches) == 1
+        whole = len(request.batches) == 1 and self._processes.world == 1
+        alone = self._processes.world == 1
+        row = self._replay(request, whole) if alone else self._replay_together(request)
+        if not whole:
+            self._update_graphs[self._unused].replay()
+            row = self._update_graphs[self._unused].results[0]
+        return StepLate.of(self._names, row)
+
+    def _replay(self, request: StepRequest, whole: bool) -> Tensor:
+        """Replay the graphs of the batches of a step, and return the losses of the last batch.
+
+        whole: whether the graph of a batch contains the whole step. If not, the graph that updates the
+            weights is captured, but not replayed.
+        """
         for place, batch in enumerate(request.batches):
             ready, seed = self.gradients.prepared(request.step, place, batch)
             key = whole, shape_of(ready, self._device)
@@ -107,12 +129,35 @@ class CapturedSteps:
             self._unused = graph.unused & self._unused if place else graph.unused
             row, *state = graph.results
             self.gradients.task.keep_state(batch, tuple(each.clone() for each in state))
-        if not whole:
-            if self._unused not in self._update_graphs:
-                self._update_graphs[self._unused] = self._graph(self._unused, self._update)
-            self._update_graphs[self._unused].replay()
-            row = self._update_graphs[self._unused].results[0]
-        return StepLate.of(self._names, row)
+        if not whole and self._unused not in self._update_graphs:
+            self._update_graphs[self._unused] = self._graph(self._unused, self._update)
+        return row
+
+    def _replay_together(self, request: StepRequest) -> Tensor:
+        """Replay the graphs of the batches of a step, and sum gradients and losses over all processes.
+
+        In the first step, processes also agree whether all of them can capture graphs. If not, Uncaptured is
+        raised in each of them. A failure in a later step is an error, because other processes do not know it.
+        """
+        problem: Uncaptured | None = None
+        try:
+            row = self._replay(request, whole=False)
+            if self._unused:
+                raise Uncaptured("a parameter has no gradient, and several processes exchange gradients")
+        except Uncaptured as error:
+            problem = error
+        if not self._agreed:
+            failed = int(self._processes.sum(torch.tensor([int(problem is not None)])))
+            if failed:
+                raise problem or Uncaptured("another process cannot capture its steps")
+            self._agreed = True
+        if problem is not None:
+            hint = "set training.capture = false"
+            raise RegardError(message("CUDA graphs", f"step {request.step}: {problem}", hint=hint))
+        assert self._flat is not None and self._sums is not None
+        self._processes.sum_(self._flat)
+        self._processes.sum_(self._sums)
+        return row
 
     def _graph(self, batch: Any, step: Callable[[Any], tuple[Results, frozenset[int]]]) -> _Graph:
         """Capture step(batch). Raise Uncaptured, and delete all graphs, if this fails."""
@@ -146,7 +191,8 @@ class CapturedSteps:
 
     def _accumulated(self) -> list[Tensor]:
         """Return the sums over the batches of a step. The first warm-up creates them."""
-        return [*self._places, *([] if self._sums is None else [self._sums])]
+        places = self._places if self._flat is None else [self._flat]
+        return [*places, *([] if self._sums is None else [self._sums])]
 
     def _backward(
         self, batch: Any
@@ -182,6 +228,8 @@ class CapturedSteps:
         added = _stacked(losses)
         if not self._places:
             self._places = [torch.zeros_like(each) for each in self._parameters]
+            if self._processes.world > 1:
+                self._flat, self._places = _joined_zeros(self._parameters)
         if self._sums is None:
             self._sums = torch.zeros_like(added)
         used = [each for number, each in enumerate(self._places) if number not in unused]
@@ -195,7 +243,7 @@ class CapturedSteps:
         used = [each for number, each in enumerate(self._places) if number not in unused]
         norm, failed = self.update.apply(self._used(unused), used, self._sums[-1])
         row = _stacked([*self._sums.unbind(), norm, failed])
-        torch._foreach_zero_([*self._places, self._sums])
+        torch._foreach_zero_(self._accumulated())
         return (row,), unused
 
 
@@ -210,6 +258,26 @@ def captured_steps(
         return None
     update = DeviceUpdate(optimizer, average, gradients.device, limit or math.inf)
     return CapturedSteps(gradients, update, gradients.task.shapes)
+
+
+def _joined_zeros(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Return a tensor of zeros, and parts of it with the sizes and strides of the given tensors.
+
+    Raise Uncaptured if the given tensors have different dtypes.
+
+    >>> [part.shape for part in _joined_zeros([torch.ones(2, 3), torch.ones(5)])[1]]
+    [torch.Size([2, 3]), torch.Size([5])]
+    """
+    dtypes = {each.dtype for each in tensors}
+    if len(dtypes) > 1:
+        raise Uncaptured(f"parameters have the dtypes {' and '.join(sorted(map(str, dtypes)))}")
+    sizes = [-(-each.numel() // ALIGNED) * ALIGNED for each in tensors]
+    flat = torch.zeros(sum(sizes), dtype=tensors[0].dtype, device=tensors[0].device)
+    parts = zip(flat.split(sizes), tensors, strict=True)
+    strides = [torch.empty_like(each, device="meta").stride() for each in tensors]
+    return flat, [
+        part.as_strided(each.shape, stride) for (part, each), stride in zip(parts, strides, strict=True)
+    ]
 
 
 def _stacked(values: Sequence[Tensor]) -> Tensor:

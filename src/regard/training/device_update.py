@@ -14,9 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.kernels.kernel_choice import by_kernel
 from regard.training.optimizer import Average
 
 __all__ = ["DeviceUpdate", "can_update_on_device", "own_gradients"]
+
+Lists = tuple[list[Tensor], ...]
+"""Weights, gradients, and each tensor of the optimizer state, of the parameters of a group."""
+
+MANY = 1 << 26
+"""With at least so many elements of weights, gradients and moments, the kernels of kernels/adamw.py are used.
+For fewer elements, they save less time than they take to compile."""
 
 
 def can_update_on_device(optimizer: torch.optim.Optimizer) -> bool:
@@ -48,6 +56,7 @@ class DeviceUpdate:
         dtype = torch.float32 if device.type == "cuda" else torch.float64
         self._rate = torch.zeros((), device=device, dtype=dtype)
         self._average_rate = torch.zeros((), device=device)
+        self._addresses: Any = None
 
     def set_step(self, step: int, rate: float) -> None:
         """Set the number of the next step and its learning rate. This does not wait for the device."""
@@ -65,7 +74,10 @@ class DeviceUpdate:
         gradients: the gradient of each parameter. They are scaled in place (see own_gradients()).
         total: the loss of the step, without dimensions.
         """
-        norm = nn.utils.get_total_norm(gradients)
+        by_parameter = dict(zip(map(id, parameters), gradients, strict=True))
+        groups = [self._lists(group, by_parameter) for group in self.optimizer.param_groups]
+        tables = self._tables(groups)
+        norm = _norm(tables) if tables else nn.utils.get_total_norm(gradients)
         finite = total.isfinite() & norm.isfinite()
         self.failed.copy_(torch.maximum(self.failed, (~finite).float()))
         divisor = None
@@ -73,29 +85,48 @@ class DeviceUpdate:
             divisor = torch.clamp((norm + 1e-6) / self.limit, min=1.0)
         elif not math.isinf(self.limit):
             torch._foreach_mul_(list(gradients), torch.clamp(self.limit / (norm + 1e-6), max=1.0))
-        by_parameter = dict(zip(map(id, parameters), gradients, strict=True))
-        for group in self.optimizer.param_groups:
-            members = [each for each in group["params"] if id(each) in by_parameter]
-            if members:
-                self._update_group(group, members, [by_parameter[id(each)] for each in members], divisor)
+        for number, (group, lists) in enumerate(zip(self.optimizer.param_groups, groups, strict=True)):
+            if lists[0]:
+                self._update_group(group, lists, divisor, tables[number] if tables else None)
         if self.average is not None:
             self.average.update_by(self._average_rate * (1 - self.failed))
         return norm, self.failed
 
-    def _update_group(
-        self,
-        group: dict[str, Any],
-        parameters: list[nn.Parameter],
-        gradients: list[Tensor],
-        divisor: Tensor | None,
-    ) -> None:
-        states = [self._state(each, group) for each in parameters]
-        weights = [each.detach() for each in parameters]
+    def _lists(self, group: dict[str, Any], gradients: dict[int, Tensor]) -> Lists:
+        """Return the weights of a group that have a gradient, the gradients, and the optimizer state."""
+        members = [each for each in group["params"] if id(each) in gradients]
+        states = [self._state(each, group) for each in members]
+        names: tuple[str, ...] = ("exp_avg", "exp_avg_sq", "step")
         if isinstance(self.optimizer, torch.optim.SGD):
+            names = ("momentum_buffer",) if group["momentum"] else ()
+        moments = [[state[name] for state in states] for name in names]
+        return [each.detach() for each in members], [gradients[id(each)] for each in members], *moments
+
+    def _tables(self, groups: list[Lists]) -> list[Any]:
+        """Return the tables of kernels/adamw.py for each group; [] if its kernels are not used."""
+        if isinstance(self.optimizer, torch.optim.SGD) or not all(lists[0] for lists in groups):
+            return []
+        tensors = [each for lists in groups for some in lists for each in some]
+        if sum(each.numel() for each in tensors) < MANY or not by_kernel(tensors[0]):
+            return []
+        if any(each.dtype != torch.float32 or not each.is_contiguous() for each in tensors):
+            return []
+        if any(each.data_ptr() % 16 or not each.numel() for each in tensors):
+            return []
+        if self._addresses is None:
+            from regard.kernels.adamw import AddressTables
+
+            self._addresses = AddressTables()
+        return [self._addresses.make(number, *lists) for number, lists in enumerate(groups)]
+
+    def _update_group(self, group: dict[str, Any], lists: Lists, divisor: Tensor | None, table: Any) -> None:
+        """Update the weights of a group. table: the result of _tables(), or None."""
+        if isinstance(self.optimizer, torch.optim.SGD):
+            weights, gradients, *momentum = lists
             torch._fused_sgd_(
                 weights,
                 gradients,
-                [state["momentum_buffer"] for state in states] if group["momentum"] else [],
+                momentum[0] if momentum else [],
                 weight_decay=group["weight_decay"],
                 momentum=group["momentum"],
                 lr=self._rate,
@@ -107,15 +138,22 @@ class DeviceUpdate:
                 grad_scale=divisor,
             )
             return
-        steps = [state["step"] for state in states]
+        weights, gradients, means, squares, steps = lists
         # With a single tensor instead of a list, _foreach_add_() would read it on the host.
         torch._foreach_add_(steps, [1 - self.failed] * len(steps))
+        if table is not None:
+            from regard.kernels.adamw import adamw
+
+            addresses, chunks = table
+            scalars = self._rate, self.failed, divisor
+            adamw(addresses, chunks, *scalars, group["betas"], group["weight_decay"], group["eps"])
+            return
         beta1, beta2 = group["betas"]
         torch._fused_adamw_(
             weights,
             gradients,
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
+            means,
+            squares,
             [],
             steps,
             lr=self._rate,
@@ -140,6 +178,13 @@ class DeviceUpdate:
                 state["step"] = torch.zeros((), device=parameter.device)
                 state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(parameter) for _ in range(2))
         return state
+
+
+def _norm(tables: list[Any]) -> Tensor:
+    """Return the norm of all gradients of the tables."""
+    from regard.kernels.adamw import square_sum
+
+    return torch.stack([square_sum(*table) for table in tables]).sum().sqrt()
 
 
 def own_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> list[Tensor]:

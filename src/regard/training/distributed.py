@@ -51,6 +51,11 @@ class Processes:
             distributed.all_reduce(values)
         return values
 
+    def sum_(self, values: Tensor) -> None:
+        """Replace a tensor by its sum over all processes, without waiting for a GPU."""
+        if self.world > 1:
+            distributed.all_reduce(values)
+
     def share(self, value: Any) -> Any:
         """Return the `value` of the first process in every process (broadcast). It is sent as JSON."""
         if self.world == 1:

@@ -65,6 +65,7 @@ class Gradients:
         self.coarse = coarse and device.type == "cuda"
         self.processes = processes or Processes()
         objective: Any = Objective(task)
+        self._own = objective
         if self.processes.world > 1:
             objective = DistributedDataParallel(objective)
         if compiled:
@@ -77,7 +78,8 @@ class Gradients:
         self._say = say
         self.captures = captured
         """Whether steps are captured in CUDA graphs."""
-        self._captured = Captured(self.loss, task.model, device, task.shapes) if captured else None
+        alone = self.processes.world == 1
+        self._captured = Captured(self.loss, task.model, device, task.shapes) if captured and alone else None
 
     def add(self, step: int, batches: Sequence[Any], tokens: int) -> dict[str, Tensor]:
         """Compute the gradients of one training step, and add them to `.grad` of the parameters.
@@ -166,7 +168,8 @@ class Gradients:
 
     def _loss(self, ready: Any) -> Loss:
         if not self.compiled:
-            return self._objective(ready)
+            # CapturedSteps exchanges the gradients of several processes itself.
+            return (self._own if self.captures else self._objective)(ready)
         try:
             return self._objective(ready)
         except torch._dynamo.exc.FailOnRecompileLimitHit:

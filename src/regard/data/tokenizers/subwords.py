@@ -131,13 +131,17 @@ class Subwords(Tokenizer):
     def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
         if not sample:
             return self._processor.encode(clean(line))
-        self.check(sample)
-        draw = random.random if generator is None else generator.random
-        cache, tokens = self._cache(sample), list[int]()
-        # Pieces never cross a space, so each word can be sampled separately.
-        for word in WORDS.findall(self._processor.normalize(clean(line))):
-            tokens += (cache.get(word) or self._add_to_cache(word, sample)).drawn(draw)
+        draw, tokens = random.random if generator is None else generator.random, list[int]()
+        for segmenter in self.segmenters(line, sample):
+            tokens += segmenter.drawn(draw)
         return tokens
+
+    def segmenters(self, line: str, sample: float) -> list[Segmenter]:
+        self.check(sample)
+        cache = self._cache(sample)
+        # Pieces never cross a space, so each word can be sampled separately.
+        words = WORDS.findall(self._processor.normalize(clean(line)))
+        return [cache.get(word) or self._add_to_cache(word, sample) for word in words]
 
     def _cache(self, sample: float) -> dict[str, Segmenter]:
         """Return the dict from recently used words to their Segmenter, which samples segmentations.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +33,7 @@ from regard.tasks.translation.evaluate_translation import (
     TranslationEvaluation,
     evaluate_translation,
 )
+from regard.tasks.translation.first_kernels import execute_steps, has_known_kernels
 from regard.tasks.translation.guided_alignment import build_guide, guided_site, joined_weights
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
 from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
@@ -170,6 +172,12 @@ class TranslationTask(RunTask):
     def start_processes(cls, settings: TranslationSettings, device: str) -> None:
         if device.startswith("cuda") and settings.data.subword_sampling:
             start_workers(worker_count())
+
+    @classmethod
+    def kernel_steps(cls, settings: TranslationSettings, device: torch.device) -> Callable[[], None] | None:
+        if not has_known_kernels(settings):
+            return None
+        return partial(execute_steps, settings, device)
 
     @classmethod
     def encode_data(
@@ -347,16 +355,16 @@ class TranslationTask(RunTask):
 
     @torch.no_grad()
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
-        total, count = 0.0, 0
+        losses, count = list[Tensor](), 0
         device = next(self.model.parameters()).device
         for batch in self._valid.epoch(0):
             if stopping():
                 raise Stopped
             for piece in pieces_of(batch, self.corpus.target.size):
                 logits = self.model(piece.to(device))
-                total += float(cross_entropy(logits, piece.labels.to(device))[1])
+                losses.append(cross_entropy(logits, piece.labels.to(device))[1])
                 count += self.count(piece)
-        mean = total / max(count, 1)
+        mean = sum(torch.stack(losses).tolist() if losses else ()) / max(count, 1)
         translations = self._translations(stopping)
         references = [target for _, target in self._texts]
         how = self.settings.evaluation

@@ -1,0 +1,73 @@
+"""Compile the Triton kernels of training steps in several threads, before they are launched.
+
+A kernel takes one to three seconds to compile, and the first training steps would compile one kernel after
+the other. Here, a training step is executed in which kernels are compiled instead of launched. All kernels
+are then compiled at the same time. Triton also stores them in its cache on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from regard.kernels import TRITON, interpreting
+
+__all__ = ["compiled_launches", "start_compiling"]
+
+THREADS = 16
+"""Maximum number of kernels that are compiled at the same time."""
+
+
+@contextmanager
+def compiled_launches() -> Iterator[None]:
+    """Inside the `with` block, all launches of Triton kernels compile the kernel, but do not run it.
+
+    So the results of kernels are undefined. The block ends when all kernels are compiled. No other thread may
+    launch kernels until then.
+    """
+    from triton.runtime._async_compile import AsyncCompileMode, active_mode
+    from triton.runtime.jit import JITFunction
+
+    launch = JITFunction.run
+    threads = ThreadPoolExecutor(min(os.cpu_count() or 1, THREADS))
+    # An error of the compiler is raised again when the kernel is launched.
+    with threads, AsyncCompileMode(threads, ignore_errors=True) as mode:
+
+        def compile_only(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
+            # The mode belongs to a thread, and PyTorch runs the backward pass in a thread of its own.
+            before = active_mode.set(mode)
+            try:
+                launch(self, *arguments, grid=grid, warmup=True, **options)
+            finally:
+                active_mode.reset(before)
+
+        JITFunction.run = compile_only
+        try:
+            yield
+        finally:
+            JITFunction.run = launch
+
+
+def start_compiling(step: Callable[[], None]) -> Callable[[], None]:
+    """Execute a function in a thread, with compiled_launches(). Return a function that waits for its end.
+
+    step: a function that executes a training step without an effect. An error in it is ignored: then the
+        training compiles the kernels.
+    """
+    if not TRITON or interpreting():
+        return lambda: None
+
+    def compile_kernels() -> None:
+        try:
+            with compiled_launches():
+                step()
+        except Exception:  # the training raises the error again, if it is one
+            return
+
+    thread = threading.Thread(target=compile_kernels, daemon=True, name="compile kernels")
+    thread.start()
+    return thread.join

@@ -1,0 +1,57 @@
+"""A training step with random tokens, to compile the kernels of a model while the data are read."""
+
+from __future__ import annotations
+
+import torch
+
+from regard.data.batch import BOS, EOS, PAD, Batch
+from regard.models import build_model
+from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.training.gradients import in_half
+from regard.training.losses import model_loss
+
+__all__ = ["execute_steps", "has_known_kernels"]
+
+LENGTHS = (16, 32, 64)
+"""Lengths of the batches. Kernels are compiled for lengths up to the next power of two, at least 16."""
+
+VOCABULARY = 8000
+"""Vocabulary size if the settings do not have it. A multiple of 16, as most sizes are."""
+
+TOKENS = 4096
+"""Tokens of a batch if the settings have none."""
+
+
+def has_known_kernels(settings: TranslationSettings) -> bool:
+    """Whether execute_steps() launches the kernels of this run: of a Transformer with the usual loss."""
+    training = settings.training
+    special = training.compile or training.guided_alignment or training.estimator is not None
+    return settings.model.name == "transformer" and not special
+
+
+def execute_steps(settings: TranslationSettings, device: torch.device) -> None:
+    """Compute the gradients of batches of some lengths, in the precision of the run."""
+    data, training = settings.data, settings.training
+    sizes = [size or VOCABULARY for size in (data.source_vocab_size, data.target_vocab_size)]
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    with torch.device(device):
+        model = build_model(settings.model.name, *sizes, **settings.model.options).train()
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    half = in_half(training.precision, device)
+    for length in LENGTHS:
+        if length >= 2 * data.max_length:
+            break
+        batch = _batch(max((training.batch_tokens or TOKENS) // length, 1), length).to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=half):
+            total, _ = model_loss(model, batch, batch.labels, training.label_smoothing)
+        torch.autograd.grad(total, parameters, allow_unused=True)
+
+
+def _batch(rows: int, length: int) -> Batch:
+    """Return a batch in which all tokens are EOS, and the first sentence has padding."""
+    tokens = torch.full((rows, length + 1), EOS)
+    tokens[:, 0], tokens[0, -1] = BOS, PAD
+    lengths = torch.full((rows,), length)
+    lengths[0] -= 1
+    return Batch(tokens[:, 1:].contiguous(), lengths, tokens, lengths, torch.arange(rows))
