@@ -86,8 +86,8 @@ def attend(
     if not trains:
         output, lse = passes.forward(query, key, value, hidden, scale)
         return output, lse
-    lse = list[Tensor]()
-    return _apply(query, key, value, passes, hidden, scale, lse), lse[0]
+    results: list[Tensor] = []
+    return _apply(query, key, value, passes, hidden, scale, results), results[0]
 
 
 def hidden_of(*mask: Any) -> Any:
