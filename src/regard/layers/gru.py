@@ -66,12 +66,7 @@ class _Ways(torch.autograd.Function):
         more_SWBG = gates.new_empty(steps, ways, rows, 3 * width)
         turned_WMG = weight_WGM.transpose(1, 2)
         states_SRM, more_SRG = states_SWBM.flatten(1, 2), more_SWBG.flatten(1, 2)
-        joined = _joins(states_SWBM)
         for t in range(steps):
-            if joined:
-                buffers = gates_SRG[t], more_SRG[t], states_SRM[t + 1]
-                gru_product(states_SRM[t], weight_WGM, bias_WG, *buffers, rows)
-                continue
             torch.bmm(states_SWBM[t], turned_WMG, out=more_SWBG[t])
             gru(gates_SRG[t], more_SRG[t], bias_WG, states_SRM[t], states_SRM[t + 1], rows)
         ctx.save_for_backward(weight_WGM, gates_SRG, more_SRG, states_SWBM)
@@ -90,54 +85,16 @@ class _Ways(torch.autograd.Function):
         weight_QMM = weight_WGM.unflatten(1, (3, -1)).flatten(0, 1)
         dgates_SRG, states_SRM = torch.empty_like(gates_SRG), states_SWBM.flatten(1, 2)
         d_RM, parts_QBM = torch.zeros_like(states_SRM[0]), torch.zeros_like(dmore_SQBM[0])
-        joined = _joins(states_SWBM)
         for t in reversed(range(steps)):
             buffers = gates_SRG[t], more_SRG[t], states_SRM[t], dgates_SRG[t], dmore_SQBM[t]
-            if joined and t < steps - 1:  # the product with U of step t + 1, then step t
-                gru_product_backward(dmore_SQBM[t + 1], weight_QMM, d_RM, dstates_SRM[t], *buffers)
-                continue
             d_RM = gru_backward(parts_QBM, d_RM, dstates_SRM[t], *buffers)
-            if joined:
-                d_RM = d_RM.float()  # it is updated in place from now on
-            elif t:
+            if t:
                 parts_QBM = torch.bmm(dmore_SQBM[t], weight_QMM)
         # Join steps and sequences in one dimension: (W, S B, 3 M).
         dmore = dmore_SQBM.unflatten(1, (ways, 3)).permute(1, 0, 3, 2, 4).flatten(3, 4).flatten(1, 2)
         states = states_SWBM[:-1].transpose(0, 1).flatten(1, 2)
         dgates = dgates_SRG.unflatten(1, (ways, rows)).permute(1, 2, 0, 3)
         return dgates, dmore.transpose(1, 2) @ states, dmore.sum(1)
-
-
-def _joins(states_SWBM: Tensor) -> bool:
-    """Whether one kernel computes a whole step, see gru_product()."""
-    if not by_kernel(states_SWBM):
-        return False
-    from regard.kernels.recurrent_products import can_multiply
-
-    return can_multiply(states_SWBM[0, 0], states_SWBM.shape[3])
-
-
-def gru_product(
-    state: Tensor, weight_WGM: Tensor, bias_WG: Tensor, gates: Tensor, more: Tensor, after: Tensor, rows: int
-) -> None:
-    """Compute gru() and the product U h before it with one kernel; the arguments are those of gru().
-
-    weight_WGM: U, (W, 3 M, M).
-    """
-    from regard.kernels import gru_products
-
-    gru_products.gru_product(state, weight_WGM.flatten(0, 1), bias_WG, gates, more, after, rows)
-
-
-def gru_product_backward(dmore_QBM: Tensor, weight_QMM: Tensor, d_RM: Tensor, *tensors: Tensor) -> None:
-    """Add the product of dmore and U to d_RM, the gradient of the next state, then compute gru_backward().
-
-    d_RM: overwritten with the result of gru_backward().
-    tensors: dafter, gates, more, state, dgates and dmore_QBM, as in gru_backward().
-    """
-    from regard.kernels import gru_products
-
-    gru_products.gru_product_backward(dmore_QBM, weight_QMM.contiguous(), d_RM, *tensors)
 
 
 def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tensor, rows: int) -> None:
