@@ -8,6 +8,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.kernels import (
+    additive_gates,
     additive_recurrent,
     embedding_dropout,
     lstmn_step,
@@ -55,8 +56,11 @@ def main() -> None:
             memory = zeros(ROWS, 9, 30), zeros(ROWS, 9, 2 * WIDTH), zeros(30), lengths
             additive_recurrent.attend(query, *memory, scores, two)
             additive_recurrent.attend_backward(two, query, *memory, scores, query, scores)
-        queries, key, weights = zeros(3, ROWS, 30), zeros(ROWS, 9, 30), zeros(3, ROWS, 9).float()
-        additive_recurrent.memory_backward(zeros(3, ROWS, 16), queries, key, zeros(30), weights, weights)
+            projected = zeros(ROWS, 9, 3 * WIDTH)
+            memory = zeros(ROWS, 9, 30), projected, zeros(30), lengths
+            additive_gates.attend_gates(zeros(ROWS, 30 + 2 * WIDTH), *memory, three, one, scores, one)
+            additive_gates.attend_gates_backward(three, scores, query, *memory, scores, query, scores)
+        additive_recurrent.memory_backward(query[None], zeros(ROWS, 9, 30), zeros(30), scores[None])
         logits = zeros(ROWS, 5000).requires_grad_()
         total, _ = SmoothedCrossEntropy.apply(logits, torch.ones(ROWS, dtype=torch.long), 0.1, 0)
         total.backward()

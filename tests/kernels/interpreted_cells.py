@@ -106,7 +106,7 @@ def test_all_steps_with_attention(
         loss = states.square().sum() + contexts.sin().sum()
         results.append([states, contexts, *torch.autograd.grad(loss, leaves)])
     taped = {key[0] for key, each in replay._tapes.items() if isinstance(each, replay.Tape)}
-    names = ("_few_forward", "_few_backward") if few else ("_forward", "_backward")
+    names = ("projected_forward", "projected_backward") if few else ("_forward", "_backward")
     assert {getattr(attentive_steps, name) for name in names} <= taped
     for mine, exact in zip(results[2], results[3], strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5)

@@ -19,7 +19,16 @@ from regard.kernels.kernel_mask import end_of
 from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import exact_share
 
-__all__ = ["LONGEST", "attend", "attend_backward", "memory_backward"]
+__all__ = [
+    "LONGEST",
+    "TILE",
+    "attend",
+    "attend_backward",
+    "columns_of",
+    "length_step",
+    "memory_backward",
+    "units",
+]
 
 LONGEST = 128
 """Maximum number of keys: a program holds the weights of a sequence in registers."""
@@ -45,7 +54,7 @@ def additive_recurrent_kernel(
     query: reads (B, D). key, value: read (B, S, D) and (B, S, E). vector: reads v, (D,).
     lengths: reads the number of keys of each sequence, (B,).
     weights, context: write (B, S), 0 behind the padding, and (B, E).
-    UNIT: width, depth and all strides are in units of this number of elements, see _units().
+    UNIT: width, depth and all strides are in units of this number of elements, see units().
     """
     width, depth, query_row = width * UNIT, depth * UNIT, query_row * UNIT
     key_batch, key_row = key_batch * UNIT, key_row * UNIT
@@ -138,7 +147,7 @@ def additive_memory_backward_kernel(
 
     query: reads (T, B, D). key: reads (B, S, D). vector: reads v, (D,). dscores: reads g, (T, B, S).
     dkey: writes (B, S, D). parts: writes the part of dv of each sequence, (B, D).
-    UNIT: width and all strides but dscores_step are in units of this number of elements, see _units().
+    UNIT: width and all strides but dscores_step are in units of this number of elements, see units().
     """
     width, query_step, query_row = width * UNIT, query_step * UNIT, query_row * UNIT
     key_batch, key_row = key_batch * UNIT, key_row * UNIT
@@ -182,7 +191,7 @@ def attend(
     sizes = (width, value.shape[2], query.stride(0), *key.stride()[:2], *value.stride()[:2])
     additive_recurrent_kernel[(batch,)](
         query, key, value, vector, weights if lengths is None else lengths, weights, context,
-        _step(lengths), keys, *_units(sizes), LENGTHS=lengths is not None, **_tile(key, value),
+        length_step(lengths), keys, *units(sizes), LENGTHS=lengths is not None, **_tile(key, value),
     )  # fmt: skip
 
 
@@ -200,34 +209,29 @@ def attend_backward(
     sizes = (width, value.shape[2], *rows, *key.stride()[:2], *value.stride()[:2], dquery.stride(0))
     additive_recurrent_backward_kernel[(batch,)](
         dcontext, query, key, value, vector, weights if lengths is None else lengths, weights, dquery,
-        dscores, _step(lengths), keys, *_units(sizes), LENGTHS=lengths is not None, **_tile(key, value),
+        dscores, length_step(lengths), keys, *units(sizes), LENGTHS=lengths is not None, **_tile(key, value),
     )  # fmt: skip
 
 
-def memory_backward(
-    dcontexts: Tensor, queries: Tensor, key: Tensor, vector: Tensor, weights: Tensor, dscores: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of keys (B, S, D), values (B, S, E) and vector (D,), summed over all steps.
+def memory_backward(queries: Tensor, key: Tensor, vector: Tensor, dscores: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of keys (B, S, D) and vector (D,), summed over all steps.
 
-    dcontexts: the gradients of the contexts, (T, B, E). queries: (T, B, D).
-    weights, dscores: the weights and the gradients of the scores, (T, B, S), contiguous, float32.
+    queries: (T, B, D). dscores: the gradients of the scores, (T, B, S), contiguous, float32.
     """
     (steps, batch, width), keys = queries.shape, key.shape[1]
     dkey = key.new_empty(key.shape)
     parts = vector.new_empty(batch, width, dtype=torch.float32)
-    sizes = (width, *queries.stride()[:2], *key.stride()[:2])
-    *units, unit = _units(sizes)
-    columns = _columns(keys)
+    *sizes, unit = units((width, *queries.stride()[:2], *key.stride()[:2]))
+    columns = columns_of(keys)
     channels = max(MEMORY_TILE // columns, 16)
     additive_memory_backward_kernel[(batch, triton.cdiv(width, channels))](
-        queries, key, vector, dscores, dkey, parts, steps, keys, *units, dscores.stride(0), unit,
+        queries, key, vector, dscores, dkey, parts, steps, keys, *sizes, dscores.stride(0), unit,
         COLUMNS=columns, WIDTH=channels, APPROXIMATE=not interpreting(), num_warps=8,
     )  # fmt: skip
-    dvalue = torch.bmm(weights.permute(1, 2, 0).to(key.dtype), dcontexts.transpose(0, 1))
-    return dkey, dvalue, parts.sum(0).to(vector.dtype)
+    return dkey, parts.sum(0).to(vector.dtype)
 
 
-def _units(sizes: tuple[int, ...]) -> list[int]:
+def units(sizes: tuple[int, ...]) -> list[int]:
     """Return the sizes in units of 8 elements, and the 8; or the sizes and 1 if one is not a multiple of 8.
 
     The compiler then knows that rows begin at a multiple of 16 bytes, and loads 16 bytes at once. It does not
@@ -237,19 +241,19 @@ def _units(sizes: tuple[int, ...]) -> list[int]:
     return [*(size // unit for size in sizes), unit]
 
 
-def _step(lengths: Tensor | None) -> int:
+def length_step(lengths: Tensor | None) -> int:
     """Return the stride of the lengths along the batch: 0 for one length of all sequences."""
     return 0 if lengths is None or len(lengths) == 1 else lengths.stride(0)
 
 
-def _columns(keys: int) -> int:
+def columns_of(keys: int) -> int:
     """Return the number of keys of a tile."""
     return max(triton.next_power_of_2(keys), 16)
 
 
 def _tile(key: Tensor, value: Tensor) -> dict[str, int | bool]:
     """Return the launch parameters for these keys and values."""
-    columns = _columns(key.shape[1])
+    columns = columns_of(key.shape[1])
     width = min(TILE // columns, triton.next_power_of_2(key.shape[2]))
     depth = min(2 * TILE // columns, triton.next_power_of_2(value.shape[2]))
     return {

@@ -24,7 +24,7 @@ ROWS, COLUMNS = 4, 512
 
 FEW = 16384
 """Up to FEW tokens, two kernels compute the gradient of the table. The first sorts the tokens, by comparing
-each token with all others. For more tokens, PyTorch computes it, with several kernels that sort the tokens."""
+each token with all others. For more tokens, PyTorch computes the gradient, with several kernels."""
 
 
 @triton.jit(do_not_specialize=["limit", "rows", "length", "classes"])

@@ -7,7 +7,6 @@ steps for the memory. The loop over the steps computes only the gradients that t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -140,11 +139,10 @@ class _Along(torch.autograd.Function):
         (joint_MN, of_context, of_state), steps, held = saved[:3], Steps(*saved[3:8]), saved[8:]
         weights = joint_MN, of_context, of_state
         width, hidden = steps.reset_TBM.shape[2], key.shape[-1]
-        dread: Sequence[Tensor] = ()
         if ctx.by_kernels:
             from regard.layers.attentive_steps import run_backward
 
-            d_TBN, dfirst, dcontexts_TBE, *dread = run_backward(
+            d_TBN, dfirst, *rest = run_backward(
                 dstates, dcontexts, weights, steps, held, key, value, vector, ctx.lengths
             )
         else:
@@ -155,21 +153,22 @@ class _Along(torch.autograd.Function):
                 (dquery,) = torch.autograd.grad(context, query, dcontext_BE[:, None])
                 dquery_BA.copy_(dquery[:, 0])
 
-            d_TBN, dfirst, dcontexts_TBE = backward_steps(dattend, dstates, dcontexts, *weights, steps)
+            d_TBN, dfirst, *rest = backward_steps(dattend, dstates, dcontexts, *weights, steps)
         ctx.graphs = None
         flat = d_TBN.flatten(0, 1)
         djoint_MN = steps.states_TBM[:-1].flatten(0, 1).T @ flat[:, : hidden + 2 * width]
-        dcontext = flat[:, hidden:].T @ steps.contexts_TBE.flatten(0, 1)
         dstate = flat[:, hidden + 2 * width :].T @ steps.reset_TBM.flatten(0, 1)
-        if not dread:
+        if len(rest) == 1:
+            dcontext = flat[:, hidden:].T @ steps.contexts_TBE.flatten(0, 1)
             queries_BTA, dcontexts_BTE = (
-                steps.both_TBN[..., :hidden].transpose(0, 1),
-                dcontexts_TBE.transpose(0, 1),
+                each.transpose(0, 1) for each in (steps.both_TBN[..., :hidden], rest[0])
             )
-            dread = _read_backward(ctx.memory, ctx.site, queries_BTA, key, value, vector, dcontexts_BTE)
+            rest = _read_backward(ctx.memory, ctx.site, queries_BTA, key, value, vector, dcontexts_BTE)
+        else:
+            *rest, dcontext = rest
         dquery, dgate = djoint_MN[:, :hidden], djoint_MN[:, hidden:].T
         dgates = d_TBN[..., hidden:].transpose(0, 1)
-        return None, None, dgates, dfirst, *dread, dquery, dcontext, dgate, dstate
+        return None, None, dgates, dfirst, *rest, dquery, dcontext, dgate, dstate
 
 
 def _by_kernels(memory: Memory, tensors: tuple[Tensor, ...]) -> bool:
@@ -177,13 +176,15 @@ def _by_kernels(memory: Memory, tensors: tuple[Tensor, ...]) -> bool:
     key, lengths = tensors[2], memory.mask.lengths
     if not by_kernel(key) or sites._any_open or torch.compiler.is_compiling() or key.dim() != 3:
         return False
+    if not memory.cleaned:  # the kernels multiply the values of padding by 0
+        return False
     same = all(each.dtype == key.dtype and each.numel() for each in tensors)
     return same and memory.mask.only("lengths") and (lengths is None or lengths.device == key.device)
 
 
 def _read_backward(
     memory: Memory, site: str, queries: Tensor, key: Tensor, value: Tensor, vector: Tensor, dcontexts: Tensor
-) -> tuple[Tensor, ...]:
+) -> list[Tensor]:
     """Compute the gradients of the keys, the values and the vector v of the score function.
 
     The score function is v . tanh(query + key). The gradients come from one attention() call with the queries
@@ -196,4 +197,4 @@ def _read_backward(
     with torch.enable_grad():
         leaves = [each.detach().requires_grad_() for each in (key, value, vector)]
         contexts = attention(queries, _with_tensors(memory, *leaves), site=site).output
-    return torch.autograd.grad(contexts, leaves, dcontexts)
+    return list(torch.autograd.grad(contexts, leaves, dcontexts))
