@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from regard.dimensions import autocast_on
 from regard.kernels.kernel_choice import by_kernel
 
-__all__ = ["gru_ways"]
+__all__ = ["backward_steps", "forward_steps", "gru_ways"]
 
 
 def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
@@ -59,42 +59,63 @@ class _Ways(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
-        ways, rows, steps, _ = gates.shape
-        width = weight_WGM.shape[2]
         gates_SRG = gates.permute(2, 0, 1, 3).clone(memory_format=torch.contiguous_format).flatten(1, 2)
-        states_SWBM = gates.new_zeros(steps + 1, ways, rows, width)
-        more_SWBG = gates.new_empty(steps, ways, rows, 3 * width)
-        turned_WMG = weight_WGM.transpose(1, 2)
-        states_SRM, more_SRG = states_SWBM.flatten(1, 2), more_SWBG.flatten(1, 2)
-        for t in range(steps):
-            torch.bmm(states_SWBM[t], turned_WMG, out=more_SWBG[t])
-            gru(gates_SRG[t], more_SRG[t], bias_WG, states_SRM[t], states_SRM[t + 1], rows)
+        states_SWBM, more_SRG = forward_steps(gates_SRG, weight_WGM, bias_WG)
         ctx.save_for_backward(weight_WGM, gates_SRG, more_SRG, states_SWBM)
         return states_SWBM[1:].permute(1, 2, 0, 3)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dstates: Tensor) -> tuple[Tensor, ...]:
-        weight_WGM, gates_SRG, more_SRG, states_SWBM = ctx.saved_tensors
-        ways, rows, steps, _ = dstates.shape
+        weight_WGM, *buffers = ctx.saved_tensors
+        ways, rows, _, _ = dstates.shape
         dstates_SRM = dstates.permute(2, 0, 1, 3).contiguous().flatten(1, 2)
-        # dmore is the gradient of U h. It has a separate matrix for each gate of each GRU (Q = 3 W matrices),
-        # so that more of the device works in parallel. The products of these matrices with U are three
-        # partial sums of the gradient of h for each GRU. The next iteration adds them.
-        dmore_SQBM = gates_SRG.new_empty(steps, 3 * ways, rows, weight_WGM.shape[2])
-        weight_QMM = weight_WGM.unflatten(1, (3, -1)).flatten(0, 1)
-        dgates_SRG, states_SRM = torch.empty_like(gates_SRG), states_SWBM.flatten(1, 2)
-        d_RM, parts_QBM = torch.zeros_like(states_SRM[0]), torch.zeros_like(dmore_SQBM[0])
-        for t in reversed(range(steps)):
-            buffers = gates_SRG[t], more_SRG[t], states_SRM[t], dgates_SRG[t], dmore_SQBM[t]
-            d_RM = gru_backward(parts_QBM, d_RM, dstates_SRM[t], *buffers)
-            if t:
-                parts_QBM = torch.bmm(dmore_SQBM[t], weight_QMM)
-        # Join steps and sequences in one dimension: (W, S B, 3 M).
-        dmore = dmore_SQBM.unflatten(1, (ways, 3)).permute(1, 0, 3, 2, 4).flatten(3, 4).flatten(1, 2)
-        states = states_SWBM[:-1].transpose(0, 1).flatten(1, 2)
+        dgates_SRG, dmore, states = backward_steps(dstates_SRM, weight_WGM, *buffers)
         dgates = dgates_SRG.unflatten(1, (ways, rows)).permute(1, 2, 0, 3)
         return dgates, dmore.transpose(1, 2) @ states, dmore.sum(1)
+
+
+def forward_steps(gates_SRG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> tuple[Tensor, Tensor]:
+    """Run all steps; return the states (S + 1, W, B, M), with the initial states, and u, (S, R, 3 M).
+
+    gates_SRG: the input part of the gates, overwritten with the activations r, z, n.
+    """
+    (ways, _, width), (steps, total, _) = weight_WGM.shape, gates_SRG.shape
+    rows = total // ways
+    states_SWBM = gates_SRG.new_zeros(steps + 1, ways, rows, width)
+    more_SWBG = gates_SRG.new_empty(steps, ways, rows, 3 * width)
+    turned_WMG = weight_WGM.transpose(1, 2)
+    states_SRM, more_SRG = states_SWBM.flatten(1, 2), more_SWBG.flatten(1, 2)
+    for t in range(steps):
+        torch.bmm(states_SWBM[t], turned_WMG, out=more_SWBG[t])
+        gru(gates_SRG[t], more_SRG[t], bias_WG, states_SRM[t], states_SRM[t + 1], rows)
+    return states_SWBM, more_SRG
+
+
+def backward_steps(
+    dstates_SRM: Tensor, weight_WGM: Tensor, gates_SRG: Tensor, more_SRG: Tensor, states_SWBM: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Backward pass of forward_steps(), without the gradients of the weights.
+
+    Returns the gradients of the input part of the gates, (S, R, 3 M), the gradients of u, (W, S B, 3 M), and
+    the states before each step, (W, S B, M).
+    """
+    steps, ways, rows = len(gates_SRG), len(weight_WGM), states_SWBM.shape[2]
+    # dmore is the gradient of U h. It has a separate matrix for each gate of each GRU (Q = 3 W matrices), so
+    # that more of the device works in parallel. The products of these matrices with U are three partial sums
+    # of the gradient of h for each GRU. The next iteration adds them.
+    dmore_SQBM = gates_SRG.new_empty(steps, 3 * ways, rows, weight_WGM.shape[2])
+    weight_QMM = weight_WGM.unflatten(1, (3, -1)).flatten(0, 1)
+    dgates_SRG, states_SRM = torch.empty_like(gates_SRG), states_SWBM.flatten(1, 2)
+    d_RM, parts_QBM = torch.zeros_like(states_SRM[0]), torch.zeros_like(dmore_SQBM[0])
+    for t in reversed(range(steps)):
+        buffers = gates_SRG[t], more_SRG[t], states_SRM[t], dgates_SRG[t], dmore_SQBM[t]
+        d_RM = gru_backward(parts_QBM, d_RM, dstates_SRM[t], *buffers)
+        if t:
+            parts_QBM = torch.bmm(dmore_SQBM[t], weight_QMM)
+    # Join steps and sequences in one dimension: (W, S B, 3 M).
+    dmore = dmore_SQBM.unflatten(1, (ways, 3)).permute(1, 0, 3, 2, 4).flatten(3, 4).flatten(1, 2)
+    return dgates_SRG, dmore, states_SWBM[:-1].transpose(0, 1).flatten(1, 2)
 
 
 def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tensor, rows: int) -> None:

@@ -2,8 +2,8 @@
 
 The gates of the cell contain C c_t. The context c_t is a sum of the values h_s with weights w_ts:
 C c_t = sum_s w_ts (C h_s). So the values are projected with C once, and the loop over the steps contains no
-matrix product with C. The contexts themselves are computed after the last step. attentive_cell.py explains the
-letters of the shapes.
+matrix product with C. The contexts themselves are computed after the last step. attentive_cell.py explains
+the letters of the shapes.
 """
 
 from __future__ import annotations
