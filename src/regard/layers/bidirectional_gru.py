@@ -49,10 +49,7 @@ class _Both(torch.autograd.Function):
         (batch, steps, inputs), width = x.shape, weights[1].shape[1]
         padding = -inputs % ALIGNMENT if dtype.itemsize == 2 else 0
         x_RI = functional.pad(x.flatten(0, 1).to(dtype), (0, padding))
-        of_input = functional.pad(torch.cat((weights[0], weights[4])).to(dtype), (0, padding))
-        bias, weight_WGM, bias_WG = (
-            torch.stack((weights[at], weights[at + 4])).to(dtype) for at in (2, 1, 3)
-        )
+        of_input, bias, weight_WGM, bias_WG = _copies(weights, padding, dtype)
         gates = torch.addmm(bias.flatten(), x_RI, of_input.T).view(-1, 3 * width)
         inside_BS, there_SWB, back_BSW = _places(lengths, batch, steps)
         gates_SRG = gates.index_select(0, there_SWB.flatten()).view(steps, 2 * batch, -1)
@@ -83,6 +80,17 @@ class _Both(torch.autograd.Function):
         gradients = (dx, *each[0], *each[1])
         own = [gradient.to(dtype) for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)]
         return own[0], None, None, *own[1:]
+
+
+def _copies(weights: Sequence[Tensor], padding: int, dtype: torch.dtype) -> list[Tensor]:
+    """Return weight_ih with columns of zeros, bias_ih, weight_hh and bias_hh of both directions, in `dtype`."""
+    rows, inputs = weights[0].shape
+    of_input = weights[0].new_zeros(2 * rows, inputs + padding, dtype=dtype)
+    of_input[:rows, :inputs], of_input[rows:, :inputs] = weights[0], weights[4]
+    copies = [weights[at].new_empty(2, *weights[at].shape, dtype=dtype) for at in (2, 1, 3)]
+    originals = [weights[at + 4 * way] for at in (2, 1, 3) for way in (0, 1)]
+    torch._foreach_copy_([copy[way] for copy in copies for way in (0, 1)], originals)
+    return [of_input, *copies]
 
 
 def _places(lengths: Tensor, batch: int, steps: int) -> tuple[Tensor, Tensor, Tensor]:
