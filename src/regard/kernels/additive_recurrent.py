@@ -162,15 +162,19 @@ def additive_memory_backward_kernel(
     products = tl.zeros([COLUMNS, WIDTH], tl.float32)
     query += batch * query_row
     dscores += batch * keys
-    for _ in range(steps):
-        q = tl.load(query + channel, mask=there, other=0.0).to(tl.float32)
-        g = tl.load(dscores + column, mask=column < keys, other=0.0)[:, None]
+    next_q = tl.load(query + channel, mask=there, other=0.0)
+    next_g = tl.load(dscores + column, mask=column < keys, other=0.0)
+    for step in range(steps):
+        q, g = next_q.to(tl.float32), next_g[:, None]
+        query += query_step
+        dscores += dscores_step
+        left = step + 1 < steps  # load the next step before this one is computed
+        next_q = tl.load(query + channel, mask=there & left, other=0.0)
+        next_g = tl.load(dscores + column, mask=(column < keys) & left, other=0.0)
         share = exact_share(q[None, :] + k, APPROXIMATE)
         # Keys behind the padding can be NaN; their g is 0.
         slopes += tl.where(g == 0.0, 0.0, g * (share - share * share))
         products += tl.where(g == 0.0, 0.0, g * (1.0 - 2.0 * share))
-        query += query_step
-        dscores += dscores_step
     v = tl.load(vector + channel, mask=there, other=0.0).to(tl.float32)
     into = (batch * keys + column)[:, None] * width + channel[None, :]
     tl.store(dkey + into, 4.0 * slopes * v[None, :], mask=inside)

@@ -83,7 +83,7 @@ class _Both(torch.autograd.Function):
 
 
 def _copies(weights: Sequence[Tensor], padding: int, dtype: torch.dtype) -> list[Tensor]:
-    """Return weight_ih with columns of zeros, bias_ih, weight_hh and bias_hh of both directions, in `dtype`."""
+    """Return weight_ih with columns of zeros, bias_ih, weight_hh and bias_hh, each of both directions."""
     rows, inputs = weights[0].shape
     of_input = weights[0].new_zeros(2 * rows, inputs + padding, dtype=dtype)
     of_input[:rows, :inputs], of_input[rows:, :inputs] = weights[0], weights[4]
