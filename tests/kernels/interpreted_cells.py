@@ -184,6 +184,20 @@ def test_vocabulary_loss(
         torch.testing.assert_close(mine.double(), oracle.double(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [0, 3])
+def test_vocabulary_loss_with_aligned_columns(rows: int):
+    """Half precision pads 6 columns to 8: the first new column computes the gradient of the bias."""
+    torch.manual_seed(0)
+    layer, labels = nn.Linear(6, 11), torch.tensor([[4, PAD, 10]])[:, :rows]
+    features = torch.randn(1, rows, 6, requires_grad=True)
+    inputs = (features, *layer.parameters())
+    with torch.autocast("cpu", torch.bfloat16):
+        total, _ = output_loss(features, layer, labels, 0.1)
+    exact, _ = cross_entropy(layer(features), labels, 0.1)
+    for mine, other in zip(*(torch.autograd.grad(each, inputs) for each in (total, exact)), strict=True):
+        torch.testing.assert_close(mine, other, rtol=2e-2, atol=1e-2)
+
+
 def test_vocabulary_loss_without_gradients_in_bfloat16():
     """Half precision pads 6 columns to 8; without gradients, the logits are not overwritten."""
     layer, labels = nn.Linear(6, 11).bfloat16(), torch.tensor([[4, PAD, 10]])
