@@ -218,7 +218,7 @@ def attend_backward(
 
 
 def memory_backward(queries: Tensor, key: Tensor, vector: Tensor, dscores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of keys (B, S, D) and vector (D,), summed over all steps.
+    """Return the gradients of keys (B, S, D) and vector (D,), the latter in float32, summed over all steps.
 
     queries: (T, B, D). dscores: the gradients of the scores, (T, B, S), contiguous, float32.
     """
@@ -232,7 +232,7 @@ def memory_backward(queries: Tensor, key: Tensor, vector: Tensor, dscores: Tenso
         queries, key, vector, dscores, dkey, parts, steps, keys, *sizes, dscores.stride(0), unit,
         COLUMNS=columns, WIDTH=channels, APPROXIMATE=not interpreting(), num_warps=8,
     )  # fmt: skip
-    return dkey, parts.sum(0).to(vector.dtype)
+    return dkey, parts.sum(0)
 
 
 def units(sizes: tuple[int, ...]) -> list[int]:

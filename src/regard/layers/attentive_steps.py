@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.kernels.replay import replayed
 from regard.layers.gated_steps import Steps, backward_steps, forward_steps
+from regard.layers.joint_linear import product_in_float32
 from regard.layers.projected_steps import projected_backward, projected_forward
 
 __all__ = ["run_backward", "run_forward"]
@@ -125,7 +126,7 @@ def _few_backward(
     results = backward_steps(dattend, dstates, dcontexts, joint_MN, of_context, of_state, steps)
     dkey, dvector = additive_recurrent.memory_backward(queries_TBA, key, vector, dscores_TBS)
     dvalue = torch.bmm(weights_TBS.permute(1, 2, 0).to(key.dtype), results[2].transpose(0, 1))
-    dof_context = results[0][..., hidden:].flatten(0, 1).T @ contexts_TBE.flatten(0, 1)
+    dof_context = product_in_float32(results[0][..., hidden:].flatten(0, 1).T, contexts_TBE.flatten(0, 1))
     return *results[:2], dkey, dvalue, dvector, dof_context
 
 

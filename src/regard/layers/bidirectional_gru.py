@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from regard.dimensions import autocast_on
 from regard.layers.gru import backward_steps, forward_steps
+from regard.layers.joint_linear import product_in_float32
 
 __all__ = ["bidirectional_gru"]
 
@@ -72,8 +73,8 @@ class _Both(torch.autograd.Function):
         dgates_SRG, dmore, states = backward_steps(dstates_SRM, weight_WGM, *buffers)
         dgates = dgates_SRG.view(-1, 3 * width).index_select(0, back_BSW.flatten()).view(-1, 6 * width)
         dx = (dgates @ of_input)[:, :inputs].reshape(ctx.shape)
-        dof_input = _product(dgates.T, x_RI)[:, :inputs].unflatten(0, (2, -1))
-        dweight_WGM = _product(dmore.transpose(1, 2), states)
+        dof_input = product_in_float32(dgates.T, x_RI)[:, :inputs].unflatten(0, (2, -1))
+        dweight_WGM = product_in_float32(dmore.transpose(1, 2), states)
         wide = torch.promote_types(dgates.dtype, torch.float32)
         dbias, dbias_WG = dgates.sum(0, dtype=wide).view(2, -1), dmore.sum(1, dtype=wide)
         each = [(dof_input[way], dweight_WGM[way], dbias[way], dbias_WG[way]) for way in (0, 1)]
@@ -111,11 +112,3 @@ def _places(lengths: Tensor, batch: int, steps: int) -> tuple[Tensor, Tensor, Te
     there_WBS = (row_B1 * steps + order_WBS) * 2 + way_W11
     back_WBS = (order_WBS * 2 + way_W11) * batch + row_B1
     return inside_BS, there_WBS.permute(2, 0, 1), back_WBS.permute(1, 2, 0)
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Return the product of matrices, or of batches of matrices. In half precision, it is float32."""
-    if a.is_cuda and a.dtype.itemsize == 2:
-        return (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out_dtype=torch.float32)
-    wide = torch.promote_types(a.dtype, torch.float32)
-    return a.to(wide) @ b.to(wide)

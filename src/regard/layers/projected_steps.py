@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard.layers.gated_cell import gated_backward, mixed, mixed_backward
 from regard.layers.gated_steps import Steps
+from regard.layers.joint_linear import product_in_float32
 
 __all__ = ["projected_backward", "projected_forward"]
 
@@ -69,7 +70,7 @@ def projected_backward(
     joint_PNM = joint_MN.T.unflatten(0, (parts, -1)).contiguous()
     dstate_BM = torch.zeros_like(states_TBM[0])
     parts_PBM = dstate_BM.new_zeros(parts, batch, width)
-    dweights_TBS = _products(dcontexts, value.transpose(1, 2)).transpose(0, 1).contiguous()
+    dweights_TBS = product_in_float32(dcontexts, value.transpose(1, 2)).transpose(0, 1).contiguous()
     dscores_TBS, queries_TBA = torch.empty_like(weights_TBS), both_TBN[..., :hidden]
     djoint_TPBN = d_TBN[..., :size].unflatten(2, (parts, -1)).transpose(1, 2)
     tensors = (
@@ -90,13 +91,6 @@ def projected_backward(
     dprojected = torch.bmm(weights_BST, d_TBN[..., hidden:].transpose(0, 1)).flatten(0, 1)
     dvalue = torch.bmm(weights_BST, dcontexts)
     dvalue += (dprojected @ of_context).view_as(dvalue)
-    dof_context = dprojected.T @ value.flatten(0, 1)
+    dof_context = product_in_float32(dprojected.T, value.flatten(0, 1))
     dkey, dvector = memory_backward(queries_TBA, key, vector, dscores_TBS)
     return d_TBN, dstate_BM + parts_PBM.sum(0), dkey, dvalue, dvector, dof_context
-
-
-def _products(a: Tensor, b: Tensor) -> Tensor:
-    """Return the batched matrix product as float32, without rounding it to the dtype of a and b."""
-    if a.is_cuda and a.dtype != torch.float32:
-        return torch.bmm(a, b, out_dtype=torch.float32)
-    return torch.bmm(a.float(), b.float())
