@@ -195,7 +195,7 @@ def product_in_float32(a: Tensor, b: Tensor) -> Tensor:
     """
     if a.is_cuda and a.dtype.itemsize == 2:
         return (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out_dtype=torch.float32)
-    wide = torch.promote_types(a.dtype, torch.float32)
+    wide = torch.float64 if a.dtype == torch.float64 else torch.float32
     return a.to(wide) @ b.to(wide)
 
 
