@@ -196,15 +196,16 @@ def _joint_copies(weights: list[Tensor], biases: list[Tensor], dtype: torch.dtyp
 
 
 def product_in_float32(a: Tensor, b: Tensor) -> Tensor:
-    """Return the product of two matrices in half precision as float32, without rounding it.
+    """Return the product of two matrices (or batches of matrices) in half precision as float32, not rounded.
 
     >>> half = torch.full((1, 2), 1 + 2**-7, dtype=torch.bfloat16)
     >>> product_in_float32(half, half.T).item() == 2 * (1 + 2**-7) ** 2
     True
     """
-    if a.is_cuda and a.dtype != torch.float32:
-        return torch.mm(a, b, out_dtype=torch.float32)
-    return a.float() @ b.float()
+    if a.is_cuda and a.dtype.itemsize == 2:
+        return (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out_dtype=torch.float32)
+    wide = torch.float64 if a.dtype == torch.float64 else torch.float32
+    return a.to(wide) @ b.to(wide)
 
 
 def _trains_in_half(x: Tensor, parameters: Sequence[dict[str, Any]]) -> bool:

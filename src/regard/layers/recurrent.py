@@ -15,7 +15,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.dimensions import autocast_on, in_transform
 from regard.errors import UnknownName, positive
+from regard.kernels.kernel_choice import by_kernel
 from regard.layers.aligned_linear import linear
+from regard.layers.bidirectional_gru import bidirectional_gru
 from regard.layers.gru import gru_ways
 
 __all__ = ["CELLS", "Hidden", "Recurrence", "Recurrent", "flip"]
@@ -175,6 +177,12 @@ class Recurrent(nn.Module):
             if layer:
                 states = functional.dropout(states, self.dropout, self.training)
             weights = self.layers.all_weights[layer * ways : (layer + 1) * ways]
+            if ways == 2 and self._runs_jointly() and by_kernel(states):
+                states = bidirectional_gru(states, lengths, weights)
+                final = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.layers.hidden_size)
+                forwards, backwards = states.chunk(2, -1)
+                last += [(forwards.gather(1, final).squeeze(1),), (backwards[:, 0],)]
+                continue
             inputs = [flip(states, lengths) if way else states for way in range(ways)]
             results = self._directions(inputs, inside_BS1, weights)
             final_B1M = (lengths - 1)[:, None, None].expand(-1, 1, self.layers.hidden_size)
@@ -198,13 +206,19 @@ class Recurrent(nn.Module):
         GRU that runs both directions at the same time is empty: read_on() uses only the cell state c of an
         LSTM.
         """
-        # Do not use gru_ways() under torch.compile: the compiler would unroll its loop over the steps.
-        apart = self._over is not torch.gru or in_transform()
-        if apart or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if not self._runs_jointly():
             return [self._one_way(x, inside_BS1, own) for x, own in zip(inputs, weights, strict=True)]
         gates = [linear(x, own[0], own[2]) for x, own in zip(inputs, weights, strict=True)]
         weight, bias = (torch.stack([own[at] for own in weights]) for at in (1, 3))
         return [(outputs, ()) for outputs in gru_ways(torch.stack(gates), weight, bias)]
+
+    def _runs_jointly(self) -> bool:
+        """Whether all directions of a layer run at the same time: for a GRU in training.
+
+        Not under torch.compile: the compiler would unroll the loop over the steps.
+        """
+        apart = self._over is not torch.gru or in_transform() or torch.compiler.is_compiling()
+        return torch.is_grad_enabled() and not apart
 
     def _one_way(self, x: Tensor, inside_BS1: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Hidden]:
         """Run one layer in one direction, from a zero state.
