@@ -26,7 +26,7 @@ def step_by_step(
     return torch.stack(states, 1), torch.stack(contexts, 1)
 
 
-@pytest.mark.parametrize("lengths", [[6, 1, 3], [6, 6, 6], None])
+@pytest.mark.parametrize("lengths", [[6, 1, 3], [6, 6, 6], None, [6, 0, 3]])  # the last one calls attention()
 @pytest.mark.parametrize("steps", [1, 2, 7])
 def test_equals_a_loop_over_steps(steps: int, lengths: list[int] | None):
     torch.manual_seed(0)
