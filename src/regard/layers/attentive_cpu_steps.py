@@ -25,6 +25,9 @@ from regard.memory import Memory
 
 __all__ = ["CpuSteps", "suits_cpu_steps"]
 
+MOST_BYTES = 2**25
+"""The largest size of sigmoid(2 x) of all steps that the forward pass stores for the backward pass."""
+
 
 def suits_cpu_steps(memory: Memory, dtype: torch.dtype) -> bool:
     """Return whether CpuSteps supports a memory with an additive score function.
@@ -67,11 +70,13 @@ class CpuSteps(torch.autograd.Function):
         reset_TBM, both_TBN, weights_TBS = (first.new_empty(steps, batch, size) for size in sizes)
         states_TBM = first.new_empty(steps + 1, batch, width)
         states_TBM[0] = first
-        sigmoid_BSA = torch.empty_like(twice_BSA)
+        # Large results are computed again in the backward pass: then all steps use the same memory.
+        keeps = steps * twice_BSA.nbytes <= MOST_BYTES
+        sigmoid_TBSA = twice_BSA.new_empty(steps if keeps else 1, *twice_BSA.shape).expand(steps, -1, -1, -1)
         states, new_TBM = states_TBM.unbind(0), gates_TBG[..., 2 * width :]
-        buffers = (gates_TBG, new_TBM, reset_TBM, both_TBN, weights_TBS)
+        buffers = (gates_TBG, new_TBM, reset_TBM, both_TBN, weights_TBS, sigmoid_TBSA)
         for t, row in enumerate(zip(*(each.unbind(0) for each in buffers), strict=True)):
-            gates_BG, new_BM, reset_BM, both_BN, weights_BS = row
+            gates_BG, new_BM, reset_BM, both_BN, weights_BS, sigmoid_BSA = row
             torch.mm(states[t], joint_MN, out=both_BN)
             torch.add(both_BN[:, None, :hidden], twice_BSA, out=sigmoid_BSA).sigmoid_()
             scores_BS = torch.mv(sigmoid_BSA.view(-1, hidden), twice_A).view(batch, source)
@@ -82,7 +87,8 @@ class CpuSteps(torch.autograd.Function):
             gated(gates_BG, both_BN[:, hidden:], states[t], reset_BM)
             new_BM.addmm_(reset_BM, turned_MM)
             mixed(gates_BG, states[t], states[t + 1])
-        kept = (gates_TBG, states_TBM, reset_TBM, both_TBN, weights_TBS)
+        ctx.keeps = keeps
+        kept = (gates_TBG, states_TBM, reset_TBM, both_TBN, weights_TBS, sigmoid_TBSA)
         ctx.save_for_backward(twice_BSA, value, vector, joint_MN, of_context, of_state, read_BSG, *kept)
         contexts_BTE = torch.bmm(weights_TBS.transpose(0, 1), value)
         return states_TBM[1:].transpose(0, 1), contexts_BTE
@@ -91,27 +97,28 @@ class CpuSteps(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dstates: Tensor, dcontexts: Tensor) -> tuple[Tensor | None, ...]:
         twice_BSA, value, vector, joint_MN, of_context, of_state, read_BSG, *kept = ctx.saved_tensors
-        gates_TBG, states_TBM, reset_TBM, both_TBN, weights_TBS = kept
+        gates_TBG, states_TBM, reset_TBM, both_TBN, weights_TBS, sigmoid_TBSA = kept
         hidden, width = len(vector), len(of_state)
         dweights_TBS = torch.bmm(dcontexts, value.transpose(1, 2)).transpose(0, 1).contiguous()
         d_TBN = gates_TBG.new_empty(*gates_TBG.shape[:2], hidden + 3 * width)  # of 2 query, z, r and s~
         dqueries, dgates = d_TBN.tensor_split((hidden,), 2)
         dnew, djoint = dgates[..., 2 * width :], d_TBN[..., : hidden + 2 * width]
         buffers = (dstates.transpose(0, 1), gates_TBG, states_TBM[:-1], dgates, dnew, djoint)
-        attended = (dqueries, both_TBN[..., :hidden], weights_TBS, dweights_TBS)
+        attended = (dqueries, both_TBN[..., :hidden], weights_TBS, dweights_TBS, sigmoid_TBSA)
         rows = list(zip(*(each.unbind(0) for each in (*buffers, *attended)), strict=True))
         dstate_BM, dkey_BSA, dvector_A = (
             torch.zeros_like(each) for each in (states_TBM[0], twice_BSA, vector)
         )
-        sigmoid_BSA, slope_BSA, twice_A = torch.empty_like(twice_BSA), torch.empty_like(twice_BSA), 2 * vector
+        slope_BSA, twice_A = torch.empty_like(twice_BSA), 2 * vector
         turned_NM, turned_BGS = joint_MN.T, read_BSG.transpose(1, 2)
         for dafter_BM, gates_BG, state_BM, dgates_BG, dnew_BM, djoint_BN, *attention in reversed(rows):
-            dquery_BA, query_BA, weights_BS, dweights_BS = attention
+            dquery_BA, query_BA, weights_BS, dweights_BS, sigmoid_BSA = attention
             dstate_BM = mixed_backward(None, dstate_BM, dafter_BM, gates_BG, state_BM, dgates_BG)
             gated_backward(torch.mm(dnew_BM, of_state), gates_BG, state_BM, dgates_BG, dstate_BM)
             dweights_BS[:, None].baddbmm_(dgates_BG[:, None], turned_BGS)
             dscores_BS = torch._softmax_backward_data(dweights_BS, weights_BS, -1, weights_BS.dtype)
-            torch.add(query_BA[:, None], twice_BSA, out=sigmoid_BSA).sigmoid_()
+            if not ctx.keeps:
+                torch.add(query_BA[:, None], twice_BSA, out=sigmoid_BSA).sigmoid_()
             dvector_A.addmv_(sigmoid_BSA.view(-1, hidden).T, dscores_BS.flatten())
             torch.addcmul(sigmoid_BSA, sigmoid_BSA, sigmoid_BSA, value=-1, out=slope_BSA)
             torch.mul(torch.bmm(dscores_BS[:, None], slope_BSA)[:, 0], twice_A, out=dquery_BA)
