@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,9 +76,23 @@ def next_tokens(
     forced_scores = None if forced is None else scores.gather(2, forced[..., None])[..., 0]
     scores.index_fill_(-1, forbidden.ids, -torch.inf)
     if minimum > 1:
-        end_BK = scores[:, :, EOS]
-        end_BK.copy_(torch.where((generated + 1 < minimum)[:, None], -torch.inf, end_BK))
+        _forbid_end(scores, generated + 1 < minimum)
     return *_highest(scores, count), forced_scores
+
+
+def _forbid_end(scores: Tensor, short: Tensor) -> None:
+    """Set the scores (B, K, V) of EOS to -inf for some slots.
+
+    short: (B,), whether the output of a slot would be too short.
+    """
+    end_BK = scores[:, :, EOS]
+    if short.device.type == "cpu":  # often all slots or none
+        answers = short.numpy()
+        if answers.all():
+            end_BK.fill_(-torch.inf)
+        if answers.all() or not answers.any():
+            return
+    end_BK.copy_(torch.where(short[:, None], -torch.inf, end_BK))
 
 
 def _by_kernel(
@@ -109,8 +124,8 @@ def _highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         values, tokens = _topk_of_blocks(scores, min(count + 1, size))
         if values.shape[-1] <= count:
             return values, tokens
-        last, next_one = values[..., count - 1], values[..., count]
-        if not ((last == next_one) & (last > -torch.inf)).any():
+        last, next_one = values[..., count - 1].numpy(), values[..., count].numpy()
+        if not ((last == next_one) & (last > -np.inf)).any():
             return values[..., :count], tokens[..., :count]
     order = torch.arange(size, device=scores.device)
     tokens = _sortable(scores, order).topk(min(count, size)).indices
