@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from regard.data.batch import EOS
 from regard.decoding.beam import Beam
 from regard.decoding.hypothesis import SearchResult
-from regard.decoding.slots.candidates import highest_in_order
+from regard.decoding.slots.candidates import forbid, highest_in_order
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.host_beams import HostBeams
 from regard.decoding.slots.search_slots import SearchSlots, follow
@@ -64,6 +64,8 @@ class BeamSlots(SearchSlots):
 
             if beam_step(logits_BKV, candidates, self, EOS):
                 return
+        if self._step_by_blocks(logits_BKV):
+            return
         value_BKC, token_BKC = self.next_tokens(logits_BKV, count)
         if value_BKC.device.type == "cpu" and self._on_host().step(value_BKC, token_BKC, vocabulary):
             return
@@ -91,6 +93,16 @@ class BeamSlots(SearchSlots):
         other = super().resized(slots, length)
         other._host = None  # it has views of the tensors before
         return other
+
+    def _step_by_blocks(self, logits_BKV: Tensor) -> bool:
+        """Run HostBeams.step_by_blocks() on a CPU; return False if the next beams are not selected yet."""
+        suits = logits_BKV.device.type == "cpu" and logits_BKV.shape[-1] >= self._on_host().fewest_tokens
+        if not suits or self.prefix.shape[1]:
+            return False
+        assert self.forbidden is not None
+        scores_BKV = logits_BKV.float().log_softmax(-1)
+        forbid(scores_BKV, self.forbidden, self.count, self.rules.minimum)
+        return self._on_host().step_by_blocks(scores_BKV)
 
     def _on_host(self) -> HostBeams:
         """Return the views of the tensors on a CPU."""

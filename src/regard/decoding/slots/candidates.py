@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.data.batch import EOS
 from regard.kernels.kernel_choice import by_kernel
 
-__all__ = ["Forbidden", "highest_in_order", "next_tokens", "uses_kernel"]
+__all__ = ["Forbidden", "forbid", "highest_in_order", "next_tokens", "uses_kernel"]
 
 ALL_ONES = 2**31 - 1
 
@@ -74,10 +74,15 @@ def next_tokens(
         return _by_kernel(logits, count, forbidden, generated, minimum, forced)
     scores = logits.float().log_softmax(-1)
     forced_scores = None if forced is None else scores.gather(2, forced[..., None])[..., 0]
+    forbid(scores, forbidden, generated, minimum)
+    return *_highest(scores, count), forced_scores
+
+
+def forbid(scores: Tensor, forbidden: Forbidden, generated: Tensor, minimum: int) -> None:
+    """Set the log-probabilities (B, K, V) of forbidden tokens to -inf; for the others, see next_tokens()."""
     scores.index_fill_(-1, forbidden.ids, -torch.inf)
     if minimum > 1:
         _forbid_end(scores, generated + 1 < minimum)
-    return *_highest(scores, count), forced_scores
 
 
 def _forbid_end(scores: Tensor, short: Tensor) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from regard.data.batch import EOS
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["HostBeams"]
 
 Array = np.ndarray[Any, Any]
+
+BLOCK = 64
+"""Number of tokens whose maximum is computed first."""
 
 
 class HostBeams:
@@ -34,34 +38,83 @@ class HostBeams:
         self.ranking, *self.pool = (arrays[name] for name in pool)
         self.divisors: Array = slots.cpu_divisors.numpy()
         self.size, self.best = slots.how.size, slots.how.best
+        self.beam_sums: Tensor = slots.sums
         self.rows = np.arange(len(self.done))
         self.column = self.rows[:, None]
 
-    def step(self, values: Tensor, tokens: Tensor, vocabulary: int) -> bool:
+    @property
+    def fewest_tokens(self) -> int:
+        """The smallest vocabulary for step_by_blocks()."""
+        return 4 * BLOCK * self.size
+
+    def step_by_blocks(self, scores: Tensor) -> bool:
         """Select the next beams; update the tensors of BeamSlots as BeamSlots.step() does.
 
-        values, tokens: (B, K, C), log-probabilities and ids of the next tokens of each beam.
+        scores: (B, K, V), the log-probabilities of the next tokens, -inf for forbidden ones.
+
+        The 2K best continuations of a sentence are in the 2K blocks of tokens with the highest maxima.
+
+        Returns False, without changes, if continuations are equally probable, or a log-probability is NaN.
+        """
+        slots, vocabulary = len(scores), scores.shape[2]
+        blocks, count = vocabulary // BLOCK, 2 * self.size
+        blocked = scores[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK))
+        maxima_BKN = blocked.amax(-1).add_(self.beam_sums[:, :, None])
+        best = maxima_BKN.flatten(1).topk(count + 1).indices.numpy()
+        beam_BC, block_BC = best // blocks, best % blocks
+        value_BCT = blocked.numpy()[self.column, beam_BC, block_BC]
+        sums_BCT = value_BCT + self.sums[self.column, beam_BC][..., None]
+        value_BN, sums_BN = (each.reshape(slots, -1) for each in (value_BCT, sums_BCT))
+        inside, rest = value_BN.shape[1], vocabulary - blocks * BLOCK
+        if rest:  # the tokens after the last whole block, of all beams
+            value_BKR = scores[..., -rest:].numpy()
+            sums_BKR = value_BKR + self.sums[:, :, None]
+            value_BN = np.concatenate((value_BN, value_BKR.reshape(slots, -1)), 1)
+            sums_BN = np.concatenate((sums_BN, sums_BKR.reshape(slots, -1)), 1)
+        highest, places = (each.numpy() for each in torch.from_numpy(sums_BN).topk(count + 1))
+        if np.isnan(highest).any() or (highest[:, 1:] == highest[:, :-1]).any():
+            return False
+        place_BC, sums_BC = places[:, :count], highest[:, :count]
+        at_BC = np.minimum(place_BC, inside - 1) // BLOCK
+        token_BC = block_BC[self.column, at_BC] * BLOCK + place_BC % BLOCK
+        parent_BC = beam_BC[self.column, at_BC]
+        if rest:
+            after = place_BC - inside
+            token_BC = np.where(after < 0, token_BC, blocks * BLOCK + after % rest)
+            parent_BC = np.where(after < 0, parent_BC, after // rest)
+        self._advance(token_BC, parent_BC, value_BN[self.column, place_BC], sums_BC)
+        return True
+
+    def step(self, values: Tensor, tokens: Tensor, vocabulary: int) -> bool:
+        """Select the next beams as step_by_blocks() does, but also if continuations are equally probable.
+
+        values, tokens: (B, K, C), log-probabilities and ids of the most probable next tokens of each beam.
         vocabulary: the number of tokens.
 
         Returns False, without changes, if a log-probability is NaN.
         """
-        size, count = self.size, values.shape[2]
+        count = values.shape[2]
         value_BN, token_BN = (each.reshape(len(self.rows), -1).numpy() for each in (values, tokens))
         sums_BN = (self.sums[:, :, None] + value_BN.reshape(values.shape)).reshape(value_BN.shape)
         if np.isnan(sums_BN).any():
             return False
-        place_BC = _highest(sums_BN, token_BN, count, vocabulary, 2 * size)
-        flat_BC = place_BC + self.column * value_BN.shape[1]
-        beam_BC = place_BC // count
-        token_BC, score_BC, sums_BC = (each.take(flat_BC) for each in (token_BN, value_BN, sums_BN))
-        ends_BC = token_BC == EOS
+        place_BC = _highest(sums_BN, token_BN, count, vocabulary, 2 * self.size)
+        token_BC, score_BC, sums_BC = (each[self.column, place_BC] for each in (token_BN, value_BN, sums_BN))
+        self._advance(token_BC, place_BC // count, score_BC, sums_BC)
+        return True
+
+    def _advance(self, token_BC: Array, beam_BC: Array, score_BC: Array, sums_BC: Array) -> None:
+        """Update the tensors of BeamSlots, given the 2K most probable continuations of each sentence.
+
+        token_BC, beam_BC, score_BC, sums_BC: (B, 2K), their last tokens, the beams they continue, the
+            log-probabilities of the last tokens, and of the whole continuations, in descending order.
+        """
+        size, ends_BC = self.size, token_BC == EOS
         chosen = (token_BC, beam_BC, score_BC, sums_BC)
         if ends_BC.any():
-            first = (each[:, :size] for each in (ends_BC, sums_BC, beam_BC, score_BC))
-            self._add_finished(*first)
+            self._add_finished(*(each[:, :size] for each in (ends_BC, sums_BC, beam_BC, score_BC)))
             next_BK = ends_BC.argsort(1, kind="stable")[:, :size]  # the first K continuations without EOS
-            flat_BK = next_BK + self.column * ends_BC.shape[1]
-            token_BK, beam_BK, score_BK, sums_BK = (each.take(flat_BK) for each in chosen)
+            token_BK, beam_BK, score_BK, sums_BK = (each[self.column, next_BK] for each in chosen)
         else:
             token_BK, beam_BK, score_BK, sums_BK = (each[:, :size] for each in chosen)
         for buffer, new in zip(self.tree, (token_BK, beam_BK, score_BK), strict=True):
@@ -73,7 +126,6 @@ class HostBeams:
         largest = np.maximum(self.divisors[self.count + 1], self.divisors[self.limits])
         final = self.ranking[:, -1] >= self.sums.max(1) / largest
         self.done |= final | (self.count >= self.limits)
-        return True
 
     def _add_finished(self, ends: Array, sums: Array, beams: Array, scores: Array) -> None:
         """Add continuations that end with EOS to the pool; see BeamSlots._add_finished()."""
