@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.errors import RegardError, message
-from regard.freed_memory import keep_freed_memory
+from regard.layers.freed_memory import keep_freed_memory
 from regard.training.cuda_graphs import Captured, Uncaptured
 from regard.training.distributed import Processes
 from regard.training.progress import seed_generators, step_seed

@@ -32,8 +32,8 @@ from regard.decoding.slots.packed_linear import int8_available
 from regard.decoding.slots.recorded_attention import RecordedAttention, value_norms
 from regard.decoding.slots.search_slots import SearchSlots
 from regard.decoding.slots.transformer_decoder import TransformerDecoder
-from regard.freed_memory import keep_freed_memory
 from regard.kernels.kernel_choice import is_current
+from regard.layers.freed_memory import keep_freed_memory
 from regard.models.base import Model, State
 from regard.sites import open_scopes
 
