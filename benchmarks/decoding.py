@@ -26,7 +26,7 @@ from unittest import mock
 import torch
 
 from benchmarks.decoding_peers import eager_beam_search, hugging_face
-from benchmarks.measure import environment
+from benchmarks.measure import environment, require_device
 from regard.data.batch import Batch
 from regard.decoding import Beam, Greedy, Rules, search
 from regard.models.bahdanau import Bahdanau
@@ -286,6 +286,11 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], help="name of a peer to measure, with *")
     parser.add_argument("cases", nargs="*", help="names of cases; default: all")
     arguments = parser.parse_args()
+    require_device(parser, arguments.device)
+    for name in arguments.cases:
+        if name not in CASES[arguments.device]:
+            known = ", ".join(CASES[arguments.device])
+            parser.error(f"unknown case {name!r} for --device {arguments.device}; known cases: {known}")
     load = f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     where = environment() | {"load average at the start": load}
     if arguments.device == "cuda":

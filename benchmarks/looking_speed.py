@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 import regard
+from benchmarks.measure import require_device
 from regard.call import Call, Forward
 from regard.checking import check
 from regard.looking import PASSES
@@ -211,6 +212,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="also write the tables to this file, after each row")
     parser.add_argument("--limit", type=float, default=1e9, help="start no row after this many seconds")
     arguments = parser.parse_args()
+    require_device(parser, arguments.device)
     rows, begun, additive = [], time.perf_counter(), arguments.score == "additive"
     sizes = (ADDITIVE if additive else SIZES)[arguments.device]
     for size in sorted(sizes, key=lambda size: size[2]):
