@@ -33,6 +33,15 @@ def attend(query: torch.Tensor, key: torch.Tensor, **options: Any) -> regard.Att
     return regard.attention(query, key, look=LOOK, site="here", **options)
 
 
+@pytest.mark.parametrize("change", [{"force": (1, 6)}, {"cut": (1, 6)}, {"cut": (None, 99)}])
+def test_a_call_without_the_key_is_not_changed(change: dict[str, Any]):
+    query, key = randn(4, 8, dtype=torch.float32), randn(6, 8, dtype=torch.float32)
+    plain = attend(query, key).weights
+    with regard.intervene(**change) as changed:
+        assert torch.equal(attend(query, key).weights, plain)
+    assert changed == {"*": 0}
+
+
 @pytest.mark.parametrize("backend", ["auto", *ON_CPU])
 def test_a_cut_key_is_masked_and_the_other_weights_renormalised(backend: str):
     query, key = randn(2, 3, 4, 8, dtype=torch.float32), randn(2, 3, 6, 8, dtype=torch.float32)

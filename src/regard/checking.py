@@ -169,11 +169,9 @@ def _check_kinds(
 
     tensors = [tensor for tensor, _ in shown.values()]
     if not isinstance(score, Score):
-        refuse(
-            f"score is {score!r}",
-            "a Score such as ScaledDot() or Additive(...)",
-            "to create a score function by name, use build_score(name, query_size, key_size)",
-        )
+        by_name = "to create a score function by name, use build_score(name, query_size, key_size)"
+        hint = f"create one: {score.__name__}(...)" if isinstance(score, type) else by_name
+        refuse(f"score is {score!r}", "a Score such as ScaledDot() or Additive(...)", hint)
     if not isinstance(select, Select):
         refuse(f"select is {select!r}", "a Select such as Soft(), Sparse() or Hard()")
     if bias is not None and not isinstance(bias, Tensor | Bias):

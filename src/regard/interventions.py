@@ -47,7 +47,7 @@ class Intervention:
     at: pattern for the names of sites, with * and ? as wildcards, such as "decoder.*.cross".
     head: index of the head; None for all heads.
     row: position of the query (in a decoder, the index of the generated token); None for all queries.
-    key: position of the key.
+    key: position of the key. A call that has fewer keys is not changed.
     """
 
     kind: ClassVar[str] = ""
@@ -74,8 +74,11 @@ class Intervention:
         return {"kind": self.kind, **asdict(self)}
 
     def touches(self, call: Call) -> bool:
-        """Whether this intervention applies to at least one query of the call."""
-        row, each = getattr(self, "row", None), call.query.shape[2] // call.beams
+        """Whether this intervention applies to at least one query of the call, and its key is in the call."""
+        row, key = getattr(self, "row", None), getattr(self, "key", None)
+        if key is not None and key >= call.sizes[3]:
+            return False
+        each = call.query.shape[2] // call.beams
         return row is None or call.start <= row < call.start + each
 
     def place(self, call: Call) -> Tensor:
