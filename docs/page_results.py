@@ -33,6 +33,7 @@ PLACES = {
     "recurrent": "on this page",
     "training-speed": "on this page",
     "training-run": "[Training](training.md)",
+    "training-cpu": "on this page",
     "faithfulness": "[Is attention faithful?](faithfulness.md)",
     "alignments": "[Viewing attention](seeing.md)",
     "korean": "[Data and decoding](translation.md)",
