@@ -55,7 +55,7 @@ def write_model(folder: Path, words: list[str], width: int = 256, heads: int = 4
     model = LlamaForCausalLM(config)
     attention = model.model.layers[0].self_attn
     with torch.no_grad():
-        torch.nn.init.orthogonal_(attention.q_proj.weight, gain=3.0)
+        torch.nn.init.orthogonal_(attention.q_proj.weight)
         attention.k_proj.weight.copy_(attention.q_proj.weight)
     model.save_pretrained(folder)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(folder)
