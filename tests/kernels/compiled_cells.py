@@ -8,12 +8,11 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.kernels import (
+    additive_gates,
     additive_recurrent,
     embedding_dropout,
-    gru_products,
     lstmn_step,
     recurrent_cells,
-    recurrent_products,
 )
 from regard.kernels.activation_dropout import KINDS, ActivationDropout
 from regard.kernels.cross_entropy import SmoothedCrossEntropy
@@ -57,7 +56,11 @@ def main() -> None:
             memory = zeros(ROWS, 9, 30), zeros(ROWS, 9, 2 * WIDTH), zeros(30), lengths
             additive_recurrent.attend(query, *memory, scores, two)
             additive_recurrent.attend_backward(two, query, *memory, scores, query, scores)
-        compile_products(dtype)
+            projected = zeros(ROWS, 9, 3 * WIDTH)
+            memory = zeros(ROWS, 9, 30), projected, zeros(30), lengths
+            additive_gates.attend_gates(zeros(ROWS, 30 + 2 * WIDTH), *memory, three, one, scores, one)
+            additive_gates.attend_gates_backward(three, scores, query, *memory, scores, query, scores)
+        additive_recurrent.memory_backward(query[None], zeros(ROWS, 9, 30), zeros(30), scores[None])
         logits = zeros(ROWS, 5000).requires_grad_()
         total, _ = SmoothedCrossEntropy.apply(logits, torch.ones(ROWS, dtype=torch.long), 0.1, 0)
         total.backward()
@@ -66,34 +69,6 @@ def main() -> None:
             zeros(ROWS, 16), weight, None, torch.ones(ROWS, dtype=torch.long), 0.1, 0, dtype == torch.float32
         )
         compile_training(dtype)
-
-
-def compile_products(dtype: torch.dtype) -> None:
-    """Compile the kernels of matrix products of a recurrent step."""
-
-    def zeros(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
-        return torch.zeros(*sizes, dtype=dtype)
-
-    for rows, width in ((ROWS, WIDTH), (80, 1000)) if dtype == torch.bfloat16 else ():
-        one, two, three, four = (zeros(rows, many * width) for many in (1, 2, 3, 4))
-        square, before = zeros(width, width), zeros(rows, width, dtype=torch.float32)
-        recurrent_products.query_product(one, zeros(width, 3 * width), three)
-        recurrent_products.gates_product(two, zeros(3 * width, 2 * width), three, two, one, one)
-        recurrent_products.state_product(one, square, three, one, one)
-        gates = four[:, width:]
-        recurrent_products.reset_backward(gates, square, three, one, before)
-        of_context, of_gate = zeros(3 * width, 2 * width), zeros(2 * width, width)
-        recurrent_products.context_backward(gates, of_context, of_gate, two, before)
-        for step in (None, (one, three, one, gates)):
-            recurrent_products.state_backward(four[:, :width], square, before, step)
-        state, wide, parts = zeros(2 * rows, width), zeros(2 * rows, 3 * width), zeros(6, rows, width)
-        weight = zeros(6 * width, width)
-        gru_products.gru_product(state, weight, zeros(2, 3 * width), wide, wide, state, rows)
-        of_gates = weight.unflatten(0, (6, width))
-        both = zeros(2 * rows, width, dtype=torch.float32), state
-        gru_products.gru_product_backward(parts, of_gates, *both, wide, wide, state, wide, parts)
-    queries, key, weights = zeros(3, ROWS, 30), zeros(ROWS, 9, 30), zeros(3, ROWS, 9, dtype=torch.float32)
-    additive_recurrent.memory_backward(zeros(3, ROWS, 16), queries, key, zeros(30), weights, weights)
 
 
 def compile_training(dtype: torch.dtype) -> None:

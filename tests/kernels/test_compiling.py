@@ -28,10 +28,8 @@ KERNELS = {
         "residual_norm_forward_kernel", "residual_norm_backward_kernel", "activation_forward_kernel",
         "activation_backward_kernel", "short_forward_kernel", "short_backward_kernel",
         "embedding_forward_kernel", "embedding_backward_kernel", "embedding_gradient_kernel",
-        "additive_recurrent_kernel",
-        "additive_recurrent_backward_kernel", "additive_memory_backward_kernel", "gates_product_kernel",
-        "state_product_kernel", "reset_backward_kernel", "context_backward_kernel", "state_backward_kernel",
-        "gru_product_kernel", "gru_product_backward_kernel", "query_product_kernel",
+        "embedding_order_kernel", "additive_recurrent_kernel", "additive_recurrent_backward_kernel",
+        "additive_memory_backward_kernel", "additive_gates_kernel", "additive_gates_backward_kernel",
     },
     "compiled_decoding": {
         "token_candidates_kernel", "beam_step_kernel", "greedy_step_kernel", "embed_norm_kernel",

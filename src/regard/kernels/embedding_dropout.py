@@ -22,9 +22,9 @@ __all__ = ["EmbeddingDropout"]
 ROWS, COLUMNS = 4, 512
 """Size of the tile of a program."""
 
-FEW, SCAN = 8192, 256
-"""Up to FEW tokens, one kernel computes the gradient of the table: each program compares its token with all
-others, SCAN at once. For more tokens, PyTorch sorts them, which takes several kernels."""
+FEW = 16384
+"""Up to FEW tokens, two kernels compute the gradient of the table. The first sorts the tokens, by comparing
+each token with all others. For more tokens, PyTorch computes the gradient, with several kernels."""
 
 
 @triton.jit(do_not_specialize=["limit", "rows", "length", "classes"])
@@ -70,46 +70,79 @@ def embedding_backward_kernel(
     tl.store(dvalue + at, d, mask=inside)
 
 
-@triton.jit
-def embedding_gradient_kernel(
-    dresult, tokens, seed, dtable, limit, factor, multiplier, rows, width, padding, DROPOUT: tl.constexpr,
-    SCAN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Compute the gradient of the embedding of one token, for COLUMNS columns.
+@triton.jit(do_not_specialize=["rows", "classes"])
+def embedding_order_kernel(tokens, order, ordered, rows, classes, ROWS: tl.constexpr, SCAN: tl.constexpr):
+    """Sort the tokens by comparing ROWS of them with all others.
 
-    There is a program for each row. The program of the first row with a token sums the gradients of all rows
-    with this token, always in the same order. The programs of the other rows do nothing.
-
-    dresult: reads (rows, width). tokens: reads (rows,).
-    dtable: writes (V, width), only for tokens that occur and are not `padding`.
-    SCAN: a multiple of ROWS.
+    order, ordered: write the row of each token and the token, both (rows,), in the order of the tokens. Rows
+        with the same token stay in their order.
     """
-    place = tl.program_id(0)
-    token = tl.load(tokens + place)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    across = (column < width)[None, :]
-    earlier = 0
-    for first in range(0, place, SCAN):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    token = tl.load(tokens + row, mask=row < rows, other=0)
+    token = tl.minimum(tl.maximum(token, 0), classes - 1).to(tl.int32)
+    place = tl.zeros([ROWS], tl.int32)
+    for first in range(0, rows, SCAN):
         others = first + tl.arange(0, SCAN)
-        same = tl.load(tokens + others, mask=others < place, other=-1) == token
-        earlier += tl.sum(same.to(tl.int32), 0)
-    if (earlier == 0) & (token != padding):
-        total = tl.zeros((ROWS, COLUMNS), tl.float32)
-        for first in range(place // SCAN * SCAN, rows, SCAN):
-            others = first + tl.arange(0, SCAN)
-            same = tl.load(tokens + others, mask=others < rows, other=-1) == token
-            if tl.sum(same.to(tl.int32), 0) > 0:
-                for start in range(first, first + SCAN, ROWS):
-                    row = start + tl.arange(0, ROWS)
-                    mine = tl.load(tokens + row, mask=row < rows, other=-1) == token
-                    if tl.sum(mine.to(tl.int32), 0) > 0:
-                        at = row.to(tl.int64)[:, None] * width + column[None, :]
-                        d = tl.load(dresult + at, mask=mine[:, None] & across, other=0.0).to(tl.float32)
-                        if DROPOUT:
-                            d = tl.where(kept(seed, limit, row, column), d * factor, 0.0)
-                        total += d
-        into = dtable + token.to(tl.int64) * width + column
-        tl.store(into, tl.sum(total, 0) * multiplier, mask=column < width)
+        other = tl.load(tokens + others, mask=others < rows, other=0)
+        other = tl.minimum(tl.maximum(other, 0), classes - 1).to(tl.int32)
+        other = tl.where(others < rows, other, classes)[None, :]
+        before = (other == token[:, None]) & (others[None, :] < row[:, None])
+        place += tl.sum(((other < token[:, None]) | before).to(tl.int32), 1)
+    tl.store(order + place, row, mask=row < rows)
+    tl.store(ordered + place, token, mask=row < rows)
+
+
+@triton.jit
+def _gradients(dresult, seed, limit, factor, row, column, there, width, DROPOUT: tl.constexpr):
+    """Load the gradients of some rows before dropout, (ROWS, COLUMNS); 0 where `there` is False."""
+    inside = there[:, None] & (column < width)[None, :]
+    at = row.to(tl.int64)[:, None] * width + column[None, :]
+    d = tl.load(dresult + at, mask=inside, other=0.0).to(tl.float32)
+    if DROPOUT:
+        d = tl.where(kept(seed, limit, row, column), d * factor, 0.0)
+    return d
+
+
+@triton.jit(do_not_specialize=["limit", "rows", "padding"])
+def embedding_gradient_kernel(
+    dresult, order, ordered, seed, dtable, limit, factor, multiplier, rows, width, padding,
+    DROPOUT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Sum the gradients of all rows with the same token, for the tokens that begin in ROWS places.
+
+    The sums are always computed in the same order, so that two runs give the same bits.
+
+    dresult: reads (rows, width). order, ordered: read the results of embedding_order_kernel.
+    dtable: writes (V, width), only for tokens that occur and are not `padding`.
+    """
+    start = tl.program_id(0) * ROWS
+    place = start + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    there = place < rows
+    token = tl.load(ordered + place, mask=there, other=-1)
+    previous = tl.load(ordered + place - 1, mask=there & (place > 0), other=-1)
+    begins = there & (token != previous) & (token != padding)
+    row = tl.load(order + place, mask=there, other=0)
+    used = there & (token != padding)
+    d = _gradients(dresult, seed, limit, factor, row, column, used, width, DROPOUT)
+    same = (token[:, None] == token[None, :]).to(tl.float32)
+    sums = tl.dot(same, d, input_precision="ieee")
+    # The last token of these places can continue in the next places.
+    last = tl.max(token, 0)
+    owner = tl.sum((begins & (token == last)).to(tl.int32), 0)
+    after = start + ROWS
+    more = tl.zeros([COLUMNS], tl.float32)
+    going = (owner > 0) & (after < rows)
+    while going:
+        next_place = after + tl.arange(0, ROWS)
+        mine = tl.load(ordered + next_place, mask=next_place < rows, other=-1) == last
+        next_row = tl.load(order + next_place, mask=mine, other=0)
+        more += tl.sum(_gradients(dresult, seed, limit, factor, next_row, column, mine, width, DROPOUT), 0)
+        after += ROWS
+        going = (tl.sum(mine.to(tl.int32), 0) == ROWS) & (after < rows)
+    sums += tl.where((token == last)[:, None], more[None, :], 0.0)
+    into = dtable + token.to(tl.int64)[:, None] * width + column[None, :]
+    tl.store(into, sums * multiplier, mask=begins[:, None] & (column < width)[None, :])
 
 
 class EmbeddingDropout(torch.autograd.Function):
@@ -152,12 +185,17 @@ class EmbeddingDropout(torch.autograd.Function):
         tokens, seed = ctx.saved_tensors
         dresult, count = dresult.contiguous(), tokens.numel()
         if 0 < count <= FEW:
-            tokens = tokens.clamp(0, ctx.classes - 1)
-            dtable = dresult.new_zeros(ctx.classes, dresult.shape[-1])
-            grid = count, triton.cdiv(dresult.shape[-1], COLUMNS)
+            width = dresult.shape[-1]
+            dtable, order = (
+                dresult.new_zeros(ctx.classes, width),
+                tokens.new_empty(2, count, dtype=torch.int32),
+            )
+            tile: dict[str, Any] = {"ROWS": 32, "num_warps": 4}
+            grid = triton.cdiv(count, 32), triton.cdiv(width, 64)
+            embedding_order_kernel[grid[:1]](tokens, *order, count, ctx.classes, SCAN=256, **tile)
             embedding_gradient_kernel[grid](
-                dresult, tokens, seed, dtable, *ctx.numbers, count, dresult.shape[-1], ctx.padding,
-                DROPOUT=ctx.dropout, SCAN=SCAN, ROWS=2 * ROWS, COLUMNS=COLUMNS, num_warps=4,
+                dresult, *order, seed, dtable, *ctx.numbers, count, width, ctx.padding, DROPOUT=ctx.dropout,
+                COLUMNS=64, **tile,
             )  # fmt: skip
             return dtable, None, None, None, None, None
         dvalue = torch.empty_like(dresult)

@@ -18,7 +18,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from regard.dimensions import autocast_on
 
@@ -108,6 +107,8 @@ class VocabularyLoss(torch.autograd.Function):
             x, w, b = _in_dtype(features, weight, bias, dtype)
             plain, even, gradients = _run(x, w, b, labels.contiguous(), smoothing, pad, trains)
         dx, dw, db = gradients
+        if dw is not None and bias is not None and b is None:  # the bias is a column of w, see _in_dtype()
+            db = dw[:, weight.shape[1]]
         ctx.save_for_backward(
             None if dx is None else dx[:, : features.shape[1]],
             None if dw is None else dw[:, : weight.shape[1]],
@@ -133,12 +134,22 @@ class VocabularyLoss(torch.autograd.Function):
 def _in_dtype(
     features: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Convert x, W and b to dtype. In half precision, add columns of zeros to x and W until M is aligned."""
-    x, w = features.to(dtype), weight.to(dtype)
-    more = -x.shape[1] % ALIGNMENT if dtype != torch.float32 else 0
-    if more:
-        x, w = functional.pad(x, (0, more)), functional.pad(w, (0, more))
-    return x.contiguous(), w.contiguous(), None if bias is None else bias.to(dtype)
+    """Convert x, W and b to dtype. In half precision, add columns to x and W until M is aligned.
+
+    The first new column contains ones in x and b in W, so that the products with W also add b and compute its
+    gradient; None is then returned for b. The other new columns contain zeros.
+    """
+    width = features.shape[1]
+    more = -width % ALIGNMENT if dtype != torch.float32 else 0
+    if not more:
+        b = None if bias is None else bias.to(dtype)
+        return features.to(dtype).contiguous(), weight.to(dtype).contiguous(), b
+    x, w = (each.new_empty(len(each), width + more, dtype=dtype) for each in (features, weight))
+    for wider, tensor in ((x, features), (w, weight)):
+        wider[:, :width], wider[:, width:] = tensor, 0.0
+    if bias is not None:
+        x[:, width], w[:, width] = 1.0, bias
+    return x, w, None
 
 
 def _run(
@@ -154,7 +165,7 @@ def _run(
     if trains:
         dx = x.new_empty(rows, width)
         dw = (x.new_empty if rows else x.new_zeros)(classes, width, dtype=torch.float32)
-        db = None if b is None else dw.new_zeros(classes)
+        db = None if rows or b is None else dw.new_zeros(classes)
     step = _rows_at_once(rows, classes)
     spaced = -(-classes // ALIGNMENT) * ALIGNMENT
     buffer = x.new_empty(min(step, rows), spaced)[:, :classes]
@@ -172,8 +183,9 @@ def _run(
         if dx is not None and dw is not None:
             torch.mm(logits, w, out=dx[chunk])
             _add_product(dw, logits.T, part, beta=min(start, 1))  # the first product overwrites dw
-        if db is not None:
-            db += logits.sum(0, dtype=torch.float32)
+        if dw is not None and b is not None:
+            part_db = logits.sum(0, dtype=torch.float32)
+            db = part_db if db is None else db + part_db
     return plain, even, (dx, dw, db)
 
 

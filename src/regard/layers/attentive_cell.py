@@ -7,7 +7,6 @@ steps for the memory. The loop over the steps computes only the gradients that t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +18,10 @@ from regard import sites
 from regard.attention import attention
 from regard.dimensions import autocast_on
 from regard.kernels.kernel_choice import by_kernel
+from regard.layers.attentive_cpu_steps import CpuSteps, suits_cpu_steps
 from regard.layers.gated_cell import GatedCell
 from regard.layers.gated_steps import Steps, backward_steps, forward_steps
+from regard.layers.joint_linear import product_in_float32
 from regard.memory import Memory
 from regard.scores import Additive, Score
 
@@ -56,13 +57,17 @@ def attend_along(
     score, device = memory.score, gates_BTG.device.type
     assert isinstance(score, Additive) and cell.context is not None
     weights = (score.vector, score.query_weight, cell.context.weight, cell.gate.weight, cell.state.weight)
-    tensors: tuple[Tensor, ...] = (gates_BTG, first_BM, memory.key, memory.value, *weights)
+    tensors: tuple[Tensor, ...] = (gates_BTG, first_BM, memory.key, memory.value)
     if autocast_on(device):  # cast once here, not at every step
         dtype = torch.get_autocast_dtype(device)
         tensors = tuple(each.to(dtype) for each in tensors)
         with torch.autocast(device, enabled=False):
-            return _Along.apply(memory, site, *tensors)
-    return _Along.apply(memory, site, *tensors)
+            return _Along.apply(memory, site, dtype, *tensors, *weights)
+    tensors = (*tensors, *weights)
+    same = all(each.dtype == gates_BTG.dtype for each in tensors)
+    if device == "cpu" and same and suits_cpu_steps(memory, gates_BTG.dtype) and gates_BTG.numel():
+        return CpuSteps.apply(memory.mask.lengths, *tensors)
+    return _Along.apply(memory, site, score.vector.dtype, *tensors)
 
 
 class _ProjectedAdditive(Score):
@@ -104,9 +109,17 @@ class _Along(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, memory: Memory, site: str, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, memory: Memory, site: str, dtype: torch.dtype, *tensors: Tensor
+    ) -> tuple[Tensor, Tensor]:
         gates, first, key, value, vector, of_query, of_context, of_gate, of_state = tensors
-        joint_MN = torch.cat((of_query, of_gate.T), 1)  # s @ joint_MN gives the query, U_z s and U_r s
+        ctx.dtypes = [each.dtype for each in tensors[4:]]
+        # s @ joint_MN gives the query, U_z s and U_r s.
+        width, hidden = of_query.shape
+        joint_MN = of_query.new_empty(width, hidden + 2 * width, dtype=dtype)
+        joint_MN[:, :hidden], joint_MN[:, hidden:] = of_query, of_gate.T
+        vector, of_context, of_state = (each.to(dtype) for each in (vector, of_context, of_state))
+        tensors = (gates, first, key, value, vector, joint_MN, of_context, of_state)
         weights = joint_MN, of_context, of_state
         graphs: list[tuple[Tensor, Tensor]] = []
         ctx.lengths, ctx.by_kernels = memory.mask.lengths, _by_kernels(memory, tensors)
@@ -140,11 +153,10 @@ class _Along(torch.autograd.Function):
         (joint_MN, of_context, of_state), steps, held = saved[:3], Steps(*saved[3:8]), saved[8:]
         weights = joint_MN, of_context, of_state
         width, hidden = steps.reset_TBM.shape[2], key.shape[-1]
-        dread: Sequence[Tensor] = ()
         if ctx.by_kernels:
             from regard.layers.attentive_steps import run_backward
 
-            d_TBN, dfirst, dcontexts_TBE, *dread = run_backward(
+            d_TBN, dfirst, *rest = run_backward(
                 dstates, dcontexts, weights, steps, held, key, value, vector, ctx.lengths
             )
         else:
@@ -155,21 +167,24 @@ class _Along(torch.autograd.Function):
                 (dquery,) = torch.autograd.grad(context, query, dcontext_BE[:, None])
                 dquery_BA.copy_(dquery[:, 0])
 
-            d_TBN, dfirst, dcontexts_TBE = backward_steps(dattend, dstates, dcontexts, *weights, steps)
+            d_TBN, dfirst, *rest = backward_steps(dattend, dstates, dcontexts, *weights, steps)
         ctx.graphs = None
         flat = d_TBN.flatten(0, 1)
-        djoint_MN = steps.states_TBM[:-1].flatten(0, 1).T @ flat[:, : hidden + 2 * width]
-        dcontext = flat[:, hidden:].T @ steps.contexts_TBE.flatten(0, 1)
-        dstate = flat[:, hidden + 2 * width :].T @ steps.reset_TBM.flatten(0, 1)
-        if not dread:
+        djoint_MN = product_in_float32(steps.states_TBM[:-1].flatten(0, 1).T, flat[:, : hidden + 2 * width])
+        dstate = product_in_float32(flat[:, hidden + 2 * width :].T, steps.reset_TBM.flatten(0, 1))
+        if len(rest) == 1:
+            dcontext = product_in_float32(flat[:, hidden:].T, steps.contexts_TBE.flatten(0, 1))
             queries_BTA, dcontexts_BTE = (
-                steps.both_TBN[..., :hidden].transpose(0, 1),
-                dcontexts_TBE.transpose(0, 1),
+                each.transpose(0, 1) for each in (steps.both_TBN[..., :hidden], rest[0])
             )
-            dread = _read_backward(ctx.memory, ctx.site, queries_BTA, key, value, vector, dcontexts_BTE)
-        dquery, dgate = djoint_MN[:, :hidden], djoint_MN[:, hidden:].T
+            rest = _read_backward(ctx.memory, ctx.site, queries_BTA, key, value, vector, dcontexts_BTE)
+        else:
+            *rest, dcontext = rest
+        dkey, dvalue, dvector = rest
         dgates = d_TBN[..., hidden:].transpose(0, 1)
-        return None, None, dgates, dfirst, *dread, dquery, dcontext, dgate, dstate
+        dweights = (dvector, djoint_MN[:, :hidden], dcontext, djoint_MN[:, hidden:].T, dstate)
+        own = [each.to(dtype) for each, dtype in zip(dweights, ctx.dtypes, strict=True)]
+        return None, None, None, dgates, dfirst, dkey, dvalue, *own
 
 
 def _by_kernels(memory: Memory, tensors: tuple[Tensor, ...]) -> bool:
@@ -177,13 +192,15 @@ def _by_kernels(memory: Memory, tensors: tuple[Tensor, ...]) -> bool:
     key, lengths = tensors[2], memory.mask.lengths
     if not by_kernel(key) or sites._any_open or torch.compiler.is_compiling() or key.dim() != 3:
         return False
+    if not memory.cleaned:  # the kernels multiply the values of padding by 0
+        return False
     same = all(each.dtype == key.dtype and each.numel() for each in tensors)
     return same and memory.mask.only("lengths") and (lengths is None or lengths.device == key.device)
 
 
 def _read_backward(
     memory: Memory, site: str, queries: Tensor, key: Tensor, value: Tensor, vector: Tensor, dcontexts: Tensor
-) -> tuple[Tensor, ...]:
+) -> list[Tensor]:
     """Compute the gradients of the keys, the values and the vector v of the score function.
 
     The score function is v . tanh(query + key). The gradients come from one attention() call with the queries
@@ -196,4 +213,4 @@ def _read_backward(
     with torch.enable_grad():
         leaves = [each.detach().requires_grad_() for each in (key, value, vector)]
         contexts = attention(queries, _with_tensors(memory, *leaves), site=site).output
-    return torch.autograd.grad(contexts, leaves, dcontexts)
+    return list(torch.autograd.grad(contexts, leaves, dcontexts))

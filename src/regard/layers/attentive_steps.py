@@ -14,8 +14,13 @@ from torch import Tensor
 
 from regard.kernels.replay import replayed
 from regard.layers.gated_steps import Steps, backward_steps, forward_steps
+from regard.layers.joint_linear import product_in_float32
+from regard.layers.projected_steps import projected_backward, projected_forward
 
 __all__ = ["run_backward", "run_forward"]
+
+PROJECTED = True
+"""With few keys: whether to project the values once, see projected_steps.py."""
 
 NO_MASK: tuple[Any, ...] = (None, None, 0, None, None, 1.0)
 """Arguments of the kernels after the lengths: no documents, no window, and the factor of the scores."""
@@ -35,11 +40,12 @@ def run_forward(
     lengths: number of keys of each sequence, or None.
     """
     tensors = (gates, first, *weights, key, value, vector, lengths)
-    results = replayed(_few_forward if _has_few_keys(key) else _forward, tensors, ())
+    few = projected_forward if PROJECTED else _few_forward
+    results = replayed(few if has_few_keys(key) else _forward, tensors, ())
     return Steps(*results[:5]), results[5:]
 
 
-def _has_few_keys(key: Tensor) -> bool:
+def has_few_keys(key: Tensor) -> bool:
     """Whether one kernel computes the attention of a step; see kernels/additive_recurrent.py."""
     from regard.kernels.additive_recurrent import LONGEST
 
@@ -91,12 +97,14 @@ def run_backward(
     dstates: Tensor, dcontexts: Tensor, weights: tuple[Tensor, ...], steps: Steps, held: list[Tensor],
     key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return the results of backward_steps(), and with few keys also the gradients of key, value and vector.
+    """Return the results of backward_steps(); with few keys, its first two results, and then the gradients of
+    key, value, vector, and the weight of the context.
 
     steps, held: the results of run_forward(). The others: as in run_forward() and backward_steps().
     """
     tensors = (dstates, dcontexts, *weights, *steps, *held, key, value, vector, lengths)
-    return replayed(_few_backward if _has_few_keys(key) else _backward, tensors, ())
+    few = projected_backward if PROJECTED else _few_backward
+    return replayed(few if has_few_keys(key) else _backward, tensors, ())
 
 
 def _few_backward(
@@ -116,10 +124,10 @@ def _few_backward(
 
     steps = Steps(gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE)
     results = backward_steps(dattend, dstates, dcontexts, joint_MN, of_context, of_state, steps)
-    memory = additive_recurrent.memory_backward(
-        results[2], queries_TBA, key, vector, weights_TBS, dscores_TBS
-    )
-    return *results, *memory
+    dkey, dvector = additive_recurrent.memory_backward(queries_TBA, key, vector, dscores_TBS)
+    dvalue = torch.bmm(weights_TBS.permute(1, 2, 0).to(key.dtype), results[2].transpose(0, 1))
+    dof_context = product_in_float32(results[0][..., hidden:].flatten(0, 1).T, contexts_TBE.flatten(0, 1))
+    return *results[:2], dkey, dvalue, dvector, dof_context
 
 
 def _backward(

@@ -6,12 +6,11 @@ attentive_cell.py explains the letters of the shapes. attentive_steps.py runs th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.kernels.kernel_choice import by_kernel
 from regard.layers.gated_cell import gated, gated_backward, mixed, mixed_backward
 
 __all__ = ["Steps", "backward_steps", "forward_steps"]
@@ -58,34 +57,14 @@ def forward_steps(
     new_TBM, contexts = gates_TBG[..., 2 * width :], []
     states, context_weight, state_weight = states_TBM.unbind(0), of_context.T, of_state.T
     rows = zip(*(each.unbind(0) for each in (gates_TBG, new_TBM, reset_TBM, both_TBN)), strict=True)
-    products = _products(first, of_context, hidden)
     for t, (gates_BG, new_BM, reset_BM, both_BN) in enumerate(rows):
-        if products is None:
-            torch.mm(states[t], joint_MN, out=both_BN)
-        else:
-            products.query_product(states[t], joint_MN, both_BN)
+        torch.mm(states[t], joint_MN, out=both_BN)
         contexts.append(attend(both_BN[:, None, :hidden]))
-        if products is not None:
-            products.gates_product(
-                contexts[t], of_context, gates_BG, both_BN[:, hidden:], states[t], reset_BM
-            )
-            products.state_product(reset_BM, of_state, gates_BG, states[t], states[t + 1])
-            continue
         gates_BG.addmm_(contexts[t], context_weight)
         gated(gates_BG, both_BN[:, hidden:], states[t], reset_BM)
         new_BM.addmm_(reset_BM, state_weight)
         mixed(gates_BG, states[t], states[t + 1])
     return Steps(gates_TBG, states_TBM, reset_TBM, both_TBN, torch.stack(contexts))
-
-
-def _products(state_BM: Tensor, of_context: Tensor, hidden: int) -> Any:
-    """Return kernels/recurrent_products.py if its kernels compute the products of a step, else None."""
-    if not by_kernel(state_BM):
-        return None
-    from regard.kernels import recurrent_products
-
-    usable = recurrent_products.can_multiply(state_BM, state_BM.shape[1], of_context.shape[1], hidden)
-    return recurrent_products if usable else None
 
 
 def backward_steps(
@@ -110,12 +89,6 @@ def backward_steps(
     dstates_TBM = dstates.transpose(0, 1).contiguous()
     dcontexts_TBE = dcontexts.transpose(0, 1).clone(memory_format=torch.contiguous_format)
     d_TBN = forward.gates_TBG.new_empty(steps, batch, hidden + 3 * width)
-    products = _products(forward.states_TBM[0], of_context, hidden)
-    if products is not None:
-        before_BM = _backward_products(
-            products, dattend, (dstates_TBM, dcontexts_TBE, d_TBN), joint_MN, of_context, of_state, forward
-        )
-        return d_TBN, before_BM, dcontexts_TBE
     # The matrix product below sums over N. If N is divisible by 3, split this sum into P = 3 parts: three
     # smaller products use more of the device in parallel. The next iteration adds the parts.
     parts = 3 if size % 3 == 0 else 1
@@ -136,32 +109,3 @@ def backward_steps(
         dattend(dcontext_BE, t, dquery_BA)
         parts_PBM = torch.bmm(djoint_PBN, joint_PNM)
     return d_TBN, dstate_BM + parts_PBM.sum(0), dcontexts_TBE
-
-
-def _backward_products(
-    products: Any, dattend: Callable[[Tensor, int, Tensor], None], gradients: tuple[Tensor, Tensor, Tensor],
-    joint_MN: Tensor, of_context: Tensor, of_state: Tensor, forward: Steps,
-) -> Tensor:  # fmt: skip
-    """Compute the loop of backward_steps() with the kernels of recurrent_products.py.
-
-    gradients: dstates_TBM, dcontexts_TBE and d_TBN. The last two are overwritten with the results.
-
-    Returns the gradient of the initial state.
-    """
-    dstates_TBM, dcontexts_TBE, d_TBN = gradients
-    steps, _, width = forward.reset_TBM.shape
-    hidden = joint_MN.shape[1] - 2 * width
-    of_query, of_gate = joint_MN[:, :hidden], joint_MN[:, hidden:].T.contiguous()
-    tensors = (d_TBN[..., :hidden], d_TBN[..., hidden:], dstates_TBM, dcontexts_TBE, forward.gates_TBG)
-    dqueries, dgates, more, dcontexts, gates = (each.unbind(0) for each in tensors)
-    states = forward.states_TBM.unbind(0)
-    zeros_BM, last = torch.zeros_like(states[0]), steps - 1
-    before_BM = mixed_backward(zeros_BM[None], zeros_BM, more[last], gates[last], states[last], dgates[last])
-    before_BM = before_BM.float()  # the sum of the parts of the gradient of the previous state
-    for t in reversed(range(steps)):
-        products.reset_backward(dgates[t], of_state, gates[t], states[t], before_BM)
-        products.context_backward(dgates[t], of_context, of_gate, dcontexts[t], before_BM)
-        dattend(dcontexts[t], t, dqueries[t])
-        previous = (more[t - 1], gates[t - 1], states[t - 1], dgates[t - 1]) if t else None
-        products.state_backward(dqueries[t], of_query, before_BM, previous)
-    return before_BM.to(d_TBN.dtype)

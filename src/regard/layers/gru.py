@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from regard.dimensions import autocast_on
 from regard.kernels.kernel_choice import by_kernel
 
-__all__ = ["gru_ways"]
+__all__ = ["backward_steps", "forward_steps", "gru_ways"]
 
 
 def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
@@ -59,85 +59,63 @@ class _Ways(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
-        ways, rows, steps, _ = gates.shape
-        width = weight_WGM.shape[2]
         gates_SRG = gates.permute(2, 0, 1, 3).clone(memory_format=torch.contiguous_format).flatten(1, 2)
-        states_SWBM = gates.new_zeros(steps + 1, ways, rows, width)
-        more_SWBG = gates.new_empty(steps, ways, rows, 3 * width)
-        turned_WMG = weight_WGM.transpose(1, 2)
-        states_SRM, more_SRG = states_SWBM.flatten(1, 2), more_SWBG.flatten(1, 2)
-        joined = _joins(states_SWBM)
-        for t in range(steps):
-            if joined:
-                buffers = gates_SRG[t], more_SRG[t], states_SRM[t + 1]
-                gru_product(states_SRM[t], weight_WGM, bias_WG, *buffers, rows)
-                continue
-            torch.bmm(states_SWBM[t], turned_WMG, out=more_SWBG[t])
-            gru(gates_SRG[t], more_SRG[t], bias_WG, states_SRM[t], states_SRM[t + 1], rows)
+        states_SWBM, more_SRG = forward_steps(gates_SRG, weight_WGM, bias_WG)
         ctx.save_for_backward(weight_WGM, gates_SRG, more_SRG, states_SWBM)
         return states_SWBM[1:].permute(1, 2, 0, 3)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dstates: Tensor) -> tuple[Tensor, ...]:
-        weight_WGM, gates_SRG, more_SRG, states_SWBM = ctx.saved_tensors
-        ways, rows, steps, _ = dstates.shape
+        weight_WGM, *buffers = ctx.saved_tensors
+        ways, rows, _, _ = dstates.shape
         dstates_SRM = dstates.permute(2, 0, 1, 3).contiguous().flatten(1, 2)
-        # dmore is the gradient of U h. It has a separate matrix for each gate of each GRU (Q = 3 W matrices),
-        # so that more of the device works in parallel. The products of these matrices with U are three
-        # partial sums of the gradient of h for each GRU. The next iteration adds them.
-        dmore_SQBM = gates_SRG.new_empty(steps, 3 * ways, rows, weight_WGM.shape[2])
-        weight_QMM = weight_WGM.unflatten(1, (3, -1)).flatten(0, 1)
-        dgates_SRG, states_SRM = torch.empty_like(gates_SRG), states_SWBM.flatten(1, 2)
-        d_RM, parts_QBM = torch.zeros_like(states_SRM[0]), torch.zeros_like(dmore_SQBM[0])
-        joined = _joins(states_SWBM)
-        for t in reversed(range(steps)):
-            buffers = gates_SRG[t], more_SRG[t], states_SRM[t], dgates_SRG[t], dmore_SQBM[t]
-            if joined and t < steps - 1:  # the product with U of step t + 1, then step t
-                gru_product_backward(dmore_SQBM[t + 1], weight_QMM, d_RM, dstates_SRM[t], *buffers)
-                continue
-            d_RM = gru_backward(parts_QBM, d_RM, dstates_SRM[t], *buffers)
-            if joined:
-                d_RM = d_RM.float()  # it is updated in place from now on
-            elif t:
-                parts_QBM = torch.bmm(dmore_SQBM[t], weight_QMM)
-        # Join steps and sequences in one dimension: (W, S B, 3 M).
-        dmore = dmore_SQBM.unflatten(1, (ways, 3)).permute(1, 0, 3, 2, 4).flatten(3, 4).flatten(1, 2)
-        states = states_SWBM[:-1].transpose(0, 1).flatten(1, 2)
+        dgates_SRG, dmore, states = backward_steps(dstates_SRM, weight_WGM, *buffers)
         dgates = dgates_SRG.unflatten(1, (ways, rows)).permute(1, 2, 0, 3)
         return dgates, dmore.transpose(1, 2) @ states, dmore.sum(1)
 
 
-def _joins(states_SWBM: Tensor) -> bool:
-    """Whether one kernel computes a whole step, see gru_product()."""
-    if not by_kernel(states_SWBM):
-        return False
-    from regard.kernels.recurrent_products import can_multiply
+def forward_steps(gates_SRG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> tuple[Tensor, Tensor]:
+    """Run all steps; return the states (S + 1, W, B, M), with the initial states, and u, (S, R, 3 M).
 
-    return can_multiply(states_SWBM[0, 0], states_SWBM.shape[3])
-
-
-def gru_product(
-    state: Tensor, weight_WGM: Tensor, bias_WG: Tensor, gates: Tensor, more: Tensor, after: Tensor, rows: int
-) -> None:
-    """Compute gru() and the product U h before it with one kernel; the arguments are those of gru().
-
-    weight_WGM: U, (W, 3 M, M).
+    gates_SRG: the input part of the gates, overwritten with the activations r, z, n.
     """
-    from regard.kernels import gru_products
+    (ways, _, width), (steps, total, _) = weight_WGM.shape, gates_SRG.shape
+    rows = total // ways
+    states_SWBM = gates_SRG.new_zeros(steps + 1, ways, rows, width)
+    more_SWBG = gates_SRG.new_empty(steps, ways, rows, 3 * width)
+    turned_WMG = weight_WGM.transpose(1, 2)
+    states_SRM, more_SRG = states_SWBM.flatten(1, 2), more_SWBG.flatten(1, 2)
+    for t in range(steps):
+        torch.bmm(states_SWBM[t], turned_WMG, out=more_SWBG[t])
+        gru(gates_SRG[t], more_SRG[t], bias_WG, states_SRM[t], states_SRM[t + 1], rows)
+    return states_SWBM, more_SRG
 
-    gru_products.gru_product(state, weight_WGM.flatten(0, 1), bias_WG, gates, more, after, rows)
 
+def backward_steps(
+    dstates_SRM: Tensor, weight_WGM: Tensor, gates_SRG: Tensor, more_SRG: Tensor, states_SWBM: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Backward pass of forward_steps(), without the gradients of the weights.
 
-def gru_product_backward(dmore_QBM: Tensor, weight_QMM: Tensor, d_RM: Tensor, *tensors: Tensor) -> None:
-    """Add the product of dmore and U to d_RM, the gradient of the next state, then compute gru_backward().
-
-    d_RM: overwritten with the result of gru_backward().
-    tensors: dafter, gates, more, state, dgates and dmore_QBM, as in gru_backward().
+    Returns the gradients of the input part of the gates, (S, R, 3 M), the gradients of u, (W, S B, 3 M), and
+    the states before each step, (W, S B, M).
     """
-    from regard.kernels import gru_products
-
-    gru_products.gru_product_backward(dmore_QBM, weight_QMM.contiguous(), d_RM, *tensors)
+    steps, ways, rows = len(gates_SRG), len(weight_WGM), states_SWBM.shape[2]
+    # dmore is the gradient of U h. It has a separate matrix for each gate of each GRU (Q = 3 W matrices), so
+    # that more of the device works in parallel. The products of these matrices with U are three partial sums
+    # of the gradient of h for each GRU. The next iteration adds them.
+    dmore_SQBM = gates_SRG.new_empty(steps, 3 * ways, rows, weight_WGM.shape[2])
+    weight_QMM = weight_WGM.unflatten(1, (3, -1)).flatten(0, 1)
+    dgates_SRG, states_SRM = torch.empty_like(gates_SRG), states_SWBM.flatten(1, 2)
+    d_RM, parts_QBM = torch.zeros_like(states_SRM[0]), torch.zeros_like(dmore_SQBM[0])
+    for t in reversed(range(steps)):
+        buffers = gates_SRG[t], more_SRG[t], states_SRM[t], dgates_SRG[t], dmore_SQBM[t]
+        d_RM = gru_backward(parts_QBM, d_RM, dstates_SRM[t], *buffers)
+        if t:
+            parts_QBM = torch.bmm(dmore_SQBM[t], weight_QMM)
+    # Join steps and sequences in one dimension: (W, S B, 3 M).
+    dmore = dmore_SQBM.unflatten(1, (ways, 3)).permute(1, 0, 3, 2, 4).flatten(3, 4).flatten(1, 2)
+    return dgates_SRG, dmore, states_SWBM[:-1].transpose(0, 1).flatten(1, 2)
 
 
 def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tensor, rows: int) -> None:
