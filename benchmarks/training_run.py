@@ -29,6 +29,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+
 from benchmarks.measure import RESULTS, environment
 
 __all__ = ["WAYS", "agreement", "summary", "table", "scores_of_runs"]
@@ -146,6 +148,11 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"Measured on: {where}.", ""])
 
 
+def _gpu(device: str) -> dict[str, str]:
+    """Return the name of the GPU, if the runs use one."""
+    return {"gpu": torch.cuda.get_device_name(device)} if device.startswith("cuda") else {}
+
+
 def main() -> None:
     """Measure training runs."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.training_run", description=main.__doc__)
@@ -180,7 +187,7 @@ def main() -> None:
     found = {
         "date": f"{datetime.date.today()}",
         "recipe": str(arguments.recipe),
-        "environment": environment(),
+        "environment": environment() | _gpu(arguments.device),
         "rows": rows,
         "difference": difference,
     }
