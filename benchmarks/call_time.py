@@ -3,8 +3,8 @@
 Each call of Regard is measured beside the PyTorch code that a user would write instead, alternating in short
 runs. A process reports its fastest run, because the machine may be shared; the result is the median of
 several processes. On CUDA, `wall` is the time of a call in a loop that ends with one synchronisation, and
-`device` is the time of a replayed CUDA graph. Before a pair is measured, its results are compared. The result
-files are written again after each call.
+`device` is the time of a replayed CUDA graph. Before a pair is measured, its results are compared. With
+--output, the result files are written again after each call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.call_pairs import Pair, Run, pairs
-from benchmarks.measure import RESULTS, environment
+from benchmarks.measure import environment, require_device
 
 __all__ = ["Merged", "Pair", "Row", "measured", "merged", "pairs", "same", "table", "write"]
 
@@ -175,16 +175,17 @@ def measure_here(arguments: argparse.Namespace, keep: Callable[[list[Row]], None
 
 
 def main() -> None:
-    """Measure all pairs, in several processes one after another, and write a dated result after each call."""
+    """Measure all pairs, in several processes one after another, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seconds", type=float, default=0.5, help="measuring time per call [default: 0.5]")
     parser.add_argument("--processes", type=int, default=3, help="number of processes [default: 3]")
     parser.add_argument("--only", action="append", help="measure calls with this text in their name")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--output", type=Path, help="folder of the result files [default: only print]")
     parser.add_argument("--note", default="", help="a sentence about the machine, for the result")
     parser.add_argument("--rows", action="store_true", help=argparse.SUPPRESS)  # of one process, as JSON
     arguments = parser.parse_args()
+    require_device(parser, arguments.device)
     if arguments.rows:
         measure_here(arguments, lambda rows: print(json.dumps([asdict(row) for row in rows]), flush=True))
         return
@@ -200,9 +201,12 @@ def main() -> None:
             assert child.stdout is not None
             for line in child.stdout:
                 processes[-1] = [Row(**row) for row in json.loads(line)]
-                write(arguments.output, arguments.device, arguments.note, machine, merged(processes))
+                if arguments.output is not None:
+                    write(arguments.output, arguments.device, arguments.note, machine, merged(processes))
         if child.returncode:
-            sys.exit(f"process {number + 1} failed; the results before the error are in {arguments.output}")
+            sys.exit(f"process {number + 1} failed")
+        if not processes[-1]:
+            parser.error(f"--only: no call has {' or '.join(map(repr, arguments.only))} in its name")
     print(table(merged(processes)))
 
 

@@ -26,7 +26,7 @@ from unittest import mock
 import torch
 
 from benchmarks.decoding_peers import eager_beam_search, hugging_face
-from benchmarks.measure import environment
+from benchmarks.measure import environment, require_device
 from regard.data.batch import Batch
 from regard.decoding import Beam, Greedy, Rules, search
 from regard.models.bahdanau import Bahdanau
@@ -185,22 +185,29 @@ def hugging_face_call(case: Case, batch: Batch, dtype: str, attention: str) -> C
     return hugging_face(*sizes, getattr(torch, dtype), attention)
 
 
-def seconds_of(call: Callable[[], object], device: str, budget: float) -> tuple[list[float], list[float]]:
-    """Return the wall time and the CPU time of each call, for about `budget` seconds, at least 3 calls."""
-    taken, busy = list[float](), list[float]()
+def seconds_of(
+    calls: list[Callable[[], object]], device: str, budget: float
+) -> list[tuple[list[float], list[float]]]:
+    """Return wall times and CPU times of each call. The calls alternate, at least 3 times.
+
+    budget: about how many seconds are measured for each call.
+    """
+    taken = [(list[float](), list[float]()) for _ in calls]
     with torch.no_grad():
-        call()
-        begun = time.perf_counter()
-        while len(taken) < 3 or time.perf_counter() - begun < budget:
-            if device == "cuda":
-                torch.cuda.synchronize()
-            start, start_cpu = time.perf_counter(), time.process_time()
+        for call in calls:
             call()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            taken.append(time.perf_counter() - start)
-            busy.append(time.process_time() - start_cpu)
-    return taken, busy
+        begun = time.perf_counter()
+        while len(taken[0][0]) < 3 or time.perf_counter() - begun < budget * len(calls):
+            for call, (wall, busy) in zip(calls, taken, strict=True):
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                start, start_cpu = time.perf_counter(), time.process_time()
+                call()
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                wall.append(time.perf_counter() - start)
+                busy.append(time.process_time() - start_cpu)
+    return taken
 
 
 def measure(name: str, case: Case, device: str, budget: float, only: list[str]) -> dict[str, Any]:
@@ -216,6 +223,7 @@ def measure(name: str, case: Case, device: str, budget: float, only: list[str]) 
     for dtype in case.dtypes:
         share = agreement(case.build(dtype, device), case, case.sources(device))
         record[f"same tokens, {dtype}"] = share
+    built = list[tuple[str, str, Callable[[], object]]]()
     for peer, dtype, build in peers(case, device):
         if only and not any(fnmatch.fnmatch(peer, each) for each in only):
             continue
@@ -223,14 +231,26 @@ def measure(name: str, case: Case, device: str, budget: float, only: list[str]) 
         if call is None:
             record["rows"].append({"peer": peer, "dtype": dtype, "missing": "transformers is not installed"})
             continue
-        taken, busy = seconds_of(call, device, budget)
-        tokens = case.batch * LENGTH
+        built.append((peer, dtype, call))
+        if device == "cuda":  # one after the other: the models of all peers may need too much memory
+            record["rows"] += rows_of(name, case, device, budget, [built.pop()])
+    record["rows"] += rows_of(name, case, device, budget, built)
+    return record
+
+
+def rows_of(
+    name: str, case: Case, device: str, budget: float, built: list[tuple[str, str, Callable[[], object]]]
+) -> list[dict[str, Any]]:
+    """Measure peers, given as name, dtype and call, alternately; return a row for each."""
+    rows, tokens = [], case.batch * LENGTH
+    times = seconds_of([call for *_, call in built], device, budget) if built else []
+    for (peer, dtype, _), (taken, busy) in zip(built, times, strict=True):
         rate = tokens / statistics.median(taken)
         row: dict[str, Any] = {"peer": peer, "dtype": dtype, "runs": len(taken), "seconds": taken}
         row |= {"tokens/s": rate, "best tokens/s": tokens / min(taken)}
-        record["rows"].append(row | {"tokens per CPU second": tokens / statistics.median(busy)})
+        rows.append(row | {"tokens per CPU second": tokens / statistics.median(busy)})
         print(f"{name}, {peer}, {dtype}: {rate:,.0f} tokens/s", file=sys.stderr, flush=True)
-    return record
+    return rows
 
 
 def table(found: dict[str, Any]) -> str:
@@ -266,6 +286,11 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], help="name of a peer to measure, with *")
     parser.add_argument("cases", nargs="*", help="names of cases; default: all")
     arguments = parser.parse_args()
+    require_device(parser, arguments.device)
+    for name in arguments.cases:
+        if name not in CASES[arguments.device]:
+            known = ", ".join(CASES[arguments.device])
+            parser.error(f"unknown case {name!r} for --device {arguments.device}; known cases: {known}")
     load = f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     where = environment() | {"load average at the start": load}
     if arguments.device == "cuda":

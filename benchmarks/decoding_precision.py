@@ -21,6 +21,7 @@ import torch
 
 import regard
 from benchmarks.decoding import SIMPLE
+from benchmarks.measure import require_device
 from regard.decoding import Beam
 from regard.evaluation.bleu import bleu
 
@@ -48,9 +49,9 @@ def measured(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("source", type=Path)
-    parser.add_argument("reference", type=Path)
+    parser.add_argument("run", type=Path, help="run folder of a translator")
+    parser.add_argument("source", type=Path, help="text file to translate, one sentence per line")
+    parser.add_argument("reference", type=Path, help="text file with the reference translations")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--lowercase", action="store_true", help="ignore case in BLEU")
     parser.add_argument(
@@ -58,9 +59,15 @@ def main() -> int:
     )
     parser.add_argument("--no-simple", action="store_true", help="leave out the simple search")
     arguments = parser.parse_args()
-    lines, references = (
-        path.read_text(encoding="utf-8").splitlines() for path in (arguments.source, arguments.reference)
-    )
+    require_device(parser, arguments.device)
+    try:
+        lines, references = (
+            path.read_text(encoding="utf-8").splitlines() for path in (arguments.source, arguments.reference)
+        )
+    except OSError as error:
+        parser.error(f"{error.filename}: {error.strerror}")
+    if len(lines) != len(references):
+        parser.error(f"source has {len(lines)} lines, reference has {len(references)}")
     first: list[str] = []
     print("| search | precision | BLEU | sentences/s | per CPU second | equal to float32 |")
     print("| --- | --- | --- | --- | --- | --- |")

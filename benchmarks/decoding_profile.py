@@ -112,6 +112,8 @@ def main() -> int:
     )
     parser.add_argument("--rows", type=int, default=25, help="number of kernels to print")
     arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs a CUDA device")
     model = CASES["cuda"][arguments.case].build(arguments.dtype, "cuda")
     print(f"{arguments.case}, {arguments.dtype}, look={arguments.look}\n\n| part | ms |\n| --- | --- |")
     for part, taken in parts_of_a_call(model, arguments.case, arguments.look):

@@ -5,7 +5,8 @@ looks of one head are compared with float64. Ratios are (forward + looking) / fo
 
 On a GPU, times are device times (replays of a CUDA graph), and a second table has wall times of plain calls
 of regard.attention(), without and with looks. `eager` computes the weights and the output in PyTorch, without
-looks: it is what shows weights otherwise. It is measured where they fit in memory.
+looks; `eager, all three` also computes entropy, alignment and mass from the weights. They are measured where
+the weights fit in memory.
 
 With --score additive, the score is v . tanh(q + k), and there is no eager: it needs T x S x D numbers.
 """
@@ -13,6 +14,7 @@ With --score additive, the score is v . tanh(q + k), and there is no eager: it n
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import sys
 import time
@@ -24,6 +26,7 @@ import torch
 from torch import Tensor
 
 import regard
+from benchmarks.measure import require_device
 from regard.call import Call, Forward
 from regard.checking import check
 from regard.looking import PASSES
@@ -151,7 +154,9 @@ def row(size: Sequence[int], causal: bool, device: str, additive: bool = False) 
     if device != "cuda":
         return [f"| {' | '.join(cells)} |"]
     fits = size[2] <= LONGEST_EAGER and not additive
-    cells.append(f"{median_ms(lambda: _eager(query, key, value, causal), device):.1f}" if fits else "")
+    for looks in (False, True):
+        eager = functools.partial(_eager, query, key, value, causal, looks)
+        cells.append(f"{median_ms(eager, device):.1f}" if fits else "")
     walls = [*name, f"{wall_ms(_attending(query, key, value, options)):.3f}"]
     walls += [
         f"{wall_ms(_attending(query, key, value, options | {'look': look})):.3f}" for look in LOOKS.values()
@@ -167,14 +172,18 @@ def _attending(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any
     return lambda: regard.attention(query, key, value, **options)
 
 
-def _eager(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
-    """Attention with the whole matrix of weights, without looks."""
+def _eager(
+    query: Tensor, key: Tensor, value: Tensor, causal: bool, looks: bool = False
+) -> tuple[Tensor, ...]:
+    """Attention with the whole matrix of weights; with entropy, alignment and mass if `looks`."""
     scores = query @ key.mT * query.shape[-1] ** -0.5
     if causal:
         length = query.shape[-2]
         hidden = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
         scores.masked_fill_(hidden, -torch.inf)
-    return scores.softmax(-1) @ value
+    weights = scores.softmax(-1)
+    seen = (torch.special.entr(weights).sum(-1), weights.argmax(-1), weights.sum(-2)) if looks else ()
+    return weights @ value, *seen
 
 
 def table(titles: Sequence[str], rows: Sequence[str]) -> str:
@@ -187,9 +196,10 @@ def report(rows: Sequence[Sequence[str]], device: str) -> str:
     titles = ["B,H,N,D", "causal", "forward", *(each for name in LOOKS for each in (name, "ratio"))]
     if device != "cuda":
         return table(titles, [each[0] for each in rows])
+    titles += ["eager", "eager, all three"]
     walls = ["B,H,N,D", "causal", "forward", *(f"with {name}" for name in LOOKS)]
     return (
-        f"Device times, ms:\n\n{table([*titles, 'eager'], [each[0] for each in rows])}\n\n"
+        f"Device times, ms:\n\n{table(titles, [each[0] for each in rows])}\n\n"
         f"Wall times of attention(), ms:\n\n{table(walls, [each[1] for each in rows])}"
     )
 
@@ -202,6 +212,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="also write the tables to this file, after each row")
     parser.add_argument("--limit", type=float, default=1e9, help="start no row after this many seconds")
     arguments = parser.parse_args()
+    require_device(parser, arguments.device)
     rows, begun, additive = [], time.perf_counter(), arguments.score == "additive"
     sizes = (ADDITIVE if additive else SIZES)[arguments.device]
     for size in sorted(sizes, key=lambda size: size[2]):

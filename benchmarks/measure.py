@@ -5,6 +5,7 @@ Processor measures wall-clock time on the CPU; device.py measures CUDA devices w
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import statistics
@@ -18,10 +19,25 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["RESULTS", "Machine", "Processor", "Timing", "environment", "extra_peak", "taken_for"]
+__all__ = [
+    "RESULTS",
+    "Machine",
+    "Processor",
+    "Timing",
+    "environment",
+    "extra_peak",
+    "require_device",
+    "taken_for",
+]
 
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def require_device(parser: argparse.ArgumentParser, device: str) -> None:
+    """Exit with an error of the parser if device is "cuda" and torch finds no CUDA device."""
+    if device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch finds no CUDA device; use --device cpu")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,12 @@ python -m benchmarks.training_run recipes/multi30k-en-de-transformer.toml --devi
 Each way to train is a process of its own: it trains the recipe until its end, or until --seconds have passed.
 The losses of all ways must agree at the last step that they have in common. Run it in a folder in which the
 paths of the recipe exist.
+
+python -m benchmarks.training_run RECIPE --seeds 1,2,3 --test data/multi30k/test_2016_flickr.en \\
+    data/multi30k/test_2016_flickr.de --moses de
+
+With --seeds, the recipe is trained once for each seed instead, and the translations of the test set are
+scored after all trainings.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ from typing import Any
 
 from benchmarks.measure import RESULTS, environment
 
-__all__ = ["WAYS", "agreement", "summary", "table"]
+__all__ = ["WAYS", "agreement", "summary", "table", "scores_of_runs"]
 
 WAYS = {
     "regard train": (),
@@ -81,6 +87,7 @@ def summary(records: Sequence[dict[str, Any]], began: float, ended: float) -> di
     return {
         "seconds": ended - began,
         "seconds until the first record": steps[0]["time"] - began if steps else None,
+        "seconds until the last record": steps[-1]["time"] - began if steps else None,
         "steps": steps[-1]["step"] if steps else 0,
         "tokens/s": statistics.median(each["tokens_per_second"] for each in later) if later else None,
         "evaluation seconds": statistics.median(evaluations) if evaluations else None,
@@ -99,15 +106,41 @@ def agreement(rows: dict[str, dict[str, Any]]) -> float:
     return (max(losses) - min(losses)) / max(min(losses), 1e-9)
 
 
+def scores_of_runs(folders: Sequence[Path], test: Sequence[str], moses: str, device: str) -> list[float]:
+    """Return the BLEU of each run on the test set, lower-cased and with Moses tokens, as papers print it.
+
+    test: the source file and the target file. moses: language of the target. All runs are scored at once.
+    """
+    source, target = test
+    options = ["--source", source, "--target", target, "--lowercase", "--length-penalty", "average:1"]
+    options += ["--moses", moses, "--device", device, "--json"]
+    start = [sys.executable, "-m", "regard", "evaluate"]
+    ran = [
+        subprocess.Popen([*start, str(folder), *options], stdout=subprocess.PIPE, text=True)
+        for folder in folders
+    ]
+    reports = [json.loads(each.communicate()[0]) for each in ran]
+    return [
+        next(score["value"] for score in report["scores"] if score["name"] == "Moses BLEU")
+        for report in reports
+    ]
+
+
 def table(found: dict[str, Any]) -> str:
     """Return the record as Markdown."""
-    shown = ("seconds", "seconds until the first record", "steps", "tokens/s", "evaluation seconds", "bleu")
+    shown = ["seconds", "seconds until the first record", "seconds until the last record", "steps"]
+    shown += ["tokens/s", "evaluation seconds", "bleu"]
+    shown += ["test BLEU"] if any("test BLEU" in row for row in found["rows"].values()) else []
     lines = [f"`regard train --recipe {found['recipe']}`, from the start of the process.", ""]
     lines += [f"| way | {' | '.join(shown)} |", f"| --- {'| --- ' * len(shown)}|"]
     for way, row in found["rows"].items():
         values = ["" if row[name] is None else f"{row[name]:,.1f}".removesuffix(".0") for name in shown]
         lines.append(f"| {way} | {' | '.join(values)} |")
-    lines += ["", f"Largest relative difference of the losses: {found['difference']:.1e}."]
+    if "test BLEU" in shown:
+        mean = statistics.fmean(row["test BLEU"] for row in found["rows"].values())
+        lines += ["", f"bleu: on the validation set. Test BLEU: lower-cased, Moses tokens; mean {mean:.2f}."]
+    else:
+        lines += ["", f"Largest relative difference of the losses: {found['difference']:.1e}."]
     lines += [f"{way}: {text}" for way, row in found["rows"].items() for text in row["messages"]]
     where = ", ".join(f"{name} {value}" for name, value in found["environment"].items())
     return "\n".join([*lines, "", f"Measured on: {where}.", ""])
@@ -123,14 +156,27 @@ def main() -> None:
     parser.add_argument(
         "--into", type=Path, default=RESULTS, metavar="FOLDER", help="folder of the result files"
     )
+    parser.add_argument("--seeds", default="", help="train with these seeds, such as 1,2,3")
+    parser.add_argument(
+        "--test", nargs=2, metavar=("SOURCE", "TARGET"), help="test set to score with --seeds"
+    )
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="keep the run folders in this folder")
+    parser.add_argument("--moses", default="de", help="language of the Moses tokenizer, for --test")
     arguments = parser.parse_args()
+    ways = {name: WAYS[name] for name in arguments.only or WAYS}
+    if arguments.seeds:
+        ways = {f"seed {seed}": ("--seed", seed) for seed in arguments.seeds.split(",")}
     rows: dict[str, dict[str, Any]] = {}
     with TemporaryDirectory() as scratch:
-        for number, way in enumerate(arguments.only or WAYS):
-            place = Path(scratch) / str(number)
-            rows[way] = trained(arguments.recipe, place, WAYS[way], arguments.device, arguments.seconds)
+        places = [(arguments.runs or Path(scratch)) / name.replace(" ", "-") for name in ways]
+        for (way, options), place in zip(ways.items(), places, strict=True):
+            rows[way] = trained(arguments.recipe, place, options, arguments.device, arguments.seconds)
             print(f"{way}: {json.dumps({**rows[way], 'losses': None})}", flush=True)
-    difference = agreement(rows)
+        if arguments.seeds and arguments.test:
+            scores = scores_of_runs(places, arguments.test, arguments.moses, arguments.device)
+            for row, score in zip(rows.values(), scores, strict=True):
+                row["test BLEU"] = score
+    difference = 0.0 if arguments.seeds else agreement(rows)
     found = {
         "date": f"{datetime.date.today()}",
         "recipe": str(arguments.recipe),

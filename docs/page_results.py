@@ -23,7 +23,6 @@ NOTHING = "Not measured yet: no such result is committed.\n"
 ADDITIVE, DOT = "Additive", ("Scaled dot", "Causal scaled dot")
 PLACES = {
     "call-cuda": "on this page",
-    "call-cuda-gradients": "on this page",
     "call-cpu": "on this page",
     "additive-calls": "on this page",
     "additive-scales": "on this page",
@@ -33,6 +32,8 @@ PLACES = {
     "gpu": "on this page",
     "recurrent": "on this page",
     "training-speed": "on this page",
+    "training-run": "[Training](training.md)",
+    "training-cpu": "on this page",
     "faithfulness": "[Is attention faithful?](faithfulness.md)",
     "alignments": "[Viewing attention](seeing.md)",
     "korean": "[Data and decoding](translation.md)",
@@ -219,7 +220,6 @@ def calls(kind: str) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "call_cuda": partial(calls, "call-cuda"),
-    "call_cuda_gradients": partial(calls, "call-cuda-gradients"),
     "call_cpu": partial(calls, "call-cpu"),
     "additive_calls": partial(calls, "additive-calls"),
     "additive_scales": partial(calls, "additive-scales"),
@@ -233,6 +233,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "lost": lost,
     "recurrent": partial(report, "recurrent"),
     "training_speed": partial(report, "training-speed"),
+    "training_run": partial(report, "training-run"),
     "classification": partial(report, "classification"),
     "language": partial(report, "language"),
     "lstmn": partial(report, "lstmn"),

@@ -217,7 +217,8 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, shown: dict[str, tu
         refuse(
             "the batch sizes differ",
             "B of query = B of key = B of value",
-            "to use one sequence of keys for the whole batch, pass key.expand(B, -1, -1)",
+            "to use one sequence of keys for the whole batch, pass key.expand"
+            f"({', '.join(['B', *['-1'] * (key.dim() - 1)])}), and the same for value",
         )
     if query.dim() == 4:
         heads, key_heads = query.shape[1], key.shape[1]

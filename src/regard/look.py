@@ -99,8 +99,9 @@ class Look:
         select: the selection of the call. Gate, for example, provides no entropy.
         queries: T, the number of queries of the call.
         """
-        disabled: dict[str, Any] = {name: None if name == "rows" else False for name in self.requested}
-        look = replace(self, **{name: off for name, off in disabled.items() if name not in select.looks})
+        off = [name for name in self.requested if name not in select.looks]
+        disabled: dict[str, Any] = {name: None if name == "rows" else False for name in off}
+        look = replace(self, **disabled) if off else self
         if look.rows is None:
             return look
         in_range = [row % queries for row in look.rows if -queries <= row < queries]

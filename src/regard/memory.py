@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regard.dimensions import lift, lifted_mask
+from regard.dimensions import in_transform, lift, lifted_mask
 from regard.errors import ArgumentError, message
 from regard.masks.mask import Mask
 from regard.masks.tile import whole_tile
@@ -157,6 +157,8 @@ def projected(score: Score, key: Tensor, start: int = 0) -> Tensor:
     if type(score).project_key is Score.project_key:
         return key
     finite = key.isfinite().all(-1, keepdim=True)
+    if _all_true(finite):
+        return score.project_key(key, start)
     return torch.where(finite, score.project_key(torch.where(finite, key, 0.0), start), torch.nan)
 
 
@@ -189,9 +191,18 @@ def cleaned(
         seen = seen.unflatten(1, (key_heads, -1)).any(2)
     if key.dim() < 4:
         seen = seen[:, 0] if key.dim() == 3 else seen[0, 0]
+    if _all_true(seen):
+        return key, value
     seen = seen.unsqueeze(-1)
     clean_key = torch.where(seen, key, 0.0)
     return clean_key, clean_key if value is key else torch.where(seen, value, 0.0)
+
+
+def _all_true(conditions: Tensor) -> bool:
+    """Whether all elements are known to be true. False if reading them would wait for a device."""
+    if conditions.device.type != "cpu" or in_transform() or torch.compiler.is_compiling():
+        return False
+    return bool(conditions.all())
 
 
 def _check_prepared(key: Tensor, value: Tensor, score: Score, mask: Mask) -> None:

@@ -39,4 +39,11 @@ def test_losses_are_compared_at_the_last_common_step():
     assert agreement(rows) == pytest.approx(0.1)
     found = {"recipe": "r.toml", "rows": rows, "difference": 0.1, "environment": {"gpu": "none"}}
     text = table(found)
-    assert "| regard train | 21 | 10 | 100 | 1,100 | 3.5 | 30 |" in text and "not captured" in text
+    assert "| regard train | 21 | 10 | 19 | 100 | 1,100 | 3.5 | 30 |" in text and "not captured" in text
+
+
+def test_table_of_seeds_has_the_mean_test_score():
+    row = summary(RECORDS, began=100.0, ended=121.0)
+    rows = {"seed 1": {**row, "test BLEU": 40.0}, "seed 2": {**row, "test BLEU": 42.0}}
+    text = table({"recipe": "r.toml", "rows": rows, "difference": 0.0, "environment": {"gpu": "none"}})
+    assert "| seed 2 | 21 | 10 | 19 | 100 | 1,100 | 3.5 | 30 | 42 |" in text and "mean 41.00" in text

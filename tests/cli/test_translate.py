@@ -169,6 +169,7 @@ def test_interrupted_output_does_not_replace_the_file(command, trained, korean, 
         (("--text", "a", "--page", "nowhere/x.html"), "nowhere/x.html: "),
         (("--text", "a", "--output", "nowhere/x"), "the folder first"),
         (("--text", "a", "--draw", "--scores"), "--draw: "),
+        (("--text", "a", "--probabilities"), "--probabilities: .*--alignments"),
     ],
 )
 def test_invalid_options_are_errors(command, trained, tmp_path, monkeypatch, arguments, pattern):
@@ -180,7 +181,9 @@ def test_invalid_options_are_errors(command, trained, tmp_path, monkeypatch, arg
 
 def test_folder_without_run_and_model_without_attention_are_errors(command, unseeing, tmp_path):
     result = command("translate", tmp_path, "--text", "a")
-    assert result.status == 2 and "config.toml" in result.err
+    assert result.status == 2 and "config.toml" in result.err and "--huggingface" not in result.err
+    (tmp_path / "config.json").touch()
+    assert "--huggingface" in command("translate", tmp_path, "--text", "a").err
     assert command("translate", unseeing, "--text", "나는").status == 0
     result = command("translate", unseeing, "--text", "나는", "--alignments", tmp_path / "links")
     assert result.status == 2 and "no attention to its source" in result.err

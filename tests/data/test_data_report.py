@@ -40,7 +40,9 @@ def test_invalid_utf8_raises_with_file_line_and_byte(tmp_path):
     pairs = parallel(tmp_path, b"a\nb\nc\n", b"one\ntw\xe9 two\nthree\xff\n")
     report = pairs.inspect()
     assert report["invalid"].count == 2 and report["invalid"].done == "refused"
-    expected = r"(?s)a\.en, line 2: not valid UTF-8: byte 3 of the line, 0xE9\n.*invalid=\"replace\""
+    expected = (
+        r"(?s)a\.en, line 2: not valid UTF-8: byte 3 of the line, 0xE9\n.*ISO-8859-1.*invalid=\"replace\""
+    )
     for use in (report.check, lambda: len(pairs), lambda: pairs.fingerprint, lambda: [*iter(pairs)]):
         with pytest.raises(DataError, match=expected):
             use()

@@ -64,3 +64,8 @@ def test_a_text_of_one_token_is_not_measured():
     huggingface.attach(model)
     text = observed(model, inputs["input_ids"][:1, :2])
     assert huggingface.erase_token(huggingface.TextModel(model, None), text) is None
+
+
+def test_a_model_without_tokenizer_is_refused():
+    with pytest.raises(regard.ArgumentError, match="load_model"):
+        huggingface.erase_tokens(build("bert")[0], ["a text"])

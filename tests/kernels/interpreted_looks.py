@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from regard import looking
 from regard.checking import check
 from regard.kernels import inner_look_pass, inner_top_pass, launch, replay
 from regard.looking.block_pooling import block_means, block_sums
+from regard.looking.look_kernels import additive_look
 from tests.agreement.cases import CASES, Case
 from tests.agreement.test_looking import assert_looks_agree, fused_supports
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
@@ -50,7 +53,39 @@ def test_replayed_looks_are_those_of_the_new_tensors(score: str, monkeypatch: py
         expected = block_means(block_sums(weights[:, None], 64), (130, 90), 64)[:, 0]
         torch.testing.assert_close(seen.pooled, expected, atol=1e-5, rtol=1e-4)
     recorded = {key[0].__name__ for key, tape in replay._tapes.items() if isinstance(tape, replay.Tape)}
-    assert f"_{score}_looks" in recorded
+    assert f"{score}_looks" in recorded
+
+
+@pytest.mark.parametrize("score", ["inner", "additive"])
+def test_looks_of_a_compiled_call(score: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(looking, "SMALL", 0)
+    compared = regard.Additive(16, 16).requires_grad_(False) if score == "additive" else regard.ScaledDot()
+    look = regard.Look(entropy=True, alignment=True, mass=True, pooled=64, top=3)
+
+    def run(query: torch.Tensor, key: torch.Tensor) -> regard.Attended:
+        return regard.attention(query, key, score=compared, mask=regard.causal(), start=20, look=look)
+
+    query, key = torch.randn(2, 70, 16), torch.randn(2, 90, 16)
+    passes = []
+    for name, each in looking.PASSES.items():
+        used = dataclasses.replace(
+            each, run=lambda *call, name=name, run=each.run: passes.append(name) or run(*call)
+        )
+        monkeypatch.setitem(looking.PASSES, name, used)
+    found, expected = torch.compile(run, backend="aot_eager", fullgraph=True)(query, key), run(query, key)
+    assert set(passes) == {"fused"}
+    for name in ("entropy", "mass", "pooled", "alignment"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name))
+    assert torch.equal(found.top.keys, expected.top.keys)
+
+
+def test_the_additive_operator_has_the_shapes_that_it_declares():
+    query, key, vector = torch.randn(1, 2, 70, 16), torch.randn(1, 1, 80, 16), torch.randn(1, 16)
+    arguments = (query, key, vector, torch.zeros(1, 2, 70), *[None] * 5, 0, None, 0, 1.0)
+    for wanted in ((True, True, True, 64, 3), (False, True, False, 0, 0), (True, False, True, 0, 2)):
+        checks = ("test_schema", "test_faketensor")
+        found = torch.library.opcheck(additive_look, (*arguments, *wanted), test_utils=checks)
+        assert found == dict.fromkeys(checks, "SUCCESS")
 
 
 def test_the_cases_cover_masks_and_biases():

@@ -159,6 +159,25 @@ def test_a_plan_serves_masks_and_gradients_of_other_layouts(kind: str):
             torch.testing.assert_close(*results)
 
 
+def test_saved_tensors_may_have_other_strides():
+    """As with torch.autograd.graph.save_on_cpu(), which returns contiguous copies in the backward pass."""
+    plans._plans.clear()
+    leaves = [torch.randn(2, 20, 2, 8).transpose(1, 2) for _ in range(3)]
+    leaves = [each.requires_grad_() for each in (leaves[0].contiguous(), *leaves[1:])]
+    table, gradient = (torch.rand(20, 20) < 0.7).T, torch.randn(2, 2, 20, 8)
+    exact = torch.autograd.grad(
+        regard.attention(*leaves, mask=table, backend="reference").output, leaves, gradient
+    )
+    for copies in (True, False, True, False):
+
+        def unpacked(saved: Tensor, copies: bool = copies) -> Tensor:
+            return saved.clone(memory_format=torch.contiguous_format) if copies else saved
+
+        with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, unpacked):
+            output = regard.attention(*leaves, mask=table, backend="masked").output
+        torch.testing.assert_close(torch.autograd.grad(output, leaves, gradient), exact)
+
+
 def _attend(query: Tensor, key: Tensor, value: Tensor, backend: str = "masked") -> Tensor:
     return regard.attention(query, key, value, mask=regard.padding([5, 3]), backend=backend).output
 

@@ -26,9 +26,12 @@ def step_by_step(
     return torch.stack(states, 1), torch.stack(contexts, 1)
 
 
-@pytest.mark.parametrize("lengths", [[6, 1, 3], [6, 6, 6], None])
-@pytest.mark.parametrize("steps", [1, 2, 7])
-def test_equals_a_loop_over_steps(steps: int, lengths: list[int] | None):
+@pytest.mark.parametrize("lengths", [[6, 1, 3], [6, 6, 6], None, [6, 0, 3]])  # the last one calls attention()
+@pytest.mark.parametrize(("steps", "most"), [(1, 2**25), (2, 2**25), (7, 2**25), (7, 0)])
+def test_equals_a_loop_over_steps(
+    steps: int, most: int, lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("regard.layers.attentive_cpu_steps.MOST_BYTES", most)
     torch.manual_seed(0)
     cell = GatedCell(input_size=3, width=4, context_size=5).double()
     score = regard.Additive(4, 5, hidden=6).double()

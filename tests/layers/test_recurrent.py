@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.layers import gru, recurrent
 from regard.layers.bidirectional_gru import bidirectional_gru
 from regard.layers.gru import gru_ways
+from regard.layers.gru_cpu import gru_on_cpu
 from regard.layers.recurrent import CELLS, Recurrence, Recurrent, flip
 
 LENGTHS = [[5, 1, 3, 5], [1, 1], [4, 4, 4], [7]]
@@ -39,6 +40,28 @@ def test_encoding_without_packing_equals_packing(cell: str, depth: int, both_way
         results.append([states, *last, *gradients])
     for packed, padded in zip(*results, strict=True):
         torch.testing.assert_close(padded, packed, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("lengths", [[5, 4, 3, 5], [1, 1], [7]], ids=str)
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_gru_in_training_on_a_cpu_equals_packing(
+    both_ways: bool, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    layers = Recurrent(Recurrence(width=4), 3, both_ways=both_ways).double()
+    calls, results = [], []
+    monkeypatch.setattr(
+        "regard.layers.recurrent.gru_on_cpu", lambda *given: calls.append(1) or gru_on_cpu(*given)
+    )
+    for most in (0.25, -1.0):  # the second value excludes every batch from gru_on_cpu()
+        monkeypatch.setattr("regard.layers.recurrent.MOST_PADDING", most)
+        x, lengths_B = inputs(lengths)
+        states, (last,) = layers.encode(x, lengths_B)
+        spread = torch.linspace(-1, 1, states[0].numel(), dtype=torch.float64).view_as(states[0])
+        gradients = torch.autograd.grad((states * spread).sum() + last.sin().sum(), [x, *layers.parameters()])
+        results.append([states, last, *gradients])
+    assert len(calls) == 1
+    for steps, packed in zip(*results, strict=True):
+        torch.testing.assert_close(steps, packed, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -112,6 +112,8 @@ def test_gradients_are_those_of_torch():
 
 
 def test_modules_that_cannot_be_watched_are_refused():
+    with pytest.raises(regard.ArgumentError, match="str"), regard.watch("model"):  # type: ignore[type-var]
+        pass
     with pytest.raises(regard.ArgumentError, match="MultiheadAttention"), regard.watch(nn.Linear(2, 2)):
         pass
     layer = nn.MultiheadAttention(8, 2, add_zero_attn=True)

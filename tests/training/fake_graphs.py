@@ -18,7 +18,7 @@ class FakeGraphs:
         self.captured, self.replayed, self.refuses = 0, 0, False
 
     def recorded(
-        self, step: Callable[[], Any], device: object, pool: object
+        self, step: Callable[[], Any], device: object, pool: object, warm_ups: int = 1
     ) -> tuple[Callable[[], None], Any]:
         if self.refuses:
             raise RuntimeError("operation not permitted when stream is capturing\nand more")

@@ -149,7 +149,7 @@ def attend(
     if torch.compiler.is_compiling() or _traced(tensors):
         output, lse, *_ = torch.ops.regard.additive_forward(*tensors, *rest, trains, *extra)
     elif trains:
-        results = list[Tensor]()
+        results: list[Tensor] = []
         output = _apply(*tensors, bias, (*rest, True, seed, dropout), results)
         lse = results[0]
     else:
@@ -164,7 +164,7 @@ def attend_untraced(arguments: tuple[Any, ...], trains: bool) -> tuple[Tensor, T
     """
     _load()
     if trains:
-        results = list[Tensor]()
+        results: list[Tensor] = []
         return _apply(*arguments[:4], None, (*arguments[4:], True, None, 0.0), results), results[0]
     output, lse = _functions[2](*arguments, None, None, 0.0)
     return output, lse

@@ -52,9 +52,11 @@ class FusedPlan(NamedTuple):
             key = score.project_key(key) if self.projects else key
         if self.dims == 2:
             query, key, value = lift(query), lift(key), lift(value)
-        needed = query.requires_grad or key.requires_grad or value.requires_grad or vector.requires_grad
+        trains = torch.is_grad_enabled() and (
+            query.requires_grad or key.requires_grad or value.requires_grad or vector.requires_grad
+        )
         arguments = (query, key, value, vector, lengths, None, None, self.start, None, self.right, self.scale)
-        output, lse = fused.attend_untraced(arguments, needed and torch.is_grad_enabled())
+        output, lse = fused.attend_untraced(arguments, trains)
         attended = Attended(output, lse)
         return attended if self.dims != 2 else attended.map(lower(self.dims))
 

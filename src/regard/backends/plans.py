@@ -382,15 +382,14 @@ def score_signature(score: Score) -> Signature | None:
     if type(score) in (ScaledDot, Dot):
         return ()
     if type(score) is Additive:
-        sizes, parameters = (score.query_size, score.key_size, score.heads), score._parameters
-        return *sizes, *_placed(parameters["query_weight"]), *_placed(parameters["vector"])
+        parameters: Any = score._parameters
+        weight, vector = parameters["query_weight"], parameters["vector"]
+        return (
+            score.query_size, score.key_size, score.heads,
+            weight.shape, weight.dtype, weight.device, weight.requires_grad,
+            vector.shape, vector.dtype, vector.device, vector.requires_grad,
+        )  # fmt: skip
     return score.plan_key() if hasattr(score, "plan_key") else None
-
-
-def _placed(tensor: Tensor | None) -> Signature:
-    """Return shape, dtype and device of a parameter, and whether it requires a gradient."""
-    assert tensor is not None
-    return tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad
 
 
 def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signature | None:

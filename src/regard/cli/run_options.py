@@ -311,8 +311,12 @@ def task_in_regard(run: Path, expected: str) -> type[RunTask]:
     return task_of(run)
 
 
-def one_sentence(command: str, sentence: str | None, text: str | None) -> str:
+def one_sentence(
+    command: str, sentence: str | None, text: str | None, usage: str = 'RUN --text "..."'
+) -> str:
     """Return the sentence to translate: the positional argument, or the value of --text.
+
+    usage: the arguments that the hint of the error shows after the command.
 
     Raises ArgumentError if the command line has both of them or neither, or if the sentence is empty.
 
@@ -327,5 +331,5 @@ def one_sentence(command: str, sentence: str | None, text: str | None) -> str:
     sentence = text if sentence is None else sentence
     if not (sentence or "").strip():
         problem = "the sentence is missing" if sentence is None else "the sentence is empty"
-        raise ArgumentError(message(command, problem, hint=f'{command} RUN --text "..."'))
+        raise ArgumentError(message(command, problem, hint=f"{command} {usage}"))
     return str(sentence)

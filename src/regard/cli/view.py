@@ -301,7 +301,8 @@ def _viewed_huggingface(
         problem = "there are several texts; with --huggingface, there is no RUN"
         hint = 'regard view --huggingface FOLDER "..."'
         raise ArgumentError(message("regard view --huggingface", problem, hint=hint))
-    text = one_sentence("regard view", None, next((each for each in texts if each is not None), None))
+    text = next((each for each in texts if each is not None), None)
+    text = one_sentence("regard view --huggingface", None, text, usage='FOLDER "..."')
     if text == STANDARD:
         text = "\n".join(Lines([STANDARD]))
     return view_huggingface(folder, text, context.params.get("target"), device)

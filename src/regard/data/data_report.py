@@ -23,7 +23,7 @@ from regard.data.misaligned_pairs import counts_differ, shifted_lines
 from regard.data.pair_checks import KINDS, Choices
 from regard.data.pair_formats import Chunk, CountsDiffer, Origin, Parallel
 from regard.data.progress_bar import advancing
-from regard.data.read_text import UTF_16
+from regard.data.read_text import LATIN_1, UTF_16
 from regard.errors import DataError, Setting, UnknownName, message
 from regard.viewing.html_document import safe
 
@@ -227,6 +227,8 @@ def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable
         hint += ["check ", block.raw.remedy, "; "]
     if block.raw.unit == "line" and b"\0" in block.raw.data:
         hint += [UTF_16, "; "]
+    elif kind == "invalid":
+        hint += [LATIN_1, "; otherwise "]
     hint.append("fix the data")
     if choosable:
         actions = [action for action in KINDS[kind].may if action != "error"]

@@ -35,6 +35,7 @@ up all memory."""
 RETURN = KINDS["return"].bit
 
 RETURNS = "if its lines end with \\r only, convert them: tr '\\r' '\\n' < old > new"
+LATIN_1 = "if this is Latin-1 (ISO 8859-1), convert it: iconv -f ISO-8859-1 -t UTF-8"
 UTF_16 = "if this is UTF-16, as NUL bytes suggest, convert it: iconv -f UTF-16LE -t UTF-8"
 
 FOREIGN = {
@@ -137,7 +138,7 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 place = f"{shown(path)}, line {number}"
                 raise DataError(
-                    message(place, f"the line is not valid UTF-8 at byte {error.start + 1}")
+                    message(place, f"the line is not valid UTF-8 at byte {error.start + 1}", hint=LATIN_1)
                 ) from None
 
 

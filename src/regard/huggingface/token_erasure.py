@@ -60,9 +60,18 @@ class TokenErasure:
 
     def __str__(self) -> str:
         return (
-            f'hiding the most attended token "{self.token}" changes the output by {self.change:.3f} '
-            f"{self.measure}, hiding another token by {self.random_change:.3f} (mean of {self.samples})"
+            f'hiding the most attended token "{self.token}" changes the output by {rounded(self.change)} '
+            f"{self.measure}, hiding another token by {rounded(self.random_change)} (mean of {self.samples})"
         )
+
+
+def rounded(change: float) -> str:
+    """Return a number with three decimals, and 0.000 instead of -0.000.
+
+    >>> rounded(-0.0001)
+    '0.000'
+    """
+    return f"{round(change, 3) + 0.0:.3f}"
 
 
 @dataclass(frozen=True)
@@ -90,22 +99,29 @@ class ErasureReport:
         return float(numpy.mean([each.change > each.random_change for each in self.texts]))
 
     def __str__(self) -> str:
+        count = "1 text" if len(self.texts) == 1 else f"{len(self.texts)} texts"
         return (
-            f"{len(self.texts)} texts: hiding the most attended token changes the output by "
-            f"{self.change:.3f} {self.texts[0].measure}, hiding another token by {self.random_change:.3f}; "
+            f"{count}: hiding the most attended token changes the output by "
+            f"{rounded(self.change)} {self.texts[0].measure}, hiding another token by "
+            f"{rounded(self.random_change)}; "
             f"larger for the most attended token in {self.larger:.0%} of the texts"
         )
 
 
 def erase_tokens(
-    model: TextModel, texts: Sequence[str], *, samples: int = SAMPLES, seed: int = 0
+    model: TextModel, texts: str | Sequence[str], *, samples: int = SAMPLES, seed: int = 0
 ) -> ErasureReport:
     """Measure for several texts how much the output depends on the most attended token.
 
     model: from load_model().
+    texts: one text, or several.
     samples: number of other tokens of each text to hide, one at a time; all of them if there are fewer.
     seed: random seed, to choose the other tokens.
     """
+    if not isinstance(model, TextModel):
+        problem, hint = f"model is a {type(model).__name__}", "use regard.huggingface.load_model(folder)"
+        raise ArgumentError(message("erase_tokens()", problem, expected="a TextModel", hint=hint))
+    texts = [texts] if isinstance(texts, str) else texts
     results = [erase_token(model, observe_text(model, text), samples=samples, seed=seed) for text in texts]
     measured = tuple(each for each in results if each is not None)
     if not measured:

@@ -14,7 +14,6 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -40,11 +39,6 @@ _PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
 _EXTRA = "Tensor? bias, Tensor? seed, float dropout"
 
 
-def _on_device_of(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Return a context manager that makes the device of `tensor` current, so that Triton launches there."""
-    return nullcontext() if is_current(tensor.device) else torch.cuda.device(tensor.device)
-
-
 FEW_SCORES, FEW_ELEMENTS = 1 << 28, 1 << 26
 """Calls with at most this many scores and elements of the key are replayed (see replay.py). For larger calls,
 the time on the device is longer than that on the host."""
@@ -55,9 +49,11 @@ def _run(
     query: Tensor, key: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return function(*tensors, *numbers), replayed if the call is small enough."""
+    if not is_current(query.device):
+        with torch.cuda.device(query.device):  # where Triton launches kernels
+            return _run(function, tensors, numbers, query, key)
     few = query.numel() // query.shape[-1] * key.shape[-2] <= FEW_SCORES and key.numel() <= FEW_ELEMENTS
-    with _on_device_of(query):
-        return replayed(function, tensors, numbers) if few else function(*tensors, *numbers)
+    return replayed(function, tensors, numbers) if few else function(*tensors, *numbers)
 
 
 def run_forward(

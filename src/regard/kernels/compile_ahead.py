@@ -14,40 +14,41 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from regard.kernels import TRITON, interpreting
 
 __all__ = ["compiled_launches", "start_compiling"]
 
-THREADS = 16
+THREADS = 8
 """Maximum number of kernels that are compiled at the same time."""
 
 
 @contextmanager
 def compiled_launches() -> Iterator[None]:
-    """Inside the `with` block, all launches of Triton kernels compile the kernel, but do not run it.
+    """Inside the `with` block, a launch of a Triton kernel by this thread only compiles the kernel.
 
-    So the results of kernels are undefined. The block ends when all kernels are compiled. No other thread may
-    launch kernels until then.
+    So the results of kernels are undefined. The block ends when all kernels are compiled. The backward pass
+    is computed in this thread, too. Other threads launch kernels as usual.
     """
-    from triton.runtime._async_compile import AsyncCompileMode, active_mode
+    from triton.runtime._async_compile import AsyncCompileMode
     from triton.runtime.jit import JITFunction
 
-    launch = JITFunction.run
+    launch, owner = JITFunction.run, threading.get_ident()
     threads = ThreadPoolExecutor(min(os.cpu_count() or 1, THREADS))
+
+    def compile_only(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        if threading.get_ident() != owner:
+            return launch(self, *arguments, grid=grid, warmup=warmup, **options)
+        launch(self, *arguments, grid=grid, warmup=True, **options)
+        return None
+
     # An error of the compiler is raised again when the kernel is launched.
-    with threads, AsyncCompileMode(threads, ignore_errors=True) as mode:
-
-        def compile_only(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
-            # The mode belongs to a thread, and PyTorch runs the backward pass in a thread of its own.
-            before = active_mode.set(mode)
-            try:
-                launch(self, *arguments, grid=grid, warmup=True, **options)
-            finally:
-                active_mode.reset(before)
-
+    with threads, AsyncCompileMode(threads, ignore_errors=True):
         JITFunction.run = compile_only
         try:
-            yield
+            with torch.autograd.set_multithreading_enabled(False):
+                yield
         finally:
             JITFunction.run = launch
 

@@ -96,7 +96,7 @@ def history_attention_kernel(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["site", "sites", "length"])
 def source_attention_kernel(
     query, sources, lengths, output, position, looks, site, sites, heads, width, keys, length, scale,
     BEAMS: tl.constexpr, BEAMS_UP: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,

@@ -278,7 +278,7 @@ def inner_candidates_kernel(
 @triton.jit
 def inner_sort_kernel(
     records, lse, weights, chosen, queries, top, tiles,
-    LISTED: tl.constexpr, ROWS: tl.constexpr, SORTED: tl.constexpr,
+    LISTED: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr, SORTED: tl.constexpr,
 ):  # fmt: skip
     """Sort the lists of SORTED queries: largest weight first; of equal weights, smallest key first.
 
@@ -287,6 +287,7 @@ def inner_sort_kernel(
     weights are NaN.
 
     tiles: number of tiles of queries, of ROWS queries each.
+    KEPT: a power of two, at least `top`.
     """
     both = tl.program_id(1).to(tl.int64)
     row = tl.program_id(0) * SORTED
@@ -300,12 +301,17 @@ def inner_sort_kernel(
     logs = tl.where(places[:, None] < count[None, :], logs, HIDDEN)
     keys = (pairs >> 32).to(tl.int32)
     sums = tl.load(lse + both * queries + rows, mask=rows < queries, other=0.0)
-    at = (both * queries + rows) * top
+    ranks = tl.arange(0, KEPT)
+    largest, largest_keys = tl.zeros([KEPT, SORTED], tl.float32), tl.full([KEPT, SORTED], -1, tl.int32)
     for rank in range(top):
         best = tl.max(logs, 0)
         first = tl.min(tl.where(logs == best[None, :], keys, NO_KEY), 0)
         some = best > HIDDEN
         weight = tl.where(sums == sums, tl.where(some, tl.exp2(best), 0.0), sums)
-        tl.store(weights + at + rank, weight, mask=rows < queries)
-        tl.store(chosen + at + rank, tl.where(some, first, -1).to(tl.int64), mask=rows < queries)
+        largest = tl.where(ranks[:, None] == rank, weight[None, :], largest)
+        largest_keys = tl.where(ranks[:, None] == rank, tl.where(some, first, -1)[None, :], largest_keys)
         logs = tl.where(keys == first[None, :], HIDDEN, logs)
+    at = (both * queries + rows)[None, :] * top + ranks[:, None]
+    inside = (rows < queries)[None, :] & (ranks < top)[:, None]
+    tl.store(weights + at, largest, mask=inside)  # all at once, so that neighbours are stored together
+    tl.store(chosen + at, largest_keys.to(tl.int64), mask=inside)

@@ -242,6 +242,7 @@ class Passes:
     """
 
     def __init__(self, query: Tensor, key: Tensor, value: Tensor, hidden: Hidden):
+        self.layout = _layout(query, key, value, hidden)
         self.copies = any(each.stride(-1) != 1 for each in (query, key, value))
         query, key, value = map(_in_rows, (query, key, value))
         output = _like(query, query.shape[2], value.shape[3])
@@ -275,7 +276,12 @@ class Passes:
         """Return the gradients of query, key and value.
 
         doutput: gradient of the output. output, lse: the results of forward().
+
+        Saved tensors can have another layout than in forward(), for example with save_on_cpu().
         """
+        if _layout(query, key, value, hidden) != self.layout:
+            others = passes_of(query, key, value, hidden)
+            return others.backward(doutput, query, key, value, output, lse, hidden, scale)
         if self.index is not None and torch.cuda.current_device() != self.index:
             with torch.cuda.device(self.device):
                 return self.backward(doutput, query, key, value, output, lse, hidden, scale)
@@ -304,19 +310,26 @@ def _in_rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
+def _layout(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden) -> tuple[Any, ...]:
+    """Return strides and alignment of all tensors, and which parts the mask has."""
+    lengths, table, of_query, of_key, _, left, right = hidden
+    return (
+        query.stride(), query.data_ptr() % 16, key.stride(), key.data_ptr() % 16,
+        value.stride(), value.data_ptr() % 16, left is None, right is None,
+        lengths if lengths is None else (lengths.stride(), lengths.data_ptr() % 16),
+        table if table is None else (table.stride(), table.data_ptr() % 16),
+        of_query if of_query is None else (of_query.stride(), of_query.data_ptr() % 16),
+        of_key if of_key is None else (of_key.stride(), of_key.data_ptr() % 16),
+    )  # fmt: skip
+
+
 _kept: dict[tuple[Any, ...], Passes] = {}
 
 
 def passes_of(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden) -> Passes:
     """Return the passes for tensors of these shapes, strides and dtypes; created once and kept."""
-    lengths, table, of_query, of_key, _, left, right = hidden
-    signature: list[Any] = [query.device, left is None, right is None]
-    for tensor in (query, key, value, lengths, table, of_query, of_key):
-        if tensor is None:
-            signature.append(None)
-        else:
-            signature += (tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr() % 16)
-    layout = tuple(signature)
+    shapes = (each if each is None else (each.shape, each.dtype) for each in (query, key, value, *hidden[:4]))
+    layout = (query.device, *_layout(query, key, value, hidden), *shapes)
     passes = _kept.get(layout)
     if passes is None:
         if len(_kept) >= KEPT:

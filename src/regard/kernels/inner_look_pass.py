@@ -43,6 +43,10 @@ class Tiles(NamedTuple):
     registers: int | None = None
 
 
+QUADS = (4, 1, 64)
+"""Warps, groups and columns of the tiles whose column mass is added without moving it between threads, see
+_add() in inner_look.py. In tiles of 128 keys, this takes more registers and is slower."""
+
 BLOCK = 64
 """Number of keys of a block, for which the kernel returns the sum of the weights; fewer in a smaller tile."""
 
@@ -65,9 +69,9 @@ TILES: dict[tuple[int, bool, bool], Tiles] = {
     (128, True, False): Tiles(64, 64, 4, 3, registers=168),
     (128, True, True): Tiles(64, 64, 4, 3, registers=168),
     (64, False, False): Tiles(64, 128, 4, 2, registers=128),
-    (64, False, True): Tiles(64, 64, 4, 3),
+    (64, False, True): Tiles(64, 64, 4, 3, registers=128),
     (64, True, False): Tiles(64, 128, 4, 3, registers=168),
-    (64, True, True): Tiles(64, 64, 4, 3, registers=168),
+    (64, True, True): Tiles(64, 64, 4, 3, registers=128),
 }
 """(largest head size, several looks at once, short sequences) -> launch parameters for 16-bit inputs, the
 fastest of those measured on an H200."""
@@ -155,7 +159,7 @@ def run_inner_look(
             PRECISION=precision_of(query), ASSEMBLY=not interpreting(),
             HALVES=tiles.columns < 128 and seen <= HALVES,
             QUADS=block is not None and bias is None and table is None and document_of_query is None
-            and on_hopper(query.device) and (tiles.warps, tiles.groups) == (4, 1),
+            and on_hopper(query.device) and (tiles.warps, tiles.groups, tiles.columns) == QUADS,
             num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
         )  # fmt: skip
         entropy_BHT, alignment_BHT, units_BHS, blocks_BHNM, maxima_BHTK = results

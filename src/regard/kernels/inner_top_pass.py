@@ -157,6 +157,6 @@ def _listed(
     )  # fmt: skip
     inner_sort_kernel[(count * tiles.rows // SORTED, batch * heads)](
         records, lse, weights, chosen, queries, top, count,
-        LISTED=listed, ROWS=tiles.rows, SORTED=SORTED, num_warps=1,
+        LISTED=listed, KEPT=1 << (top - 1).bit_length(), ROWS=tiles.rows, SORTED=SORTED, num_warps=1,
     )  # fmt: skip
     return records

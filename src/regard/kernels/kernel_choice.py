@@ -23,9 +23,9 @@ def by_kernel(tensor: Tensor) -> bool:
     False
     """
     device = tensor.device.type
-    if device == "cpu" and not interpreting():  # the frequent case on a CPU
+    if not TRITON or (device == "cpu" and not interpreting()):  # the frequent cases on a CPU
         return False
-    if not TRITON or tensor.dtype not in DTYPES or in_transform():
+    if tensor.dtype not in DTYPES or in_transform():
         return False
     return is_current(tensor.device) if device == "cuda" else device == "cpu"
 

@@ -313,7 +313,9 @@ def replayed(
     """
     if recorder() is not None:  # this call is a part of a function that is being recorded
         return function(*tensors, *numbers)
-    inputs, addresses, facts = list[Tensor](), list[int](), list[Any]()
+    inputs: list[Tensor] = []
+    addresses: list[int] = []
+    facts: list[Any] = []
     for each in tensors:
         if each is None:
             facts.append(None)

@@ -26,6 +26,9 @@ from regard.kernels.matrix_product import product
 
 __all__ = ["ShortAttention"]
 
+NOT_SPECIALISED = ("heads", "queries", "keys", "start", "limit")
+"""Arguments for whose values Triton compiles no variants of a kernel, because they differ between batches."""
+
 
 @triton.jit
 def _visible(
@@ -43,7 +46,7 @@ def _visible(
     return visible, last
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NOT_SPECIALISED)
 def short_forward_kernel(
     query, key, value, lengths, seed, output, lse, query_batch, query_head, query_row, key_batch, key_head,
     key_row, value_batch, value_head, value_row, output_batch, output_head, output_row, heads, queries, keys,
@@ -86,7 +89,7 @@ def short_forward_kernel(
     tl.store(lse + both.to(tl.int64) * queries + row, found, mask=row < queries)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=NOT_SPECIALISED)
 def short_backward_kernel(
     doutput, query, key, value, lengths, seed, lse, dquery, dkey, dvalue, doutput_batch, doutput_head,
     doutput_row, query_batch, query_head, query_row, key_batch, key_head, key_row, value_batch, value_head,

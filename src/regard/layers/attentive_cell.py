@@ -18,6 +18,7 @@ from regard import sites
 from regard.attention import attention
 from regard.dimensions import autocast_on
 from regard.kernels.kernel_choice import by_kernel
+from regard.layers.attentive_cpu_steps import CpuSteps, suits_cpu_steps
 from regard.layers.gated_cell import GatedCell
 from regard.layers.gated_steps import Steps, backward_steps, forward_steps
 from regard.layers.joint_linear import product_in_float32
@@ -62,7 +63,11 @@ def attend_along(
         tensors = tuple(each.to(dtype) for each in tensors)
         with torch.autocast(device, enabled=False):
             return _Along.apply(memory, site, dtype, *tensors, *weights)
-    return _Along.apply(memory, site, score.vector.dtype, *tensors, *weights)
+    tensors = (*tensors, *weights)
+    same = all(each.dtype == gates_BTG.dtype for each in tensors)
+    if device == "cpu" and same and suits_cpu_steps(memory, gates_BTG.dtype) and gates_BTG.numel():
+        return CpuSteps.apply(memory.mask.lengths, *tensors)
+    return _Along.apply(memory, site, score.vector.dtype, *tensors)
 
 
 class _ProjectedAdditive(Score):

@@ -107,7 +107,7 @@ def mixed(gates_BG: Tensor, state_BM: Tensor, after_BM: Tensor) -> None:
 
 
 def mixed_backward(
-    parts_PBM: Tensor,
+    parts_PBM: Tensor | None,
     dstate_BM: Tensor,
     more_BM: Tensor,
     gates_BG: Tensor,
@@ -119,19 +119,20 @@ def mixed_backward(
     z is the update gate, r the reset gate, and s~ the candidate state of GatedCell.
 
     parts_PBM, dstate_BM, more_BM: the gradient of the next state is parts_PBM.sum(0) + dstate_BM + more_BM.
+        On a CPU, parts_PBM can be None, which means 0.
     gates_BG: (B, 3 width), the activations z, r and s~.
     state_BM: (B, width), the previous state s.
     dgates_BG: (B, 3 width), receives the gradient for z in the first third and for s~ in the last third.
 
     Returns the part of the gradient of the previous state that flows through (1 - z) * s.
     """
-    if by_kernel(state_BM):
+    if parts_PBM is not None and by_kernel(state_BM):
         from regard.kernels import recurrent_cells
 
         return recurrent_cells.mixed_backward(parts_PBM, dstate_BM, more_BM, gates_BG, state_BM, dgates_BG)
     width = state_BM.shape[1]
     take, new = gates_BG[:, :width], gates_BG[:, 2 * width :]
-    dstate_BM = parts_PBM.sum(0) + dstate_BM + more_BM
+    dstate_BM = dstate_BM + more_BM if parts_PBM is None else parts_PBM.sum(0) + dstate_BM + more_BM
     torch.ops.aten.sigmoid_backward(dstate_BM * (new - state_BM), take, grad_input=dgates_BG[:, :width])
     torch.ops.aten.tanh_backward(dstate_BM * take, new, grad_input=dgates_BG[:, 2 * width :])
     return torch.addcmul(dstate_BM, dstate_BM, take, value=-1)

@@ -16,12 +16,13 @@ from regard.kernels.adjacent_slices import adjacent
 from regard.layers.half_weights import joint_copy
 
 __all__ = [
+    "are_plain_linear",
     "is_hooked",
     "is_plain_linear",
-    "joint_heads",
     "joint_linear",
     "linear_in_half",
     "linear_without_bias",
+    "plain_heads",
     "product_in_float32",
     "split_adjacent",
 ]
@@ -41,7 +42,7 @@ def joint_linear(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
     >>> torch.allclose(joint_linear(x, layers)[1], layers[1](x), atol=1e-6)
     True
     """
-    if not _plain(layers):
+    if not are_plain_linear(layers):
         return [each(x) for each in layers]
     parameters: list[dict[str, Any]] = [layer._parameters for layer in layers]
     if _trains_in_half(x, parameters):
@@ -52,28 +53,36 @@ def joint_linear(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
     return list(_joint_product(x, parameters).split_with_sizes(sizes, -1))
 
 
-def joint_heads(x: Tensor, layers: Sequence[nn.Module], heads: Sequence[int]) -> list[Tensor]:
+def plain_heads(x: Tensor, parameters: Sequence[dict[str, Any]], heads: Sequence[int]) -> list[Tensor]:
     """Return the outputs of joint_linear() for x (B, T, M), each split into heads, (B, H, T, D).
 
+    parameters: those of the layers, for which is_plain_linear() is True. There must be no autocast.
     heads: number of heads H of each layer.
 
-    >>> query, key = joint_heads(torch.randn(2, 5, 8), [nn.Linear(8, 8), nn.Linear(8, 4)], [4, 2])
+    >>> layers = [nn.Linear(8, 8), nn.Linear(8, 4)]
+    >>> query, key = plain_heads(torch.randn(2, 5, 8), [each._parameters for each in layers], [4, 2])
     >>> query.shape, key.shape
     (torch.Size([2, 4, 5, 2]), torch.Size([2, 2, 5, 2]))
     """
-    batch, length, _ = x.shape
-    if _has_few_rows(x) and len(set(heads)) == 1 and _plain(layers):
-        parameters: list[dict[str, Any]] = [layer._parameters for layer in layers]
-        same = len({each["weight"].shape for each in parameters}) == 1
-        if same and not _trains_in_half(x, parameters) and _joined(x, parameters):
-            joint = _joint_product(x, parameters).view(batch, length, len(layers), heads[0], -1)
-            if torch.is_grad_enabled():  # the backward pass of these writes all gradients to one tensor
-                return [each.transpose(1, 2) for each in joint.unbind(2)]
-            return list(joint.permute(2, 0, 3, 1, 4).unbind())
-    outputs = zip(joint_linear(x, layers), heads, strict=True)
-    return [
-        each.view(batch, length, count, each.shape[2] // count).transpose(1, 2) for each, count in outputs
-    ]
+    if not _joined(x, parameters):
+        return [
+            _split(functional.linear(x, each["weight"], each["bias"]), count)
+            for each, count in zip(parameters, heads, strict=True)
+        ]
+    joint = _joint_product(x, parameters)
+    sizes = [each["weight"].shape[0] for each in parameters]
+    if len({*sizes}) > 1 or len({*heads}) > 1:
+        return [_split(each, count) for each, count in zip(joint.split(sizes, -1), heads, strict=True)]
+    joint = joint.view(*x.shape[:2], len(sizes), heads[0], -1)
+    if torch.is_grad_enabled():  # the backward pass of these writes all gradients to one tensor
+        return [each.transpose(1, 2) for each in joint.unbind(2)]
+    return list(joint.permute(2, 0, 3, 1, 4).unbind())
+
+
+def _split(joined: Tensor, heads: int) -> Tensor:
+    """Return (B, T, H D) as (B, H, T, D)."""
+    batch, length, width = joined.shape
+    return joined.view(batch, length, heads, width // heads).transpose(1, 2)
 
 
 def _joint_product(x: Tensor, parameters: Sequence[dict[str, Any]]) -> Tensor:
@@ -217,11 +226,11 @@ def is_plain_linear(layer: nn.Module) -> bool:
     >>> is_plain_linear(nn.Linear(2, 3)), is_plain_linear(nn.Bilinear(2, 2, 3))
     (True, False)
     """
-    return _plain((layer,))
+    return are_plain_linear((layer,))
 
 
-def _plain(layers: Sequence[nn.Module]) -> bool:
-    """Whether all layers are plain, see is_plain_linear()."""
+def are_plain_linear(layers: Sequence[nn.Module]) -> bool:
+    """Whether is_plain_linear() is True for all layers."""
     if (
         modules._global_forward_hooks
         or modules._global_forward_pre_hooks
@@ -236,9 +245,9 @@ def _joined(x: Tensor, parameters: Sequence[dict[str, Any]]) -> bool:
     """Whether one product is used: on CUDA, for few rows. On a CPU, the copy of the weights takes longer."""
     if len(parameters) == 1 or not _has_few_rows(x):
         return False
-    if any((each["bias"] is None) != (parameters[0]["bias"] is None) for each in parameters):
+    if len({each["bias"] is None for each in parameters}) > 1:
         return False
-    return not (torch.compiler.is_compiling() or in_transform() or autocast_on(x.device.type))
+    return not (torch.compiler.is_compiling() or in_transform() or torch._C._is_any_autocast_enabled())
 
 
 def _has_few_rows(x: Tensor) -> bool:

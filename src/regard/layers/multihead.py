@@ -7,12 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard.attended import Attended
 from regard.attention import attention
 from regard.dimensions import autocast_on
 from regard.errors import ArgumentError, answer_torch_keywords, message
-from regard.layers.joint_linear import is_hooked, joint_heads, joint_linear, linear_without_bias
+from regard.layers.joint_linear import (
+    are_plain_linear,
+    is_hooked,
+    joint_linear,
+    linear_without_bias,
+    plain_heads,
+)
 from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
@@ -128,6 +135,10 @@ class MultiHead(nn.Module):
             so that the last query has the position of the last key.
         options: other arguments of attention(), such as look and backend.
         """
+        if key is None and value is None and start is None and not options:
+            attended = self._attend_plainly(query, mask)
+            if attended is not None:
+                return attended
         alone = query.dim() == 2
         inputs: Any = (query, key, value)
         if alone or not self.batch_first:
@@ -136,6 +147,22 @@ class MultiHead(nn.Module):
         if alone:
             return attended.map(lambda tensor: tensor[0])
         return attended if self.batch_first else attended.but(output=attended.output.transpose(0, 1))
+
+    def _attend_plainly(self, x: Tensor, mask: Mask | Tensor | None) -> Attended | None:
+        """Implement forward(x, mask=mask) in less time than _attend(); None if the layer needs _attend()."""
+        if type(self.score) is not ScaledDot or self.position is not None or not self.batch_first:
+            return None
+        if (self.training and self.dropout) or x.dim() != 3 or torch.compiler.is_compiling():
+            return None
+        layers: Any = [self._modules[name] for name in ("query", "key", "value", "output")]
+        if torch._C._is_any_autocast_enabled() or not are_plain_linear(layers):
+            return None
+        self._check(x, None, None, 0, {})
+        *parameters, of_output = [layer._parameters for layer in layers]
+        tensors = plain_heads(x, parameters, (self.heads, self.key_heads, self.key_heads))
+        attended = attention(*tensors, mask=mask, site=self.site, role=self.role)
+        joined = attended.output.transpose(1, 2).flatten(-2)
+        return Attended(functional.linear(joined, of_output["weight"], of_output["bias"]), *attended[1:])
 
     def _attend(
         self,
@@ -155,18 +182,17 @@ class MultiHead(nn.Module):
         modules: Any = self._modules
         if key is None and value is None:  # self-attention: query, key and value are projected together
             layers = modules["query"], modules["key"], modules["value"]
+            projected, keys, values = joint_linear(query, layers)
             if type(self.score) is ScaledDot and self.position is None:
-                query_BHTD, *memory = joint_heads(query, layers, (self.heads, self.key_heads, self.key_heads))
+                memory = self._split(keys, self.key_heads), self._split(values, self.key_heads)
             else:
-                projected, keys, values = joint_linear(query, layers)
-                query_BHTD, memory = self._split_query(projected, start), (self._memory(keys, values, 0),)
+                memory = (self._memory(keys, values, 0),)
         else:
             (projected,) = joint_linear(query, (modules["query"],))
-            query_BHTD = self._split_query(projected, start)
             memory = (
                 key if isinstance(key, Memory) else self._remember(query if key is None else key, value),
             )
-        attended = self._read(query_BHTD, memory, mask, start, options)
+        attended = self._read(projected, memory, mask, start, options)
         return Attended(joint_linear(attended.output, (modules["output"],))[0], *attended[1:])
 
     def attend_itself(
@@ -193,7 +219,7 @@ class MultiHead(nn.Module):
         self._check(x, None, None, 0, options)
         projected, keys, values = joint_linear(x, (self.query, self.key, self.value))
         memory = self._memory(keys, values, 0 if past is None else past.length, past)
-        joined = self._read(self._split_query(projected, start), (memory,), mask, start, options).output
+        joined = self._read(projected, (memory,), mask, start, options).output
         return *linear_without_bias(joined, self.output), memory
 
     def attend_memory(
@@ -207,23 +233,21 @@ class MultiHead(nn.Module):
             return self(x, memory, start=start, **options).output, None
         self._check(x, memory, None, start, options)
         (projected,) = joint_linear(x, (self.query,))
-        query_BHTD = self._split_query(projected, start)
-        return linear_without_bias(
-            self._read(query_BHTD, (memory,), None, start, options).output, self.output
-        )
+        return linear_without_bias(self._read(projected, (memory,), None, start, options).output, self.output)
 
     def _read(
         self,
-        query_BHTD: Tensor,
+        projected: Tensor,
         memory: Sequence[Any],
         mask: Mask | Tensor | None,
         start: int,
         options: dict[str, Any],
     ) -> Attended:
-        """Attend from projected queries (B, H, T, D). The output (B, T, width) is not yet projected.
+        """Attend from projected queries (B, T, width). The output (B, T, width) is not yet projected.
 
         memory: a Memory, or keys and values.
         """
+        query_BHTD = self._rotated(self._split(projected, self.heads), start)
         if isinstance(self.position, Bias):
             options["bias"] = self.position
         if self.training and self.dropout:
@@ -355,10 +379,6 @@ class MultiHead(nn.Module):
         layout = "" if self.batch_first else ", batch_first=False"
         heads = f"heads={self.heads}, key_heads={self.key_heads}"
         return f"{heads}, score={self.score!r}, dropout={self.dropout}{layout}"
-
-    def _split_query(self, projected: Tensor, start: int) -> Tensor:
-        """Return projected queries (B, T, width) as heads (B, H, T, D), with their positions."""
-        return self._rotated(self._split(projected, self.heads), start)
 
     def _split(self, joined: Tensor, heads: int) -> Tensor:
         batch, length, width = joined.shape

@@ -42,6 +42,9 @@ def watch(module: Module) -> Iterator[Module]:
     >>> seen["self_attn"][0].weights.shape
     torch.Size([1, 2, 5, 5])
     """
+    if not isinstance(module, nn.Module):
+        problem = f"the argument is of type {type(module).__name__}"
+        raise ArgumentError(message("watch()", problem, expected="an nn.Module"))
     layers = {name: each for name, each in module.named_modules() if isinstance(each, nn.MultiheadAttention)}
     _check_layers(module, layers)
     encoders = [each for each in module.modules() if isinstance(each, nn.TransformerEncoder)]

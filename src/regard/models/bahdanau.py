@@ -17,6 +17,7 @@ from regard.layers.attention_options import (
     select_argument,
 )
 from regard.layers.attentive_cell import attend_along
+from regard.layers.attentive_cpu_steps import suits_cpu_steps
 from regard.layers.gated_cell import GatedCell
 from regard.layers.recurrent import Recurrence, Recurrent, flip
 from regard.layers.token_embedding import embed_tokens
@@ -155,15 +156,18 @@ class Bahdanau(Model):
 
         All these conditions must be true:
         - The score function is additive and the selection is softmax, as in Bahdanau et al.
-        - The model is trained on whole targets, on a device other than the CPU.
+        - The model is trained on whole targets.
+        - On a CPU, the steps can run without attention(); see suits_cpu_steps().
         - None of these is active: torch.compile, a torch.func transform, record(), intervene().
         """
         if type(self.score) is not Additive or self.score.heads or self.select != Soft() or in_transform():
             return False
         trains = self.training and torch.is_grad_enabled()
         whole = state.position == 0 and len(embedded_RTM) == len(encoded)
-        whole = whole and embedded_RTM.device.type != "cpu"
-        return trains and whole and not torch.compiler.is_compiling() and not scopes_at(self.site, self.role)
+        if not (trains and whole) or torch.compiler.is_compiling() or scopes_at(self.site, self.role):
+            return False
+        memory = encoded.memories[0]
+        return embedded_RTM.device.type != "cpu" or suits_cpu_steps(memory, embedded_RTM.dtype)
 
 
 def _build_score(score: ScoreOption, query_size: int, key_size: int, hidden: int | None) -> Score:

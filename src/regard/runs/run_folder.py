@@ -47,6 +47,8 @@ def config_of(folder: Path) -> dict[str, Any]:
         problem = "this is not a run folder: it has no config.toml"
         problem = problem if os.path.lexists(folder) else "no such folder"
         hint = "give a run folder, which regard train --output writes"
+        if os.path.lexists(folder / "config.json"):
+            hint = f'for a Hugging Face model: regard view --huggingface {shown(folder)} "..."'
         if os.path.lexists(folder / LOCK):
             problem = "training has not begun, or failed before it began: the folder has no config.toml"
             hint = f"regard train --output {shown(folder)} can train into this folder"

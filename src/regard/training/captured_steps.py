@@ -5,7 +5,7 @@ average, and the sums of the losses. The host launches the graph and does not wa
 read later (StepLate). Several processes exchange their gradients between two graphs: one computes the
 gradients, the other updates the weights.
 
-A graph is captured at the first batch of each shape. Before the capture, the step is executed WARM_UPS times
+A graph is captured at the first batch of each shape. Before the capture, the step is executed once or twice
 with DeviceUpdate.failed = 1, so that it does not change the weights. All results come from replays, also for
 the first batch. So a resumed run, which captures its graphs again, computes exactly the same weights.
 """
@@ -181,7 +181,10 @@ class CapturedSteps:
         before = [each.clone() for each in changed]
         self.update.failed.fill_(1.0)
         try:
-            replay, (results, unused) = cuda_graphs.recorded(lambda: step(batch), self._device, self._pool)
+            warm_ups = 1 if self.count else cuda_graphs.WARM_UPS
+            replay, (results, unused) = cuda_graphs.recorded(
+                lambda: step(batch), self._device, self._pool, warm_ups
+            )
         finally:
             for tensor, value in zip(changed, before, strict=True):
                 tensor.copy_(value)

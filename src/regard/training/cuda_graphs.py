@@ -27,8 +27,8 @@ __all__ = ["Captured", "Uncaptured", "capture_chosen", "copied", "shape_of", "te
 Result = TypeVar("Result")
 
 WARM_UPS = 2
-"""Number of executions of a step before it is captured. During these executions, libraries select their
-kernels."""
+"""Number of executions of a step before it is captured for the first time. During these executions, libraries
+allocate memory and select their kernels. For later shapes of a batch, one execution is enough."""
 
 
 class Uncaptured(Exception):
@@ -201,9 +201,9 @@ def new_pool() -> Any:
 
 
 def recorded(
-    step: Callable[[], Result], device: torch.device, pool: Any
+    step: Callable[[], Result], device: torch.device, pool: Any, warm_ups: int = WARM_UPS
 ) -> tuple[Callable[[], None], Result]:
-    """Call a function WARM_UPS times, then capture the kernels that it launches in a CUDA graph.
+    """Call a function `warm_ups` times, then capture the kernels that it launches in a CUDA graph.
 
     Returns a function that replays the graph, and the result of the captured call. Each replay overwrites the
     tensors in this result.
@@ -214,7 +214,7 @@ def recorded(
     side, main = torch.cuda.Stream(device), torch.cuda.current_stream(device)
     side.wait_stream(main)
     with torch.cuda.stream(side):
-        for _ in range(WARM_UPS):
+        for _ in range(warm_ups):
             step()
     main.wait_stream(side)
     graph = torch.cuda.CUDAGraph()

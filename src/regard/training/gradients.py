@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.errors import RegardError, message
+from regard.layers.freed_memory import keep_freed_memory
 from regard.training.cuda_graphs import Captured, Uncaptured
 from regard.training.distributed import Processes
 from regard.training.progress import seed_generators, step_seed
@@ -64,6 +65,8 @@ class Gradients:
         self.task, self.seed, self.device, self.half, self.compiled = task, seed, device, half, compiled
         self.coarse = coarse and device.type == "cuda"
         self.processes = processes or Processes()
+        if device.type == "cpu":
+            keep_freed_memory()
         objective: Any = Objective(task)
         self._own = objective
         if self.processes.world > 1:

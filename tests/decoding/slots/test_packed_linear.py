@@ -26,7 +26,7 @@ WORDS = 2100
 @torch.no_grad()
 def test_same_as_linear() -> None:
     weight, bias = torch.randn(520, 256), torch.randn(520)
-    for rows in (2, 5, 80):
+    for rows in (1, 2, 5, 80):
         compute = packed_linear(weight, bias, rows)
         for x in (torch.randn(rows, 256), torch.randn(rows + 3, 300)[:, 20:276]):
             torch.testing.assert_close(compute(x), functional.linear(x, weight, bias), rtol=1e-4, atol=1e-4)

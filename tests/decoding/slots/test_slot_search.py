@@ -13,13 +13,21 @@ from unittest import mock
 import pytest
 import torch
 
-from regard.data.batch import Batch
+from regard.data.batch import EOS, Batch
 from regard.decoding import GNMT, Average, Beam, Greedy, Prompts, Rules, forced_decoding, search
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_search
 from regard.decoding.hypothesis import Hypothesis, SearchResult
-from regard.decoding.slots import candidates, captured_slots, slot_runs, slot_search, supports_slots
+from regard.decoding.slots import (
+    candidates,
+    captured_slots,
+    cpu_bahdanau_decoder,
+    slot_runs,
+    slot_search,
+    supports_slots,
+)
 from regard.decoding.slots import decoder as decoder_module
+from regard.decoding.slots.host_beams import HostBeams
 from regard.errors import RegardError
 from regard.layers.recurrent import Recurrence
 from regard.models import Model, build_language_model
@@ -97,6 +105,35 @@ def test_same_hypotheses_as_the_simple_search(name: str) -> None:
     for how, prefixes in SEARCHES:
         assert supports_slots(model, how)
         assert_same(slot_search(model, batch, how, prefixes), simple(model, batch, how, prefixes))
+
+
+@pytest.mark.parametrize(("words", "equal"), [(1301, False), (1344, False), (1301, True)])
+@torch.no_grad()
+def test_blocks_of_a_large_vocabulary(words: int, equal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1301 tokens are not whole blocks. Equal log-probabilities are selected without blocks."""
+    model = Table(words, seed=3).eval()
+    model.table[:, EOS] += 4.0
+    model.table = model.table.round() if equal else model.table
+    monkeypatch.setattr(Table, "steps_use_position", False)
+    found, by_blocks = list[bool](), HostBeams.step_by_blocks
+    monkeypatch.setattr(
+        HostBeams, "step_by_blocks", lambda *given: found.append(by_blocks(*given)) or found[-1]
+    )
+    batch = Batch.collate([[4, 5, 6], [7], [8, 9, 4, 5], [6, 6]])
+    for how in (Beam(), Beam(size=3, best=3, length=GNMT(0.0), rules=Rules(minimum=4, forbidden=(7,)))):
+        assert_same(slot_search(model, batch, how), simple(model, batch, how))
+    assert (False in found) if equal else all(found[1:]) and len(found) > 8
+
+
+@torch.no_grad()
+def test_bahdanau_on_a_cpu_without_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large models have no table of words, and their products are packed."""
+    monkeypatch.setattr(cpu_bahdanau_decoder, "MOST_TABLE_BYTES", 0)
+    monkeypatch.setattr(cpu_bahdanau_decoder, "FEW_WEIGHTS", 0)
+    torch.manual_seed(2)
+    model = prepared(MODELS["bahdanau"]())
+    batch = Batch.collate([[4, 5, 6], [7]])
+    assert_same(slot_search(model, batch, Beam(3)), simple(model, batch, Beam(3)))
 
 
 @pytest.mark.parametrize("name", ["transformer", "lstm"])

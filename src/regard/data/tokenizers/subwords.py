@@ -100,9 +100,7 @@ class Subwords(Tokenizer):
 
     @classmethod
     def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
-        counts = Counter(SPACE)
-        for line in sample.lines:
-            counts.update(line.replace(" ", SPACE))
+        counts = Counter(SPACE + "".join(sample.lines).replace(" ", SPACE))
         characters = covering_characters(counts)
         if size is None:
             words = sum(line.count(" ") + 1 for line in sample.lines) * sample.scale
@@ -303,8 +301,8 @@ def _without(lines: list[str], rare: set[str]) -> list[str]:
     """Replace the characters in `rare` by spaces, so that they do not become tokens. Drop empty lines."""
     if not rare:
         return lines
-    table = str.maketrans(dict.fromkeys(rare, " "))
-    blanked = (" ".join(line.translate(table).split()) for line in lines)
+    pattern = re.compile(f"[{re.escape(''.join(sorted(rare)))}]")
+    blanked = (" ".join(pattern.sub(" ", line).split()) for line in lines)
     return [line for line in blanked if line]
 
 

@@ -6,13 +6,15 @@ output layer. So [C; C_o] h_j is computed once for each source word, and its wei
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.functional import pad
 
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows, write_rows
-from regard.decoding.slots.packed_linear import Linear, kept_products, packed_linear
+from regard.decoding.slots.packed_linear import kept_products, packed_linear
 from regard.kernels.kernel_choice import by_kernel
 from regard.layers.gated_cell import gated, mixed
 from regard.models.bahdanau import Bahdanau
@@ -78,7 +80,7 @@ class BahdanauDecoder(SlotDecoder):
             if own.data_ptr() != new.data_ptr():  # a weight that is not a copy
                 own.copy_(new)
 
-    def _products(self) -> tuple[tuple[Tensor, ...], list[Linear]]:
+    def _products(self) -> tuple[tuple[Tensor, ...], list[Any]]:
         """Return the joined weights and the matrix products, see _joined() and packed_linear()."""
         joined = from_word, _, from_state, from_new, to_output, bias = self._joined()
         rows, of_state = self.slots * self.beams, self.cell.state.weight
@@ -135,8 +137,8 @@ class BahdanauDecoder(SlotDecoder):
             self.looks[self.rows[:, 0], position] = weights_BKS[:, :, None, None].to(self.looks.dtype)
         return weights_BKS
 
-    def resized(self, slots: Tensor | None, length: int) -> BahdanauDecoder:
-        other = object.__new__(BahdanauDecoder)
+    def resized(self, slots: Tensor | None, length: int) -> Self:
+        other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.length = length
         if slots is not None:

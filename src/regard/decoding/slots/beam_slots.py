@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -9,8 +11,9 @@ from torch.nn.functional import pad
 from regard.data.batch import EOS
 from regard.decoding.beam import Beam
 from regard.decoding.hypothesis import SearchResult
-from regard.decoding.slots.candidates import highest_in_order
+from regard.decoding.slots.candidates import forbid, highest_in_order
 from regard.decoding.slots.decoder import SlotDecoder
+from regard.decoding.slots.host_beams import HostBeams
 from regard.decoding.slots.search_slots import SearchSlots, follow
 
 __all__ = ["BeamSlots"]
@@ -38,6 +41,7 @@ class BeamSlots(SearchSlots):
         self.index_N = torch.arange(how.best + how.size, device=device)
         self.cpu_divisors = how.length.table(longest + 1, torch.device("cpu"))
         self.divisors = self.cpu_divisors.to(device)
+        self._host: HostBeams | None = None
 
     def per_slot(self) -> tuple[str, ...]:
         pool = ("pool_ranking", "pool_steps", "pool_beams", "pool_scores")
@@ -60,7 +64,11 @@ class BeamSlots(SearchSlots):
 
             if beam_step(logits_BKV, candidates, self, EOS):
                 return
+        if self._step_by_blocks(logits_BKV):
+            return
         value_BKC, token_BKC = self.next_tokens(logits_BKV, count)
+        if value_BKC.device.type == "cpu" and self._on_host().step(value_BKC, token_BKC, vocabulary):
+            return
         sums_BN = (self.sums[:, :, None] + value_BKC).flatten(1)
         order_BN = (token_BKC + vocabulary * self.beam_K[:, None]).flatten(1)
         place_BC = highest_in_order(sums_BN, order_BN, 2 * size)
@@ -69,14 +77,10 @@ class BeamSlots(SearchSlots):
         token_BC, score_BC = (each.flatten(1).gather(1, place_BC) for each in (token_BKC, value_BKC))
 
         ends_BC = token_BC == EOS
-        chosen = (token_BC, beam_BC, score_BC, sums_BC)
-        if ends_BC.device.type == "cpu" and not ends_BC.any():  # most steps, which are faster then
-            *parts, sums_BK = (each[:, :size] for each in chosen)
-        else:
-            self._add_finished(ends_BC[:, :size], sums_BC[:, :size], beam_BC[:, :size], score_BC[:, :size])
-            # The first K continuations without EOS: the numbers are different, so topk() has only one answer.
-            next_BK = (self.index_C + 2 * size * ends_BC).topk(size, largest=False).values % (2 * size)
-            *parts, sums_BK = (each.gather(1, next_BK) for each in chosen)
+        self._add_finished(ends_BC[:, :size], sums_BC[:, :size], beam_BC[:, :size], score_BC[:, :size])
+        # The first K continuations without EOS: the numbers are different, so topk() has only one answer.
+        next_BK = (self.index_C + 2 * size * ends_BC).topk(size, largest=False).values % (2 * size)
+        *parts, sums_BK = (each.gather(1, next_BK) for each in (token_BC, beam_BC, score_BC, sums_BC))
         self.write_step(*parts)
         self.sums.copy_(torch.where(self.done[:, None], self.sums, sums_BK))
         self.count.add_(~self.done)
@@ -84,6 +88,27 @@ class BeamSlots(SearchSlots):
         largest_B = torch.maximum(self.divisors[self.count + 1], self.divisors[self.limits])
         final_B = self.pool_ranking[:, -1] >= self.sums.amax(-1) / largest_B
         self.done.logical_or_(final_B | (self.count >= self.limits))
+
+    def resized(self, slots: Tensor | None, length: int) -> Self:
+        other = super().resized(slots, length)
+        other._host = None  # it has views of the tensors before
+        return other
+
+    def _step_by_blocks(self, logits_BKV: Tensor) -> bool:
+        """Run HostBeams.step_by_blocks() on a CPU; return False if the next beams are not selected yet."""
+        suits = logits_BKV.device.type == "cpu" and logits_BKV.shape[-1] >= self._on_host().fewest_tokens
+        if not suits or self.prefix.shape[1]:
+            return False
+        assert self.forbidden is not None
+        scores_BKV = logits_BKV.float().log_softmax(-1)
+        forbid(scores_BKV, self.forbidden, self.count, self.rules.minimum)
+        return self._on_host().step_by_blocks(scores_BKV)
+
+    def _on_host(self) -> HostBeams:
+        """Return the views of the tensors on a CPU."""
+        if self._host is None:
+            self._host = HostBeams(self)
+        return self._host
 
     def results(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor]:
         best, size = self.how.best, self.how.size

@@ -61,8 +61,8 @@ def packed_linear(weight: Tensor, bias: Tensor | None, rows: int, int8: bool = F
     rows: the expected number of rows of x; others are possible.
     int8: compute with int8 weights and inputs on a CPU; see int8_linear().
 
-    The weights are packed if this is faster: on a CPU, in float32, with more than one row. Later changes of
-    the weights then have no effect.
+    The weights are packed on a CPU, in float32; for one row, they are transposed. Later changes of the
+    weights then have no effect.
     """
 
     def plain(x: Tensor) -> Tensor:
@@ -71,6 +71,8 @@ def packed_linear(weight: Tensor, bias: Tensor | None, rows: int, int8: bool = F
     suits = weight.device.type == "cpu" and weight.dtype == torch.float32 and not torch.is_grad_enabled()
     if suits and int8 and weight.numel() >= FEWEST_WEIGHTS:
         return int8_linear(weight, bias)
+    if suits and rows < 2 and weight.numel() >= FEWEST_WEIGHTS:
+        return _row_linear(weight.detach(), bias)
     if not suits or rows < 2 or weight.numel() < FEWEST_WEIGHTS or not _available():
         return plain
     try:
@@ -87,6 +89,21 @@ def packed_linear(weight: Tensor, bias: Tensor | None, rows: int, int8: bool = F
         return fast(x.flatten(0, -2)).view(*x.shape[:-1], -1)
 
     return fast
+
+
+def _row_linear(weight: Tensor, bias: Tensor | None) -> Linear:
+    """Return a function that computes functional.linear(x, weight, bias) with transposed weights.
+
+    For one row x, this is up to twice as fast: MKL reads the weights in order.
+    """
+    turned = weight.T.contiguous()
+
+    def compute(x: Tensor) -> Tensor:
+        rows = x.flatten(0, -2)
+        result = torch.mm(rows, turned) if bias is None else torch.addmm(bias, rows, turned)
+        return result.view(*x.shape[:-1], -1)
+
+    return compute
 
 
 def int8_linear(weight: Tensor, bias: Tensor | None) -> Linear:

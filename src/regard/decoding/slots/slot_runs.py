@@ -23,6 +23,7 @@ from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.captured_slots import forget_slots, kept_slots, round_up
+from regard.decoding.slots.cpu_bahdanau_decoder import CpuBahdanauDecoder
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
@@ -32,6 +33,7 @@ from regard.decoding.slots.recorded_attention import RecordedAttention, value_no
 from regard.decoding.slots.search_slots import SearchSlots
 from regard.decoding.slots.transformer_decoder import TransformerDecoder
 from regard.kernels.kernel_choice import is_current
+from regard.layers.freed_memory import keep_freed_memory
 from regard.models.base import Model, State
 from regard.sites import open_scopes
 
@@ -49,6 +51,7 @@ __all__ = [
 DECODERS: tuple[type[SlotDecoder], ...] = (
     FusedTransformerDecoder,
     TransformerDecoder,
+    CpuBahdanauDecoder,
     BahdanauDecoder,
     HiddenDecoder,
 )
@@ -80,7 +83,8 @@ def decoder_for(model: Model) -> type[SlotDecoder] | None:
 
 def supports_int8(model: Model) -> bool:
     """Return whether the decoder of a model can use int8 weights; see Model.int8_steps."""
-    return int8_available() and decoder_for(model) in (TransformerDecoder, BahdanauDecoder)
+    decoders = (TransformerDecoder, CpuBahdanauDecoder, BahdanauDecoder)
+    return int8_available() and decoder_for(model) in decoders
 
 
 def supports_slots(model: Model, how: object, ends: object = None) -> bool:
@@ -115,6 +119,8 @@ def slot_search(
     If there is not enough memory, the search is repeated with half as many slots; then, some sentences wait.
     """
     most = MOST_SLOTS["cuda" if batch.index.is_cuda else "cpu"]
+    if batch.index.device.type == "cpu":
+        keep_freed_memory()
     while True:
         try:
             return _search_with_slots(model, batch, how, prefixes, limit, recorded, most)

@@ -250,7 +250,9 @@ class ReferenceOptions:
             raise ArgumentError(message("regard evaluate", problem, expected=expected))
         complete = self.target and (self.source is not None or translations is not None)
         if self.split is None and not complete and not self.rows:
-            raise ArgumentError(message("regard evaluate", "no references are set", expected=expected))
+            hint = "" if translations else "regard show RUN prints the scores on the validation data"
+            problem = "there are no reference translations"
+            raise ArgumentError(message("regard evaluate", problem, expected=expected, hint=hint))
         if (
             self.gold_alignments is not None
             and self.source is None

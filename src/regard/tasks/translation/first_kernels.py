@@ -12,14 +12,15 @@ from regard.training.losses import model_loss
 
 __all__ = ["execute_steps", "has_known_kernels"]
 
-LENGTHS = (16, 32, 64)
-"""Lengths of the batches. Kernels are compiled for lengths up to the next power of two, at least 16."""
+LENGTHS = (14, 32, 64)
+"""Lengths of the batches. Kernels are compiled for lengths up to the next power of two, at least 16. With 14,
+the number of tokens is not a multiple of 16, as in many batches."""
 
 VOCABULARY = 8000
 """Vocabulary size if the settings do not have it. A multiple of 16, as most sizes are."""
 
-TOKENS = 4096
-"""Tokens of a batch if the settings have none."""
+TOKENS, MOST_TOKENS = 4096, 16_384
+"""Tokens of a batch if the settings have none, and the maximum number, to use little memory."""
 
 
 def has_known_kernels(settings: TranslationSettings) -> bool:
@@ -30,7 +31,15 @@ def has_known_kernels(settings: TranslationSettings) -> bool:
 
 
 def execute_steps(settings: TranslationSettings, device: torch.device) -> None:
-    """Compute the gradients of batches of some lengths, in the precision of the run."""
+    """Compute the gradients of batches of some lengths, in the precision of the run, then free the memory."""
+    try:
+        _execute_steps(settings, device)
+    finally:
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _execute_steps(settings: TranslationSettings, device: torch.device) -> None:
     data, training = settings.data, settings.training
     sizes = [size or VOCABULARY for size in (data.source_vocab_size, data.target_vocab_size)]
     if device.type == "cuda":
@@ -42,7 +51,8 @@ def execute_steps(settings: TranslationSettings, device: torch.device) -> None:
     for length in LENGTHS:
         if length >= 2 * data.max_length:
             break
-        batch = _batch(max((training.batch_tokens or TOKENS) // length, 1), length).to(device)
+        tokens = min(training.batch_tokens or TOKENS, MOST_TOKENS)
+        batch = _batch(-(-tokens // length), length).to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             total, _ = model_loss(model, batch, batch.labels, training.label_smoothing)
         torch.autograd.grad(total, parameters, allow_unused=True)
