@@ -20,7 +20,8 @@ from regard.layers.projected_steps import projected_backward, projected_forward
 __all__ = ["run_backward", "run_forward"]
 
 PROJECTED = True
-"""With few keys: whether to project the values once, see projected_steps.py."""
+"""With few keys: whether to project the values once, see projected_steps.py. On an NVIDIA H200, training on
+80 sentences of 30 tokens with states of 1,000 was 5 % faster with False, in a measurement without tests."""
 
 NO_MASK: tuple[Any, ...] = (None, None, 0, None, None, 1.0)
 """Arguments of the kernels after the lengths: no documents, no window, and the factor of the scores."""
