@@ -143,8 +143,12 @@ def _layer_parts(model: Transformer, case: Case, half: Any, trained: Any) -> Ite
     )
 
     def attend(mask: Any, backend: str) -> Callable[[], list[Tensor]]:
-        split = [each.view(rows, length, heads, -1).transpose(1, 2) for each in (query, key, value)]
-        return lambda: [regard.attention(*split, mask=mask, dropout=DROPOUT, backend=backend).output]
+        def run() -> list[Tensor]:
+            # The views are made here: the backward pass of views from outside a capture cannot be captured.
+            split = [each.view(rows, length, heads, -1).transpose(1, 2) for each in (query, key, value)]
+            return [regard.attention(*split, mask=mask, dropout=DROPOUT, backend=backend).output]
+
+        return run
 
     single: dict[str, tuple[Callable[[], list[Tensor]], list[Tensor]]] = {
         "encoder layer": (
