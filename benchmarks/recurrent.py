@@ -83,7 +83,7 @@ class Way:
 
 
 STEPWISE = Way("regard, step by step, fused", backend="fused", otherwise=STEP_BY_STEP)
-ALONG = Way("regard, gradients of weights and memory computed after the last step", backend="fused")
+DEFERRED = Way("regard, gradients of weights and memory computed after the last step", backend="fused")
 WAYS = {
     "eager loop": Way("plain PyTorch, a Python loop over the steps", eager_loss),
     "eager loop, captured": Way(
@@ -94,8 +94,8 @@ WAYS = {
     ),
     "fused": STEPWISE,
     "fused, captured": replace(STEPWISE, about="the same in a CUDA graph", captured=True),
-    "along": ALONG,
-    "along, captured": replace(ALONG, about="the same in a CUDA graph", captured=True),
+    "deferred gradients": DEFERRED,
+    "deferred gradients, captured": replace(DEFERRED, about="the same in a CUDA graph", captured=True),
 }
 
 
@@ -226,7 +226,7 @@ def measured(name: str, length: int, seconds: float = 2.0, each: int = 3) -> Row
 
 def profiled(length: int) -> str:
     """Return a table of the kernels of five captured steps, by total time."""
-    way = WAYS["along, captured"]
+    way = WAYS["deferred gradients, captured"]
     trained, batch = Trained(way), batch_of(length, 0)
     with way.entered():
         for step in range(3):
@@ -242,7 +242,8 @@ def profiled(length: int) -> str:
 def table(rows: list[dict[str, Any]]) -> str:
     """Return a Markdown table with one row per way and length."""
     lines = [
-        "| batch | way | tokens/s | speed-up over the eager loop | ms per step (quartiles) | peak MiB |",
+        "| batch | implementation | tokens/s | speed-up over the eager loop |"
+        " ms per step (quartiles) | peak MiB |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
@@ -284,7 +285,7 @@ def main() -> None:
         "--into", metavar="FOLDER", type=Path, help="write the numbers and a table to this folder"
     )
     parser.add_argument("--profile", action="store_true", help="also time each kernel")
-    parser.add_argument("--only", action="append", choices=list(WAYS), help="way to measure (default: all)")
+    parser.add_argument("--only", action="append", choices=list(WAYS), help="row to measure (default: all)")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")

@@ -134,7 +134,7 @@ def table(found: dict[str, Any]) -> str:
     shown += ["tokens/s", "evaluation seconds", "bleu"]
     shown += ["test BLEU"] if any("test BLEU" in row for row in found["rows"].values()) else []
     lines = [f"`regard train --recipe {found['recipe']}`, from the start of the process.", ""]
-    lines += [f"| way | {' | '.join(shown)} |", f"| --- {'| --- ' * len(shown)}|"]
+    lines += [f"| run | {' | '.join(shown)} |", f"| --- {'| --- ' * len(shown)}|"]
     for way, row in found["rows"].items():
         values = ["" if row[name] is None else f"{row[name]:,.1f}".removesuffix(".0") for name in shown]
         lines.append(f"| {way} | {' | '.join(values)} |")
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("recipe", type=Path, help="a TOML file of a recipe")
     parser.add_argument("--device", default="cuda", help="device to train on")
     parser.add_argument("--seconds", type=float, default=120.0, help="maximum duration of each run")
-    parser.add_argument("--only", action="append", default=[], choices=list(WAYS), help="name of a way")
+    parser.add_argument("--only", action="append", default=[], choices=list(WAYS), help="name of a run")
     parser.add_argument(
         "--into", type=Path, default=RESULTS, metavar="FOLDER", help="folder of the result files"
     )

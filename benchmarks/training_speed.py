@@ -243,12 +243,12 @@ def gate(case: Case) -> dict[str, float]:
 def table(found: dict[str, Any]) -> str:
     """Return the record as Markdown."""
     lines = [
-        "Whole training steps: copy of a batch to the device, loss, gradients, clipping, AdamW (that of",
-        "Regard's trainer in its captured rows, torch's fused AdamW in all others). Random tokens, all",
-        "sequences of the full length, dropout 0.1 everywhere (none in the recurrent model), label smoothing",
-        "0.1. bfloat16 autocast unless the row says tf32. Wall-clock time, median and quartiles.",
+        "Whole training steps: copy of a batch to the device, loss, gradients, clipping and AdamW. Captured",
+        "rows of Regard use the AdamW of its trainer; all other rows use torch's fused AdamW. Random tokens,",
+        "all sequences of the full length, dropout 0.1 (none in the recurrent model), label smoothing 0.1,",
+        "bfloat16 autocast unless the row says tf32. Wall-clock time, median and quartiles.",
         "",
-        "| case | way | target tokens/s | ms per step (quartiles) | reserved MiB |",
+        "| case | implementation | target tokens/s | ms per step (quartiles) | reserved MiB |",
         "| --- | --- | --- | --- | --- |",
     ]
     for name, case in found["cases"].items():
