@@ -92,7 +92,7 @@ def attend(
 
 
 def hidden_of(*mask: Any) -> Any:
-    """Return the mask as kernels/inner_launch.Hidden. mask: the seven arguments that _mask() returns."""
+    """Return the mask as kernels/inner_launch.Hidden. mask: the seven values that _mask() returns."""
     _load()
     return _functions[0](*mask)
 
@@ -144,7 +144,7 @@ vars(_load)["_dynamo_marked_constant"] = True
 
 
 class _Inner(torch.autograd.Function):
-    """The operator inner_forward with its backward pass, without the layers of a custom operator.
+    """The operator inner_forward with its backward pass, without the overhead of a custom operator.
 
     Each argument, result and attribute of ctx takes time on the host. So the lse, which has no gradient, is
     appended to a list.
