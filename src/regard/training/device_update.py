@@ -40,8 +40,8 @@ class DeviceUpdate:
     device: the device of the weights.
     limit: gradients with a larger norm are scaled down to this norm. inf disables clipping.
 
-    failed: 1.0 from the first step on whose loss or gradient is NaN or infinite, before that 0.0. While it is
-        1.0, apply() changes neither the weights, nor the optimizer state, nor the moving average.
+    failed: 0.0, and 1.0 from the first step on that has a loss or gradient that is NaN or infinite. While it
+        is 1.0, apply() changes neither the weights, nor the optimizer state, nor the moving average.
     """
 
     def __init__(
