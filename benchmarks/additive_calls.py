@@ -5,8 +5,9 @@ PyTorch and of torch.compile, for the forward pass and for forward and backward 
 measured: `wall`, of a call in a loop that ends with one synchronisation; `host`, until the call returns; and
 `device`, of a replayed CUDA graph. --scales measures Regard alone on the device, for several standard
 deviations of query and key. Results are compared with float64 before they are timed, and files are written
-after each peer. The first call at a shape compiles its kernels, which takes seconds for each: several
-processes can compile for different shapes at the same time, with --part and a short --seconds.
+after each peer. The first call of a shape compiles its kernels, which takes seconds for each kernel. To save
+time, first start several processes with different --part and a short --seconds, which compile at the same
+time.
 """
 
 from __future__ import annotations
@@ -205,7 +206,9 @@ def main() -> None:
     parser.add_argument(
         "--part", default="0/1", help="measure only shapes i, i + n, ... of i/n [default: 0/1]"
     )
-    parser.add_argument("--limit", type=float, default=3600.0, help="stop after seconds [default: 3600]")
+    parser.add_argument(
+        "--limit", type=float, default=3600.0, help="stop after this many seconds [default: 3600]"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():

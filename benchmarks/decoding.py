@@ -188,9 +188,9 @@ def hugging_face_call(case: Case, batch: Batch, dtype: str, attention: str) -> C
 def seconds_of(
     calls: list[Callable[[], object]], device: str, budget: float
 ) -> list[tuple[list[float], list[float]]]:
-    """Return wall times and CPU times of each call. The calls alternate, at least 3 times.
+    """Return wall times and CPU times of each call. The calls alternate, and each runs at least 3 times.
 
-    budget: about how many seconds are measured for each call.
+    budget: measuring time for each call in seconds, approximately.
     """
     taken = [(list[float](), list[float]()) for _ in calls]
     with torch.no_grad():
@@ -241,7 +241,7 @@ def measure(name: str, case: Case, device: str, budget: float, only: list[str]) 
 def rows_of(
     name: str, case: Case, device: str, budget: float, built: list[tuple[str, str, Callable[[], object]]]
 ) -> list[dict[str, Any]]:
-    """Measure peers, given as name, dtype and call, alternately; return a row for each."""
+    """Measure peers alternately, and return a row for each. built: name, dtype and call of each peer."""
     rows, tokens = [], case.batch * LENGTH
     times = seconds_of([call for *_, call in built], device, budget) if built else []
     for (peer, dtype, _), (taken, busy) in zip(built, times, strict=True):

@@ -1,9 +1,9 @@
 """Benchmark of training on a CPU: tokens per second of the demo, in one or several checkouts of Regard.
 
 python benchmarks/demo_speed.py CHECKOUT ... trains the demo in one process for each checkout. The processes
-take turns: each runs 25 steps while the others wait, so that other programs slow down all of them alike. It
-prints tokens per second of wall time and of CPU time, and both relative to the first checkout (medians over
-the turns).
+take turns: each runs 25 steps while the others wait, so that other programs slow down all of them alike. The
+first turn is not counted. It prints tokens per second of wall time and of CPU time, and both relative to the
+first checkout (medians over the turns).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def measured(checkouts: list[Path], turns: int, threads: int) -> list[list[tuple
     rows: list[list[tuple[float, float, float]]] = [[] for _ in workers]
     for worker in workers:
         if json.loads(worker.stdout.readline() or "null") != "ready":  # type: ignore[union-attr]
-            raise SystemExit("a process has ended; its error is above")
+            raise SystemExit("a process failed; its error message is printed above")
     for _ in range(turns + 1):
         for worker, own in zip(workers, rows, strict=True):
             worker.stdin.write("go\n")  # type: ignore[union-attr]
@@ -80,9 +80,13 @@ def measured(checkouts: list[Path], turns: int, threads: int) -> list[list[tuple
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkouts", type=Path, nargs="*", default=[Path()])
-    parser.add_argument("--turns", type=int, default=13, help="turns of each checkout, after one not counted")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "checkouts", type=Path, nargs="*", default=[Path()], help="folders with src/ [default: this folder]"
+    )
+    parser.add_argument("--turns", type=int, default=13, help="turns of each checkout [default: 13]")
+    parser.add_argument(
+        "--threads", type=int, default=os.cpu_count() or 1, help="threads of a process [default: all cores]"
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:

@@ -102,8 +102,10 @@ def measure(model: Any, ids: Tensor, repeats: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[8192], help="one table for each")
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument(
+        "--tokens", type=int, nargs="+", default=[8192], help="text lengths, one table for each"
+    )
+    parser.add_argument("--repeats", type=int, default=7, help="timed runs of each row [default: 7]")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("this benchmark needs a CUDA device", file=sys.stderr)

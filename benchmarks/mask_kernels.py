@@ -4,7 +4,7 @@ Dot-product attention in bfloat16, with the layout that linear layers return. Fo
 backend that can run the call is timed on the device (a replayed CUDA graph): forward, and forward and
 backward pass together. `F.sdpa` is torch's function with the same mask as a bool tensor. Each result is
 compared with that of F.sdpa before it is timed. Files are written after each mask. The first call of a kernel
-compiles it, which takes seconds: several processes can compile at the same time, with --part.
+compiles it, which takes seconds. Several processes with different --part compile at the same time.
 """
 
 from __future__ import annotations
@@ -140,7 +140,9 @@ def main() -> None:
     """Measure all kernels with all masks."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--seconds", type=float, default=0.1, help="time of each number [default: 0.1]")
-    parser.add_argument("--limit", type=float, default=600.0, help="stop after seconds [default: 600]")
+    parser.add_argument(
+        "--limit", type=float, default=600.0, help="stop after this many seconds [default: 600]"
+    )
     parser.add_argument("--only", action="append", choices=NAMES, help="kernel to measure (default: all)")
     parser.add_argument("--part", default="0/1", help="only masks i, i + n, ... of i/n [default: 0/1]")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")

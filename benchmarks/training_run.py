@@ -2,9 +2,9 @@
 
 python -m benchmarks.training_run recipes/multi30k-en-de-transformer.toml --device cuda --into FOLDER
 
-Each way to train is a process of its own: it trains the recipe until its end, or until --seconds have passed.
-The losses of all ways must agree at the last step that they have in common. Run it in a folder in which the
-paths of the recipe exist.
+The recipe is trained with each of WAYS (variants of `regard train`) in a process of its own, until its end or
+until --seconds have passed. The losses of all ways must agree at the last step that they have in common. Run
+it in a folder in which the paths of the recipe exist.
 
 python -m benchmarks.training_run RECIPE --seeds 1,2,3 --test data/multi30k/test_2016_flickr.en \\
     data/multi30k/test_2016_flickr.de --moses de
@@ -109,9 +109,10 @@ def agreement(rows: dict[str, dict[str, Any]]) -> float:
 
 
 def scores_of_runs(folders: Sequence[Path], test: Sequence[str], moses: str, device: str) -> list[float]:
-    """Return the BLEU of each run on the test set, lower-cased and with Moses tokens, as papers print it.
+    """Return the BLEU of each run on the test set, lower-cased and with Moses tokens, as papers report it.
 
-    test: the source file and the target file. moses: language of the target. All runs are scored at once.
+    test: the source file and the target file. moses: language of the target. All runs are scored at the same
+        time, in separate processes.
     """
     source, target = test
     options = ["--source", source, "--target", target, "--lowercase", "--length-penalty", "average:1"]
@@ -159,7 +160,9 @@ def main() -> None:
     parser.add_argument("recipe", type=Path, help="a TOML file of a recipe")
     parser.add_argument("--device", default="cuda", help="device to train on")
     parser.add_argument("--seconds", type=float, default=120.0, help="maximum duration of each run")
-    parser.add_argument("--only", action="append", default=[], choices=list(WAYS), help="name of a run")
+    parser.add_argument(
+        "--only", action="append", default=[], choices=list(WAYS), help="name of a run (default: all)"
+    )
     parser.add_argument(
         "--into", type=Path, default=RESULTS, metavar="FOLDER", help="folder of the result files"
     )
@@ -192,7 +195,7 @@ def main() -> None:
         "difference": difference,
     }
     if difference > TOLERANCE:
-        sys.exit(f"the losses of the ways differ by {difference:.1%}")
+        sys.exit(f"the losses differ by {difference:.1%}, more than {TOLERANCE:.0%}")
     arguments.into.mkdir(parents=True, exist_ok=True)
     stem = arguments.into / f"{found['date']}-training-run"
     stem.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")

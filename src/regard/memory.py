@@ -136,9 +136,10 @@ def prepare(
 
 
 def prepare_zero_padded(key: Tensor, value: Tensor, score: Score, mask: Mask) -> Memory:
-    """Compute prepare() for keys and values that are finite, and 0 wherever padding(lengths) hides them.
+    """Return the same as prepare(), for keys and values that are finite, and 0 where the mask hides them.
 
-    It skips the passes of prepare() over keys and values that replace hidden or infinite keys.
+    prepare() also reads all keys and values to replace those that are hidden, NaN or infinite. This is not
+    necessary here.
 
     mask: a mask of lengths only, such as padding(lengths).
     """

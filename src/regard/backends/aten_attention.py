@@ -1,7 +1,7 @@
-"""The attention operators of PyTorch, as functions with the same arguments and results.
+"""The attention operators of PyTorch, wrapped as functions with one common signature (Operator).
 
-Each exists twice: by torch.ops.aten.NAME, which takes the symbolic arguments of torch.export, and by
-torch.NAME, which takes less time.
+PyTorch has two forms of each operator. torch.ops.aten.NAME also accepts symbolic arguments, as in
+torch.export. torch.NAME takes less time on the host.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Operator = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float],
 """The signature of a kernel: (query, key, value, bias, dropout, is_causal, scale) -> (output, lse)."""
 
 Wrapper = Callable[[Callable[..., Any]], Operator]
-"""Returns an aten operator as an Operator."""
+"""A function that wraps an aten operator as an Operator, such as flash()."""
 
 
 def both_forms(wrapper: Wrapper, name: str) -> tuple[Operator, Operator]:
-    """Return the aten operator with this name in two forms: for tracers, and for other calls."""
+    """Return the operator with this name in both forms: for torch.compile, and for all other calls."""
     operator = getattr(torch.ops.aten, name)
     return wrapper(operator), wrapper(getattr(torch, name, operator))
 
 
 def cpu(aten: Callable[..., Any]) -> Operator:
-    """Wrap _scaled_dot_product_flash_attention_for_cpu, which has no dropout."""
+    """Wrap _scaled_dot_product_flash_attention_for_cpu, which has no dropout: the argument is ignored."""
 
     def run(
         query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, is_causal: bool,
@@ -55,7 +55,7 @@ def cudnn(aten: Callable[..., Any]) -> Operator:
 
 
 def flash(aten: Callable[..., Any]) -> Operator:
-    """Wrap _scaled_dot_product_flash_attention, which has no bias."""
+    """Wrap _scaled_dot_product_flash_attention, which has no bias: the argument is ignored."""
 
     def run(
         query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, is_causal: bool,

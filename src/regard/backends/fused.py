@@ -160,7 +160,7 @@ def attend(
 def attend_untraced(arguments: tuple[Any, ...], trains: bool) -> tuple[Tensor, Tensor]:
     """attend() without bias and dropout, if no tracer is active.
 
-    arguments: those of attend() called `tensors` and `rest`. All tensors may lack the head dimension.
+    arguments: `tensors` and then `rest` of attend(), as one tuple. The tensors may have no head dimension.
     """
     _load()
     if trains:
@@ -207,7 +207,7 @@ vars(_load)["_dynamo_marked_constant"] = True
 
 
 class _Additive(torch.autograd.Function):
-    """The operator additive_forward with its backward pass, without the layers of a custom operator.
+    """The operator additive_forward with its backward pass, without the overhead of a custom operator.
 
     Each argument and result takes time on the host. So the arguments without a gradient are one tuple, `rest`
     (those of additive_forward after vector, without bias), and the lse is appended to `results`.

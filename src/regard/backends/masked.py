@@ -1,9 +1,9 @@
 """masked: Triton kernels for inner products with masks, forward and backward; memory linear in length.
 
-The kernels evaluate the mask in each tile of scores and skip tiles that are hidden as a whole. They read no
-key and no value that the mask hides from all queries of a tile, so these may be NaN, and no copy of key and
-value and no table of the mask is needed. If the mask is a bool tensor, a small kernel first lists the tiles
-that are visible. Without a mask, PyTorch's kernels are faster, and "auto" uses them.
+The kernels evaluate the mask in each tile of scores and skip tiles that are hidden as a whole. A key or value
+that the mask hides from all queries of a tile has no effect there, even if it is NaN. So no copy of key and
+value and no table of the mask is needed. If the mask is only a bool tensor, a small kernel first lists the
+visible tiles. Without a mask, PyTorch's kernels are faster, and "auto" uses them.
 
 This backend runs on CUDA. If TRITON_INTERPRET=1 is set in the environment before the first call, the
 kernels run in Triton's interpreter on the CPU, which is slow and meant for tests.
@@ -58,7 +58,7 @@ def not_requested(call: Call) -> list[str]:
     if not call.mask.parts or (call.mask.parts == ("causal",) and square):
         return ["the kernels of PyTorch are faster for this mask"]
     large = queries * keys >= LARGE_TABLE and not call.mask.only("causal", "lengths", "window")
-    return ["flex is faster for this mask"] if large and not flex.reasons(call) else []
+    return ["flex is preferred for a mask of this kind and size"] if large and not flex.reasons(call) else []
 
 
 def run(call: Call) -> Forward:
@@ -92,7 +92,7 @@ def attend(
 
 
 def hidden_of(*mask: Any) -> Any:
-    """Return the mask as kernels/inner_launch.Hidden. mask: the seven arguments that _mask() returns."""
+    """Return the mask as kernels/inner_launch.Hidden. mask: the seven values that _mask() returns."""
     _load()
     return _functions[0](*mask)
 
@@ -103,7 +103,7 @@ def passes_of(query: Tensor, key: Tensor, value: Tensor, hidden: Any) -> Any:
 
 
 def skips_hidden(call: Call) -> bool:
-    """Whether hidden keys and values have no effect even if they are NaN: always."""
+    """Return True: keys and values that the mask hides from all queries have no effect, even if NaN."""
     return True
 
 
@@ -144,7 +144,7 @@ vars(_load)["_dynamo_marked_constant"] = True
 
 
 class _Inner(torch.autograd.Function):
-    """The operator inner_forward with its backward pass, without the layers of a custom operator.
+    """The operator inner_forward with its backward pass, without the overhead of a custom operator.
 
     Each argument, result and attribute of ctx takes time on the host. So the lse, which has no gradient, is
     appended to a list.

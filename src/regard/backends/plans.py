@@ -131,7 +131,7 @@ class MaskedPlan(NamedTuple):
 
     start: position of the first query.
     right: number of keys after its position that a query sees, 0 for a causal mask; None for no limit.
-    passes: the launches, by the layout of the tensor of the mask.
+    passes: kernels/inner_launch.Passes for each layout of the mask tensor, filled by run().
     """
 
     name: str

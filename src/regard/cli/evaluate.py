@@ -38,7 +38,7 @@ def evaluate(
     threads: Threads = None,
     **options: Any,
 ) -> None:
-    """Evaluate a trained run on files; without files, on its validation data (not for translation).
+    """Evaluate a trained run on files, or without files on its validation data (translation needs files).
 
     Translation: BLEU, chrF, TER and exact match, which is the percentage of translations that equal a
     reference. For a run, the perplexity of the references is printed as well, and the alignment error rate

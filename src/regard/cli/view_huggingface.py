@@ -22,7 +22,7 @@ TITLE = 400
 """Maximum length of a title, which is the text, in characters."""
 
 SHARE = 0.3
-"""A note says so if special tokens get more than this share of all weights."""
+"""If special tokens get more than this share of all weights, a note says so."""
 
 NAMED = 5
 """Maximum number of unknown words that a note lists."""
@@ -84,7 +84,7 @@ def _unknown_notes(source: Tokens) -> list[str]:
 
 
 def _special_notes(seen: Seen) -> list[str]:
-    """Return a note on --specials if special tokens get more than SHARE of the weights of the others."""
+    """Return a note if the other tokens give more than SHARE of their weights to special tokens."""
     kept = [site.without_specials(renormalise=False).weights for site in seen.sites]
     rows = sum(weights.shape[0] * weights.shape[1] for weights in kept)
     share = 1 - sum(float(weights.sum()) for weights in kept) / rows if rows else 0.0

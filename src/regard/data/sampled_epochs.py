@@ -1,8 +1,8 @@
-"""SampledEpochs: the sentence pairs of each epoch with randomly sampled subwords, computed in processes.
+"""SampledEpochs: the sentence pairs of each epoch with sampled subwords, computed by worker processes.
 
-Sampling subwords takes longer than a training step of a small model on a GPU. So several processes sample the
-pairs of the next epoch while the current epoch is trained on. The subwords of a pair depend only on the seed,
-the epoch and the number of the pair, not on the number of processes.
+For a small model on a GPU, sampling the subwords of a batch takes longer than a training step. So several
+processes sample the pairs of the next epoch during the training steps of the current epoch. The subwords of a
+pair depend only on the seed, the epoch and the number of the pair, not on the number of processes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HEADER = 8
 """Number of bytes before each message between processes: the length of the message."""
 
 PREPARED = 20_000
-"""Maximum number of pairs that a process keeps prepared for sampling. A new word takes about 3 kB."""
+"""Maximum number of pairs that a process keeps prepared for sampling. Each new word takes about 3 kB."""
 
 KEPT = 2
 """Number of epochs that are kept in memory."""
@@ -89,7 +89,7 @@ class Sampler:
         return source[: self.longest], target[: self.longest]
 
     def prepared(self, texts: Sequence[str]) -> list[Sequence[Segmenter]] | None:
-        """Prepare a pair for sampled(), which is faster than pair(); None if a tokenizer cannot."""
+        """Prepare a pair for sampled(), which is faster than pair(). None if it is not supported."""
         sides = self.source.segmenters(texts[0], self.sample), self.target.segmenters(texts[1], self.sample)
         both = [side for side in sides if side is not None]
         return both if len(both) == len(sides) else None
@@ -211,12 +211,14 @@ class SampledEpochs:
         self._keep(epoch, EncodedPairs(source, target, self.numbers))
 
     def _sampled_here(self, epoch: int) -> EncodedPairs:
+        """Sample the pairs of an epoch in this process."""
         numbers = self.numbers.tolist()
         pairs = [self.sampler.pair(epoch, number, self._texts[number]) for number in numbers]
         source, target = (Side.of([pair[side] for pair in pairs]) for side in range(2))
         return EncodedPairs(source, target, self.numbers)
 
     def _keep(self, epoch: int, pairs: EncodedPairs) -> None:
+        """Keep the pairs of an epoch, and delete the oldest epochs if there are more than KEPT."""
         self._epochs[epoch] = pairs
         while len(self._epochs) > KEPT:
             del self._epochs[next(iter(self._epochs))]

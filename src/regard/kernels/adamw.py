@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
-"""The norm of all gradients, and AdamW for all parameters of a model, each as one kernel.
+"""The sum of the squared gradients, and AdamW, each as one kernel launch for all parameters of a group.
 
-A table on the device contains the addresses of all tensors, so that one launch reads them all. Each program
-computes BLOCK elements of one parameter.
+A table on the device contains the addresses of all tensors, so that one launch can read them all. Each
+program processes BLOCK elements of one parameter.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 __all__ = ["AddressTables", "adamw", "square_sum"]
 
 BLOCK = 4096
-"""Number of elements that a program updates."""
+"""Number of elements that a program processes."""
 
 
 @triton.jit
@@ -35,7 +35,12 @@ def _at(table, row, field: tl.constexpr):
 
 @triton.jit
 def _update(table, row, first, size, numbers, BLOCK: tl.constexpr, WHOLE: tl.constexpr):
-    """Update the elements from `first` on. WHOLE: whether all BLOCK elements exist."""
+    """Update BLOCK elements of the parameter in a row of the table, from element `first` on.
+
+    numbers: the learning rate, 1 - beta1^step, sqrt(1 - beta2^step), the divisor of the gradients, and the
+        arguments beta1, beta2, decay and epsilon of adamw_kernel.
+    WHOLE: whether all BLOCK elements exist. If not, a mask hides those from `size` on.
+    """
     learning, part1, part2, scale, beta1, beta2, decay, epsilon = numbers
     element = first + tl.arange(0, BLOCK)
     weight, gradient = _at(table, row, 0) + element, _at(table, row, 1) + element
@@ -67,7 +72,8 @@ def adamw_kernel(
     table: reads the table of AddressTables. chunks: reads (programs, 2): the row of the table, and the index
         of the first element.
     rate: reads the learning rate. failed: reads a number; if it is 1, nothing is changed.
-    divisor: reads a number that the gradients are divided by, with DIVISOR.
+    divisor: if DIVISOR is True, reads a number that the gradients are divided by.
+    log_beta1, log_beta2: natural logarithms of beta1 and beta2.
     """
     if tl.load(failed) == 1.0:
         return

@@ -32,14 +32,15 @@ def additive_gates_kernel(
 ):  # fmt: skip
     """Compute weights = softmax(v . tanh(q + k)), and from them z, r and r * s, for one sequence.
 
-    z, r = sigma(gates + weights . projected + U s)     the last third: gates + weights . projected
+    z, r = sigma(gates + weights . projected + U s)
+    The last third of the gates, for the candidate state s~, becomes gates + weights . projected.
 
-    query: reads q and then U s for z and r, (B, D + 2 M). key: reads (B, S, D). vector: reads v, (D,).
+    query: reads q, then U s for z and r, (B, D + 2 M). key: reads (B, S, D). vector: reads v, (D,).
     projected: reads the values projected with C, (B, S, 3 M).
     lengths: reads the number of keys of each sequence, (B,).
-    gates: reads and writes (B, 3 M). state: reads s, (B, M).
-    weights, reset: write (B, S), 0 behind the padding, and r * s, (B, M).
-    UNIT: width D, size M and all strides are in units of this number of elements.
+    gates: reads the inputs of z, r and s~, and writes the results above, (B, 3 M). state: reads s, (B, M).
+    weights: writes (B, S), 0 for padding. reset: writes r * s, (B, M).
+    UNIT: width D, size M and all strides are in units of this number of elements, see units().
     """
     width, size, query_row, key_batch = width * UNIT, size * UNIT, query_row * UNIT, key_batch * UNIT
     key_row, projected_batch, projected_row = key_row * UNIT, projected_batch * UNIT, projected_row * UNIT
@@ -92,12 +93,12 @@ def additive_gates_backward_kernel(
 ):  # fmt: skip
     """Compute the gradients of the scores and of the query of one sequence.
 
-    dquery = sum over keys of 4 v g (r - r^2), where g is the gradient of the score, and tanh = 1 - 2 r
+    dquery = sum over keys of 4 v g (p - p^2), where g is the gradient of the score, and tanh = 1 - 2 p
 
     dgates: reads the gradients of z, r and s~ before their activation functions, (B, 3 M).
     dweights: reads the part of the gradient of the weights that does not come from the gates, (B, S).
     query, key, projected, vector, lengths, weights: read, as in the forward kernel.
-    dquery, dscores: write (B, D), and g, (B, S), 0 behind the padding.
+    dquery: writes (B, D). dscores: writes g, (B, S), 0 for padding.
     """
     width, size, dgates_row, query_row = width * UNIT, size * UNIT, dgates_row * UNIT, query_row * UNIT
     key_batch, key_row, dquery_row = key_batch * UNIT, key_row * UNIT, dquery_row * UNIT

@@ -64,10 +64,12 @@ def _eight_rows(at, step, number, bound, there):
 
 @triton.jit
 def _added(slopes, slopes2, of_key, shares, mine, mine2, key, gradients, APPROXIMATE: tl.constexpr):
-    """Add the terms of one key and two times four rows of the query, which share reciprocals.
+    """Add the terms of one key and eight rows of the query, as two times four rows.
+
+    Two rows share one reciprocal: 1 / x = y / (x y), and 1 / y = x / (x y).
 
     slopes, slopes2: -SCALE^2 g (r - r^2) is added to them, for the first and the last four rows.
-    of_key: the same of all rows is added to it. shares: SCALE g (r - 1/2) of all rows is added to it.
+    of_key: -SCALE^2 g (r - r^2) of all rows is added to it. shares: SCALE g (r - 1/2) of all rows is added.
     mine, mine2: exponentials of the rows. These five are (LANES, 2 channels, 4 rows).
     key: exponentials of the key, (LANES, 2 channels).
     gradients: pointers to g of the key and the first four rows, (LANES, 4).
@@ -126,7 +128,7 @@ def additive_gradients_kernel(
 
     The arguments are those of additive_query_backward_kernel, and:
     partial_dkey: writes the sum of -SCALE^2 g (r - r^2) over the rows, (groups of rows, B H, S rounded up to
-        4, pitch), float32 or bfloat16, except for padding, and in tiles that are hidden or that
+        a multiple of 4, pitch), float32 or bfloat16. Not written: padding, hidden tiles, and tiles that
         additive_series_kernel computes.
     ranges: if SERIES, reads Weighed.ranges. For a sequence without exact tiles, dq and dk are not written.
     Launch grid: (groups of GROUP rows, blocks of 2 * LANES channels, B H * parts).
@@ -283,6 +285,7 @@ def additive_finish_kernel(exact, dquery, ranges, parts, size, exact_part, dquer
     """Add the parts of dq of a sequence that has exact tiles only; otherwise additive_series_kernel does so.
 
     exact: reads (parts, B H, size). dquery: writes (B H, size), with stride dquery_head.
+    ranges: reads Weighed.ranges.
     Launch grid: (blocks of BLOCK elements, B H).
     """
     both = tl.program_id(1).to(tl.int64)

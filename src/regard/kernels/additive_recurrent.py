@@ -36,7 +36,7 @@ LONGEST = 128
 
 TILE = 32768
 """Number of elements of the keys that a program loads at once; of the values, it loads twice as many. With
-small tiles, most of the time is the latency of loads that follow one another: with 4,096 elements, a step
+small tiles, a program mostly waits for its loads, one after another: with 4,096 elements, a step
 of 80 sequences of 30 keys (width 1,000, depth 2,000) took 32 microseconds on an NVIDIA H200."""
 
 MEMORY_TILE = 4096
@@ -54,7 +54,7 @@ def additive_recurrent_kernel(
 
     query: reads (B, D). key, value: read (B, S, D) and (B, S, E). vector: reads v, (D,).
     lengths: reads the number of keys of each sequence, (B,).
-    weights, context: write (B, S), 0 behind the padding, and (B, E).
+    weights: writes (B, S), 0 for padding. context: writes (B, E).
     UNIT: width, depth and all strides are in units of this number of elements, see units().
     """
     width, depth, query_row = width * UNIT, depth * UNIT, query_row * UNIT
@@ -102,7 +102,7 @@ def additive_recurrent_backward_kernel(
 
     dcontext: reads the gradient of the context, (B, E).
     weights: reads (B, S).
-    dquery: writes (B, D). dscores: writes g, (B, S), 0 behind the padding.
+    dquery: writes (B, D). dscores: writes g, (B, S), 0 for padding.
     """
     width, depth, query_row, dquery_row = width * UNIT, depth * UNIT, query_row * UNIT, dquery_row * UNIT
     key_batch, key_row, dcontext_row = key_batch * UNIT, key_row * UNIT, dcontext_row * UNIT
@@ -173,7 +173,7 @@ def additive_memory_backward_kernel(
         next_q = tl.load(query + channel, mask=there & left, other=0.0)
         next_g = tl.load(dscores + column, mask=(column < keys) & left, other=0.0)
         share = exact_share(q[None, :] + k, APPROXIMATE)
-        # Keys behind the padding can be NaN; their g is 0.
+        # Keys of the padding can be NaN; their g is 0.
         slopes += tl.where(g == 0.0, 0.0, g * (share - share * share))
         products += tl.where(g == 0.0, 0.0, g * (1.0 - 2.0 * share))
     v = tl.load(vector + channel, mask=there, other=0.0).to(tl.float32)
@@ -237,7 +237,7 @@ def memory_backward(queries: Tensor, key: Tensor, vector: Tensor, dscores: Tenso
 
 
 def units(sizes: tuple[int, ...]) -> list[int]:
-    """Return the sizes in units of 8 elements, and the 8; or the sizes and 1 if one is not a multiple of 8.
+    """Return the sizes divided by 8, and then 8; or if one is not a multiple of 8, the sizes, and then 1.
 
     The compiler then knows that rows begin at a multiple of 16 bytes, and loads 16 bytes at once. It does not
     know it for a size such as 1,000, because it tests only whether a size is a multiple of 16.

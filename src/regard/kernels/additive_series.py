@@ -198,8 +198,8 @@ def additive_basis_kernel(
     basis: writes the basis functions, (B H, count, padded, BASIS), float16.
     ranges: writes the maximum of x and of -x over each block of BASIS_ROWS rows, (B H, blocks, 2, padded),
         float32. Padding rows and elements with |x| > REACH are ignored.
-    of_sequences: reads whether a tile of a sequence is within REACH: `ranges` of additive_balance_kernel,
-        (B H of the query). If none is, no basis function is written, because none is read.
+    of_sequences: reads Weighed.ranges, (B H of the query). If a sequence has no tile within REACH, its basis
+        functions are not written, because they are not read.
     others: number of query heads for each head of `source`.
     Launch grid: (blocks of rows, blocks of WIDTH channels, B H).
     """

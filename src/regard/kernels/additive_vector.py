@@ -15,6 +15,7 @@ from regard.kernels.quick_launch import quick_launch
 __all__ = ["additive_vector_kernel", "vector_gradient"]
 
 ROWS, WIDTH = 128, 32
+"""Size of the tile of a program: partial sums and channels."""
 
 
 @quick_launch

@@ -129,7 +129,7 @@ def additive_weigh_kernel(
 
 @triton.jit
 def _ranges(reach_of_query, reach_of_key, both, key_both, query_tiles, key_tiles, spans):
-    """Return 1 if a pair of a query tile and a key tile is within REACH, plus 2 if such a pair is beyond."""
+    """Return 1 if some pair of query tile and key tile is within REACH, plus 2 if some pair is beyond it."""
     low, high = reach_range(reach_of_query + both * query_tiles * spans, query_tiles, spans)
     low_of_key, high_of_key = reach_range(reach_of_key + key_both * key_tiles * spans, key_tiles, spans)
     near, beyond = low + low_of_key <= REACH, high + high_of_key > REACH

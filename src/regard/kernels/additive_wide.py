@@ -1,10 +1,11 @@
 # mypy: disable-error-code="no-untyped-def"
 """Gradients of query, key and vector in wide channels; see tanh.py. additive_backward.py computes the others.
 
-A program of additive_backward.py computes gradients of a block of channels. If a channel of the block is wide
-in the sequence, the program calls the functions of this file for the whole channel. They compute r from
-q + k, so the elements can have any size. As in additive_backward.py, "own side" means the tensor whose
-gradient is computed, g is the gradient of v . tanh(q + k), and r = 1 / (1 + e^2q e^2k).
+A program of additive_backward.py or additive_gradients.py computes gradients of a block of channels. If a
+channel of the block is wide in the sequence, the program calls the functions of this file for the whole
+channel. They compute r from q + k, so the elements can have any size. As in additive_backward.py, "own side"
+means the tensor whose gradient is computed, g is the gradient of v . tanh(q + k), and
+r = 1 / (1 + e^2q e^2k).
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """

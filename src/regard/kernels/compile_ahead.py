@@ -1,8 +1,9 @@
 """Compile the Triton kernels of training steps in several threads, before they are launched.
 
 A kernel takes one to three seconds to compile, and the first training steps would compile one kernel after
-the other. Here, a training step is executed in which kernels are compiled instead of launched. All kernels
-are then compiled at the same time. Triton also stores them in its cache on disk.
+the other. start_compiling() executes a training step in which each kernel is compiled instead of launched. So
+the step does not wait for a kernel, and several kernels are compiled at the same time. Triton also stores
+them in its cache on disk.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ THREADS = 8
 def compiled_launches() -> Iterator[None]:
     """Inside the `with` block, a launch of a Triton kernel by this thread only compiles the kernel.
 
-    So the results of kernels are undefined. The block ends when all kernels are compiled. The backward pass
-    is computed in this thread, too. Other threads launch kernels as usual.
+    So the results of kernels are undefined. The block ends when all kernels are compiled. Autograd runs the
+    backward pass in this thread, too, so that its kernels are also compiled. Other threads launch kernels as
+    usual.
     """
     from triton.runtime._async_compile import AsyncCompileMode
     from triton.runtime.jit import JITFunction
@@ -54,10 +56,10 @@ def compiled_launches() -> Iterator[None]:
 
 
 def start_compiling(step: Callable[[], None]) -> Callable[[], None]:
-    """Execute a function in a thread, with compiled_launches(). Return a function that waits for its end.
+    """Execute a function in a thread, with compiled_launches(). Return a function that waits for the thread.
 
-    step: a function that executes a training step without an effect. An error in it is ignored: then the
-        training compiles the kernels.
+    step: a function that executes a training step whose results are not used. If it raises an error, the
+        error is ignored, and the training compiles the remaining kernels when it launches them.
     """
     if not TRITON or interpreting():
         return lambda: None
@@ -66,7 +68,7 @@ def start_compiling(step: Callable[[], None]) -> Callable[[], None]:
         try:
             with compiled_launches():
                 step()
-        except Exception:  # the training raises the error again, if it is one
+        except Exception:  # if it is an error of the model, the training raises it again
             return
 
     thread = threading.Thread(target=compile_kernels, daemon=True, name="compile kernels")

@@ -23,12 +23,16 @@ import torch
 __all__ = ["DirectLaunch", "direct_launch"]
 
 SIZES = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u1": 1, "u8": 1, "u16": 2, "u32": 4, "u64": 8}
+"""Size in bytes of each integer type of Triton."""
+
 FLOATS = {"fp32": ("<f", 4), "fp64": ("<d", 8)}
+"""Format for struct.pack() and size in bytes of each floating-point type of Triton."""
+
 SCRATCH = 2
 """Triton adds this many pointers to the arguments of a kernel: global and profiling scratch memory."""
 
 ENABLED = True
-"""Whether kernels are launched in this way."""
+"""Whether kernels are launched in this way. If False, direct_launch() always returns None."""
 
 INVALID_CONTEXT = 201
 """Error code of the driver: this thread has no CUDA context yet."""
@@ -50,7 +54,7 @@ def _driver() -> Any:
 class DirectLaunch:
     """A launch of one compiled kernel with one grid.
 
-    slots: the arguments of the kernel, 8 bytes each, except for compile-time arguments.
+    slots: the arguments of the kernel as bits, 8 bytes for each. Compile-time arguments have no slot.
     """
 
     def __init__(self, compiled: Any, grid: tuple[int, ...], slots: list[int]):
@@ -62,7 +66,7 @@ class DirectLaunch:
         numbers = map(ctypes.c_uint, (*grid, threads, 1, 1, shared))
         self.stream = ctypes.c_void_p(0)
         self.arguments = (ctypes.c_void_p(compiled.function), *numbers, self.stream, self.pointers, None)
-        self.launch = _driver().cuLaunchKernel  # without argtypes: the arguments are values of ctypes
+        self.launch = _driver().cuLaunchKernel  # needs no argtypes: the arguments are ctypes objects
 
     def run(self, stream: int) -> None:
         """Launch the kernel with the arguments in self.slots. They are copied before this returns."""
@@ -78,10 +82,12 @@ class DirectLaunch:
 def direct_launch(
     compiled: Any, grid: tuple[int, ...], values: Sequence[Any]
 ) -> tuple[DirectLaunch, list[int | None]] | None:
-    """Return the launch of a compiled kernel, and the slot of each argument; None if it is not possible.
+    """Return the launch of a compiled kernel, and the slot of each argument.
 
-    values: all arguments of the kernel, with None instead of each tensor. A compile-time argument has no
-        slot, and neither has an argument that Triton has turned into one.
+    Returns None if only Triton's launcher can launch the kernel.
+
+    values: all arguments of the kernel, with None instead of each tensor. The slot of an argument is None if
+        it is a compile-time argument, or if Triton has made it one, such as an integer that is 1.
     """
     if not ENABLED or _driver() is None:
         return None

@@ -94,7 +94,7 @@ def embedding_order_kernel(tokens, order, ordered, rows, classes, ROWS: tl.const
 
 @triton.jit
 def _gradients(dresult, seed, limit, factor, row, column, there, width, DROPOUT: tl.constexpr):
-    """Load the gradients of some rows before dropout, (ROWS, COLUMNS); 0 where `there` is False."""
+    """Return the gradients of the input of dropout for some rows, (ROWS, COLUMNS); 0 if `there` is False."""
     inside = there[:, None] & (column < width)[None, :]
     at = row.to(tl.int64)[:, None] * width + column[None, :]
     d = tl.load(dresult + at, mask=inside, other=0.0).to(tl.float32)
@@ -108,9 +108,10 @@ def embedding_gradient_kernel(
     dresult, order, ordered, seed, dtable, limit, factor, multiplier, rows, width, padding,
     DROPOUT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Sum the gradients of all rows with the same token, for the tokens that begin in ROWS places.
+    """Sum the gradients of all rows with the same token.
 
-    The sums are always computed in the same order, so that two runs give the same bits.
+    The program processes ROWS places of the sorted tokens. It computes the sums of the tokens whose first
+    place is one of them. The order of the additions is always the same, so that two runs give the same bits.
 
     dresult: reads (rows, width). order, ordered: read the results of embedding_order_kernel.
     dtable: writes (V, width), only for tokens that occur and are not `padding`.

@@ -25,13 +25,13 @@ PARTIAL_ROOM = 128 << 20
 """Maximum size in bytes of the partial sums of the gradient of the key. If all queries would need more, some
 of them are processed at a time."""
 
-
 MOST_WASTE = 1.3
-"""Largest ratio of the rows of all groups to the queries, for which one pass is faster than two."""
+"""If the rows of all groups, including empty rows, are at most this many times the queries, one pass is
+faster than two."""
 
 
 def fills_groups(backward: Backward) -> bool:
-    """Whether one pass is used: in half precision, unless the last group of queries is mostly empty."""
+    """Whether one pass is used: in half precision, unless too many rows of the last group are empty."""
     queries = backward.shape.queries
     return not backward.forward.centred and up(queries, GROUP.value) <= MOST_WASTE * queries
 
@@ -56,7 +56,9 @@ def _dtype_of_sums(shape: Shape) -> torch.dtype:
 def joint_gradients(
     backward: Backward, prepared: Prepared, weighed: Weighed, first: int, rows: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """Add the gradient of the keys from query rows `first` to first + rows - 1 to backward.dkey.
+    """Compute the gradients of query, key and vector from query rows `first` to first + rows - 1.
+
+    The gradient of the key is added to backward.dkey; if `first` is 0, it is written there.
 
     prepared: e^2q and e^2k, in row-major order.
     weighed: the gradient of v . tanh(q + k) for these rows.

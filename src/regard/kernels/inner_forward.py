@@ -3,7 +3,7 @@
 
 The kernel reads no value that the mask hides from all queries of a tile, so a NaN there has no effect, and
 key and value need no copy. Tiles that are hidden as a whole are skipped. No table of the mask is built. If
-the mask is a bool tensor, inner_table.py lists the tiles to process.
+the mask is only a bool tensor, inner_table.py lists the tiles to process.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """

@@ -24,7 +24,14 @@ Place = tuple[int, int | None, int | None]
 
 
 class Launch:
-    """One kernel with its grid and all arguments that do not change between calls of the same shapes."""
+    """One kernel with its grid and all arguments that do not change between calls of the same shapes.
+
+    programs: number of programs of the grid.
+    numbers: sizes and strides, in the order of the kernel's arguments after start, left and right, without
+        the scale.
+    constants: compile-time arguments in their order, and launch options.
+    listing: creates the lists of visible tiles; None if the kernel reads no lists.
+    """
 
     def __init__(
         self,
@@ -46,7 +53,8 @@ class Launch:
     def masks(self, hidden: Hidden, words: Tensor | None = None) -> tuple[Tensor | None, ...]:
         """Return the five tensors of the mask that the kernel reads; None for those that it does not read.
 
-        words: a bool tensor packed to words, if the lists are created from it.
+        words: the bool tensor, already packed to words by the Listing of another Launch; None if the Listing
+            of this Launch packs it.
         """
         lengths, table, of_query, of_key, *_ = hidden
         lists = None
@@ -73,7 +81,7 @@ class Launch:
             self.compiled(*tensors, *before, scale, *after, *self.values)
             return
         launched = self.kernel[(self.programs,)](*tensors, *before, scale, *after, **self.constants)
-        if launched is None:  # in the interpreter
+        if launched is None:  # interpreted, or only compiled (compile_ahead.py)
             return
         grid = (self.programs, 1, 1)
         values = [*[None] * len(tensors), *before, scale, *after, *self.values]
@@ -85,7 +93,7 @@ class Launch:
     def _run_directly(
         self, direct: DirectLaunch, tensors: tuple[Tensor | None, ...], place: Place, scale: float
     ) -> None:
-        """run() by cuLaunchKernel. The first slots are tensors, `place`, five numbers, `scale`."""
+        """run() by cuLaunchKernel. The first slots are the tensors, `place`, five numbers and `scale`."""
         slots, i = direct.slots, 0
         with self.lock:
             for tensor in tensors:

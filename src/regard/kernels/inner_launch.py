@@ -28,7 +28,8 @@ KEPT = 1024
 
 
 FEW_KEYS = 128
-"""If a mask is a bool tensor alone and there are more keys, inner_table_kernel lists the visible tiles."""
+"""If the mask is only a bool tensor and there are more keys than this, inner_table_kernel lists the visible
+tiles."""
 
 
 class Tiles(NamedTuple):
@@ -81,7 +82,7 @@ class Hidden(NamedTuple):
         return self.document_of_query is not None or self.table is not None
 
     def lists_tiles(self, keys: int) -> bool:
-        """Whether lists of visible tiles are created: if the mask is a bool tensor alone, with many keys."""
+        """Whether lists of visible tiles are created: if the mask is only a bool tensor, with many keys."""
         others = (self.lengths, self.document_of_query, self.left, self.right)
         return self.table is not None and keys > FEW_KEYS and all(each is None for each in others)
 
@@ -131,7 +132,10 @@ def _numbers(hidden: Hidden, query: Tensor, key: Tensor, value: Tensor) -> tuple
 
 
 def _listing(hidden: Hidden, query: Tensor, key: Tensor, tiles: Tiles, turned: bool) -> Listing | None:
-    """Return the launch that lists the visible tiles; None if the kernels process all tiles."""
+    """Return the launch that lists the visible tiles; None if there are no lists, see lists_tiles().
+
+    turned: see Listing.
+    """
     sizes = query.shape[2], key.shape[2]
     if hidden.table is None or not hidden.lists_tiles(sizes[1]):
         return None
@@ -150,6 +154,7 @@ def _mask_steps(hidden: Hidden, listing: Listing | None) -> tuple[int, ...]:
 
 
 def _step(tensor: Tensor | None) -> int:
+    """Return the stride of lengths or document ids along the batch; 0 if all sequences share them."""
     return 0 if tensor is None or tensor.shape[0] == 1 else tensor.stride(0)
 
 
@@ -237,8 +242,8 @@ def _backward_launches(
 class Passes:
     """Forward and backward pass for query, key, value and mask of one layout.
 
-    All that they allocate and launch is found once. The caller must pass tensors of the same shapes, strides,
-    dtypes, device and alignment as in __init__(), and a mask with the same parts.
+    What they allocate and launch is computed once, and then kept. The caller must pass tensors of the same
+    shapes, strides, dtypes, device and alignment as in __init__(), and a mask with the same parts.
     """
 
     def __init__(self, query: Tensor, key: Tensor, value: Tensor, hidden: Hidden):
@@ -259,7 +264,7 @@ class Passes:
     ) -> tuple[Tensor, Tensor]:
         """Return output (B, H, T, E) and lse (B, H, T)."""
         if self.index is not None and torch.cuda.current_device() != self.index:
-            with torch.cuda.device(self.device):  # where kernels are launched
+            with torch.cuda.device(self.device):  # kernels are launched on the current device
                 return self.forward(query, key, value, hidden, scale)
         if self.copies:
             query, key, value = _in_rows(query), _in_rows(key), _in_rows(value)

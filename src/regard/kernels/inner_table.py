@@ -141,6 +141,7 @@ def seen_bits(packed, words, rows, columns, column, queries, COLUMNS: tl.constex
 
     packed: the words of a head, with `words` words for each query.
     rows, columns: the queries and the keys of the tile. column: the first key.
+    COLUMNS: number of keys of the tile, at most 64.
     """
     at = packed + rows.to(tl.int64) * words + column // 32
     low = tl.load(at, mask=rows < queries, other=0)
@@ -217,7 +218,7 @@ class Listing:
             self.compiled(source, found, *arguments)
             return found
         launched: Any = self.kernel[self.grid](source, found, *arguments, num_warps=8)
-        if launched is not None:  # None in the interpreter
+        if launched is not None:  # None if interpreted, or only compiled
             direct = direct_launch(launched, self.grid, (None, None, *arguments))
             self.compiled, self.direct = launched[self.grid], None if direct is None else direct[0]
         return found

@@ -43,7 +43,7 @@ def kept_launch(
             direct.run(torch._C._cuda_getCurrentRawStream(device.index))
         return
     launched = kernel[(programs,)](*tensors, *numbers, **named)
-    if launched is None:  # in the interpreter
+    if launched is None:  # interpreted, or only compiled (compile_ahead.py)
         return
     others = (value for name, value in named.items() if name not in _OPTIONS)
     found = direct_launch(launched, (programs, 1, 1), [*[None] * len(tensors), *numbers, *others])

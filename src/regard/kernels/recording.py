@@ -69,7 +69,8 @@ class Address:
 class Launch(NamedTuple):
     """A kernel launch. arguments: its numbers, with None for tensors. places: (position, tensor, offset).
 
-    A tensor descriptor is kept with an Address instead of its tensor, which has a place too.
+    If an argument is a tensor descriptor, an Address replaces its tensor, and `places` contains this tensor
+    with the position of the descriptor.
 
     run: a quick_launch.Run.
     """

@@ -52,9 +52,13 @@ class FlatOperation(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """An allocation of the tensor with the number `number`, and in its place of the tensor `root`.
+    """The allocation of a tensor.
 
-    If a result is a view of all of a tensor, only the view is allocated, with its own sizes.
+    Usually, number and root are the same. But if a result of the function is a view of all elements of a
+    tensor, the view is allocated directly, with its own sizes and strides.
+
+    number: the number of the allocated tensor.
+    root: the number of the tensor whose address this allocation determines for kernels.
     """
 
     number: int
@@ -76,6 +80,8 @@ class Tape:
 
     results: number of each tensor that it returns.
     room: size in bytes of the tensor that contains all temporary tensors that only kernels use.
+    by_address: whether launches get the addresses of tensors; False in Triton's interpreter.
+    simple: whether all steps are an Allocation or a Direct, so that _run_launches() runs them.
     """
 
     def __init__(self, recorder: Recorder, results: list[int]):
@@ -109,8 +115,8 @@ class Tape:
     def _needed(self, recorder: Recorder) -> tuple[set[int], dict[int, int]]:
         """Return the numbers of all tensors that must exist as tensors: results, and inputs of operations.
 
-        Also returns results that are allocated instead of the tensor that they are a view of, by the number
-        of this tensor.
+        Also returns a dict {root: view}: the results that are a view of a whole tensor (root) and are
+        allocated instead of it, see Allocation.
         """
         allocated = {
             step.results[0]
@@ -170,7 +176,7 @@ class Tape:
         return room, offsets
 
     def _launch(self, step: Launch, recorder: Recorder, offsets: dict[int, int]) -> Launch | Direct:
-        """Return the launch with the address of each tensor: relative to its root, or to the one tensor."""
+        """Return the launch with each tensor as an offset from its root or from the tensor of temporaries."""
         if not self.by_address:
             return step
         places = []

@@ -25,7 +25,7 @@ def near_rows(
     """Return the range of rows of the other side outside which no tile is within REACH.
 
     A tile is within REACH if its largest |q| + largest |k| is at most REACH. In the other tiles, the gradient
-    of the scores is 0 here. The range is empty if there is no tile within REACH.
+    of the scores that the caller reads is 0. The range is empty if there is no tile within REACH.
 
     reach_of_own, reach_of_other: pointers to the largest |element| of each tile and span, (tiles, spans).
     ROWS, own_count: number of rows of this program, and of all rows of the own side.

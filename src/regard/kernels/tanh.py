@@ -138,7 +138,7 @@ def furthest(reach, tile, spans):
 
 @triton.jit
 def reach_range(reach, tiles, spans):
-    """Return the smallest and the largest of the numbers furthest() of tiles 0 to tiles - 1."""
+    """Return the minimum and the maximum of furthest() over the tiles 0 to tiles - 1."""
     smallest, largest = tl.full([], float("inf"), tl.float32), tl.full([], 0.0, tl.float32)
     for block in range(0, tiles, 64):
         each = block + tl.arange(0, 64)
@@ -154,7 +154,7 @@ def reach_range(reach, tiles, spans):
 
 @triton.jit
 def flags_of(flags, first, count):
-    """Return `count` flags, from `first` on, combined by "or"."""
+    """Return the bitwise OR of `count` flags, from index `first` on."""
     found = tl.load(flags + first)
     for other in range(1, count):
         found |= tl.load(flags + first + other)

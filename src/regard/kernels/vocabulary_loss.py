@@ -52,10 +52,10 @@ def vocabulary_loss_kernel(
     label = tl.load(labels + row)
     there = label != pad
     known = (label >= 0) & (label < classes)
-    # The reductions of the first loop synchronise all threads, so this load comes before the stores below.
+    # The reductions of the first loop synchronise all threads, so this load ends before the stores below.
     chosen = tl.load(logits + label, mask=known, other=float("nan")).to(tl.float32)
     best = -float("inf")
-    # Sums of each column of the block: fewer reductions over all threads than with one sum per block.
+    # One sum for each column of the block: fewer reductions over all threads than with one sum per block.
     totals = tl.zeros([BLOCK], tl.float32)
     sums = tl.zeros([BLOCK], tl.float32)
     for first in range(0, classes, BLOCK):

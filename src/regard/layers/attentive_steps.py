@@ -20,8 +20,10 @@ from regard.layers.projected_steps import projected_backward, projected_forward
 __all__ = ["run_backward", "run_forward"]
 
 PROJECTED = True
-"""With few keys: whether to project the values once, see projected_steps.py. On an NVIDIA H200, training on
-80 sentences of 30 tokens with states of 1,000 was 5 % faster with False, in a measurement without tests."""
+"""With few keys: whether to project the values once, see projected_steps.py. If False, the attention of each
+step reads the values themselves, see kernels/additive_recurrent.py. On an NVIDIA H200, training on batches of
+80 sentences of 30 tokens with states of size 1,000 was 5 % faster with False. It is not the default, because
+its tests have not run on a GPU with the current tile sizes."""
 
 NO_MASK: tuple[Any, ...] = (None, None, 0, None, None, 1.0)
 """Arguments of the kernels after the lengths: no documents, no window, and the factor of the scores."""
@@ -57,6 +59,7 @@ def _few_forward(
     gates: Tensor, first: Tensor, joint_MN: Tensor, of_context: Tensor, of_state: Tensor, key: Tensor,
     value: Tensor, vector: Tensor, lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
+    """run_forward() for few keys, with one attention kernel for each step."""
     from regard.kernels import additive_recurrent
 
     batch, steps, _ = gates.shape
@@ -98,8 +101,10 @@ def run_backward(
     dstates: Tensor, dcontexts: Tensor, weights: tuple[Tensor, ...], steps: Steps, held: list[Tensor],
     key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return the results of backward_steps(); with few keys, its first two results, and then the gradients of
-    key, value, vector, and the weight of the context.
+    """Run the backward pass of all steps.
+
+    Returns the results of backward_steps(). With few keys, it returns its first two results, and then the
+    gradients of key, value, vector, and the weight of the context.
 
     steps, held: the results of run_forward(). The others: as in run_forward() and backward_steps().
     """
@@ -113,6 +118,7 @@ def _few_backward(
     gates_TBG: Tensor, states_TBM: Tensor, reset_TBM: Tensor, both_TBN: Tensor, contexts_TBE: Tensor,
     weights_TBS: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
+    """Backward pass of _few_forward()."""
     from regard.kernels import additive_recurrent
 
     hidden = key.shape[2]

@@ -84,7 +84,7 @@ class _Both(torch.autograd.Function):
 
 
 def _copies(weights: Sequence[Tensor], padding: int, dtype: torch.dtype) -> list[Tensor]:
-    """Return weight_ih with columns of zeros, bias_ih, weight_hh and bias_hh, each of both directions."""
+    """Return weight_ih, padded with columns of zeros, bias_ih, weight_hh and bias_hh, for both directions."""
     rows, inputs = weights[0].shape
     of_input = weights[0].new_zeros(2 * rows, inputs + padding, dtype=dtype)
     of_input[:rows, :inputs], of_input[rows:, :inputs] = weights[0], weights[4]
@@ -95,13 +95,16 @@ def _copies(weights: Sequence[Tensor], padding: int, dtype: torch.dtype) -> list
 
 
 def _places(lengths: Tensor, batch: int, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which positions are not padding, and the order of the steps.
+    """Return which positions are not padding, and row indices that put the steps in order, and back.
 
-    There are two orders of the rows of a tensor: by sequence, position and direction (B, S, W), and by step,
-    direction and sequence (S, W, B). The backward direction processes each sequence from its last token to
-    its first, and then the padding.
+    The rows of a tensor have one of two orders: sequence, position, direction (B, S, W), or step, direction,
+    sequence (S, W, B). The backward direction processes each sequence from its last token to its first, and
+    then the padding.
 
-    Returns (B, S); the rows of the first order in the second order, (S, W, B); and the reverse, (B, S, W).
+    Returns:
+    inside_BS: True for positions that are not padding.
+    there_SWB: for each row of the second order, its index in the first order.
+    back_BSW: for each row of the first order, its index in the second order.
     """
     position_S = torch.arange(steps, device=lengths.device)
     row_B1 = torch.arange(batch, device=lengths.device)[:, None]

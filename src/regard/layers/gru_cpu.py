@@ -1,7 +1,7 @@
 """Run the directions of a GRU layer over padded sequences on a CPU, with a custom backward pass.
 
 On a CPU, torch.nn.GRU calls about 30 operators for each step and direction in training. Here, a step of both
-directions takes 6 operators in the forward pass and 4 in the backward pass. The products with the inputs and
+directions takes 6 operators in the forward pass and 11 in the backward pass. The products with the inputs and
 the gradients of the weights are computed for all steps at once.
 """
 
@@ -37,8 +37,8 @@ def gru_on_cpu(x_BSI: Tensor, lengths: Tensor, weights: Sequence[Sequence[Tensor
 class _CpuGru(torch.autograd.Function):
     """Forward and backward pass of gru_on_cpu().
 
-    In the buffers, steps are in the order in which a direction computes them, with N = S B rows for each.
-    G = 3 M is the size of the gates r, z and n together.
+    In the buffers, the steps of a direction are in the order in which it computes them. N = S B is the number
+    of rows of a direction, and G = 3 M is the size of the gates r, z and n together.
     """
 
     @staticmethod
@@ -94,7 +94,7 @@ class _CpuGru(torch.autograd.Function):
         dmore_WNG = dmore_WSBG.flatten(1, 2)
         before_WNM = states_SWBM[:-1].transpose(0, 1).flatten(1, 2)
         dof_state = dmore_WNG.transpose(1, 2) @ before_WNM
-        # Of n, r and z, in this order: W_ih has the order r, z, n.
+        # The gradients of n, r and z, in this order; the order of W_ih is r, z, n.
         dgates_WNG = d_WSBC[..., : 3 * width].flatten(1, 2)
         order = [of_input_WGI[:, 2 * width :], of_input_WGI[:, : 2 * width]]
         dx_WSBI = (dgates_WNG @ torch.cat(order, 1)).unflatten(1, (steps, batch))

@@ -74,7 +74,7 @@ def plain_heads(x: Tensor, parameters: Sequence[dict[str, Any]], heads: Sequence
     if len({*sizes}) > 1 or len({*heads}) > 1:
         return [_split(each, count) for each, count in zip(joint.split(sizes, -1), heads, strict=True)]
     joint = joint.view(*x.shape[:2], len(sizes), heads[0], -1)
-    if torch.is_grad_enabled():  # the backward pass of these writes all gradients to one tensor
+    if torch.is_grad_enabled():  # the backward pass of unbind() writes all gradients to one tensor
         return [each.transpose(1, 2) for each in joint.unbind(2)]
     return list(joint.permute(2, 0, 3, 1, 4).unbind())
 

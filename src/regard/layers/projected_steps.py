@@ -65,7 +65,7 @@ def projected_backward(
 
     (steps, batch, width), size, hidden = reset_TBM.shape, joint_MN.shape[1], key.shape[2]
     d_TBN = gates_TBG.new_empty(steps, batch, hidden + 3 * width)
-    # See backward_steps(): the product sums over N in P parts.
+    # As in backward_steps(): the product with joint_PNM gives P partial sums, which the next step adds.
     parts = 3 if size % 3 == 0 else 1
     joint_PNM = joint_MN.T.unflatten(0, (parts, -1)).contiguous()
     dstate_BM = torch.zeros_like(states_TBM[0])

@@ -368,7 +368,7 @@ def flip(sequences: Tensor, lengths: Tensor) -> Tensor:
 
 
 class _Flip(torch.autograd.Function):
-    """flip(). Its own backward pass: autograd would add to zeros with atomic operations."""
+    """flip() with its own backward pass, because that of gather() uses atomic additions."""
 
     @staticmethod
     def forward(ctx: Any, sequences: Tensor, lengths: Tensor) -> Tensor:

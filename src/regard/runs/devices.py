@@ -43,9 +43,9 @@ def choose_device(name: str) -> str:
 
 
 def start_device(device: str, local: int = 0) -> None:
-    """Load what the training needs in threads while the data are read, because this takes seconds.
+    """Import modules of PyTorch and initialise CUDA in threads, because each of them takes seconds.
 
-    On every device, these are modules of PyTorch that an optimizer imports. On CUDA, it is also the device.
+    Meanwhile, the data are read. The modules are those that every optimizer imports when it is created.
 
     local: the index of the GPU if `device` has none: the index of this process on this machine.
     """

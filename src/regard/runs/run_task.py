@@ -138,9 +138,10 @@ class RunTask(Task):
 
     @classmethod
     def kernel_steps(cls, settings: Any, device: torch.device) -> Callable[[], None] | None:
-        """Return a function that executes training steps without an effect on the run, or None (default).
+        """Return a function that launches the kernels of training steps, or None (default).
 
-        It is called in a thread while the data are read, to compile the kernels of the training steps.
+        It is called in a thread while the data are read, to compile these kernels. It must not change the
+        run, and it must not use the results of kernels, because they are undefined.
         """
         return None
 

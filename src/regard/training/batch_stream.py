@@ -54,7 +54,7 @@ class BatchStream:
         self._ahead, self._device = 0, torch.device("cpu")
 
     def start(self, device: torch.device) -> None:
-        """Prepare batches in a thread from now on, if Task.ahead is True and the device is in AHEAD.
+        """From now on, prepare batches in a thread, if Task.ahead is True and the device type is in AHEAD.
 
         device: the device that batches are used on. For a GPU, the tensors are copied to pinned memory, so
             that the host does not wait when it copies them to the GPU.
@@ -122,7 +122,7 @@ def _fill(
     device: torch.device,
     pinning: threading.Lock,
 ) -> None:
-    """Put batches into a queue until it is closed. An error is put into the queue, too."""
+    """Put batches into a queue until `closed` is set. An error is put into the queue, too."""
     pins = device.type == "cuda"
     if pins and device.index is not None:
         torch.cuda.set_device(device)

@@ -35,7 +35,7 @@ __all__ = ["CapturedSteps", "captured_steps"]
 
 ALIGNED = 64
 """The gradients of all parameters are parts of one tensor. Each part begins at a multiple of this number of
-elements, as fast kernels need it."""
+elements, so that kernels can load 16 bytes at once."""
 
 Results = tuple[Tensor, ...]
 """The tensors of a graph that the host reads: the losses, and the state for the next batch."""
@@ -137,7 +137,8 @@ class CapturedSteps:
         """Replay the graphs of the batches of a step, and sum gradients and losses over all processes.
 
         In the first step, processes also agree whether all of them can capture graphs. If not, Uncaptured is
-        raised in each of them. A failure in a later step is an error, because other processes do not know it.
+        raised in each of them. A failure in a later step is an error, because the other processes do not know
+        of it.
         """
         problem: Uncaptured | None = None
         try:
@@ -217,6 +218,7 @@ class CapturedSteps:
         return parameters, owned, unused, losses, tuple(each.detach() for each in loss.state)
 
     def _used(self, unused: frozenset[int]) -> list[nn.Parameter]:
+        """Return the parameters whose indices are not in `unused`."""
         return [each for number, each in enumerate(self._parameters) if number not in unused]
 
     def _whole(self, batch: Any) -> tuple[Results, frozenset[int]]:

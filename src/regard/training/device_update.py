@@ -23,12 +23,12 @@ Lists = tuple[list[Tensor], ...]
 """Weights, gradients, and each tensor of the optimizer state, of the parameters of a group."""
 
 MANY = 1 << 26
-"""With at least so many elements of weights, gradients and moments, the kernels of kernels/adamw.py are used.
-For fewer elements, they save less time than they take to compile."""
+"""With at least this many elements of weights, gradients and optimizer state, the kernels of kernels/adamw.py
+are used. For fewer elements, they save less time than they take to compile."""
 
 
 def can_update_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether DeviceUpdate supports this optimizer, such as those of build_optimizer()."""
+    """Return whether DeviceUpdate supports this optimizer: AdamW or SGD with fused=True."""
     return type(optimizer) in (torch.optim.AdamW, torch.optim.SGD) and bool(optimizer.defaults["fused"])
 
 
@@ -37,10 +37,11 @@ class DeviceUpdate:
 
     optimizer: the optimizer from build_optimizer(). Its state is updated, but its step() is not called.
     average: the moving average of the weights, or None.
+    device: the device of the weights.
     limit: gradients with a larger norm are scaled down to this norm. inf disables clipping.
 
-    failed: 1.0 from the first step on whose loss or gradient is NaN or infinite, before that 0.0. While it is
-        1.0, apply() changes neither the weights, nor the optimizer state, nor the moving average.
+    failed: 0.0, and 1.0 from the first step on that has a loss or gradient that is NaN or infinite. While it
+        is 1.0, apply() changes neither the weights, nor the optimizer state, nor the moving average.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class DeviceUpdate:
         """Update the parameters. Return the norm of the gradients before clipping, and `failed`.
 
         parameters: the parameters that have a gradient.
-        gradients: the gradient of each parameter. They are scaled in place (see own_gradients()).
+        gradients: the gradient of each parameter. They can be scaled in place (see own_gradients()).
         total: the loss of the step, without dimensions.
         """
         by_parameter = dict(zip(map(id, parameters), gradients, strict=True))
@@ -81,7 +82,7 @@ class DeviceUpdate:
         finite = total.isfinite() & norm.isfinite()
         self.failed.copy_(torch.maximum(self.failed, (~finite).float()))
         divisor = None
-        if not math.isinf(self.limit) and norm.is_cuda:  # the fused kernels divide the gradients
+        if not math.isinf(self.limit) and norm.is_cuda:  # the kernels of the optimizer divide the gradients
             divisor = torch.clamp((norm + 1e-6) / self.limit, min=1.0)
         elif not math.isinf(self.limit):
             torch._foreach_mul_(list(gradients), torch.clamp(self.limit / (norm + 1e-6), max=1.0))

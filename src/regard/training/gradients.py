@@ -68,7 +68,7 @@ class Gradients:
         if device.type == "cpu":
             keep_freed_memory()
         objective: Any = Objective(task)
-        self._own = objective
+        self._own = objective  # without DistributedDataParallel
         if self.processes.world > 1:
             objective = DistributedDataParallel(objective)
         if compiled:

@@ -23,8 +23,9 @@ class Shapes:
     tokens: batch size in tokens, including padding. None if the batch size is set in sentences.
     longest: maximum length of a sentence in tokens, including EOS.
     sentences: number of sentence pairs (rows) of each batch, if tokens is None.
-    fine: whether to use more lengths, so that batches have less padding. This suits CUDA graphs of
-        Transformers, which are captured quickly. A graph of a recurrent model has thousands of kernels.
+    fine: whether to use more lengths, so that batches have less padding. There is one CUDA graph for each
+        length. A graph of a Transformer is captured quickly. A graph of a recurrent model contains thousands
+        of kernels and is captured slowly.
 
     Batches(..., rounded=shapes.lengths) yields batches with these shapes, one shape for each length.
 

@@ -324,7 +324,7 @@ class Trainer:
     def _read_steps(self, left: int = 0) -> None:
         """Wait for the results of steps on the device, and log them. Raise NonFinite at the first bad step.
 
-        left: the number of the latest steps whose results are not read yet.
+        left: number of latest steps whose results stay unread.
         """
         for taken, done, bad, seconds in self._unread.read(left):
             if bad is not None:  # the device has skipped the update of this step and of all later steps

@@ -33,9 +33,9 @@ class UnreadStep(NamedTuple):
 class UnreadSteps:
     """A queue of steps on the device. Their results are read in order.
 
-    The duration of a step is the time between two reads. The host launches steps faster than the device takes
-    them, so the time of a launch would be too short. If several steps are read at once, each of them gets the
-    same part of the time.
+    The duration of a step is the time between two reads. The host launches steps faster than the device
+    executes them, so the duration of a launch would be too short. If several steps are read at once, the time
+    is divided equally between them.
 
     clock: a function that returns the time in seconds.
     """

@@ -63,10 +63,10 @@ class Tokenizer(ABC):
         """
 
     def segmenters(self, line: str, sample: float) -> Sequence[Segmenter] | None:
-        """Prepare a line for sampling it many times: return a Segmenter for each word, or None.
+        """Return a Segmenter for each word of a line, to sample the line many times in less time.
 
-        The token ids that they return, one after the other, are those of encode() with the same generator.
-        None (default): the tokenizer does not sample words separately.
+        The token ids that the segmenters return, one after the other, are those of encode() with the same
+        random generator. None (default): the tokenizer does not sample words separately.
         """
         return None
 

@@ -78,7 +78,7 @@ class BeamSlots(SearchSlots):
 
         ends_BC = token_BC == EOS
         self._add_finished(ends_BC[:, :size], sums_BC[:, :size], beam_BC[:, :size], score_BC[:, :size])
-        # The first K continuations without EOS: the numbers are different, so topk() has only one answer.
+        # The first K continuations without EOS. All numbers differ, so the result of topk() is unique.
         next_BK = (self.index_C + 2 * size * ends_BC).topk(size, largest=False).values % (2 * size)
         *parts, sums_BK = (each.gather(1, next_BK) for each in (token_BC, beam_BC, score_BC, sums_BC))
         self.write_step(*parts)
@@ -91,11 +91,11 @@ class BeamSlots(SearchSlots):
 
     def resized(self, slots: Tensor | None, length: int) -> Self:
         other = super().resized(slots, length)
-        other._host = None  # it has views of the tensors before
+        other._host = None  # its views are of the tensors before the change
         return other
 
     def _step_by_blocks(self, logits_BKV: Tensor) -> bool:
-        """Run HostBeams.step_by_blocks() on a CPU; return False if the next beams are not selected yet."""
+        """Run HostBeams.step_by_blocks() if possible. Return whether the next beams were selected."""
         suits = logits_BKV.device.type == "cpu" and logits_BKV.shape[-1] >= self._on_host().fewest_tokens
         if not suits or self.prefix.shape[1]:
             return False
@@ -105,7 +105,7 @@ class BeamSlots(SearchSlots):
         return self._on_host().step_by_blocks(scores_BKV)
 
     def _on_host(self) -> HostBeams:
-        """Return the views of the tensors on a CPU."""
+        """Return the NumPy views of the tensors, which are created at the first call."""
         if self._host is None:
             self._host = HostBeams(self)
         return self._host

@@ -79,7 +79,10 @@ def next_tokens(
 
 
 def forbid(scores: Tensor, forbidden: Forbidden, generated: Tensor, minimum: int) -> None:
-    """Set the log-probabilities (B, K, V) of forbidden tokens to -inf; for the others, see next_tokens()."""
+    """Set the log-probabilities (B, K, V) of forbidden tokens to -inf, in place.
+
+    forbidden, generated, minimum: see next_tokens().
+    """
     if scores.device.type == "cpu":  # NumPy takes less time for a few elements
         array, short = scores.detach().numpy(), generated.numpy() + 1 < minimum
         array[..., forbidden.ids.numpy()] = -np.inf

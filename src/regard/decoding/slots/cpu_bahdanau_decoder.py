@@ -28,7 +28,7 @@ MOST_TABLE_BYTES = 2**26
 """The largest size of the table of W e(y) + b for all words y."""
 
 FEW_WEIGHTS = 2**17
-"""With at most so many weights, addmm_() of a few rows is as fast as a product with packed weights."""
+"""With at most this many weights, addmm_() of a few rows is as fast as a product with packed weights."""
 
 
 class CpuBahdanauDecoder(BahdanauDecoder):
@@ -61,10 +61,10 @@ class CpuBahdanauDecoder(BahdanauDecoder):
     def _products(self) -> tuple[tuple[Tensor, ...], list[Any]]:
         """Return weights and functions.
 
-        The weights are those of the word and of the context, for the gates and the output layer, and 2 v.
+        The weights: those of the word and of the context, for the gates and the output layer, and 2 v.
 
-        The functions compute the products of token ids, of the previous state, and of the maxout units. Two
-        more add the products of r * s and of the new state to their first argument.
+        The functions: three return a product with the embeddings of token ids, with the previous state, and
+        with the maxout units. Two add a product with r * s and with the new state to their first argument.
         """
         from_word, from_context, from_state, from_new, to_output, bias = self._joined()
         size, hidden, rows = self.width, self.score.key_weight.shape[-1], self.slots * self.beams

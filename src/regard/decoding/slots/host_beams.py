@@ -1,7 +1,7 @@
-"""One step of beam search on a CPU, after the decoder: selects the next beams with NumPy.
+"""HostBeams: select the next beams of beam search on a CPU with NumPy, after the step of the decoder.
 
-The arrays have a few numbers for each sentence. For arrays of this size, an operation of PyTorch takes 2 to 4
-times as long as one of NumPy. The arrays share memory with the tensors of BeamSlots.
+The arrays contain a few numbers for each sentence. For arrays of this size, an operation of PyTorch takes 2
+to 4 times as long as one of NumPy. The arrays share memory with the tensors of BeamSlots.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["HostBeams"]
 Array = np.ndarray[Any, Any]
 
 BLOCK = 64
-"""Number of tokens whose maximum is computed first."""
+"""Number of tokens of a block. step_by_blocks() first computes the maximum of each block."""
 
 
 class HostBeams:
@@ -52,7 +52,8 @@ class HostBeams:
 
         scores: (B, K, V), the log-probabilities of the next tokens, -inf for forbidden ones.
 
-        The 2K best continuations of a sentence are in the 2K blocks of tokens with the highest maxima.
+        The 2K + 1 best continuations of a sentence are in the 2K + 1 blocks of tokens with the highest
+        maxima, or after the last whole block. The last of them is only compared with the one before.
 
         Returns False, without changes, if continuations are equally probable, or a log-probability is NaN.
         """
@@ -141,7 +142,7 @@ class HostBeams:
 
 
 def _highest(sums_BN: Array, token_BN: Array, per_beam: int, vocabulary: int, count: int) -> Array:
-    """Return the places of the `count` highest sums of each row, in descending order, (B, count).
+    """Return the indices of the `count` highest sums of each row, in descending order, (B, count).
 
     If sums are equal, the lower beam comes first, then the lower token.
 

@@ -61,7 +61,7 @@ def packed_linear(weight: Tensor, bias: Tensor | None, rows: int, int8: bool = F
     rows: the expected number of rows of x; others are possible.
     int8: compute with int8 weights and inputs on a CPU; see int8_linear().
 
-    The weights are packed on a CPU, in float32; for one row, they are transposed. Later changes of the
+    On a CPU in float32, the weights are copied: packed, or transposed for one row. Later changes of the
     weights then have no effect.
     """
 

@@ -1,4 +1,4 @@
-"""A training step with random tokens, to compile the kernels of a model while the data are read."""
+"""Training steps with artificial batches, to compile the kernels of a model while the data are read."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from regard.training.losses import model_loss
 __all__ = ["execute_steps", "has_known_kernels"]
 
 LENGTHS = (14, 32, 64)
-"""Lengths of the batches. Kernels are compiled for lengths up to the next power of two, at least 16. With 14,
-the number of tokens is not a multiple of 16, as in many batches."""
+"""Lengths of the batches. A kernel is compiled once for all lengths up to a power of two, at least 16. With
+14, the number of tokens is not a multiple of 16, as in many batches."""
 
 VOCABULARY = 8000
-"""Vocabulary size if the settings do not have it. A multiple of 16, as most sizes are."""
+"""Vocabulary size if the settings contain none: a multiple of 16, as most sizes are."""
 
 TOKENS, MOST_TOKENS = 4096, 16_384
-"""Tokens of a batch if the settings have none, and the maximum number, to use little memory."""
+"""Number of tokens of a batch if the settings contain none, and its maximum, to limit the memory."""
 
 
 def has_known_kernels(settings: TranslationSettings) -> bool:
-    """Whether execute_steps() launches the kernels of this run: of a Transformer with the usual loss."""
+    """Whether execute_steps() launches the kernels of this run: for a Transformer with the usual loss."""
     training = settings.training
     special = training.compile or training.guided_alignment or training.estimator is not None
     return settings.model.name == "transformer" and not special
