@@ -205,7 +205,7 @@ def main() -> None:
                     write(arguments.output, arguments.device, arguments.note, machine, merged(processes))
         if child.returncode:
             sys.exit(f"process {number + 1} failed")
-        if not processes[-1]:
+        if not processes[-1] and arguments.only:
             parser.error(f"--only: no call has {' or '.join(map(repr, arguments.only))} in its name")
     print(table(merged(processes)))
 

@@ -48,6 +48,9 @@ TOLERANCE = 0.05
 EVERY = 25
 """Number of steps between two records of the log."""
 
+INTERRUPTED = 130
+"""Exit status of `regard train` after Ctrl-C."""
+
 
 def trained(
     recipe: Path, folder: Path, options: Sequence[str], device: str, seconds: float
@@ -63,7 +66,7 @@ def trained(
             process.send_signal(signal.SIGINT)  # save a checkpoint and stop
             _, errors = process.communicate()
     log = folder / "log.jsonl"
-    if not log.exists():
+    if process.returncode not in (0, INTERRUPTED) or not log.exists():
         sys.exit(f"regard train failed: {errors.strip()[-500:]}")
     records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     return summary(records, began, time.time())

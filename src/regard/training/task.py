@@ -73,8 +73,6 @@ class Task(ABC):
     """Maximum number of CUDA graphs. With torch.compile, it is also the maximum number of different batch
     shapes: more shapes are an error.
     """
-    small_steps: bool = False
-    """Whether the model launches small kernels for each token, as recurrent models do."""
     metrics: Mapping[str, Direction] = MappingProxyType({"loss": "lower"})
     """The scores that evaluate() returns, and whether higher or lower is better."""
     counted: str = "examples"

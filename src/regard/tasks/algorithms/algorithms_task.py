@@ -93,7 +93,6 @@ class AlgorithmsTask(RunTask):
     ):
         super().__init__(model, corpus, settings)
         self._processes = processes or Processes()
-        self.small_steps = True
         self.capture = capture_chosen(settings.training, self, device, self._processes.world)
         self._lengths: tuple[int, ...] = ()
         if self.capture.chosen or settings.training.compile or device == "cuda":

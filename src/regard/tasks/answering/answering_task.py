@@ -103,7 +103,6 @@ class AnsweringTask(RunTask):
     ):
         super().__init__(model, corpus, settings)
         self._processes = processes or Processes()
-        self.small_steps = model.small_steps
 
     @classmethod
     def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:

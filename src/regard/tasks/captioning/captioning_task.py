@@ -136,7 +136,6 @@ class CaptioningTask(RunTask):
         processes, training, data = processes or Processes(), settings.training, settings.data
         features = 0 if training.estimator is None else features_size(model.target)
         self._estimator = add_estimator(model, training, features=features, processes=processes)
-        self.small_steps = model.small_steps
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
         rows, longest = training.batch_size, data.max_length + 1

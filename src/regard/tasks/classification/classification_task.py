@@ -113,7 +113,6 @@ class ClassificationTask(RunTask):
         processes, training = processes or Processes(), settings.training
         tables = [] if training.estimator is None else [model.embedding] * (2 if model.pairs else 1)
         self._estimator = add_estimator(model, training, features=features_size(*tables), processes=processes)
-        self.small_steps = model.small_steps
         self.uncapturable = "" if self._estimator is None else SAMPLED
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen

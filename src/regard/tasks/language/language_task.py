@@ -102,7 +102,6 @@ class LanguageTask(RunTask):
         self._estimator = add_estimator(model, settings.training, features=features, processes=processes)
         self._state: State | None = None
         self._states_before: WeakKeyDictionary[TextBatch, State] = WeakKeyDictionary()
-        self.small_steps = model.recurrent
         self.uncapturable = "" if self._estimator is None else SAMPLED
         if settings.carried:
             self._check_carried(processes)
@@ -132,7 +131,7 @@ class LanguageTask(RunTask):
         self.capture = capture_chosen(training, self, device, processes.world)
         if not self.capture.chosen:
             return None
-        rows, fine = training.batch_size or 1, not self.small_steps
+        rows, fine = training.batch_size or 1, not self.model.recurrent
         shapes = Shapes(training.batch_tokens, data.max_length + 1, rows, fine=fine)
         self.shapes = shapes.most
         return shapes

@@ -122,7 +122,6 @@ class TranslationTask(RunTask):
         training = settings.training
         features = 0 if training.estimator is None else features_size(model.source, model.target)
         self._estimator = add_estimator(model, training, features=features, processes=processes)
-        self.small_steps = model.small_steps
         self.uncapturable = "the guided-alignment loss records attention" if training.guided_alignment else ""
         if self._estimator is not None:
             self.uncapturable = SAMPLED
