@@ -37,8 +37,6 @@ def batch_of(length: int, seed: int, ragged: bool = False) -> Batch:
 class Learned(Task):
     """A training task with a model and a loss, without data."""
 
-    small_steps = True
-
     def __init__(self, model: nn.Module, loss: Callable[[Batch], tuple[Tensor, Tensor]]):
         self.model, self._loss = model, loss
 

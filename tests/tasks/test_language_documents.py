@@ -56,9 +56,9 @@ def test_captured_batches_have_few_shapes_and_the_same_loss(tmp_path: Path, monk
     lengths = [length for _, length in shapes]
     assert documents == 60 and len(set(lengths)) == len(lengths) <= captured.shapes
     assert set(lengths) <= {8, 16, 24, 32, 48}
-    assert plain.small_steps and plain.capture == Capture(False)
+    assert plain.model.recurrent and plain.capture == Capture(False)
 
 
 def test_transformer_that_reads_documents_is_not_captured(tmp_path: Path):
     task = task_of(tmp_path, "transformer", batch_tokens=200)
-    assert not task.small_steps and task.capture == Capture(False)
+    assert not task.model.recurrent and task.capture == Capture(False)

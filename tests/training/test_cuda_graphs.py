@@ -145,26 +145,22 @@ def test_error_in_the_loss_is_raised(tmp_path: Path, device: FakeGraphs):
 
 
 @pytest.mark.parametrize(
-    ("settings", "device", "world", "small", "chosen"),
+    ("settings", "device", "world", "chosen"),
     [
-        ({}, "cuda", 1, True, (True, "")),
-        ({"capture": "auto"}, "cuda", 1, True, (True, "")),
-        ({"capture": False}, "cuda", 1, True, (False, "")),
-        ({"capture": "auto"}, "cuda", 1, False, (True, "")),
-        ({"capture": "auto"}, "cpu", 1, True, (False, "")),
-        ({"capture": True}, "cuda", 1, False, (True, "")),
-        ({"capture": True}, "cpu", 1, True, (False, "not cpu")),
-        ({"capture": "auto", "compile": True}, "cuda", 1, True, (True, "")),
-        ({"capture": "auto"}, "cuda", 2, True, (False, "training.capture = true")),
-        ({"capture": True}, "cuda", 2, True, (True, "")),
-        ({"capture": True, "compile": True}, "cuda", 2, True, (False, "training.compile = false")),
+        ({}, "cuda", 1, (True, "")),
+        ({"capture": "auto"}, "cuda", 1, (True, "")),
+        ({"capture": False}, "cuda", 1, (False, "")),
+        ({"capture": "auto"}, "cpu", 1, (False, "")),
+        ({"capture": True}, "cuda", 1, (True, "")),
+        ({"capture": True}, "cpu", 1, (False, "not cpu")),
+        ({"capture": "auto", "compile": True}, "cuda", 1, (True, "")),
+        ({"capture": "auto"}, "cuda", 2, (False, "training.capture = true")),
+        ({"capture": True}, "cuda", 2, (True, "")),
+        ({"capture": True, "compile": True}, "cuda", 2, (False, "training.compile = false")),
     ],
 )
-def test_when_steps_are_captured(
-    settings: dict[str, Any], device: str, world: int, small: bool, chosen: tuple[bool, str]
-):
+def test_when_steps_are_captured(settings: dict[str, Any], device: str, world: int, chosen: tuple[bool, str]):
     task = Toy()
-    task.small_steps = small
     captured, reason = capture_chosen(Training(**settings), task, device, world)
     assert captured == chosen[0]
     assert chosen[1] in reason and bool(reason) == bool(chosen[1])
@@ -172,7 +168,7 @@ def test_when_steps_are_captured(
 
 def test_task_can_give_a_reason_against_capture():
     task = Toy()
-    task.small_steps, task.uncapturable = True, "it is watched"
+    task.uncapturable = "it is watched"
     captured, text = capture_chosen(Training(capture="auto"), task, "cuda")
     assert not captured and "it is watched" in text
 
