@@ -37,7 +37,7 @@ LOWEST = tl.constexpr(-9e29)
 """Lower than log2 of every weight, but greater than HIDDEN: all visible keys reach this threshold."""
 
 PACKED = 16
-"""Number of scores that one block of inline assembly compares, if a thread has so many in a tile."""
+"""Number of scores that one block of inline assembly compares, at most the scores of a thread in a tile."""
 
 
 def listing_constraints(packed: int) -> str:
