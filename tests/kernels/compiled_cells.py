@@ -20,6 +20,7 @@ from regard.kernels.embedding_dropout import EmbeddingDropout
 from regard.kernels.residual_norm import ResidualNorm
 from regard.kernels.short_attention import ShortAttention
 from regard.kernels.vocabulary_loss import VocabularyLoss
+from regard.kernels.vocabulary_r_drop import VocabularyRDrop
 from tests.kernels.compiled import Hopper, compiling
 
 ROWS, WIDTH = 4, 40
@@ -67,6 +68,9 @@ def main() -> None:
         weight = zeros(5000, 16).requires_grad_()
         VocabularyLoss.apply(
             zeros(ROWS, 16), weight, None, torch.ones(ROWS, dtype=torch.long), 0.1, 0, dtype == torch.float32
+        )
+        VocabularyRDrop.apply(
+            zeros(ROWS, 16), weight, None, torch.ones(ROWS, dtype=torch.long), 0.1, 1.0, 0, True
         )
         compile_training(dtype)
 

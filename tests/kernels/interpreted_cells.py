@@ -16,6 +16,7 @@ from regard.kernels.kernel_choice import by_kernel
 from regard.layers import attentive_steps, gated_cell, gru
 from regard.layers.attentive_cell import attend_along
 from regard.training.losses import cross_entropy, output_loss
+from regard.training.r_drop import r_drop_output
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
 ROWS, WIDTH = 6, 300
@@ -211,6 +212,24 @@ def test_vocabulary_loss_without_gradients_in_bfloat16():
         exact = cross_entropy(layer(features).double(), labels, 0.1)
     torch.testing.assert_close(torch.stack((total, plain)), torch.stack(exact).float(), rtol=1e-2, atol=1e-2)
     assert not total.requires_grad
+
+
+@pytest.mark.parametrize(("classes", "smoothing", "chunk"), [(5, 0.0, 1 << 28), (5000, 0.1, 20_000)])
+def test_r_drop(classes: int, smoothing: float, chunk: int, monkeypatch: pytest.MonkeyPatch):
+    """R-Drop without all logits, in one chunk and in several, against plain PyTorch in float64."""
+    monkeypatch.setattr(vocabulary_loss, "CHUNK", chunk)
+    torch.manual_seed(0)
+    layer, features = nn.Linear(6, classes), 2 * torch.randn(4, 3, 6)
+    labels = torch.tensor([[4, 1, PAD], [classes - 1, PAD, 2]]).repeat_interleave(2, 0)
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        own = features.to(dtype).requires_grad_()
+        losses = r_drop_output(own, layer.to(dtype), labels, smoothing, 3.0)
+        gradients = torch.autograd.grad(losses.total * 0.3, (own, *layer.parameters()))
+        results.append([*losses, *gradients])
+        assert (losses.total.grad_fn.name() == "VocabularyRDropBackward") == (dtype == torch.float32)
+    for mine, oracle in zip(*results, strict=True):
+        torch.testing.assert_close(mine.double(), oracle.double(), rtol=2e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("label", [-1, 5, 10**9])

@@ -23,7 +23,7 @@ KERNELS = {
     "compiled_cells": {
         "gated_forward_kernel", "mixed_forward_kernel", "gated_backward_kernel", "mixed_backward_kernel",
         "gru_forward_kernel", "gru_backward_kernel", "cross_entropy_forward_kernel",
-        "cross_entropy_backward_kernel", "vocabulary_loss_kernel", "read_forward_kernel",
+        "cross_entropy_backward_kernel", "vocabulary_loss_kernel", "r_drop_kernel", "read_forward_kernel",
         "read_backward_kernel", "cell_forward_kernel", "cell_backward_kernel",
         "residual_norm_forward_kernel", "residual_norm_backward_kernel", "activation_forward_kernel",
         "activation_backward_kernel", "short_forward_kernel", "short_backward_kernel",
