@@ -74,6 +74,10 @@ FEW_SEGMENTATIONS = 64
 
 About 95 % of the words of a text have at most this many segmentations."""
 
+THREADS = 8
+"""Number of threads that train a unigram tokenizer. It is stored in the model file, and changes the rounding
+of probabilities. So it is the same on every machine, also if a machine has fewer cores."""
+
 FEW_LINES = 64
 """Fewer lines than this are encoded in one thread, because starting more threads would take longer."""
 
@@ -334,7 +338,7 @@ def _trained(kind: str, lines: list[str], size: int, call: str) -> bytes:
             bos_id=BOS,
             eos_id=EOS,
             unk_surface=UNKNOWN,
-            num_threads=1,  # stored in the model file, which must be the same on every machine
+            num_threads=THREADS,
             minloglevel=2,
         )
     except (OSError, RuntimeError) as error:
