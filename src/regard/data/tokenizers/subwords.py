@@ -302,11 +302,14 @@ def covering_characters(counts: Counter[str]) -> list[str]:
 
 
 def _without(lines: list[str], rare: set[str]) -> list[str]:
-    """Replace the characters in `rare` by spaces, so that they do not become tokens. Drop empty lines."""
+    """Replace the characters in `rare` by spaces, so that they do not become tokens. Drop empty lines.
+
+    lines: the results of clean().
+    """
     if not rare:
         return lines
     pattern = re.compile(f"[{re.escape(''.join(sorted(rare)))}]")
-    blanked = (" ".join(pattern.sub(" ", line).split()) for line in lines)
+    blanked = (" ".join(pattern.sub(" ", line).split()) if pattern.search(line) else line for line in lines)
     return [line for line in blanked if line]
 
 
