@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from regard.data.batch import EOS, PAD
 from regard.data.batch_rows import BatchRows
+from regard.decoding.batch_alignment import Place
 from regard.decoding.later_attention import LaterAttention
 from regard.decoding.word_alignment import averaged
 from regard.roles import BySite
@@ -68,9 +69,9 @@ class Hypothesis(LaterAttention):
         >>> Hypothesis((7, 3), (-0.5, -0.1), -0.6, {"decoder.cross": weights}).alignment
         (1, 2)
         """
-        align = self.__dict__.get("_align")
-        if align is not None:
-            return cast(tuple[int, ...], align())
+        place = self.__dict__.get("_place")
+        if place is not None:
+            return cast(Place, place).recorded.alignment_of(*place[1:])
         return tuple(averaged(self.attention).argmax(-1).tolist())
 
     @property

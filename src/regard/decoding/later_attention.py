@@ -39,8 +39,8 @@ class LaterAttention:
         if compute is not None and name in ("attention", "values"):
             attention, values = compute()
             self.__dict__.update(attention=attention, values=values)
-            for function in ("_compute", "_align"):  # they keep the memory of other hypotheses
-                self.__dict__.pop(function, None)
+            for private in ("_compute", "_place", "_alignment"):  # they keep the memory of other hypotheses
+                self.__dict__.pop(private, None)
         if name not in self.__dict__:  # it exists if another thread has computed it in the meantime
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return self.__dict__[name]

@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.data.batch import EOS, UNK, Batch
 from regard.data.progress_bar import advancing
 from regard.decoding.alignment_units import Units
+from regard.decoding.batch_alignment import BatchAlignments
 from regard.decoding.forced_decoding import observe, pieces_of
 from regard.decoding.hypothesis import Hypothesis, unfinished_note
 from regard.decoding.long_lines import Part, Tokenizer
@@ -156,7 +157,9 @@ class LineDecoder:
                 report(len(passages))
         return [passages[row] for row in range(len(pairs))]
 
-    def translation(self, line: str, parts: list[tuple[Part, list[Hypothesis]]], note: str) -> Translation:
+    def translation(
+        self, line: str, parts: list[tuple[Part, list[Hypothesis]]], note: str, aligned: BatchAlignments
+    ) -> Translation:
         """Build the Translation of a line from the best hypothesis of each of its parts.
 
         Its attribute `others`, with the other hypotheses of the n-best list, is empty if the line has several
@@ -165,18 +168,22 @@ class LineDecoder:
         line: the source text.
         parts: for each part of the line, the part and its hypotheses, best first.
         note: a message for the user about the line, such as that it was truncated, or "".
+        aligned: computes the word alignments of all translations of a call; those of this line are added.
         """
         others: tuple[Translation, ...] = ()
         if len(parts) == 1:
             part, (_, *next_best) = parts[0]
-            others = tuple(self.translation(line, [(part, [each])], note) for each in next_best)
+            others = tuple(self.translation(line, [(part, [each])], note, aligned) for each in next_best)
         passages, texts, unit = list[Passage](), list[str](), 0
         for part, (best, *_) in parts:
             texts.append(" ".join(self.target.tokenizer.decode(best.output_tokens).splitlines()))
             # Parts are joined by a space. If the units are characters, this space has an index too.
             number = unit + (self.target.units.name == "character" and unit > 0)
             fields = self._passage(part, best.tokens, best.token_scores, text=texts[-1], first=number)
-            compute = functools.partial(_attention_of, best)
+            compute, place = functools.partial(_attention_of, best), best.__dict__.get("_place")
+            if place is not None:
+                alignment = aligned.add(place, fields["source_words"], fields["words"])
+                fields["_alignment"] = (aligned.choice, alignment)
             passages.append(Passage.with_later_attention(compute, **fields))
             unit = max([unit, *(number + 1 for number in passages[-1].words)])
         source_tokens = [token for part, _ in parts for token in part.tokens]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regard.data.batch import BOS, Batch
 from regard.decoding.active_rows import Ends, device_of, eval_without_grad
+from regard.decoding.batch_alignment import Place
 from regard.decoding.beam import Beam, beam_search
 from regard.decoding.forced_decoding import observe, pieces_of
 from regard.decoding.greedy import Greedy, greedy_search
@@ -160,9 +161,8 @@ def _as_hypotheses(
             "ranking": ranking[row][rank],
         }
         if isinstance(recorded, RecordedAttention):
-            place = row, rank, length
-            compute = functools.partial(recorded.of_hypothesis, *place)
-            fields["_align"] = functools.partial(recorded.alignment_of, *place)
+            compute = functools.partial(recorded.of_hypothesis, row, rank, length)
+            fields["_place"] = Place(recorded, row, rank, length)
             return cast(Hypothesis, Hypothesis.with_later_attention(compute, **fields))
         attention, values = next(forced)
         return Hypothesis(**fields, attention=attention, values=values)

@@ -8,6 +8,7 @@ from typing import overload
 
 from regard.decoding.active_rows import device_of
 from regard.decoding.alignment_units import Units, check_units, units_of
+from regard.decoding.batch_alignment import BatchAlignments
 from regard.decoding.beam import Beam
 from regard.decoding.forced_decoding import check_look
 from regard.decoding.input_checks import (
@@ -369,8 +370,9 @@ class Translator:
             notes.append(note)
             parts.append(own)
         hypotheses = decoder.search(parts, starts, first, how)
+        aligned = BatchAlignments(self.alignment)
         return [
-            decoder.translation(line, list(zip(own, outputs, strict=True)), note)
+            decoder.translation(line, list(zip(own, outputs, strict=True)), note, aligned)
             for line, own, outputs, note in zip(lines, parts, hypotheses, notes, strict=True)
         ]
 
