@@ -17,6 +17,7 @@ from regard.decoding.beam import Beam, beam_search
 from regard.decoding.forced_decoding import observe, pieces_of
 from regard.decoding.greedy import Greedy, greedy_search
 from regard.decoding.hypothesis import Hypothesis, SearchResult
+from regard.decoding.overflow import float32_copy
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, sample_search
@@ -94,6 +95,9 @@ def search(
         else:
             result = greedy_search(model, batch, how, prefixes, limit=limit, ends=ends)
     if result.token_scores.isnan().any():
+        wider = float32_copy(model)
+        if wider is not None:
+            return search(wider, batch, how, prefixes=prefixes, look=look, limit=limit, ends=ends)
         hint = "check that training did not diverge; if activations overflow, use model.float()"
         raise RegardError(message("search()", "the scores of the model are NaN", hint=hint))
     # The first hypothesis of a source always exists, even if its log-probability is -inf by underflow.
