@@ -21,7 +21,11 @@ from regard.decoding.word_alignment import Alignment, Block, Choice
 if TYPE_CHECKING:
     from regard.decoding.slots import RecordedAttention
 
-__all__ = ["BatchAlignments", "Place", "align_batch"]
+__all__ = ["BatchAlignments", "Place", "Words", "align_batch"]
+
+
+Words = Callable[[], tuple[Sequence[int], Sequence[int]]]
+"""A function that returns the index of the word of each source token, and of each target token."""
 
 
 class Place(NamedTuple):
@@ -46,20 +50,18 @@ class BatchAlignments:
 
     def __init__(self, choice: Choice):
         self.choice = choice
-        self._waiting: list[tuple[Place, Sequence[int], Sequence[int]]] = []
+        self._waiting: list[tuple[Place, Words]] = []
         self._computed: list[Alignment | None] = []
         self._lock = threading.Lock()
 
-    def add(
-        self, place: Place, source_words: Sequence[int], target_words: Sequence[int]
-    ) -> Callable[[], Alignment | None]:
+    def add(self, place: Place, words: Words) -> Callable[[], Alignment | None]:
         """Add a hypothesis; return a function that returns its alignment.
 
         The alignment is None if the search has not recorded the weights that `choice` selects.
 
-        source_words, target_words: see align().
+        words: a function that returns source_words and target_words, see align().
         """
-        self._waiting.append((place, source_words, target_words))
+        self._waiting.append((place, words))
         return functools.partial(self._alignment, len(self._waiting) - 1)
 
     def _alignment(self, number: int) -> Alignment | None:
@@ -77,7 +79,7 @@ class BatchAlignments:
             groups.setdefault(id(place.recorded), []).append(number)
         for numbers in groups.values():
             places = [self._waiting[number][0] for number in numbers]
-            words = [self._waiting[number][1:] for number in numbers]
+            words = [self._waiting[number][1]() for number in numbers]
             weights_nTS = places[0].recorded.averaged(places, self.choice.site, self.choice.head)
             if weights_nTS is None:
                 continue

@@ -1,4 +1,4 @@
-"""LaterAttention: base class of results whose attention is computed when it is first read."""
+"""LaterAttention: base class of results some of whose fields are computed when they are first read."""
 
 from __future__ import annotations
 
@@ -23,18 +23,27 @@ class LaterAttention:
     """
 
     @classmethod
-    def with_later_attention(cls, compute: Compute, **values: Any) -> Any:
+    def with_later_attention(
+        cls, compute: Compute, others: Callable[[], dict[str, Any]] | None = None, **values: Any
+    ) -> Any:
         """Return an object whose attention and values are computed when one of them is first read.
 
         compute: a function that returns both.
+        others: a function that returns further fields, which are computed when one of them is first read.
         values: all other fields of the dataclass, and further attributes.
         """
         result = object.__new__(cls)
         result.__dict__.update(values, _compute=compute)
+        if others is not None:
+            result.__dict__["_others"] = others
         return result
 
     def __getattr__(self, name: str) -> Any:
-        """Compute the attention; Python calls this method only for attributes that do not exist yet."""
+        """Compute a field; Python calls this method only for attributes that do not exist yet."""
+        others = self.__dict__.get("_others")
+        if others is not None and name not in ("attention", "values") and not name.startswith("_"):
+            self.__dict__.update(others())
+            self.__dict__.pop("_others", None)
         compute = self.__dict__.get("_compute")
         if compute is not None and name in ("attention", "values"):
             attention, values = compute()

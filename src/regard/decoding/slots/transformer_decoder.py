@@ -155,7 +155,9 @@ class TransformerDecoder(SlotDecoder):
                 bias.copy_(new_bias)
 
     @classmethod
-    def build(cls, model: Model, slots: int, beams: int, length: int, source_length: int) -> Self:
+    def build(
+        cls, model: Model, slots: int, beams: int, length: int, source_length: int
+    ) -> TransformerDecoder:
         return cls(model, slots, beams, length, source_length)
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
