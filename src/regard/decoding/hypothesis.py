@@ -49,6 +49,16 @@ class Hypothesis(LaterAttention):
     attention: BySite[Tensor] = field(default_factory=BySite, repr=False)
     values: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
+    @classmethod
+    def recorded_at(
+        cls, place: Place, tokens: tuple[int, ...], token_scores: tuple[float, ...], ranking: float
+    ) -> Hypothesis:
+        """Return a hypothesis whose attention is read from recorded weights when it is first needed."""
+        result: Hypothesis = cls.with_later_attention(
+            None, tokens=tokens, token_scores=token_scores, ranking=ranking, _place=place
+        )
+        return result
+
     @property
     def score(self) -> float:
         """The log-probability of the sentence: the sum of its token scores."""

@@ -24,16 +24,18 @@ class LaterAttention:
 
     @classmethod
     def with_later_attention(
-        cls, compute: Compute, others: Callable[[], dict[str, Any]] | None = None, **values: Any
+        cls, compute: Compute | None, others: Callable[[], dict[str, Any]] | None = None, **values: Any
     ) -> Any:
         """Return an object whose attention and values are computed when one of them is first read.
 
-        compute: a function that returns both.
+        compute: a function that returns both. None if the attribute `_place` says where they are recorded.
         others: a function that returns further fields, which are computed when one of them is first read.
         values: all other fields of the dataclass, and further attributes.
         """
         result = object.__new__(cls)
-        result.__dict__.update(values, _compute=compute)
+        result.__dict__.update(values)
+        if compute is not None:
+            result.__dict__["_compute"] = compute
         if others is not None:
             result.__dict__["_others"] = others
         return result
@@ -44,9 +46,9 @@ class LaterAttention:
         if others is not None and name not in ("attention", "values") and not name.startswith("_"):
             self.__dict__.update(others())
             self.__dict__.pop("_others", None)
-        compute = self.__dict__.get("_compute")
-        if compute is not None and name in ("attention", "values"):
-            attention, values = compute()
+        compute, place = self.__dict__.get("_compute"), self.__dict__.get("_place")
+        if name in ("attention", "values") and (compute or place):
+            attention, values = compute() if compute else place.recorded.of_hypothesis(*place[1:])
             self.__dict__.update(attention=attention, values=values)
             for private in ("_compute", "_place", "_alignment"):  # they keep the memory of other hypotheses
                 self.__dict__.pop(private, None)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -159,17 +157,11 @@ def _as_hypotheses(
 
     def hypothesis(row: int, rank: int) -> Hypothesis:
         length = lengths[row][rank]
-        fields: dict[str, Any] = {
-            "tokens": tuple(tokens[row][rank][:length]),
-            "token_scores": tuple(token_scores[row][rank][:length]),
-            "ranking": ranking[row][rank],
-        }
+        output, scores = tuple(tokens[row][rank][:length]), tuple(token_scores[row][rank][:length])
         if isinstance(recorded, RecordedAttention):
-            compute = functools.partial(recorded.of_hypothesis, row, rank, length)
-            fields["_place"] = Place(recorded, row, rank, length)
-            return cast(Hypothesis, Hypothesis.with_later_attention(compute, **fields))
-        attention, values = next(forced)
-        return Hypothesis(**fields, attention=attention, values=values)
+            place = Place(recorded, row, rank, length)
+            return Hypothesis.recorded_at(place, output, scores, ranking[row][rank])
+        return Hypothesis(output, scores, ranking[row][rank], *next(forced))
 
     return [
         [hypothesis(row, rank) for rank, exists in enumerate(ranks) if exists]
