@@ -99,4 +99,5 @@ class CpuTransformerDecoder(TransformerDecoder):
         weights_BKHS = scores_BKN.view(*sizes[:2], self.heads, -1).softmax(-1)
         if self.looks is not None:
             self.looks[*at, :, number] = weights_BKHS.to(self.looks.dtype)
-        return torch.baddbmm(x.view(sizes), weights_BKHS.view(sizes), value_BNM).view(x.shape)
+        x.view(sizes).baddbmm_(weights_BKHS.view(sizes), value_BNM)
+        return x

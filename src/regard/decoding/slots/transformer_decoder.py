@@ -274,7 +274,10 @@ class TransformerDecoder(SlotDecoder):
         return total if pre else parts.norms[-1](total)
 
     def _add_cross(self, number: int, x: Tensor, y: Tensor, at: Index) -> Tensor:
-        """Return x plus the cross-attention of a layer, whose queries are computed from y; all (B K, M)."""
+        """Return x plus the cross-attention of a layer, whose queries are computed from y; all (B K, M).
+
+        x may be changed in place.
+        """
         query, output = self.parts[number].cross_query, self.parts[number].cross_output
         assert query is not None and output is not None
         return x + output(
@@ -332,7 +335,7 @@ def _feed_forward(layer: FeedForward, product: Callable[[Tensor, Tensor | None],
     """Return a function that computes layer(x) in eval mode; for product, see LayerParts.of()."""
     linears = (layer.inner, layer.outer, *(() if layer.gate is None else (layer.gate,)))
     inner, outer, *gates = (product(each.weight, each.bias) for each in linears)
-    activation = ACTIVATIONS[layer.activation]
+    activation = torch.relu_ if layer.activation == "relu" else ACTIVATIONS[layer.activation]
 
     def compute(x: Tensor) -> Tensor:
         hidden = activation(inner(x))
