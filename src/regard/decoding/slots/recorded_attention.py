@@ -181,7 +181,9 @@ class RecordedAttention:
         weights_bNXHTS = weights if self._source_lengths else self._by_site(weights)
         mean_bNTS = weights_bNXHTS.mean((2, 3), dtype=torch.float32)
         # The columns after the end of a source may have weights of another sentence.
-        lengths_b = self._lengths[torch.tensor(rows, device=weights.device)]
+        lengths_b = self._lengths[: len(rows)]
+        if rows != list(range(len(rows))):
+            lengths_b = self._lengths[torch.tensor(rows, device=weights.device)]
         inside_bS = torch.arange(mean_bNTS.shape[-1], device=weights.device) < lengths_b[:, None]
         return mean_bNTS.masked_fill(~inside_bS[:, None, None], -1.0).argmax(-1)
 
