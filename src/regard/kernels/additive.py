@@ -22,7 +22,6 @@ from torch import Tensor
 from regard.kernels.additive_vector import sum_parts
 from regard.kernels.backward_pass import Backward
 from regard.kernels.forward_pass import Extra, Forward, Sight
-from regard.kernels.kernel_choice import is_current
 from regard.kernels.launch import Shape
 from regard.kernels.replay import replayed
 
@@ -50,7 +49,7 @@ def _run(
     query: Tensor, key: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return function(*tensors, *numbers), replayed if the call is small enough."""
-    if not is_current(query.device):
+    if query.is_cuda and query.get_device() != torch._C._cuda_getDevice():
         with torch.cuda.device(query.device):  # where Triton launches kernels
             return _run(function, tensors, numbers, query, key)
     few = query.numel() // query.shape[-1] * key.shape[-2] <= FEW_SCORES and key.numel() <= FEW_ELEMENTS
