@@ -21,99 +21,42 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from regard.kernels.inner_listing import SCORES, STAGED_END
 from regard.kernels.inner_scores import HIDDEN, NO_KEY, load_queries, place_of_program, tile_logs, tile_ranges
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.quick_launch import quick_launch
 
-__all__ = [
-    "PACKED",
-    "inner_candidates_kernel",
-    "inner_sort_kernel",
-    "listing_assembly",
-    "listing_constraints",
-]
+__all__ = ["inner_candidates_kernel", "inner_sort_kernel"]
 
 LOWEST = tl.constexpr(-9e29)
 """Lower than log2 of every weight, but greater than HIDDEN: all visible keys reach this threshold."""
 
-PACKED = 16
-"""Number of scores that one block of inline assembly compares, at most the scores of a thread in a tile."""
+BITS = tl.constexpr(SCORES)
+"""SCORES of inner_listing.py."""
 
-
-def listing_constraints(packed: int) -> str:
-    """Return the registers of listing_assembly(): results, which are not used, and its arguments."""
-    return ",".join(["=r"] * (packed // 4) + ["f"] * 2 * packed + ["r"] * 2 * packed + ["l"] * 2 * packed)
-
-
-def listing_assembly(rows: int, listed: int, threads: int, held: int, packed: int) -> str:
-    """Return the assembly that adds keys to the lists, for `packed` scores of a thread.
-
-    Its arguments, `packed` of each: log2 of the weights, thresholds, keys, queries in the tile, and the
-    pointers `record` and `own` of inner_candidates_kernel. A warp branches around groups of four scores if
-    none of them reaches its threshold. A thread adds keys to its own list, which no other thread uses. Keys
-    that do not fit there are added to the lists of the queries, whose positions are counted by atomics.
-    """
-    results, groups = packed // 4, packed // 4
-    first = (results + i * packed for i in range(6))
-    logs, thresholds, keys, columns, records, own = (range(each, each + packed) for each in first)
-
-    def hit(i: int) -> list[str]:  # not the comparison from before, whose result would be kept
-        return [f"sub.f32 above, ${logs[i]}, ${thresholds[i]};", "setp.ge.f32 hit, above, 0f00000000;"]
-
-    lines = [f".reg .pred hit, fits, any, group<{groups}>;", ".reg .f32 above;", ".reg .b64 list, at;"]
-    lines.append(".reg .u32 thread, before, count, code, place;")
-    for i in range(packed):
-        chain, compare = ("", "setp.ge.f32") if i % 4 == 0 else (f", group{i // 4}", "setp.ge.or.f32")
-        lines.append(f"{compare} group{i // 4}, ${logs[i]}, ${thresholds[i]}{chain};")
-    lines += ["or.pred any, group0, group1;", *(f"or.pred any, any, group{i};" for i in range(2, groups))]
-    lines += ["vote.sync.any.pred any, any, 0xffffffff;", "@!any bra DONE;"]
-    lines += ["mov.u32 thread, %tid.x;", f"mad.wide.u32 list, thread, 8, ${own[0]};"]
-    lines += ["ld.global.u32 before, [list];", "mov.u32 count, before;"]
-    for i in range(packed):
-        if i % 4 == 0:
-            lines.append(f"vote.sync.any.pred any, group{i // 4}, 0xffffffff;")
-            lines.append(f"@!any bra GROUP{i // 4};")
-        lines += [
-            *hit(i),
-            f"setp.lt.and.u32 fits, count, {held}, hit;",
-            f"mad.wide.u32 at, count, {8 * threads}, list;",
-            f"mad.lo.u32 code, ${keys[i]}, {rows}, ${columns[i]};",
-            f"@fits st.global.v2.b32 [at + {8 * threads}], {{${logs[i]}, code}};",
-            "@hit add.u32 count, count, 1;",
-        ]
-        if i % 4 == 3:
-            lines.append(f"GROUP{i // 4}:")
-    lines += ["st.global.u32 [list], count;", f"setp.gt.u32 any, count, {held};"]
-    lines += ["vote.sync.any.pred any, any, 0xffffffff;", "@!any bra DONE;", "mov.u32 count, before;"]
-    for i in range(packed):
-        lines += [
-            *hit(i),
-            f"setp.ge.and.u32 fits, count, {held}, hit;",
-            "@hit add.u32 count, count, 1;",
-            f"mov.u32 place, {listed};",
-            f"mad.wide.u32 list, ${columns[i]}, 8, ${records[i]};",
-            "@fits atom.global.add.u32 place, [list], 1;",
-            f"setp.lt.u32 fits, place, {listed};",
-            f"mad.wide.u32 at, place, {8 * rows}, list;",
-            f"@fits st.global.v2.b32 [at + {8 * rows}], {{${logs[i]}, ${keys[i]}}};",
-        ]
-    return "{ " + " ".join(lines) + " DONE: " + " ".join(f"mov.u32 ${i}, 0;" for i in range(results)) + " }"
+END = tl.constexpr(STAGED_END)
+"""STAGED_END of inner_listing.py."""
 
 
 @triton.jit
 def _list_keys(
-    logs, threshold, columns, record, own,
-    ROWS: tl.constexpr, LISTED: tl.constexpr, PACK: tl.constexpr, CONSTRAINTS: tl.constexpr,
-    ASSEMBLY: tl.constexpr,
+    logs, threshold, tile, record, own,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LISTED: tl.constexpr, PACK: tl.constexpr,
+    CONSTRAINTS: tl.constexpr, STAGED: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Add the keys whose log2 of the weight reaches the threshold to the lists of their queries.
 
-    logs: (COLUMNS, ROWS). threshold: (ROWS,). columns: (COLUMNS,), the indices of the keys.
-    record, own: see inner_candidates_kernel.
-    ASSEMBLY: the text of listing_assembly(), or "" to use no inline assembly.
+    logs: (COLUMNS, ROWS). threshold: (ROWS,). tile: number of the tile of keys.
+    record, own, STAGED, ASSEMBLY: see inner_candidates_kernel.
     """
     places = tl.arange(0, ROWS)
-    if ASSEMBLY != "":
+    columns = tile * COLUMNS + tl.arange(0, COLUMNS)
+    if STAGED != "":
+        tl.inline_asm_elementwise(
+            ASSEMBLY, CONSTRAINTS, [logs, threshold[None, :], tl.cast(tile * BITS, tl.int32)],
+            dtype=tl.int8, is_pure=False, pack=PACK,
+        )  # fmt: skip
+    elif ASSEMBLY != "":
         tl.inline_asm_elementwise(
             ASSEMBLY, CONSTRAINTS,
             [logs, threshold[None, :], columns[:, None], places[None, :], record.to(tl.int64),
@@ -137,7 +80,7 @@ def _with_tiles(
     LEFT: tl.constexpr, DOCUMENTS: tl.constexpr, CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr,
     MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     WHOLE: tl.constexpr, TMA: tl.constexpr, LISTED: tl.constexpr, PRECISION: tl.constexpr,
-    PACK: tl.constexpr, CONSTRAINTS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    PACK: tl.constexpr, CONSTRAINTS: tl.constexpr, STAGED: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """List keys of the tiles first_tile to last_tile - 1, for one tile of queries.
 
@@ -151,25 +94,44 @@ def _with_tiles(
             bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, MASKED, ROWS,
             COLUMNS, WIDTH, WHOLE, TMA, PRECISION,
         )  # fmt: skip
-        columns = tile * COLUMNS + tl.arange(0, COLUMNS)
-        _list_keys(logs, threshold, columns, record, own, ROWS, LISTED, PACK, CONSTRAINTS, ASSEMBLY)
+        _list_keys(
+            logs, threshold, tile, record, own, ROWS, COLUMNS, LISTED, PACK, CONSTRAINTS, STAGED, ASSEMBLY
+        )  # fmt: skip
+
+
+@triton.jit
+def _staged_key_and_query(codes, thread):
+    """Return the key and the query in the tile for tile * BITS + i: the score i of a thread.
+
+    This is the layout of the result of a matrix product, 64 keys x 64 queries, of one warp group on Hopper. A
+    thread has the keys j and j + 8, and for each of them the queries n and n + 1 of 8 blocks of 8 queries.
+    """
+    i = codes % BITS
+    key = codes // BITS * 64 + thread // 32 * 16 + thread % 32 // 4 + i // 2 % 2 * 8
+    return key, i // 4 * 8 + thread % 4 * 2 + i % 2
 
 
 @triton.jit
 def _join_lists(
-    own, record, LISTED: tl.constexpr, HELD: tl.constexpr, THREADS: tl.constexpr, ROWS: tl.constexpr
-):
+    own, record, LISTED: tl.constexpr, HELD: tl.constexpr, THREADS: tl.constexpr, ROWS: tl.constexpr,
+    STAGED: tl.constexpr,
+):  # fmt: skip
     """Add the keys in the lists of the threads to the lists of their queries."""
-    threads, places = own + tl.arange(0, THREADS), tl.arange(0, HELD)
+    thread, places = tl.arange(0, THREADS), tl.arange(0, HELD)
+    threads = own + thread
     count = tl.load(threads, cache_modifier=".cg")
     used = places[:, None] < count[None, :]
     pairs = tl.load(
         threads[None, :] + (1 + places)[:, None] * THREADS, mask=used, other=0, cache_modifier=".cg"
     )
     codes = pairs >> 32 & 0xFFFFFFFF
-    lists = record + codes % ROWS
+    if STAGED != "":
+        key, query = _staged_key_and_query(codes.to(tl.int32), thread[None, :])
+    else:
+        key, query = codes // ROWS, codes % ROWS
+    lists = record + query
     place = tl.atomic_add(lists, 1, mask=used, sem="relaxed")
-    pairs = (codes // ROWS << 32) | (pairs & 0xFFFFFFFF)
+    pairs = (key.to(tl.int64) << 32) | (pairs & 0xFFFFFFFF)
     tl.store(lists + (place + 1) * ROWS, pairs, mask=used & (place < LISTED))
 
 
@@ -202,7 +164,8 @@ def inner_candidates_kernel(
     CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr, SLOTS: tl.constexpr, LISTED: tl.constexpr,
     HELD: tl.constexpr, THREADS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr, WHOLE: tl.constexpr, EIGHTS: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, PACK: tl.constexpr, CONSTRAINTS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    PRECISION: tl.constexpr, PACK: tl.constexpr, CONSTRAINTS: tl.constexpr, STAGED: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Write the record of one tile of queries: the keys that reach the threshold.
 
@@ -214,8 +177,10 @@ def inner_candidates_kernel(
     records: (B, H, tiles of queries, 1 + LISTED, ROWS), receives the lists of the queries.
     lists: (B, H, tiles of queries, 1 + HELD, THREADS), a buffer for the lists of the threads, if there is
         ASSEMBLY. Like in a record, a column has the number of keys, and then pairs. The second element of
-        such a pair is key * ROWS + query.
-    record, own: the parts for this tile of queries. For the other arguments, see inner_look_kernel.
+        such a pair is key * ROWS + query, or see _staged_key_and_query() if STAGED.
+    record, own: the parts for this tile of queries.
+    STAGED: the text of staged_begin(), or "". ASSEMBLY: the text of staged_assembly() if STAGED, or of
+        listing_assembly(), or "" to use no inline assembly. For the other arguments, see inner_look_kernel.
     """
     if EIGHTS:
         width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8
@@ -251,6 +216,9 @@ def inner_candidates_kernel(
         row, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
     )
     tl.debug_barrier()  # the numbers of keys are 0
+    if STAGED != "":
+        pointers = [record.to(tl.int64) + tl.arange(0, THREADS) * 0, own.to(tl.int64)]
+        tl.inline_asm_elementwise(STAGED, "=r,l,l", pointers, dtype=tl.int32, is_pure=False, pack=1)
     for part in tl.static_range(3):  # keys at the left edge of the mask, between the edges, and the rest
         first_tile, last_tile = first, full_first
         if part == 1:
@@ -263,11 +231,13 @@ def inner_candidates_kernel(
                 block_column, record, own, bias, table, document_of_query, document_of_key, start, scale, cap,
                 bias_scale, queries, end, width, key_row, bias_row, bias_column, table_row, table_column,
                 LEFT, DOCUMENTS, CAP, BIAS, TABLE, part != 1, ROWS, COLUMNS, WIDTH, WHOLE, TMA, LISTED,
-                PRECISION, PACK, CONSTRAINTS, ASSEMBLY,
+                PRECISION, PACK, CONSTRAINTS, STAGED, ASSEMBLY,
             )  # fmt: skip
+    if STAGED != "":
+        tl.inline_asm_elementwise(END, "=r,r", [tl.arange(0, THREADS)], dtype=tl.int32, is_pure=False, pack=1)
     tl.debug_barrier()  # all keys are listed
     if ASSEMBLY != "":
-        _join_lists(own, record, LISTED, HELD, THREADS, ROWS)
+        _join_lists(own, record, LISTED, HELD, THREADS, ROWS, STAGED)
         tl.debug_barrier()
     count = tl.load(counts, cache_modifier=".cg")
     missing = (count < top) & (threshold > LOWEST) & (rows < queries)
