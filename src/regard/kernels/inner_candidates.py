@@ -21,7 +21,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner_listing import SCORES, STAGED_END
+from regard.kernels.inner_listing import STAGED_BEGIN, STAGED_COUNTS
 from regard.kernels.inner_scores import HIDDEN, NO_KEY, load_queries, place_of_program, tile_logs, tile_ranges
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.quick_launch import quick_launch
@@ -31,11 +31,8 @@ __all__ = ["inner_candidates_kernel", "inner_sort_kernel"]
 LOWEST = tl.constexpr(-9e29)
 """Lower than log2 of every weight, but greater than HIDDEN: all visible keys reach this threshold."""
 
-BITS = tl.constexpr(SCORES)
-"""SCORES of inner_listing.py."""
-
-END = tl.constexpr(STAGED_END)
-"""STAGED_END of inner_listing.py."""
+BEGIN, COUNTS = tl.constexpr(STAGED_BEGIN), tl.constexpr(STAGED_COUNTS)
+"""Inline assembly of inner_listing.py."""
 
 
 @triton.jit
@@ -51,9 +48,9 @@ def _list_keys(
     """
     places = tl.arange(0, ROWS)
     columns = tile * COLUMNS + tl.arange(0, COLUMNS)
-    if STAGED != "":
+    if STAGED:
         tl.inline_asm_elementwise(
-            ASSEMBLY, CONSTRAINTS, [logs, threshold[None, :], tl.cast(tile * BITS, tl.int32)],
+            ASSEMBLY, CONSTRAINTS, [logs, threshold[None, :], tl.cast(tile * COLUMNS, tl.int32)],
             dtype=tl.int8, is_pure=False, pack=PACK,
         )  # fmt: skip
     elif ASSEMBLY != "":
@@ -100,39 +97,53 @@ def _with_tiles(
 
 
 @triton.jit
-def _staged_key_and_query(codes, thread):
-    """Return the key and the query in the tile for tile * BITS + i: the score i of a thread.
-
-    This is the layout of the result of a matrix product, 64 keys x 64 queries, of one warp group on Hopper. A
-    thread has the keys j and j + 8, and for each of them the queries n and n + 1 of 8 blocks of 8 queries.
-    """
-    i = codes % BITS
-    key = codes // BITS * 64 + thread // 32 * 16 + thread % 32 // 4 + i // 2 % 2 * 8
-    return key, i // 4 * 8 + thread % 4 * 2 + i % 2
-
-
-@triton.jit
 def _join_lists(
-    own, record, LISTED: tl.constexpr, HELD: tl.constexpr, THREADS: tl.constexpr, ROWS: tl.constexpr,
-    STAGED: tl.constexpr,
-):  # fmt: skip
+    own, record, LISTED: tl.constexpr, HELD: tl.constexpr, THREADS: tl.constexpr, ROWS: tl.constexpr
+):
     """Add the keys in the lists of the threads to the lists of their queries."""
-    thread, places = tl.arange(0, THREADS), tl.arange(0, HELD)
-    threads = own + thread
+    threads, places = own + tl.arange(0, THREADS), tl.arange(0, HELD)
     count = tl.load(threads, cache_modifier=".cg")
     used = places[:, None] < count[None, :]
     pairs = tl.load(
         threads[None, :] + (1 + places)[:, None] * THREADS, mask=used, other=0, cache_modifier=".cg"
     )
     codes = pairs >> 32 & 0xFFFFFFFF
-    if STAGED != "":
-        key, query = _staged_key_and_query(codes.to(tl.int32), thread[None, :])
-    else:
-        key, query = codes // ROWS, codes % ROWS
-    lists = record + query
+    lists = record + codes % ROWS
     place = tl.atomic_add(lists, 1, mask=used, sem="relaxed")
-    pairs = (key.to(tl.int64) << 32) | (pairs & 0xFFFFFFFF)
+    pairs = (codes // ROWS << 32) | (pairs & 0xFFFFFFFF)
     tl.store(lists + (place + 1) * ROWS, pairs, mask=used & (place < LISTED))
+
+
+@triton.jit
+def _begin_lists(
+    record, own, counts, THREADS: tl.constexpr, ROWS: tl.constexpr, STAGED: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
+):  # fmt: skip
+    """Set the numbers of keys in all lists of a tile of queries to 0."""
+    if STAGED:
+        pointers = record.to(tl.int64) + tl.arange(0, THREADS) * 0
+        tl.inline_asm_elementwise(BEGIN, "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        tl.store(counts, tl.zeros([ROWS], tl.int64))
+        if ASSEMBLY != "":
+            tl.store(own + tl.arange(0, THREADS), tl.zeros([THREADS], tl.int64))
+    tl.debug_barrier()
+
+
+@triton.jit
+def _end_lists(
+    record, own, counts, LISTED: tl.constexpr, HELD: tl.constexpr, THREADS: tl.constexpr, ROWS: tl.constexpr,
+    STAGED: tl.constexpr, ASSEMBLY: tl.constexpr,
+):  # fmt: skip
+    """Return the number of keys of each query, (ROWS,), after all keys are listed."""
+    tl.debug_barrier()
+    if STAGED:
+        places = tl.arange(0, ROWS)
+        return tl.inline_asm_elementwise(COUNTS, "=r,r", [places], dtype=tl.int32, is_pure=False, pack=1)
+    if ASSEMBLY != "":
+        _join_lists(own, record, LISTED, HELD, THREADS, ROWS)
+        tl.debug_barrier()
+    return tl.load(counts, cache_modifier=".cg").to(tl.int32)
 
 
 @triton.jit
@@ -176,11 +187,11 @@ def inner_candidates_kernel(
     maxima: (B, H, T, SLOTS), from inner_look_kernel.
     records: (B, H, tiles of queries, 1 + LISTED, ROWS), receives the lists of the queries.
     lists: (B, H, tiles of queries, 1 + HELD, THREADS), a buffer for the lists of the threads, if there is
-        ASSEMBLY. Like in a record, a column has the number of keys, and then pairs. The second element of
-        such a pair is key * ROWS + query, or see _staged_key_and_query() if STAGED.
+        ASSEMBLY but not STAGED. Like in a record, a column has the number of keys, and then pairs. The second
+        element of such a pair is key * ROWS + query.
     record, own: the parts for this tile of queries.
-    STAGED: the text of staged_begin(), or "". ASSEMBLY: the text of staged_assembly() if STAGED, or of
-        listing_assembly(), or "" to use no inline assembly. For the other arguments, see inner_look_kernel.
+    ASSEMBLY: the text of staged_assembly() if STAGED, or of listing_assembly(), or "" to use no inline
+        assembly. For the other arguments, see inner_look_kernel.
     """
     if EIGHTS:
         width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8
@@ -204,10 +215,8 @@ def inner_candidates_kernel(
     rows = row + tl.arange(0, ROWS)
     record = records + (both * tl.num_programs(0) + query_tile) * (1 + LISTED) * ROWS
     counts = record + tl.arange(0, ROWS)
-    tl.store(counts, tl.zeros([ROWS], tl.int64))
     own = lists + (both * tl.num_programs(0) + query_tile) * (1 + HELD) * THREADS
-    if ASSEMBLY != "":
-        tl.store(own + tl.arange(0, THREADS), tl.zeros([THREADS], tl.int64))
+    _begin_lists(record, own, counts, THREADS, ROWS, STAGED, ASSEMBLY)
     threshold = _threshold(maxima + both * queries * SLOTS, rows, queries, top, SLOTS)
     queries_RD, level, low, high = load_queries(
         query, lse + both * queries, rows, start, left, right, queries, end, width, query_row, RIGHT, WIDTH
@@ -215,10 +224,6 @@ def inner_candidates_kernel(
     first, full_first, full_last, last = tile_ranges(
         row, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
     )
-    tl.debug_barrier()  # the numbers of keys are 0
-    if STAGED != "":
-        pointers = [record.to(tl.int64) + tl.arange(0, THREADS) * 0, own.to(tl.int64)]
-        tl.inline_asm_elementwise(STAGED, "=r,l,l", pointers, dtype=tl.int32, is_pure=False, pack=1)
     for part in tl.static_range(3):  # keys at the left edge of the mask, between the edges, and the rest
         first_tile, last_tile = first, full_first
         if part == 1:
@@ -233,15 +238,34 @@ def inner_candidates_kernel(
                 LEFT, DOCUMENTS, CAP, BIAS, TABLE, part != 1, ROWS, COLUMNS, WIDTH, WHOLE, TMA, LISTED,
                 PRECISION, PACK, CONSTRAINTS, STAGED, ASSEMBLY,
             )  # fmt: skip
-    if STAGED != "":
-        tl.inline_asm_elementwise(END, "=r,r", [tl.arange(0, THREADS)], dtype=tl.int32, is_pure=False, pack=1)
-    tl.debug_barrier()  # all keys are listed
-    if ASSEMBLY != "":
-        _join_lists(own, record, LISTED, HELD, THREADS, ROWS, STAGED)
-        tl.debug_barrier()
-    count = tl.load(counts, cache_modifier=".cg")
+    count = _end_lists(record, own, counts, LISTED, HELD, THREADS, ROWS, STAGED, ASSEMBLY)
     missing = (count < top) & (threshold > LOWEST) & (rows < queries)
-    tl.store(counts, tl.full([ROWS], LISTED + 1, tl.int64), mask=missing)
+    tl.store(counts, tl.where(missing, LISTED + 1, count).to(tl.int64))
+
+
+@triton.jit
+def _sorted_lists(
+    record, count, sums, top,
+    PLACES: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr, SORTED: tl.constexpr,
+):  # fmt: skip
+    """Return the `top` largest weights of lists of at most PLACES keys, and the keys, (KEPT, SORTED) each."""
+    places, ranks = tl.arange(0, PLACES), tl.arange(0, KEPT)
+    pairs = tl.load(
+        record[None, :] + (1 + places)[:, None] * ROWS, mask=places[:, None] < count[None, :], other=0
+    )
+    logs = pairs.to(tl.int32).to(tl.float32, bitcast=True)
+    logs = tl.where(places[:, None] < count[None, :], logs, HIDDEN)
+    keys = (pairs >> 32).to(tl.int32)
+    largest, largest_keys = tl.zeros([KEPT, SORTED], tl.float32), tl.full([KEPT, SORTED], -1, tl.int32)
+    for rank in range(top):
+        best = tl.max(logs, 0)
+        first = tl.min(tl.where(logs == best[None, :], keys, NO_KEY), 0)
+        some = best > HIDDEN
+        weight = tl.where(sums == sums, tl.where(some, tl.exp2(best), 0.0), sums)
+        largest = tl.where(ranks[:, None] == rank, weight[None, :], largest)
+        largest_keys = tl.where(ranks[:, None] == rank, tl.where(some, first, -1)[None, :], largest_keys)
+        logs = tl.where(keys == first[None, :], HIDDEN, logs)
+    return largest, largest_keys
 
 
 @quick_launch
@@ -254,33 +278,21 @@ def inner_sort_kernel(
 
     Launch grid: (tiles of queries * ROWS / SORTED, B H). Stores the `top` first weights and keys of each list
     in `weights` and `chosen`, (B, H, T, top); weight 0 and key -1 if the list is shorter. If lse is NaN, all
-    weights are NaN.
+    weights are NaN. Most lists are at most half full, which takes less time.
 
     tiles: number of tiles of queries, of ROWS queries each.
     KEPT: a power of two, at least `top`.
     """
     both = tl.program_id(1).to(tl.int64)
     row = tl.program_id(0) * SORTED
-    rows, places = row + tl.arange(0, SORTED), tl.arange(0, LISTED)
+    rows, ranks = row + tl.arange(0, SORTED), tl.arange(0, KEPT)
     record = records + (both * tiles + row // ROWS) * (1 + LISTED) * ROWS + row % ROWS + tl.arange(0, SORTED)
     count = tl.load(record)
-    pairs = tl.load(
-        record[None, :] + (1 + places)[:, None] * ROWS, mask=places[:, None] < count[None, :], other=0
-    )
-    logs = pairs.to(tl.int32).to(tl.float32, bitcast=True)
-    logs = tl.where(places[:, None] < count[None, :], logs, HIDDEN)
-    keys = (pairs >> 32).to(tl.int32)
     sums = tl.load(lse + both * queries + rows, mask=rows < queries, other=0.0)
-    ranks = tl.arange(0, KEPT)
-    largest, largest_keys = tl.zeros([KEPT, SORTED], tl.float32), tl.full([KEPT, SORTED], -1, tl.int32)
-    for rank in range(top):
-        best = tl.max(logs, 0)
-        first = tl.min(tl.where(logs == best[None, :], keys, NO_KEY), 0)
-        some = best > HIDDEN
-        weight = tl.where(sums == sums, tl.where(some, tl.exp2(best), 0.0), sums)
-        largest = tl.where(ranks[:, None] == rank, weight[None, :], largest)
-        largest_keys = tl.where(ranks[:, None] == rank, tl.where(some, first, -1)[None, :], largest_keys)
-        logs = tl.where(keys == first[None, :], HIDDEN, logs)
+    if tl.max(count, 0) <= LISTED // 2:
+        largest, largest_keys = _sorted_lists(record, count, sums, top, LISTED // 2, KEPT, ROWS, SORTED)
+    else:
+        largest, largest_keys = _sorted_lists(record, count, sums, top, LISTED, KEPT, ROWS, SORTED)
     at = (both * queries + rows)[None, :] * top + ranks[:, None]
     inside = (rows < queries)[None, :] & (ranks < top)[:, None]
     tl.store(weights + at, largest, mask=inside)  # all at once, so that neighbours are stored together

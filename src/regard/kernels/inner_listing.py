@@ -6,8 +6,9 @@ There are two versions, because an instruction can only name the registers that 
   for any layout of the scores.
 - staged_assembly() collects the results of all comparisons of a thread in the bits of a register. Only if one
   of them is set, it copies the scores to local memory, where a loop over the bits reads them. These are a
-  fifth of the instructions. The number of keys is in a register that staged_begin() declares. It needs the
-  layout of a matrix product of one warp group on Hopper, see _staged_key_and_query().
+  fifth of the instructions. The numbers of keys are counted in shared memory. It needs the layout of a matrix
+  product of one warp group on Hopper: 64 keys x 64 queries, where a thread has the keys j and j + 8, and for
+  each of them the queries n and n + 1 of 8 blocks of 8 queries.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from __future__ import annotations
 __all__ = [
     "PACKED",
     "SCORES",
-    "STAGED_END",
+    "STAGED_BEGIN",
+    "STAGED_COUNTS",
     "listing_assembly",
     "listing_constraints",
     "staged_assembly",
-    "staged_begin",
     "staged_constraints",
 ]
 
@@ -90,8 +91,27 @@ def listing_assembly(rows: int, listed: int, threads: int, held: int, packed: in
 SCORES = 32
 """Number of scores of a thread in a tile for staged_assembly(): 64 keys x 64 queries, of 128 threads."""
 
-STAGED_END = "st.global.u32 [regard_list], regard_count; mov.u32 $0, 0;"
-"""Stores the number of keys in the list of each thread. Its argument is not used."""
+STAGED_BEGIN = (
+    ".reg .u32 regard_key, regard_query; .reg .b64 regard_record;"
+    f" .local .align 16 .b8 regard_scores[{4 * SCORES}]; .shared .align 1024 .b8 regard_counts[1024];"
+    " { .reg .pred has; .reg .u32 thread, part, at; mov.u32 thread, %tid.x;"
+    " shr.u32 regard_key, thread, 5; shl.b32 regard_key, regard_key, 4; bfe.u32 part, thread, 2, 3;"
+    " add.u32 regard_key, regard_key, part; and.b32 part, thread, 3; shl.b32 regard_query, part, 1;"
+    " mov.u32 at, regard_counts; mad.lo.u32 at, thread, 4, at; setp.lt.u32 has, thread, 64;"
+    " @has st.shared.u32 [at], 0; } mov.b64 regard_record, $1; mov.u32 $0, 0;"
+)
+"""Declares what staged_assembly() uses: the first key and query of a thread in a tile, a copy of its scores,
+and the numbers of keys of the queries, which are set to 0.
+
+Its argument is the pointer `record` of inner_candidates_kernel. The declarations are not in braces, so that
+they belong to the whole kernel. The counts take 1,024 bytes, because what Triton stores in shared memory
+comes after them and is aligned to this.
+"""
+
+STAGED_COUNTS = (
+    "{ .reg .u32 at; mov.u32 at, regard_counts; mad.lo.u32 at, $1, 4, at; ld.shared.u32 $0, [at]; }"
+)
+"""Returns the number of keys of a query, which is its argument."""
 
 
 def staged_constraints() -> str:
@@ -99,32 +119,16 @@ def staged_constraints() -> str:
     return ",".join(["=r"] * (SCORES // 4) + ["f"] * 2 * SCORES + ["r"] * SCORES)
 
 
-def staged_begin() -> str:
-    """Return the assembly that declares what staged_assembly() keeps between tiles.
+def staged_assembly(rows: int, listed: int) -> str:
+    """Return the assembly that adds the keys of a tile to the lists of the queries.
 
-    Its arguments are the pointers `record` and `own` of inner_candidates_kernel. It is not in braces, so that
-    the registers and the local memory belong to the whole kernel.
-    """
-    return (
-        ".reg .u32 regard_thread, regard_count; .reg .b64 regard_record, regard_list;"
-        f" .local .align 16 .b8 regard_scores[{4 * SCORES}];"
-        " mov.u32 regard_thread, %tid.x; mov.u32 regard_count, 0; mov.b64 regard_record, $1;"
-        " mad.wide.u32 regard_list, regard_thread, 8, $2; mov.u32 $0, 0;"
-    )
-
-
-def staged_assembly(rows: int, listed: int, threads: int, held: int) -> str:
-    """Return the assembly that adds the keys of a tile to the lists.
-
-    Its arguments, SCORES of each: log2 of the weights, thresholds, and the number of the tile times SCORES. A
-    thread adds tile * SCORES + i to its own list, for its score i. What does not fit there is added to the
-    lists of the queries, as in listing_assembly().
+    Its arguments, SCORES of each: log2 of the weights, thresholds, and the first key of the tile.
     """
     results = SCORES // 4
     first = (results + i * SCORES for i in range(3))
-    logs, thresholds, tiles = (range(each, each + SCORES) for each in first)
-    lines = [".reg .pred hit, any, fits;", ".reg .u32 hits, bit, i, code, part, query, place;"]
-    lines += [".reg .b32 score;", ".reg .b64 scores, list, at;", "mov.u32 hits, 0;"]
+    logs, thresholds, keys = (range(each, each + SCORES) for each in first)
+    lines = [".reg .pred hit, any, fits;", ".reg .u32 hits, bit, i, part, key, query, place;"]
+    lines += [".reg .b32 score;", ".reg .b64 scores, at;", "mov.u32 hits, 0;"]
     for i in range(SCORES):
         lines.append(f"setp.ge.f32 hit, ${logs[i]}, ${thresholds[i]};")
         lines.append(f"@hit or.b32 hits, hits, {1 << i};")
@@ -132,25 +136,16 @@ def staged_assembly(rows: int, listed: int, threads: int, held: int) -> str:
     for i in range(0, SCORES, 4):
         four = ", ".join(f"${logs[i + j]}" for j in range(4))
         lines.append(f"st.local.v4.f32 [regard_scores + {4 * i}], {{{four}}};")
-    lines += ["mov.u64 scores, regard_scores;", "@!hit bra DONE;", "NEXT:"]
+    lines += ["@!hit bra DONE;", "mov.u64 scores, regard_scores;", "NEXT:"]
     lines += ["bfind.u32 i, hits;", "shl.b32 bit, 1, i;", "xor.b32 hits, hits, bit;"]
     lines += ["mad.wide.u32 at, i, 4, scores;", "ld.local.b32 score, [at];"]
-    lines += [
-        f"add.u32 code, i, ${tiles[0]};",
-        f"setp.lt.u32 fits, regard_count, {held};",
-        "@!fits bra FULL;",
-    ]
-    lines.append(f"mad.wide.u32 at, regard_count, {8 * threads}, regard_list;")
-    lines.append(f"st.global.v2.b32 [at + {8 * threads}], {{score, code}};")
-    lines += ["add.u32 regard_count, regard_count, 1;", "bra LISTED;", "FULL:"]
-    # as in _staged_key_and_query(): `code` becomes the key.
-    lines += [f"shr.u32 code, ${tiles[0]}, 5;", "and.b32 part, regard_thread, 96;", "shr.u32 part, part, 1;"]
-    lines += ["mad.lo.u32 code, code, 64, part;", "bfe.u32 part, regard_thread, 2, 3;"]
-    lines += ["add.u32 code, code, part;", "and.b32 part, i, 2;", "mad.lo.u32 code, part, 4, code;"]
-    lines += ["and.b32 query, i, 28;", "shl.b32 query, query, 1;", "and.b32 part, regard_thread, 3;"]
-    lines += ["mad.lo.u32 query, part, 2, query;", "and.b32 part, i, 1;", "add.u32 query, query, part;"]
-    lines += ["mad.wide.u32 list, query, 8, regard_record;", "atom.global.add.u32 place, [list], 1;"]
-    lines += [f"setp.lt.u32 fits, place, {listed};", f"mad.wide.u32 at, place, {8 * rows}, list;"]
-    lines.append(f"@fits st.global.v2.b32 [at + {8 * rows}], {{score, code}};")
-    lines += ["LISTED:", "setp.ne.u32 hit, hits, 0;", "@hit bra NEXT;"]
+    lines += ["and.b32 part, i, 28;", "mad.lo.u32 query, part, 2, regard_query;"]
+    lines += ["and.b32 part, i, 1;", "add.u32 query, query, part;"]
+    lines += ["mov.u32 part, regard_counts;", "mad.lo.u32 part, query, 4, part;"]
+    lines += ["atom.shared.add.u32 place, [part], 1;"]
+    lines += ["and.b32 part, i, 2;", "mad.lo.u32 key, part, 4, regard_key;", f"add.u32 key, key, ${keys[0]};"]
+    lines += [f"setp.lt.u32 fits, place, {listed};", f"mad.lo.u32 place, place, {rows}, query;"]
+    lines += ["mad.wide.u32 at, place, 8, regard_record;"]
+    lines.append(f"@fits st.global.v2.b32 [at + {8 * rows}], {{score, key}};")
+    lines += ["setp.ne.u32 hit, hits, 0;", "@hit bra NEXT;"]
     return "{ " + " ".join(lines) + " DONE: " + " ".join(f"mov.u32 ${i}, 0;" for i in range(results)) + " }"

@@ -17,7 +17,6 @@ from regard.kernels.inner_listing import (
     listing_assembly,
     listing_constraints,
     staged_assembly,
-    staged_begin,
     staged_constraints,
 )
 from regard.kernels.inner_look_pass import (
@@ -154,10 +153,11 @@ def _listed(
     count = -(-queries // tiles.rows)
     held, threads = max(8, listed // 4), 32 * tiles.warps
     records = query.new_empty((batch, heads, count, 1 + listed, tiles.rows), dtype=torch.int64)
-    lists = query.new_empty((batch, heads, count, 1 + held, threads), dtype=torch.int64)
     block = key_block(key, tiles) if width == options["WIDTH"] and has_tma(query.device) else None
     loads = options["BIAS"] or options["TABLE"] or options["DOCUMENTS"]
     staged = block is not None and not loads and on_hopper(query.device) and _in_one_warp_group(tiles)
+    shape = (0,) if staged else (batch, heads, count, 1 + held, threads)
+    lists = query.new_empty(shape, dtype=torch.int64)
     inner_candidates_kernel[(count, batch * heads)](
         query, key, key if block is None else block, lse, *bias_and_table, maxima, records, lists, **options,
         SLOTS=maxima.shape[3], LISTED=listed, HELD=held, THREADS=threads,
@@ -181,12 +181,10 @@ def _in_one_warp_group(tiles: Tiles) -> bool:
 def _assembly(tiles: Tiles, listed: int, threads: int, held: int, staged: bool) -> dict[str, Any]:
     """Return the arguments of inner_candidates_kernel for inline assembly."""
     if interpreting():
-        return {"PACK": 1, "CONSTRAINTS": "", "STAGED": "", "ASSEMBLY": ""}
-    if staged:
-        text = staged_assembly(tiles.rows, listed, threads, held)
-        return {
-            "PACK": SCORES, "CONSTRAINTS": staged_constraints(), "STAGED": staged_begin(), "ASSEMBLY": text
-        }  # fmt: skip
-    packed = min(PACKED, tiles.rows * tiles.columns // threads)
-    text = listing_assembly(tiles.rows, listed, threads, held, packed)
-    return {"PACK": packed, "CONSTRAINTS": listing_constraints(packed), "STAGED": "", "ASSEMBLY": text}
+        return {"PACK": 1, "CONSTRAINTS": "", "STAGED": False, "ASSEMBLY": ""}
+    packed = SCORES if staged else min(PACKED, tiles.rows * tiles.columns // threads)
+    constraints = staged_constraints() if staged else listing_constraints(packed)
+    text = staged_assembly(tiles.rows, listed)
+    if not staged:
+        text = listing_assembly(tiles.rows, listed, threads, held, packed)
+    return {"PACK": packed, "CONSTRAINTS": constraints, "STAGED": staged, "ASSEMBLY": text}
