@@ -8,7 +8,6 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.kernels import (
-    additive_gates,
     additive_recurrent,
     embedding_dropout,
     lstmn_step,
@@ -55,11 +54,8 @@ def main() -> None:
         for lengths in (None, torch.tensor([3])):
             memory = zeros(ROWS, 9, 30), zeros(ROWS, 9, 2 * WIDTH), zeros(30), lengths
             additive_recurrent.attend(query, *memory, scores, two)
-            additive_recurrent.attend_backward(two, query, *memory, scores, query, scores)
-            projected = zeros(ROWS, 9, 3 * WIDTH)
-            memory = zeros(ROWS, 9, 30), projected, zeros(30), lengths
-            additive_gates.attend_gates(zeros(ROWS, 30 + 2 * WIDTH), *memory, three, one, scores, one)
-            additive_gates.attend_gates_backward(three, scores, query, *memory, scores, query, scores)
+            parts = zeros(3, ROWS, 2 * WIDTH)
+            additive_recurrent.attend_backward(parts, two, two, query, *memory, scores, query, scores)
         additive_recurrent.memory_backward(query[None], zeros(ROWS, 9, 30), zeros(30), scores[None])
         logits = zeros(ROWS, 5000).requires_grad_()
         total, _ = SmoothedCrossEntropy.apply(logits, torch.ones(ROWS, dtype=torch.long), 0.1, 0)

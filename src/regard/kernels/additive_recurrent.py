@@ -48,7 +48,8 @@ MEMORY_TILE = 4096
 def additive_recurrent_kernel(
     query, key, value, vector, lengths, weights, context, length_step, keys, width, depth, query_row,
     key_batch, key_row, value_batch, value_row, UNIT: tl.constexpr, LENGTHS: tl.constexpr,
-    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, APPROXIMATE: tl.constexpr,
+    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute weights = softmax(v . tanh(q + k)) and context = weights . value of one sequence.
 
@@ -68,7 +69,7 @@ def additive_recurrent_kernel(
     key += batch * key_batch + column[:, None] * key_row
     value += batch * value_batch + column[:, None] * value_row
     scores = tl.zeros([COLUMNS], tl.float32)
-    for first in range(0, width, WIDTH):
+    for first in tl.range(0, width, WIDTH, num_stages=STAGES):
         channel = first + tl.arange(0, WIDTH)
         there = channel < width
         q = tl.load(query + channel, mask=there, other=0.0).to(tl.float32)
@@ -81,7 +82,7 @@ def additive_recurrent_kernel(
     total = tl.sum(weight, 0)
     weight = weight / tl.where(total == 0.0, 1.0, total)
     tl.store(weights + batch * keys + column, weight, mask=column < keys)
-    for first in range(0, depth, DEPTH):
+    for first in tl.range(0, depth, DEPTH, num_stages=STAGES):
         channel = first + tl.arange(0, DEPTH)
         there = channel < depth
         x = tl.load(value + channel[None, :], mask=seen & there[None, :], other=0.0).to(tl.float32)
@@ -91,41 +92,49 @@ def additive_recurrent_kernel(
 @quick_launch
 @triton.jit
 def additive_recurrent_backward_kernel(
-    dcontext, query, key, value, vector, lengths, weights, dquery, dscores, length_step, keys, width, depth,
-    dcontext_row, query_row, key_batch, key_row, value_batch, value_row, dquery_row, UNIT: tl.constexpr,
-    LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
-    APPROXIMATE: tl.constexpr,
+    parts, more, dcontext, query, key, value, vector, lengths, weights, dquery, dscores, length_step, keys,
+    width, depth, part_step, more_row, query_row, key_batch, key_row, value_batch, value_row, dquery_row,
+    UNIT: tl.constexpr, PARTS: tl.constexpr, LENGTHS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of the query of one sequence; arguments as in the forward kernel.
 
     dquery = sum over keys of 4 v g (r - r^2), where g is the gradient of the score, and tanh = 1 - 2 r
 
-    dcontext: reads the gradient of the context, (B, E).
+    parts, more: read PARTS tensors (B, E), and another (B, E). Their sum is the gradient of the context.
+    dcontext: writes this sum, (B, E).
     weights: reads (B, S).
     dquery: writes (B, D). dscores: writes g, (B, S), 0 for padding.
     """
     width, depth, query_row, dquery_row = width * UNIT, depth * UNIT, query_row * UNIT, dquery_row * UNIT
-    key_batch, key_row, dcontext_row = key_batch * UNIT, key_row * UNIT, dcontext_row * UNIT
+    key_batch, key_row, more_row = key_batch * UNIT, key_row * UNIT, more_row * UNIT
+    part_step = part_step * UNIT
     value_batch, value_row = value_batch * UNIT, value_row * UNIT
     batch = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, COLUMNS)
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
     seen = (column < end)[:, None]
     query += batch * query_row
-    dcontext += batch * dcontext_row
+    parts += batch * depth
+    more += batch * more_row
+    dcontext += batch * depth
     dquery += batch * dquery_row
     key += batch * key_batch + column[:, None] * key_row
     value += batch * value_batch + column[:, None] * value_row
     dweight = tl.zeros([COLUMNS], tl.float32)
-    for first in range(0, depth, DEPTH):
+    for first in tl.range(0, depth, DEPTH, num_stages=STAGES):
         channel = first + tl.arange(0, DEPTH)
         there = channel < depth
         x = tl.load(value + channel[None, :], mask=seen & there[None, :], other=0.0).to(tl.float32)
-        dweight += tl.sum(x * tl.load(dcontext + channel, mask=there, other=0.0).to(tl.float32)[None, :], 1)
+        d = tl.load(more + channel, mask=there, other=0.0).to(tl.float32)
+        for part in tl.static_range(PARTS):
+            d += tl.load(parts + part * part_step + channel, mask=there, other=0.0).to(tl.float32)
+        tl.store(dcontext + channel, d, mask=there)
+        dweight += tl.sum(x * d[None, :], 1)
     weight = tl.load(weights + batch * keys + column, mask=column < keys, other=0.0)
     gradient = weight * (dweight - tl.sum(weight * dweight, 0))
     tl.store(dscores + batch * keys + column, gradient, mask=column < keys)
-    for first in range(0, width, WIDTH):
+    for first in tl.range(0, width, WIDTH, num_stages=STAGES):
         channel = first + tl.arange(0, WIDTH)
         there = channel < width
         q = tl.load(query + channel, mask=there, other=0.0).to(tl.float32)
@@ -201,20 +210,23 @@ def attend(
 
 
 def attend_backward(
-    dcontext: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
-    weights: Tensor, dquery: Tensor, dscores: Tensor,
+    parts: Tensor, more: Tensor, dcontext: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor,
+    lengths: Tensor | None, weights: Tensor, dquery: Tensor, dscores: Tensor,
 ) -> None:  # fmt: skip
     """Write the gradient of the query to dquery, (B, D) with any row stride; arguments as in attend().
 
-    dcontext: the gradient of the context, (B, E).
+    parts, more: (P, B, E), contiguous, and (B, E) with any row stride. The gradient of the context is
+        parts.sum(0) + more.
+    dcontext: receives this gradient, (B, E), contiguous.
     dscores: receives the gradient of the scores, (B, S), contiguous, float32.
     """
     batch, keys, width = key.shape
-    rows = dcontext.stride(0), query.stride(0)
+    rows = parts.stride(0), more.stride(0), query.stride(0)
     sizes = (width, value.shape[2], *rows, *key.stride()[:2], *value.stride()[:2], dquery.stride(0))
     additive_recurrent_backward_kernel[(batch,)](
-        dcontext, query, key, value, vector, weights if lengths is None else lengths, weights, dquery,
-        dscores, length_step(lengths), keys, *units(sizes), LENGTHS=lengths is not None, **_tile(key, value),
+        parts, more, dcontext, query, key, value, vector, weights if lengths is None else lengths, weights,
+        dquery, dscores, length_step(lengths), keys, *units(sizes), PARTS=len(parts),
+        LENGTHS=lengths is not None, **_tile(key, value),
     )  # fmt: skip
 
 
@@ -265,6 +277,7 @@ def _tile(key: Tensor, value: Tensor) -> dict[str, int | bool]:
         "COLUMNS": columns,
         "WIDTH": width,
         "DEPTH": depth,
+        "STAGES": 1,
         "APPROXIMATE": not interpreting(),
         "num_warps": min(max(columns * max(2 * width, depth) // 2048, 4), 32),
     }
