@@ -11,9 +11,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from regard.dimensions import autocast_on, in_transform
-from regard.layers.joint_linear import product_in_float32
+from regard.kernels.kernel_choice import by_kernel
+from regard.layers.joint_linear import column_sums, product_in_float32
 
-__all__ = ["linear", "linear_of_parts"]
+__all__ = ["ALIGNMENT", "aligned", "fill_columns", "linear", "linear_of_parts"]
 
 ALIGNMENT = 8
 """Number of half-precision elements in 16 bytes."""
@@ -81,7 +82,7 @@ class _AlignedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, weight: Tensor, bias: Tensor | None, *parts: Tensor) -> Tensor:
-        x_RI, weight_OI = _aligned(parts, dtype).flatten(0, -2), _aligned((weight,), dtype)
+        x_RI, weight_OI = aligned(parts, dtype).flatten(0, -2), aligned((weight,), dtype)
         with torch.autocast(x_RI.device.type, enabled=False):
             if bias is None:
                 result = torch.mm(x_RI, weight_OI.T)
@@ -107,21 +108,33 @@ class _AlignedLinear(torch.autograd.Function):
             if needed[1]:
                 dweight = product_in_float32(d_RO.T, x_RI[:, : ctx.inputs])
             if needed[2]:
-                wide = torch.promote_types(d_RO.dtype, torch.float32)
-                dbias = d_RO.sum(0, dtype=wide)
+                dbias = column_sums(d_RO)
         return None, dweight, dbias, *dparts
 
 
-def _aligned(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+def aligned(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """Return the concatenation of the parts in dtype, with columns of zeros up to a multiple of ALIGNMENT."""
-    sizes = [each.shape[-1] for each in parts]
-    padding = -sum(sizes) % ALIGNMENT
+    inputs = sum(each.shape[-1] for each in parts)
+    padding = -inputs % ALIGNMENT
     if len(parts) == 1 and not padding:
         return parts[0].to(dtype).contiguous()
-    whole = parts[0].new_empty(*parts[0].shape[:-1], sum(sizes) + padding, dtype=dtype)
+    whole = parts[0].new_empty(*parts[0].shape[:-1], inputs + padding, dtype=dtype)
+    fill_columns(whole, parts)
+    return whole
+
+
+def fill_columns(whole: Tensor, parts: Sequence[Tensor]) -> None:
+    """Copy the parts to adjacent columns of `whole`, a contiguous tensor, and set its other columns to 0."""
+    sizes = [each.shape[-1] for each in parts]
+    padding = whole.shape[-1] - sum(sizes)
+    if by_kernel(whole) and all(each.dim() in (2, 3) and each.stride(-1) == 1 for each in parts):
+        from regard.kernels.row_copy import copy_rows
+
+        sizes[-1] += padding
+        for place, part in zip(whole.flatten(0, -2).split(sizes, -1), parts, strict=True):
+            copy_rows(part, place)
+        return
     *places, rest = whole.split([*sizes, padding], -1)
     for place, part in zip(places, parts, strict=True):
         place.copy_(part)
-    if padding:
-        rest.zero_()
-    return whole
+    rest.zero_()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from regard.dimensions import in_transform
 from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.kernels.kernel_choice import by_kernel
 from regard.layers.aligned_linear import linear, linear_of_parts
 from regard.layers.attention_options import (
     ScoreOption,
@@ -228,8 +229,12 @@ class Maxout(nn.Module):
 
         inputs: one or more tensors, whose concatenation along the last dimension is the input of the layer.
         """
-        pairs = linear_of_parts(inputs, self.pairs.weight, self.pairs.bias).unflatten(-1, (-1, 2))
-        return self.dropout(pairs.amax(-1))
+        pairs = linear_of_parts(inputs, self.pairs.weight, self.pairs.bias)
+        if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and by_kernel(pairs)):
+            return self.dropout(pairs.unflatten(-1, (-1, 2)).amax(-1))
+        from regard.kernels.maxout import PairMaximum
+
+        return self.dropout(PairMaximum.apply(pairs))
 
     def logits(self, features: Tensor) -> Tensor:
         """Return W_o t."""
