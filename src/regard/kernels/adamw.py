@@ -19,8 +19,8 @@ from torch import Tensor
 
 __all__ = ["AddressTables", "adamw", "square_sum"]
 
-BLOCK = 4096
-"""Number of elements that a program processes."""
+BLOCK, WARPS = 4096, 8
+"""Number of elements that a program processes, and its number of warps."""
 
 
 @triton.jit
@@ -153,7 +153,7 @@ class AddressTables:
 def square_sum(table: Tensor, chunks: Tensor) -> Tensor:
     """Return the sum of the squares of all gradients of a table."""
     parts = torch.empty(len(chunks), device=table.device)
-    square_sum_kernel[(len(chunks),)](table, chunks, parts, BLOCK=BLOCK, num_warps=8)
+    square_sum_kernel[(len(chunks),)](table, chunks, parts, BLOCK=BLOCK, num_warps=WARPS)
     return parts.sum()
 
 
@@ -166,5 +166,5 @@ def adamw(
     numbers = math.log(beta1), math.log(beta2), beta1, beta2, decay, epsilon
     adamw_kernel[(len(chunks),)](
         table, chunks, rate, failed, failed if divisor is None else divisor, *numbers,
-        DIVISOR=divisor is not None, BLOCK=BLOCK, num_warps=8,
+        DIVISOR=divisor is not None, BLOCK=BLOCK, num_warps=WARPS,
     )  # fmt: skip
