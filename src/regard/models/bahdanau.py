@@ -252,7 +252,7 @@ class FastEncoder(nn.Module):
         self.layers = Recurrent(Recurrence(width), inputs, both_ways=True)
 
     def forward(self, embedded_BSM: Tensor, lengths: Tensor) -> Tensor:
-        return self.layers.encode(embedded_BSM, lengths)[0]
+        return self.layers.encoded_states(embedded_BSM, lengths)
 
 
 class PaperEncoder(nn.Module):
