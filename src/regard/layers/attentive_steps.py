@@ -14,7 +14,6 @@ from torch import Tensor
 
 from regard.kernels.replay import replayed
 from regard.layers.gated_steps import Steps, backward_steps, forward_steps
-from regard.layers.joint_linear import product_in_float32
 
 __all__ = ["run_backward", "run_forward"]
 
@@ -92,7 +91,7 @@ def run_backward(
     """Run the backward pass of all steps.
 
     Returns the results of backward_steps(). With few keys, it returns its first two results, and then the
-    gradients of key, value, vector, and the weight of the context.
+    gradients of key, value and vector.
 
     steps, held: the results of run_forward(). The others: as in run_forward() and backward_steps().
     """
@@ -120,8 +119,7 @@ def _few_backward(
     results = backward_steps(dattend, dstates, dcontexts, joint_NM, of_context, of_state, steps)
     dkey, dvector = additive_recurrent.memory_backward(queries_TBA, key, vector, dscores_TBS)
     dvalue = torch.bmm(weights_TBS.permute(1, 2, 0).to(key.dtype), results[2].transpose(0, 1))
-    dof_context = product_in_float32(results[0][..., hidden:].flatten(0, 1).T, contexts_TBE.flatten(0, 1))
-    return *results[:2], dkey, dvalue, dvector, dof_context
+    return *results[:2], dkey, dvalue, dvector
 
 
 def _backward(
