@@ -21,11 +21,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
+from regard.kernels.row_copy import copy_rows
 
 __all__ = ["BLOCK", "ChunkLoss", "VocabularyLoss", "linear_loss", "scaled_gradients"]
 
 BLOCK = 4096
-"""Number of classes that a program loads at once."""
+"""Number of classes that a program loads at once, if there are more than WHOLE classes."""
+
+WHOLE, WHOLE_WARPS = 32768, 32
+"""Up to this number of classes, a program keeps all logits of its row in registers, and reads them once. It
+then has this number of warps."""
 
 CHUNK = 1 << 28
 """Maximum number of logits of a chunk: 512 MiB in bfloat16. Smaller chunks need less memory, but the matrix
@@ -38,7 +43,7 @@ ALIGNMENT = 8
 @triton.jit
 def vocabulary_loss_kernel(
     logits, labels, plain, even, classes, logits_row, pad, smoothing, GRADIENT: tl.constexpr,
-    BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute two losses of one row with label y: -log p(y), and the mean of -log p(v) over all classes v.
 
@@ -47,6 +52,7 @@ def vocabulary_loss_kernel(
     labels: reads y, (rows,).
     plain: writes -log p(y), (rows,); 0 if the label is `pad`, NaN if it is not a class.
     even: writes the mean of -log p(v), (rows,); 0 if the label is `pad`.
+    WHOLE: whether BLOCK >= classes.
     """
     row = tl.program_id(0).to(tl.int64)
     logits += row * logits_row
@@ -55,6 +61,20 @@ def vocabulary_loss_kernel(
     known = (label >= 0) & (label < classes)
     # The reductions of the first loop synchronise all threads, so this load ends before the stores below.
     chosen = tl.load(logits + label, mask=known, other=float("nan")).to(tl.float32)
+    if WHOLE:
+        columns = tl.arange(0, BLOCK)
+        x = tl.load(logits + columns, mask=columns < classes, other=-float("inf")).to(tl.float32)
+        best, sum_of_all = tl.max(x, 0), tl.sum(tl.where(columns < classes, x, 0.0), 0)
+        x = tl.exp(x - best)
+        total = tl.sum(x, 0)
+        lse = best + tl.log(total)
+        tl.store(plain + row, tl.where(there, lse - chosen, 0.0))
+        tl.store(even + row, tl.where(there, lse - sum_of_all / classes, 0.0))
+        if GRADIENT:
+            wanted = tl.where(columns == label, 1.0 - smoothing, 0.0) + smoothing / classes
+            d = tl.where(there, x * (1.0 / total) - wanted, 0.0)
+            tl.store(logits + columns, d, mask=columns < classes)
+        return
     best = -float("inf")
     # One sum for each column of the block: fewer reductions over all threads than with one sum per block.
     totals = tl.zeros([BLOCK], tl.float32)
@@ -104,11 +124,14 @@ class VocabularyLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         plain, even = (features.new_empty(len(features), dtype=torch.float32) for _ in range(2))
         labels, classes = labels.contiguous(), len(weight)
+        tile: dict[str, Any] = {"WHOLE": False, "BLOCK": BLOCK, "num_warps": 8}
+        if BLOCK < classes <= WHOLE:
+            tile = {"WHOLE": True, "BLOCK": triton.next_power_of_2(classes), "num_warps": WHOLE_WARPS}
 
         def chunk_loss(logits: Tensor, chunk: slice) -> None:
             vocabulary_loss_kernel[(len(logits),)](
                 logits, labels[chunk], plain[chunk], even[chunk], classes, logits.stride(0), pad, smoothing,
-                GRADIENT=trains, BLOCK=BLOCK, num_warps=8,
+                GRADIENT=trains, **tile,
             )  # fmt: skip
 
         linear_loss(ctx, features, weight, bias, chunk_loss, trains)
@@ -157,8 +180,17 @@ def scaled_gradients(ctx: Any, dtotal: Tensor) -> list[Tensor | None]:
     """Return the gradients of features, weight and bias that linear_loss() has saved, times dtotal."""
     gradients: list[Tensor | None] = []
     for gradient, dtype, needed in zip(ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad[:3], strict=True):
-        gradients.append((gradient * dtotal).to(dtype) if needed else None)
+        gradients.append(_scaled(gradient, dtotal, dtype) if needed else None)
     return gradients
+
+
+def _scaled(gradient: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return gradient * factor, contiguous."""
+    if gradient.is_contiguous() or gradient.dim() == 1 or not gradient.numel():
+        return (gradient * factor).to(dtype)
+    result = gradient.new_empty(gradient.shape, dtype=dtype)
+    copy_rows(gradient, result, factor=factor)
+    return result
 
 
 def _in_dtype(
@@ -175,10 +207,9 @@ def _in_dtype(
         b = None if bias is None else bias.to(dtype)
         return features.to(dtype).contiguous(), weight.to(dtype).contiguous(), b
     x, w = (each.new_empty(len(each), width + more, dtype=dtype) for each in (features, weight))
-    for wider, tensor in ((x, features), (w, weight)):
-        wider[:, :width], wider[:, width:] = tensor, 0.0
-    if bias is not None:
-        x[:, width], w[:, width] = 1.0, bias
+    if x.numel():
+        copy_rows(features.contiguous(), x, more=None if bias is None else 1.0)
+    copy_rows(weight.contiguous(), w, more=bias)
     return x, w, None
 
 
