@@ -14,7 +14,7 @@ __all__ = ["sampled_epochs", "worker_count"]
 MOST_PAIRS = 2**18
 """Maximum number of pairs of an epoch that are sampled before its first batch."""
 
-MOST_WORKERS = 8
+MOST_WORKERS = 10
 """Maximum number of processes that sample subwords."""
 
 _SHARED: WeakKeyDictionary[Corpus, dict[Any, SampledEpochs]] = WeakKeyDictionary()
