@@ -19,6 +19,7 @@ from regard.layers.joint_linear import (
     is_hooked,
     joint_linear,
     linear_without_bias,
+    linear_without_gradients,
     plain_heads,
 )
 from regard.layers.multihead_arguments import check_arguments
@@ -189,7 +190,8 @@ class MultiHead(nn.Module):
         tensors = plain_heads(x, parameters, (self.heads, self.key_heads, self.key_heads), joint)
         attended = attention(*tensors, mask=mask, site=self.site, role=self.role)
         joined = attended.output.transpose(1, 2).flatten(-2)
-        return Attended(functional.linear(joined, of_output["weight"], of_output["bias"]), *attended[1:])
+        linear = functional.linear if joint is None else linear_without_gradients
+        return Attended(linear(joined, of_output["weight"], of_output["bias"]), *attended[1:])
 
     def _attend(
         self,
