@@ -45,6 +45,7 @@ lstmn_step         one step of an LSTMN layer
 cross_entropy      cross-entropy over a large vocabulary
 vocabulary_loss    cross-entropy of a linear output layer, without a tensor of all logits
 short_attention    inner-product attention of short sequences with dropout
+small_linear       a linear layer of few rows, without gradients
 adjacent_slices    whether tensors are slices of one tensor
 residual_norm      residual connection with dropout, and layer normalisation
 embedding_dropout  token and position embeddings, then dropout

@@ -183,7 +183,7 @@ class MultiHead(nn.Module):
         *parameters, of_output = [layer._parameters for layer in layers]
         joint = None
         if not torch.is_grad_enabled() and not in_transform():
-            kept = self.__dict__["_joint"]
+            kept = self.__dict__.get("_joint")
             joint = joint_parameters(parameters, kept)
             if joint is not kept:
                 self.__dict__["_joint"] = joint
