@@ -69,7 +69,7 @@ def by_pass(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("regard.looking.SMALL", 0)
     monkeypatch.setattr("regard.blocks.tiling.ROWS", 2)
     monkeypatch.setattr("regard.blocks.tiling.AT_ONCE", 1)
-    return IN_BLOCKS
+    return EVERYTHING if request.param == "blocked" else IN_BLOCKS
 
 
 @pytest.mark.parametrize(("keys", "top"), [(40, 3), (2, 3), (1, 1)])

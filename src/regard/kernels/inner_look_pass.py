@@ -45,7 +45,7 @@ class Tiles(NamedTuple):
 
 QUADS = (4, 1, 64)
 """Warps, groups and columns of the tiles whose column mass is added without moving it between threads, see
-_add() in inner_look.py. In tiles of 128 keys, this takes more registers and is slower."""
+_add_mass() in inner_look.py. In tiles of 128 keys, this takes more registers and is slower."""
 
 BLOCK = 64
 """Number of keys of a block, for which the kernel returns the sum of the weights; fewer in a smaller tile."""

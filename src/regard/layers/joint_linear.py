@@ -21,6 +21,7 @@ from regard.layers.half_weights import joint_copy
 
 __all__ = [
     "are_plain_linear",
+    "column_sums",
     "is_hooked",
     "is_plain_linear",
     "joint_linear",
@@ -276,6 +277,21 @@ def product_in_float32(a: Tensor, b: Tensor) -> Tensor:
         return (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out_dtype=torch.float32)
     wide = torch.float64 if a.dtype == torch.float64 else torch.float32
     return a.to(wide) @ b.to(wide)
+
+
+def column_sums(x: Tensor) -> Tensor:
+    """Return the sums over the rows of a matrix, or of each matrix of a batch, in float32 or float64.
+
+    x: (..., N, C). The result has shape (..., C). In half precision on CUDA, a matrix product with ones
+    computes it, which takes less than half the time of sum().
+
+    >>> column_sums(torch.ones(3, 2)).tolist()
+    [3.0, 3.0]
+    """
+    if x.is_cuda and x.dtype.itemsize == 2:
+        ones = x.new_ones(ALIGNMENT, x.shape[-2])
+        return product_in_float32(ones.expand(*x.shape[:-2], -1, -1), x)[..., 0, :]
+    return x.sum(-2, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 def _trains_in_half(x: Tensor, parameters: Sequence[dict[str, Any]]) -> bool:

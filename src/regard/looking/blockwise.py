@@ -1,7 +1,8 @@
-"""blocked: compute what a Look requests block by block, from query, key and lse, without storing T x S.
+"""blocked: compute what a Look requests block by block, from query, key and lse.
 
-With softmax, a weight is exp(score - lse). So a second pass over the scores can compute every field of a Look
-except the whole matrix of weights. It works after every backend.
+With softmax, a weight is exp(score - lse). So a second pass over the scores can compute every field of a
+Look. It works after every backend. T x S numbers are stored only if the Look requests the whole matrix of
+weights, and only once.
 """
 
 from __future__ import annotations
@@ -36,8 +37,6 @@ def reasons(call: Call, look: Look) -> list[str]:
     reasons = []
     if not isinstance(call.select, Soft):
         reasons.append(f"supports only select=Soft(), not {type(call.select).__name__}")
-    if look.weights:
-        reasons.append("does not compute the whole matrix of weights")
     if look.gradient:
         reasons.append("computes no gradients")
     if torch.compiler.is_compiling():
@@ -49,7 +48,7 @@ def reasons(call: Call, look: Look) -> list[str]:
 def run(call: Call, forward: Forward, look: Look) -> Seen:
     """Compute what `look` requests in one pass over the score matrix, block by block.
 
-    Besides the weights of look.rows, it needs memory for a few numbers per query and one number per key.
+    Besides the requested weights, it needs memory for a few numbers per query and one number per key.
     """
     assert forward.lse is not None
     dtype = torch.promote_types(call.query.dtype, torch.float32)
@@ -65,8 +64,9 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
     top_keys = torch.full_like(top_scores, -1, dtype=torch.long)
     size = look.pooled
     pooled = new(batch, heads, *(-(-each // size) for each in (queries, keys))) if size else None
+    whole = new(batch, heads, queries, keys) if look.weights else None
     unmasked, parts = replace(call, mask=Mask()), PARTS if call.query.device.type == "cpu" else 1
-    by_weight = look.entropy or look.mass or size
+    by_weight = look.entropy or look.mass or size or look.weights
     by_score = by_weight or best
     for rows in row_blocks(call) if by_score else ():
         lse = forward.lse[:, :, rows, None].to(dtype)
@@ -83,7 +83,7 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
                 logs = scores.sub_(level)  # in place: on a CPU, memory bandwidth limits this loop
                 if masked.mask.parts or call.bias is not None:
                     logs.clamp_(min=HIDDEN)
-                weights = logs.exp()
+                weights = torch.exp(logs, out=None if whole is None else whole[:, :, rows, columns])
                 if look.mass:
                     mass[:, :, columns] += weights.sum(-2)
                 if pooled is not None:
@@ -91,9 +91,12 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
                     down, across = rows.start // size, columns.start // size
                     pooled[:, :, down : down + sums.shape[2], across : across + sums.shape[3]] += sums
                 if look.entropy:
-                    entropy[:, :, rows] -= weights.mul_(logs).sum(-1)
+                    entropy[:, :, rows] -= (weights.mul_(logs) if whole is None else logs.mul_(weights)).sum(
+                        -1
+                    )
     level = torch.where(forward.lse == -torch.inf, 0.0, forward.lse)
     return Seen(
+        weights=whole,
         rows=weights_of_rows(call, forward.lse, look.rows) if look.rows is not None else None,
         top=Top((top_scores - level[..., None]).exp(), top_keys) if look.top else None,
         alignment=top_keys[..., 0] if look.alignment else None,
