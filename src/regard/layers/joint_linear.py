@@ -81,8 +81,10 @@ def plain_heads(
     """
     if joint is None:
         product = _joint_product(x, parameters)
-    else:
+    elif x.is_cuda:
         product = linear_without_gradients(x, joint.weight, joint.bias)
+    else:
+        product = functional.linear(x, joint.weight, joint.bias)
     if product is None:
         return [
             _split(functional.linear(x, each["weight"], each["bias"]), count)
@@ -139,14 +141,14 @@ def linear_without_gradients(x: Tensor, weight: Tensor, bias: Tensor | None) -> 
     >>> torch.equal(linear_without_gradients(x, layer.weight, layer.bias), layer(x))
     True
     """
-    if x.is_cuda and x.numel() * weight.shape[0] <= SMALL and _takes_small(x, weight, bias):
+    if x.is_cuda and x.numel() * weight.shape[0] <= SMALL and _takes_small(x, weight):
         from regard.kernels.small_linear import small_linear
 
         return small_linear(x, weight, bias)
     return functional.linear(x, weight, bias)
 
 
-def _takes_small(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+def _takes_small(x: Tensor, weight: Tensor) -> bool:
     """Whether small_linear() computes this product, on CUDA."""
     device = x.get_device()
     if device != torch._C._cuda_getDevice() or weight.get_device() != device or not _has_kernels(device):

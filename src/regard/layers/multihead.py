@@ -190,7 +190,7 @@ class MultiHead(nn.Module):
         tensors = plain_heads(x, parameters, (self.heads, self.key_heads, self.key_heads), joint)
         attended = attention(*tensors, mask=mask, site=self.site, role=self.role)
         joined = attended.output.transpose(1, 2).flatten(-2)
-        linear = functional.linear if joint is None else linear_without_gradients
+        linear = linear_without_gradients if joint is not None and x.is_cuda else functional.linear
         return Attended(linear(joined, of_output["weight"], of_output["bias"]), *attended[1:])
 
     def _attend(
