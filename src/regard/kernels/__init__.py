@@ -46,6 +46,7 @@ cross_entropy      cross-entropy over a large vocabulary
 vocabulary_loss    cross-entropy of a linear output layer, without a tensor of all logits
 vocabulary_r_drop  R-Drop of a linear output layer, without a tensor of all logits
 short_attention    inner-product attention of short sequences with dropout
+small_linear       a linear layer of few rows, without gradients
 adjacent_slices    whether tensors are slices of one tensor
 residual_norm      residual connection with dropout, and layer normalisation
 embedding_dropout  token and position embeddings, then dropout
