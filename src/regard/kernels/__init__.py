@@ -44,6 +44,7 @@ replay             runs the recorded launches of a function again, for calls of 
 lstmn_step         one step of an LSTMN layer
 cross_entropy      cross-entropy over a large vocabulary
 vocabulary_loss    cross-entropy of a linear output layer, without a tensor of all logits
+vocabulary_r_drop  R-Drop of a linear output layer, without a tensor of all logits
 short_attention    inner-product attention of short sequences with dropout
 adjacent_slices    whether tensors are slices of one tensor
 residual_norm      residual connection with dropout, and layer normalisation

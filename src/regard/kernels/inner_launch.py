@@ -263,7 +263,7 @@ class Passes:
         self, query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: float
     ) -> tuple[Tensor, Tensor]:
         """Return output (B, H, T, E) and lse (B, H, T)."""
-        if self.index is not None and torch.cuda.current_device() != self.index:
+        if self.index is not None and torch._C._cuda_getDevice() != self.index:
             with torch.cuda.device(self.device):  # kernels are launched on the current device
                 return self.forward(query, key, value, hidden, scale)
         if self.copies:
@@ -271,23 +271,24 @@ class Passes:
         output = query.new_empty_strided(*self.output)
         lse = torch.empty(self.rows, dtype=torch.float32, device=self.device)
         launch = self.launch
-        launch.run((query, key, value, output, lse, *launch.masks(hidden)), lse, hidden[4:], scale)
+        tensors = (query, key, value, output, lse, *launch.masks(hidden))
+        launch.run(tensors, lse, hidden[4:], scale, self.index)
         return output, lse
 
     def backward(
         self, doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, lse: Tensor,
-        hidden: Hidden, scale: float,
+        hidden: Hidden, scale: float, same: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """Return the gradients of query, key and value.
 
         doutput: gradient of the output. output, lse: the results of forward().
-
-        Saved tensors can have another layout than in forward(), for example with save_on_cpu().
+        same: whether the tensors are those of forward(). Saved tensors can have another layout, for example
+            with save_on_cpu().
         """
-        if _layout(query, key, value, hidden) != self.layout:
+        if not same and _layout(query, key, value, hidden) != self.layout:
             others = passes_of(query, key, value, hidden)
             return others.backward(doutput, query, key, value, output, lse, hidden, scale)
-        if self.index is not None and torch.cuda.current_device() != self.index:
+        if self.index is not None and torch._C._cuda_getDevice() != self.index:
             with torch.cuda.device(self.device):
                 return self.backward(doutput, query, key, value, output, lse, hidden, scale)
         if self.copies:
@@ -300,13 +301,16 @@ class Passes:
         layout = (doutput.stride(), output.stride(), doutput.data_ptr() % 16, output.data_ptr() % 16)
         launches = self.launches.get(layout)
         if launches is None:
-            tensors = (query, key, value, output, doutput, dquery, dkey, dvalue)
-            launches = self.launches[layout] = _backward_launches(hidden, *tensors)
+            launches = self.launches[layout] = _backward_launches(
+                hidden, query, key, value, output, doutput, dquery, dkey, dvalue
+            )
         first, second = launches
         masks, place = first.masks(hidden), hidden[4:]
-        first.run((query, key, value, output, lse, *masks, doutput, dquery, delta), lse, place, scale)
+        tensors = (query, key, value, output, lse, *masks, doutput, dquery, delta)
+        first.run(tensors, lse, place, scale, self.index)
         masks = second.masks(hidden, masks[1])
-        second.run((query, key, value, lse, *masks, doutput, delta, dkey, dvalue), lse, place, scale)
+        tensors = (query, key, value, lse, *masks, doutput, delta, dkey, dvalue)
+        second.run(tensors, lse, place, scale, self.index)
         return dquery, dkey, dvalue
 
 

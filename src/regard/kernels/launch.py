@@ -43,9 +43,9 @@ BASIS_ROOM = 512 << 20
 """Maximum size in bytes of the tensor that additive_basis_kernel writes: sines, cosines and exponentials of
 query or key. If the tensor for all channels would be larger, it is computed for some channels at a time."""
 
-FEW = 8
+FEW = 32
 """Maximum number of partial sums of delta that additive_balance_kernel adds itself, once in each program. If
-there are more, PyTorch adds them before the kernel is launched. delta is the sum over the keys of weight *
+there are more, another kernel adds them before. delta is the sum over the keys of weight *
 gradient of the weight."""
 
 SPAN = 64

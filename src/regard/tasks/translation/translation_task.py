@@ -63,6 +63,7 @@ from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
 from regard.training.losses import cross_entropy, guided_alignment, model_loss, sequence_losses
+from regard.training.r_drop import check_dropout, r_drop_loss
 from regard.training.sampled_loss import (
     SAMPLED,
     RowLosses,
@@ -122,6 +123,8 @@ class TranslationTask(RunTask):
         training = settings.training
         features = 0 if training.estimator is None else features_size(model.source, model.target)
         self._estimator = add_estimator(model, training, features=features, processes=processes)
+        if training.r_drop:
+            check_dropout(model)
         self.uncapturable = "the guided-alignment loss records attention" if training.guided_alignment else ""
         if self._estimator is not None:
             self.uncapturable = SAMPLED
@@ -312,6 +315,8 @@ class TranslationTask(RunTask):
         training = self.settings.training
         if self._estimator is not None and self.model.training:
             return self._sampled_loss(pairs, self._estimator)
+        if training.r_drop and self.model.training:
+            return self._r_drop_loss(pairs)
         read = self._dropped(pairs) if self.model.training and training.word_dropout else pairs
         if wanted is None:
             total, plain = model_loss(self.model, read, pairs.labels, training.label_smoothing)
@@ -321,6 +326,13 @@ class TranslationTask(RunTask):
         guided = guided_alignment(joined_weights(seen[self._site]), wanted)
         total, plain = cross_entropy(logits, pairs.labels, training.label_smoothing)
         return Loss(total + training.guided_alignment * guided, {"loss": plain, "guided": guided.detach()})
+
+    def _r_drop_loss(self, pairs: Batch) -> Loss:
+        """Return the loss of two passes of a batch, which differ in dropout and word dropout."""
+        twice, training = pairs.repeat(2), self.settings.training
+        read = self._dropped(twice) if training.word_dropout else twice
+        losses = r_drop_loss(self.model, read, twice.labels, training.label_smoothing, training.r_drop)
+        return Loss(losses.total, {"loss": losses.plain, "r_drop": losses.divergence})
 
     def _sampled_loss(self, pairs: Batch, estimator: Reinforce) -> Loss:
         """Return the loss of hard attention for a batch, with a gradient estimated from sampled keys."""
