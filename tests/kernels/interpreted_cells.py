@@ -233,19 +233,12 @@ def test_cross_entropy(classes: int, smoothing: float):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(
-    ("classes", "smoothing", "chunk", "whole"),
-    [(5, 0.0, 1 << 28, 1 << 15), (5000, 0.1, 10_000, 1 << 15), (5000, 0.1, 10_000, 0)],
-)
+@pytest.mark.parametrize(("classes", "smoothing", "chunk"), [(5, 0.0, 1 << 28), (5000, 0.1, 10_000)])
 def test_vocabulary_loss(
-    classes: int, smoothing: float, chunk: int, whole: int, bias: bool, monkeypatch: pytest.MonkeyPatch
+    classes: int, smoothing: float, chunk: int, bias: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    """Loss and gradients without all logits, in one chunk and in several, against float64.
-
-    whole: up to this number of classes, the logits of a row are read once.
-    """
+    """Loss and gradients without all logits, in one chunk and in several, against float64."""
     monkeypatch.setattr(vocabulary_loss, "CHUNK", chunk)
-    monkeypatch.setattr(vocabulary_loss, "WHOLE", whole)
     torch.manual_seed(0)
     layer, features = nn.Linear(6, classes, bias), 3 * torch.randn(2, 3, 6)
     layer.weight.data *= 3

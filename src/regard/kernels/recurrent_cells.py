@@ -31,9 +31,8 @@ from regard.kernels.quick_launch import quick_launch
 
 __all__ = ["gated", "gated_backward", "gru", "gru_backward", "mixed", "mixed_backward"]
 
-BLOCK, WARPS = 512, 2
-"""Number of columns per program, and its number of warps: each thread loads 8 elements, 16 bytes in half
-precision, at once."""
+BLOCK, WARPS = 512, 4
+"""Number of columns per program, and its number of warps."""
 
 
 @triton.jit

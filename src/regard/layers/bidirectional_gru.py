@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
 from regard.kernels.kernel_choice import by_kernel
-from regard.layers.aligned_linear import ALIGNMENT, aligned, fill_columns
+from regard.layers.aligned_linear import ALIGNMENT, aligned, fill_columns, first_columns
 from regard.layers.gru import backward_steps, forward_steps, weight_gradients
 from regard.layers.joint_linear import column_sums, product_in_float32
 
@@ -73,7 +73,7 @@ class _Both(torch.autograd.Function):
         reorder(dgates, dgates_SWBG, lengths, into=False, masked=False)
         dgates = dgates.view(-1, 6 * width)
         dx = (dgates @ of_input)[:, :inputs].reshape(ctx.shape)
-        dof_input = product_in_float32(dgates.T, x_RI[:, :inputs]).unflatten(0, (2, -1))
+        dof_input = first_columns(product_in_float32(dgates.T, x_RI), inputs).unflatten(0, (2, -1))
         dweights = weight_gradients(dmore_QSBM, buffers[2])
         # The gradients of both biases differ only for the gate n.
         dbias = column_sums(dgates).view(2, 3, width)
