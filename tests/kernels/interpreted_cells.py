@@ -57,8 +57,10 @@ def test_gated():
     assert_agrees(gated_cell.gated, [*random_tensors(3 * WIDTH, 2 * WIDTH, WIDTH), *buffers(WIDTH)], [0, 3])
 
 
-def test_mixed():
-    assert_agrees(gated_cell.mixed, [*random_tensors(3 * WIDTH, WIDTH), *buffers(WIDTH)], [0, 2])
+@pytest.mark.parametrize("parts", [0, 2])
+def test_mixed(parts: int):
+    added = [torch.stack(random_tensors(*[WIDTH] * parts))] if parts else []
+    assert_agrees(gated_cell.mixed, [*random_tensors(3 * WIDTH, WIDTH), *buffers(WIDTH), *added], [0, 2])
 
 
 def test_mixed_backward():
@@ -68,7 +70,8 @@ def test_mixed_backward():
 
 
 def test_gated_backward():
-    arguments = [*random_tensors(WIDTH, 3 * WIDTH, WIDTH), *buffers(3 * WIDTH), *random_tensors(WIDTH)]
+    parts = torch.stack(random_tensors(WIDTH, WIDTH))
+    arguments = [parts, *random_tensors(3 * WIDTH, WIDTH), *buffers(3 * WIDTH), *random_tensors(WIDTH)]
     assert_agrees(gated_cell.gated_backward, arguments, [3, 4])
 
 
