@@ -97,7 +97,7 @@ def additive_recurrent_kernel(
 
 
 @quick_launch
-@triton.jit
+@triton.jit(do_not_specialize=["part_step", "more_row"])
 def additive_recurrent_backward_kernel(
     parts, more, dcontext, query, key, value, vector, lengths, weights, dquery, dscores, length_step, keys,
     width, depth, part_step, more_row, query_row, key_batch, key_row, value_batch, value_row, dquery_row,

@@ -14,7 +14,8 @@ Here s or h is the previous state, and s~ or n is the candidate state. z is the 
 reset gate. x is the projected input, also called the input part. u is the projected state, also called the
 recurrent part. e is the input and c the context of the gated cell. The callers compute the matrix products.
 Tensors are (rows, width) unless noted; gates_row is the row stride of `gates`, and so on. Widths and strides
-are in units of UNIT elements, see units(). Arithmetic is in float32.
+are in units of UNIT elements, see units(). Strides that depend on the batch size or on the number of steps
+are not specialised, so that other batches do not compile other kernels. Arithmetic is in float32.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -84,7 +85,7 @@ def gated_forward_kernel(
 
 
 @quick_launch
-@triton.jit
+@triton.jit(do_not_specialize=["part_step"])
 def mixed_forward_kernel(
     parts, gates, state, after, width, part_step, parts_row, gates_row, state_row, after_row,
     UNIT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
@@ -113,7 +114,7 @@ def mixed_forward_kernel(
 
 
 @quick_launch
-@triton.jit
+@triton.jit(do_not_specialize=["part_step", "more_row"])
 def mixed_backward_kernel(
     parts, dstate, more, gates, state, dgates, before, width, part_step,
     parts_row, dstate_row, more_row, gates_row, state_row, dgates_row, before_row,
@@ -147,7 +148,7 @@ def mixed_backward_kernel(
 
 
 @quick_launch
-@triton.jit
+@triton.jit(do_not_specialize=["part_step"])
 def gated_backward_kernel(
     parts, gates, state, dgates, before, width, part_step,
     parts_row, gates_row, state_row, dgates_row, before_row, UNIT: tl.constexpr, PARTS: tl.constexpr,
@@ -177,7 +178,7 @@ def gated_backward_kernel(
 
 
 @quick_launch
-@triton.jit
+@triton.jit(do_not_specialize=["state_way", "after_way", "rows"])
 def gru_forward_kernel(
     gates, more, bias, state, after, width, state_way, after_way, rows, UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -213,7 +214,7 @@ def gru_forward_kernel(
 
 
 @quick_launch
-@triton.jit
+@triton.jit(do_not_specialize=["state_way", "dmore_gate", "rows"])
 def gru_backward_kernel(
     parts, dstate, dafter, gates, more, state, dgates, dmore, before, width, state_way, dmore_gate, rows,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
