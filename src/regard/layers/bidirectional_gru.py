@@ -118,9 +118,9 @@ def _copies(weights: Sequence[Tensor], padding: int, dtype: torch.dtype) -> list
     """Return weight_ih, padded with columns of zeros, bias_ih, weight_hh and bias_hh, for both directions."""
     rows, inputs = weights[0].shape
     of_input = weights[0].new_empty(2, rows, inputs + padding, dtype=dtype)
+    weight_WGM = weights[1].new_empty(2, *weights[1].shape, dtype=dtype)
     for way in (0, 1):
         fill_columns(of_input[way], (weights[4 * way],))
-    copies = [weights[at].new_empty(2, *weights[at].shape, dtype=dtype) for at in (2, 1, 3)]
-    originals = [weights[at + 4 * way] for at in (2, 1, 3) for way in (0, 1)]
-    torch._foreach_copy_([copy[way] for copy in copies for way in (0, 1)], originals)
-    return [of_input.flatten(0, 1), *copies]
+        fill_columns(weight_WGM[way], (weights[4 * way + 1],))
+    bias, bias_WG = (torch.stack((weights[at], weights[at + 4])).to(dtype) for at in (2, 3))
+    return [of_input.flatten(0, 1), bias, weight_WGM, bias_WG]
