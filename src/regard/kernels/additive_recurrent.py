@@ -4,8 +4,7 @@
 A program computes the whole step of one sequence: scores, softmax and context, or the gradient of the query.
 After the last step of the backward pass, another kernel computes the gradients of keys and vector.
 
-Tested: on an NVIDIA H200 (triton 3.6), attend() and attend_backward() with smaller tiles than now, and under
-Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def"
 """The maximum of each pair of adjacent elements, as one kernel for each pass.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 The backward direction processes each sequence from its last token to its first, and then the padding. With
 `steps` many positions and a sequence of length n, its step at position p < n is n - 1 - p.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations

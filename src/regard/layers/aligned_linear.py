@@ -69,9 +69,8 @@ def _trains(parts: Sequence[Tensor], weight: Tensor) -> bool:
     """Whether _AlignedLinear computes the layer: in training with weights in float32."""
     if not torch.is_grad_enabled() or torch.compiler.is_compiling() or in_transform():
         return False
-    return weight.dtype == torch.float32 and all(
-        each.numel() and each.dtype != torch.float64 for each in parts
-    )
+    known = all(each.dim() > 1 and each.numel() and each.dtype != torch.float64 for each in parts)
+    return known and weight.dtype == torch.float32
 
 
 class _AlignedLinear(torch.autograd.Function):
