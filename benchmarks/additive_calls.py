@@ -216,6 +216,8 @@ def main() -> None:
     first, step = map(int, arguments.part.split("/"))
     rows, begun = list[Row](), time.monotonic()
     for shape in (SCALED if arguments.scales else SHAPES)[first::step]:
+        if time.monotonic() - begun > arguments.limit:
+            break
         if arguments.scales:
             rows += scaled(shape, arguments.seconds)
             write(arguments.output, "additive-scales", scale_table(rows), rows)

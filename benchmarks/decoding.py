@@ -18,7 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -83,7 +83,7 @@ def initial(model: str, size: str, words: int) -> Model:
     return Bahdanau(words, words, width, embedding=embedding).eval()
 
 
-HALF = ("float32", "bfloat16")
+HALF = ("float32", "bfloat16", "float16")
 CASES = {
     "cpu": {
         "transformer-1": Case("transformer", "small", 8000, 1, 5),
@@ -284,6 +284,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0, help="measuring time per peer")
     parser.add_argument("--limit", type=float, default=600.0, help="start no case after this many seconds")
     parser.add_argument("--only", action="append", default=[], help="name of a peer to measure, with *")
+    parser.add_argument("--dtype", action="append", default=[], help="dtype to measure; default: all")
     parser.add_argument("cases", nargs="*", help="names of cases; default: all")
     arguments = parser.parse_args()
     require_device(parser, arguments.device)
@@ -299,6 +300,8 @@ def main() -> int:
     begun, failed = time.perf_counter(), False
     for name in arguments.cases or CASES[arguments.device]:
         case = CASES[arguments.device][name]
+        if arguments.dtype:
+            case = replace(case, dtypes=tuple(each for each in case.dtypes if each in arguments.dtype))
         if time.perf_counter() - begun > arguments.limit:
             print(f"{name}: not measured, the time limit is reached", file=sys.stderr)
             continue

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import fnmatch
 import functools
 import json
 import statistics
@@ -24,13 +25,15 @@ import torch
 from torch import nn
 
 import regard
-from benchmarks.measure import environment
+from benchmarks.measure import environment, require_device
 from regard.data.batch import BOS, EOS, PAD, Batch
 from regard.decoding import Average, Beam
 from regard.evaluation.bleu import bleu
 
 BEAMS = 5
 """Beam size."""
+
+PRECISIONS = {"cpu": ("float32",), "cuda": ("float32", "bfloat16", "float16")}
 
 Texts = Callable[[], list[str]]
 
@@ -135,7 +138,7 @@ def peers(arguments: argparse.Namespace, lines: list[str]) -> list[tuple[str, st
         return generated(other, translator, lines, arguments.batch, longest)
 
     rows = list[tuple[str, str, Callable[[], Texts]]]()
-    for precision in ("float32", "bfloat16") if arguments.device == "cuda" else ("float32",):
+    for precision in PRECISIONS[arguments.device]:
         rows.append(("Regard", precision, functools.partial(ours, precision, None)))
         rows.append(("Regard, word alignments", precision, functools.partial(ours, precision, "cross")))
         rows.append(("Hugging Face generate", precision, functools.partial(theirs, precision)))
@@ -164,8 +167,10 @@ def main() -> int:
     parser.add_argument("--lines", type=int, help="use only the first lines")
     parser.add_argument("--repeats", type=int, default=3, help="number of timed translations of all lines")
     parser.add_argument("--lowercase", action="store_true", help="ignore case in BLEU")
+    parser.add_argument("--only", action="append", default=[], help="name of a peer to measure, with *")
     parser.add_argument("--into", type=Path, help="folder of the result file; default: only print")
     arguments = parser.parse_args()
+    require_device(parser, arguments.device)
     lines, references = (
         path.read_text(encoding="utf-8").splitlines()[: arguments.lines]
         for path in (arguments.source, arguments.reference)
@@ -177,6 +182,8 @@ def main() -> int:
     print("| --- | --- | --- | --- | --- | --- |")
     rows = []
     for name, precision, build in peers(arguments, lines):
+        if arguments.only and not any(fnmatch.fnmatch(name, each) for each in arguments.only):
+            continue
         texts, taken = measured(build, arguments.device, arguments.repeats)
         first, seconds = first or texts, statistics.median(taken)
         tokens = sum(len(each) + 1 for each in tokenizer.encode_lines(texts))
@@ -186,7 +193,8 @@ def main() -> int:
         rows.append(row | {"tokens/s": tokens / seconds, "BLEU": score, "equal": equal, "seconds": taken})
         rates = f"{len(lines) / seconds:,.0f} | {tokens / seconds:,.0f}"
         print(f"| {name} | {precision} | {rates} | {score:.2f} | {equal:.1%} |", flush=True)
-    if arguments.into:
+        if not arguments.into:
+            continue
         record = {"date": f"{datetime.date.today()}", "environment": where, "lines": len(lines), "rows": rows}
         path = arguments.into / f"{record['date']}-decoding-text-{arguments.device}.json"
         path.write_text(json.dumps(record, indent=1) + "\n")

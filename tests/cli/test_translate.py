@@ -221,8 +221,8 @@ def test_precision(command, trained):
 
 
 def test_default_precision(trained, monkeypatch):
-    """bfloat16 on a GPU that computes with it, otherwise float32."""
+    """float16 on a GPU that decodes with it by default, otherwise float32."""
     assert next(load_translator(trained, device="cpu").model.parameters()).dtype == torch.float32
-    for capability, dtype in (((9, 0), torch.bfloat16), ((7, 5), torch.float32)):
+    for capability, dtype in (((9, 0), torch.float16), ((7, 5), torch.float32)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
         assert chosen_dtype("auto", torch.device("cuda")) == dtype

@@ -232,7 +232,7 @@ Precision = Annotated[
     _option(
         "--precision",
         "NAME",
-        "Precision of the computation: float32, bfloat16, float16, int8 (CPU only), or auto (bfloat16 on a "
+        "Precision of the computation: float32, bfloat16, float16, int8 (CPU only), or auto (float16 on a "
         "GPU, otherwise float32). Half precision is faster on a GPU, int8 on a CPU, but rounding can change "
         "translations.",
         MACHINE,

@@ -19,6 +19,7 @@ from regard.attended import Attended
 from regard.call import Call
 from regard.data.batch import UNK, Batch
 from regard.decoding.active_rows import device_of, eval_without_grad
+from regard.decoding.overflow import float32_copy
 from regard.errors import ArgumentError, message
 from regard.look import Look
 from regard.models.base import Model
@@ -117,6 +118,9 @@ def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
         scores_BT = label_logits_BT - logits_BTV.logsumexp(-1)
     position = torch.arange(scores_BT.shape[1], device=scores_BT.device)
     real_BT = position < batch.target_lengths[:, None]
+    scores_BT = torch.where(real_BT, scores_BT, 0.0).cpu()
+    if scores_BT.isnan().any() and (wider := float32_copy(model)) is not None:
+        return observe(wider, batch, look)
     weights = {name: calls for name, calls in record.items() if calls[0].weights is not None}
     by_site = BySite({name: _concatenated(calls) for name, calls in weights.items()}, record.roles)
     for site, each in by_site.items():
@@ -126,7 +130,7 @@ def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
         if site in values:
             values[site] = pad(values[site], (0, by_site[site].shape[-1] - values[site].shape[-1]))
     return Observed(
-        torch.where(real_BT, scores_BT, 0.0).cpu(),
+        scores_BT,
         by_site,
         batch.source_lengths.cpu(),
         batch.target_lengths.cpu(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch.nn.functional import pad
 
 from regard.data.batch import EOS, PAD
 from regard.data.batch_rows import BatchRows
+from regard.decoding.batch_alignment import Place
 from regard.decoding.later_attention import LaterAttention
 from regard.decoding.word_alignment import averaged
 from regard.roles import BySite
@@ -48,6 +48,16 @@ class Hypothesis(LaterAttention):
     attention: BySite[Tensor] = field(default_factory=BySite, repr=False)
     values: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
+    @classmethod
+    def recorded_at(
+        cls, place: Place, tokens: tuple[int, ...], token_scores: tuple[float, ...], ranking: float
+    ) -> Hypothesis:
+        """Return a hypothesis whose attention is read from recorded weights when it is first needed."""
+        result: Hypothesis = cls.with_later_attention(
+            None, tokens=tokens, token_scores=token_scores, ranking=ranking, _place=place
+        )
+        return result
+
     @property
     def score(self) -> float:
         """The log-probability of the sentence: the sum of its token scores."""
@@ -68,9 +78,10 @@ class Hypothesis(LaterAttention):
         >>> Hypothesis((7, 3), (-0.5, -0.1), -0.6, {"decoder.cross": weights}).alignment
         (1, 2)
         """
-        align = self.__dict__.get("_align")
-        if align is not None:
-            return cast(tuple[int, ...], align())
+        place = self.__dict__.get("_place")
+        if place is not None:
+            recorded, row, rank, length = place
+            return tuple(recorded.alignments()[row][rank][:length])
         return tuple(averaged(self.attention).argmax(-1).tolist())
 
     @property

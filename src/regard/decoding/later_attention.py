@@ -1,4 +1,4 @@
-"""LaterAttention: base class of results whose attention is computed when it is first read."""
+"""LaterAttention: base class of results some of whose fields are computed when they are first read."""
 
 from __future__ import annotations
 
@@ -23,24 +23,36 @@ class LaterAttention:
     """
 
     @classmethod
-    def with_later_attention(cls, compute: Compute, **values: Any) -> Any:
+    def with_later_attention(
+        cls, compute: Compute | None, others: Callable[[], dict[str, Any]] | None = None, **values: Any
+    ) -> Any:
         """Return an object whose attention and values are computed when one of them is first read.
 
-        compute: a function that returns both.
+        compute: a function that returns both. None if the attribute `_place` says where they are recorded.
+        others: a function that returns further fields, which are computed when one of them is first read.
         values: all other fields of the dataclass, and further attributes.
         """
         result = object.__new__(cls)
-        result.__dict__.update(values, _compute=compute)
+        result.__dict__.update(values)
+        if compute is not None:
+            result.__dict__["_compute"] = compute
+        if others is not None:
+            result.__dict__["_others"] = others
         return result
 
     def __getattr__(self, name: str) -> Any:
-        """Compute the attention; Python calls this method only for attributes that do not exist yet."""
-        compute = self.__dict__.get("_compute")
-        if compute is not None and name in ("attention", "values"):
-            attention, values = compute()
+        """Compute a field; Python calls this method only for attributes that do not exist yet."""
+        others = self.__dict__.get("_others")
+        if others is not None and name not in ("attention", "values") and not name.startswith("_"):
+            self.__dict__.update(others())
+            self.__dict__.pop("_others", None)
+        compute: Any = self.__dict__.get("_compute")
+        place: Any = self.__dict__.get("_place")
+        if name in ("attention", "values") and (compute or place):
+            attention, values = compute() if compute else place.recorded.of_hypothesis(*place[1:])
             self.__dict__.update(attention=attention, values=values)
-            for function in ("_compute", "_align"):  # they keep the memory of other hypotheses
-                self.__dict__.pop(function, None)
+            for private in ("_compute", "_place", "_alignment"):  # they keep the memory of other hypotheses
+                self.__dict__.pop(private, None)
         if name not in self.__dict__:  # it exists if another thread has computed it in the meantime
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return self.__dict__[name]

@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.data.batch import EOS, UNK, Batch
 from regard.data.progress_bar import advancing
 from regard.decoding.alignment_units import Units
+from regard.decoding.batch_alignment import BatchAlignments
 from regard.decoding.forced_decoding import observe, pieces_of
 from regard.decoding.hypothesis import Hypothesis, unfinished_note
 from regard.decoding.long_lines import Part, Tokenizer
@@ -47,7 +48,7 @@ class Side:
     tokenizer: Tokenizer
     units: Units
 
-    @property
+    @functools.cached_property
     def bytewise(self) -> bool:
         """Whether the tokenizer encodes characters outside its vocabulary as bytes, instead of UNK."""
         return bool(getattr(self.tokenizer, "uncovered", frozenset()) - {UNK})
@@ -92,12 +93,12 @@ class LineDecoder:
     tokens_per_batch: int
     limit: LengthLimit = TRANSLATION_LIMIT
 
-    @property
+    @functools.cached_property
     def units(self) -> tuple[str, str]:
         """The names of the alignment units of the source and of the target, such as ("word", "character")."""
         return self.source.units.name, self.target.units.name
 
-    @property
+    @functools.cached_property
     def bytewise(self) -> tuple[bool, bool]:
         """For the source and for the target: whether the tokenizer encodes unknown characters as bytes."""
         return self.source.bytewise, self.target.bytewise
@@ -150,13 +151,48 @@ class LineDecoder:
                     for place, row in enumerate(part.index.tolist()):
                         source, target = pairs[row][0], (*pairs[row][1].tokens, EOS)
                         scores = tuple(observed.token_scores[place, : len(target)].tolist())
-                        fields = self._passage(source, target, scores, text=targets[row])
+                        sides = self.source, self.target
+                        fields = _pieces_and_words(sides, source, target, targets[row])
+                        fields["source_token_ids"] = (*source.tokens, EOS)
                         seen = observed.attention_of(place), observed.values_of(place)
+                        fields |= {"token_scores": scores, "token_ids": target}
                         passages[row] = Passage(**fields, attention=seen[0], values=seen[1])
                 report(len(passages))
         return [passages[row] for row in range(len(pairs))]
 
-    def translation(self, line: str, parts: list[tuple[Part, list[Hypothesis]]], note: str) -> Translation:
+    def translations(
+        self,
+        lines: list[str],
+        parts: list[list[Part]],
+        hypotheses: list[list[list[Hypothesis]]],
+        notes: list[str],
+    ) -> list[Translation]:
+        """Return the Translation of each line.
+
+        lines: the source texts.
+        parts: for each line, its parts.
+        hypotheses: for each line and part, the hypotheses, best first.
+        notes: for each line, a message for the user, such as that it was truncated, or "".
+        """
+        aligned = BatchAlignments(self.alignment)
+        every = [each for outputs in hypotheses for ranked in outputs for each in ranked]
+        tokens, tokenizer = [each.output_tokens for each in every], self.target.tokenizer
+        decode_lines = getattr(tokenizer, "decode_lines", None)
+        decoded = decode_lines(tokens) if decode_lines else [tokenizer.decode(each) for each in tokens]
+        texts = {id(each): " ".join(text.splitlines()) for each, text in zip(every, decoded, strict=True)}
+        return [
+            self._translation(line, list(zip(own, outputs, strict=True)), note, texts, aligned)
+            for line, own, outputs, note in zip(lines, parts, hypotheses, notes, strict=True)
+        ]
+
+    def _translation(
+        self,
+        line: str,
+        parts: list[tuple[Part, list[Hypothesis]]],
+        note: str,
+        texts: dict[int, str],
+        aligned: BatchAlignments,
+    ) -> Translation:
         """Build the Translation of a line from the best hypothesis of each of its parts.
 
         Its attribute `others`, with the other hypotheses of the n-best list, is empty if the line has several
@@ -165,24 +201,27 @@ class LineDecoder:
         line: the source text.
         parts: for each part of the line, the part and its hypotheses, best first.
         note: a message for the user about the line, such as that it was truncated, or "".
+        texts: the text of each hypothesis, by its id().
+        aligned: computes the word alignments of all translations of a call; those of this line are added.
         """
         others: tuple[Translation, ...] = ()
         if len(parts) == 1:
             part, (_, *next_best) = parts[0]
-            others = tuple(self.translation(line, [(part, [each])], note) for each in next_best)
-        passages, texts, unit = list[Passage](), list[str](), 0
+            single = ([(part, [each])] for each in next_best)
+            others = tuple(self._translation(line, each, note, texts, aligned) for each in single)
+        passages, unit = list[Passage](), 0
         for part, (best, *_) in parts:
-            texts.append(" ".join(self.target.tokenizer.decode(best.output_tokens).splitlines()))
             # Parts are joined by a space. If the units are characters, this space has an index too.
             number = unit + (self.target.units.name == "character" and unit > 0)
-            fields = self._passage(part, best.tokens, best.token_scores, text=texts[-1], first=number)
-            compute = functools.partial(_attention_of, best)
-            passages.append(Passage.with_later_attention(compute, **fields))
-            unit = max([unit, *(number + 1 for number in passages[-1].words)])
-        source_tokens = [token for part, _ in parts for token in part.tokens]
+            passages.append(self._later_passage(part, best, texts[id(best)], number, aligned))
+            if len(parts) > 1:
+                unit = max([unit, *(number + 1 for number in passages[-1].words)])
+        source_tokens = (
+            parts[0][0].tokens if len(parts) == 1 else [t for part, _ in parts for t in part.tokens]
+        )
         return Translation(
             line,
-            " ".join(filter(None, texts)),
+            " ".join(filter(None, (texts[id(best)] for _, (best, *_) in parts))),
             tuple(passages),
             tuple(filter(None, (note, unfinished_note([best for _, (best, *_) in parts])))),
             sum(best.ranking for _, (best, *_) in parts),
@@ -193,36 +232,71 @@ class LineDecoder:
             bytewise=self.bytewise,
         )
 
-    def _passage(
-        self,
-        part: Part,
-        token_ids: tuple[int, ...],
-        token_scores: tuple[float, ...],
-        *,
-        text: str,
-        first: int = 0,
-    ) -> dict[str, Any]:
-        """Return the fields of the Passage of one part of a line, without its attention.
+    def _later_passage(
+        self, part: Part, best: Hypothesis, text: str, first: int, aligned: BatchAlignments
+    ) -> Passage:
+        """Return the Passage of one part of a line. Its pieces, words and attention are computed later.
 
-        part: the source tokens and the indices of their words.
-        token_ids: the target tokens. The last one is EOS, unless the target was cut.
-        text: the target text.
-        first: the index in the whole target line of the first word or character of this part.
+        best: the hypothesis.
+        text: its text.
+        first: see _words().
+        aligned: see _translation().
         """
-        end = int(token_ids[-1:] == (EOS,))
-        output = token_ids[: len(token_ids) - end]
-        words = [word + first if word >= 0 else -1 for word in self.target.units.numbers(output)]
-        # If the text is only white space, its tokens belong to no word.
-        words = words if text.strip() else [-1] * len(words)
-        return {
-            "source_pieces": (*self.source.pieces(part.tokens), END),
-            "source_words": (*part.words, -1),
-            "pieces": (*self.target.pieces(output), *[END] * end),
-            "words": (*words, *[-1] * end),
-            "token_scores": token_scores,
+        fields: dict[str, Any] = {
+            "token_scores": best.token_scores,
             "source_token_ids": (*part.tokens, EOS),
-            "token_ids": token_ids,
+            "token_ids": best.tokens,
         }
+        # These functions do not keep the model in memory.
+        arguments = (self.source, self.target), part, best.tokens, text, first
+        place = best.__dict__.get("_place")
+        if place is not None:
+            words = functools.partial(_words, *arguments)
+            fields["_alignment"] = (aligned.choice, aligned.add(place, words))
+        others = functools.partial(_pieces_and_words, *arguments)
+        compute = functools.partial(_attention_of, best)
+        passage: Passage = Passage.with_later_attention(compute, others, **fields)
+        return passage
+
+
+def _pieces_and_words(
+    sides: tuple[Side, Side], part: Part, token_ids: tuple[int, ...], text: str, first: int = 0
+) -> dict[str, Any]:
+    """Return the pieces and words of the Passage of one part of a line; for the arguments, see _words()."""
+    output, end = _without_end(token_ids)
+    source_words, words = _words(sides, part, token_ids, text, first)
+    return {
+        "source_pieces": (*sides[0].pieces(part.tokens), END),
+        "source_words": source_words,
+        "pieces": (*sides[1].pieces(output), *[END] * end),
+        "words": words,
+    }
+
+
+def _words(
+    sides: tuple[Side, Side], part: Part, token_ids: tuple[int, ...], text: str, first: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the index of the word (or character) of each source token, and of each target token.
+
+    sides: the source and the target.
+    part: the source tokens and the indices of their words.
+    token_ids: the target tokens. The last one is EOS, unless the target was cut.
+    text: the target text.
+    first: the index in the whole target line of the first word or character of this part.
+    """
+    output, end = _without_end(token_ids)
+    source = sides[0].units.numbers(part.tokens) if part.words is None else part.words
+    words: Sequence[int] = [-1] * len(output)
+    if text.strip():  # if the text is only white space, its tokens belong to no word
+        words = sides[1].units.numbers(output)
+        words = [word + first if word >= 0 else -1 for word in words] if first else words
+    return (*source, -1), (*words, *[-1] * end)
+
+
+def _without_end(token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """Return the target tokens without EOS, and the number of EOS, 0 or 1."""
+    end = int(token_ids[-1:] == (EOS,))
+    return token_ids[: len(token_ids) - end], end
 
 
 def _attention_of(hypothesis: Hypothesis) -> tuple[BySite[Tensor], dict[str, Tensor]]:

@@ -49,11 +49,11 @@ class Part:
     """The tokens of a line, or of a part of a line that is too long for the model.
 
     words: for each token, the index of its word (or of its character, if characters are aligned), counted
-        from the start of the line.
+        from the start of the line. None if the part is a whole line: then, Units.numbers() returns it.
     """
 
     tokens: tuple[int, ...]
-    words: tuple[int, ...]
+    words: tuple[int, ...] | None = None
 
 
 def sentences(line: str) -> list[str]:
@@ -121,12 +121,12 @@ def encode_truncated(
 
     Return a pair for each line: the tokens, and a note for the user if the line was truncated, otherwise "".
     """
-    parts = []
-    for tokens in tokenizer.encode_lines(lines):
-        words = units.numbers(tokens)
-        whole = Part(tuple(tokens), tuple(words)), ""
-        parts.append(truncated(tokens, words, longest - 1) if len(tokens) >= longest else whole)
-    return parts
+    return [
+        (Part(tuple(tokens)), "")
+        if len(tokens) < longest
+        else truncated(tokens, units.numbers(tokens), longest - 1)
+        for tokens in tokenizer.encode_lines(lines)
+    ]
 
 
 def _split_between_words(

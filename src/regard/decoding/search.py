@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from regard.data.batch import BOS, Batch
 from regard.decoding.active_rows import Ends, device_of, eval_without_grad
+from regard.decoding.batch_alignment import Place
 from regard.decoding.beam import Beam, beam_search
 from regard.decoding.forced_decoding import observe, pieces_of
 from regard.decoding.greedy import Greedy, greedy_search
 from regard.decoding.hypothesis import Hypothesis, SearchResult
+from regard.decoding.overflow import float32_copy
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, sample_search
@@ -93,6 +93,9 @@ def search(
         else:
             result = greedy_search(model, batch, how, prefixes, limit=limit, ends=ends)
     if result.token_scores.isnan().any():
+        wider = float32_copy(model)
+        if wider is not None:
+            return search(wider, batch, how, prefixes=prefixes, look=look, limit=limit, ends=ends)
         hint = "check that training did not diverge; if activations overflow, use model.float()"
         raise RegardError(message("search()", "the scores of the model are NaN", hint=hint))
     # The first hypothesis of a source always exists, even if its log-probability is -inf by underflow.
@@ -154,18 +157,11 @@ def _as_hypotheses(
 
     def hypothesis(row: int, rank: int) -> Hypothesis:
         length = lengths[row][rank]
-        fields: dict[str, Any] = {
-            "tokens": tuple(tokens[row][rank][:length]),
-            "token_scores": tuple(token_scores[row][rank][:length]),
-            "ranking": ranking[row][rank],
-        }
+        output, scores = tuple(tokens[row][rank][:length]), tuple(token_scores[row][rank][:length])
         if isinstance(recorded, RecordedAttention):
-            place = row, rank, length
-            compute = functools.partial(recorded.of_hypothesis, *place)
-            fields["_align"] = functools.partial(recorded.alignment_of, *place)
-            return cast(Hypothesis, Hypothesis.with_later_attention(compute, **fields))
-        attention, values = next(forced)
-        return Hypothesis(**fields, attention=attention, values=values)
+            place = Place(recorded, row, rank, length)
+            return Hypothesis.recorded_at(place, output, scores, ranking[row][rank])
+        return Hypothesis(output, scores, ranking[row][rank], *next(forced))
 
     return [
         [hypothesis(row, rank) for rank, exists in enumerate(ranks) if exists]

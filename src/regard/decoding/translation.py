@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from rich.console import Console, ConsoleOptions
@@ -67,6 +67,18 @@ class Passage(LaterAttention):
     values: dict[str, Tensor] = field(default_factory=dict, repr=False)
     source_token_ids: tuple[int, ...] = ()
     token_ids: tuple[int, ...] = ()
+
+    def aligned(self, choice: Choice) -> Alignment | None:
+        """Return the word alignment from the weights that `choice` selects; None if none are recorded.
+
+        The alignments of all passages of a search are computed together, if they have the same choice.
+        """
+        prepared = self.__dict__.get("_alignment")
+        if prepared is not None and prepared[0] == choice and (result := prepared[1]()) is not None:
+            return cast(Alignment, result)
+        if not sites_matching(self.attention, choice.site):
+            return None
+        return align(choice.read(self.attention), self.source_words, self.words)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -163,8 +175,11 @@ class Scored:
         It is computed from the attention weights that `aligned_at` selects. None if they were not recorded,
         for example because the model has no attention.
         """
-        recorded = any(sites_matching(each.attention, self.aligned_at.site) for each in self.passages)
-        return self.align() if recorded or not self.passages else None
+        parts = [each.aligned(self.aligned_at) for each in self.passages]
+        known = [part for part in parts if part is not None]
+        if len(known) == len(parts):
+            return Alignment.joined(known)
+        return self.align() if known else None
 
     def align(
         self, site: str | None = None, head: int | None = None, shifted: bool | None = None
@@ -178,7 +193,8 @@ class Scored:
         """
         choice = self.aligned_at.instead(site, head, shifted)
         return Alignment.joined(
-            align(choice.read(each.attention), each.source_words, each.words) for each in self.passages
+            each.aligned(choice) or align(choice.read(each.attention), each.source_words, each.words)
+            for each in self.passages
         )
 
     def entry(self, reference: str | None = None) -> Entry:

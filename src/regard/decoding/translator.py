@@ -369,10 +369,7 @@ class Translator:
             notes.append(note)
             parts.append(own)
         hypotheses = decoder.search(parts, starts, first, how)
-        return [
-            decoder.translation(line, list(zip(own, outputs, strict=True)), note)
-            for line, own, outputs, note in zip(lines, parts, hypotheses, notes, strict=True)
-        ]
+        return decoder.translations(lines, parts, hypotheses, notes)
 
     def _split_line(self, line: str, tokens: list[int], units: Units) -> tuple[list[Part], str]:
         """Return the parts of a line that are translated separately, and a note for the user, or "".
@@ -387,11 +384,10 @@ class Translator:
             return [], "the tokenizer finds no tokens in this line" if line.strip() else ""
         if len(tokens) > room and self.overlong == "split":
             return divided(line, self.source_tokenizer, room, units)
-        words = units.numbers(tokens)
         if len(tokens) > room:
-            part, note = truncated(tokens, words, room)
+            part, note = truncated(tokens, units.numbers(tokens), room)
             return [part], note
-        return [Part(tuple(tokens), tuple(words))], ""
+        return [Part(tuple(tokens))], ""
 
 
 def _checked_search(call: str, search: Search) -> Search:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +39,8 @@ class Alignment:
 
     blocks: the attention weights. Usually one Block; several if a long line was translated in parts, because
         there is no attention between parts.
+    best: for an alignment with one block, the source word with the highest weight of each target word, and
+        this weight. None if they are not computed yet.
 
     >>> import torch
     >>> from regard.decoding import align
@@ -51,6 +54,7 @@ class Alignment:
     """
 
     blocks: tuple[Block, ...]
+    best: tuple[list[int], list[float]] | None = field(default=None, repr=False)
 
     @property
     def links(self) -> tuple[tuple[int, int], ...]:
@@ -58,7 +62,10 @@ class Alignment:
 
         A target word whose weights are all 0 has no link.
         """
-        return tuple((source, target) for source, target, _ in self.weighted())
+        if self.best is None:
+            return tuple((source, target) for source, target, _ in self.weighted())
+        words = zip(*self.best, itertools.count(self.blocks[0].target), strict=False)
+        return tuple([(source, target) for source, weight, target in words if weight > 0])
 
     def weighted(self, threshold: float | None = None) -> list[tuple[int, int, float]]:
         """Return the links as (index of source word, index of target word, weight), sorted by target word.
@@ -74,6 +81,9 @@ class Alignment:
         if threshold is not None and not 0 < threshold <= 1:
             expected = "0 < threshold <= 1, the minimum weight of a link"
             raise ArgumentError(message("weighted()", f"threshold is {threshold}", expected=expected))
+        if threshold is None and self.best is not None:
+            words = zip(*self.best, itertools.count(self.blocks[0].target), strict=False)
+            return [(source, target, weight) for source, weight, target in words if weight > 0]
         links = []
         for weights, first_source, first_target in self.blocks:
             if not weights.shape[1]:
@@ -116,7 +126,8 @@ class Alignment:
     @classmethod
     def joined(cls, parts: Iterable[Alignment]) -> Alignment:
         """Join the alignments of the parts of a line. Word indices are counted from the start of the line."""
-        return cls(tuple(block for part in parts for block in part.blocks))
+        first, *others = parts = list(parts) or [cls(())]
+        return cls(tuple(block for part in parts for block in part.blocks)) if others else first
 
 
 def align(weights: Tensor, source_words: Sequence[int], target_words: Sequence[int]) -> Alignment:

@@ -66,13 +66,21 @@ class Launch:
                 table = table.view(torch.uint8)
         return lengths, table, of_query, of_key, lists
 
-    def run(self, tensors: tuple[Tensor | None, ...], unused: Tensor, place: Place, scale: float) -> None:
+    def run(
+        self,
+        tensors: tuple[Tensor | None, ...],
+        unused: Tensor,
+        place: Place,
+        scale: float,
+        device: int | None,
+    ) -> None:
         """Launch the kernel.
 
         tensors: all its tensors; `unused` stands for those that are None, and is not read.
+        device: the index of the CUDA device, or None.
         """
-        if self.direct is not None:
-            self._run_directly(self.direct, tensors, place, scale)
+        if self.direct is not None and device is not None:
+            self._run_directly(self.direct, tensors, place, scale, device)
             return
         tensors = tuple(unused if each is None else each for each in tensors)
         start, left, right = place
@@ -91,7 +99,12 @@ class Launch:
             self.last, self.direct = (place, scale), direct[0]
 
     def _run_directly(
-        self, direct: DirectLaunch, tensors: tuple[Tensor | None, ...], place: Place, scale: float
+        self,
+        direct: DirectLaunch,
+        tensors: tuple[Tensor | None, ...],
+        place: Place,
+        scale: float,
+        device: int,
     ) -> None:
         """run() by cuLaunchKernel. The first slots are the tensors, `place`, five numbers and `scale`."""
         slots, i = direct.slots, 0
@@ -106,8 +119,7 @@ class Launch:
                     i += 1
                 slots[i + 5] = _bits_of(scale)
                 self.last = place, scale
-            assert tensors[0] is not None
-            direct.run(torch._C._cuda_getCurrentRawStream(tensors[0].device.index))
+            direct.run(torch._C._cuda_getCurrentRawStream(device))
 
 
 @functools.lru_cache(maxsize=256)

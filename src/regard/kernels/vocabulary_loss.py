@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
+from regard.kernels.row_copy import copy_rows
 
 __all__ = ["BLOCK", "ChunkLoss", "VocabularyLoss", "linear_loss", "scaled_gradients"]
 
@@ -157,8 +158,17 @@ def scaled_gradients(ctx: Any, dtotal: Tensor) -> list[Tensor | None]:
     """Return the gradients of features, weight and bias that linear_loss() has saved, times dtotal."""
     gradients: list[Tensor | None] = []
     for gradient, dtype, needed in zip(ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad[:3], strict=True):
-        gradients.append((gradient * dtotal).to(dtype) if needed else None)
+        gradients.append(_scaled(gradient, dtotal, dtype) if needed else None)
     return gradients
+
+
+def _scaled(gradient: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return gradient * factor, contiguous."""
+    if gradient.is_contiguous() or gradient.dim() == 1 or not gradient.numel():
+        return (gradient * factor).to(dtype)
+    result = gradient.new_empty(gradient.shape, dtype=dtype)
+    copy_rows(gradient, result, factor=factor)
+    return result
 
 
 def _in_dtype(
@@ -175,10 +185,9 @@ def _in_dtype(
         b = None if bias is None else bias.to(dtype)
         return features.to(dtype).contiguous(), weight.to(dtype).contiguous(), b
     x, w = (each.new_empty(len(each), width + more, dtype=dtype) for each in (features, weight))
-    for wider, tensor in ((x, features), (w, weight)):
-        wider[:, :width], wider[:, width:] = tensor, 0.0
-    if bias is not None:
-        x[:, width], w[:, width] = 1.0, bias
+    if x.numel():
+        copy_rows(features.contiguous(), x, more=None if bias is None else 1.0)
+    copy_rows(weight.contiguous(), w, more=bias)
     return x, w, None
 
 

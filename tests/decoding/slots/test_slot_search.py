@@ -22,6 +22,7 @@ from regard.decoding.slots import (
     candidates,
     captured_slots,
     cpu_bahdanau_decoder,
+    cpu_transformer_decoder,
     slot_runs,
     slot_search,
     supports_slots,
@@ -134,6 +135,26 @@ def test_bahdanau_on_a_cpu_without_table(monkeypatch: pytest.MonkeyPatch) -> Non
     model = prepared(MODELS["bahdanau"]())
     batch = Batch.collate([[4, 5, 6], [7]])
     assert_same(slot_search(model, batch, Beam(3)), simple(model, batch, Beam(3)))
+
+
+@pytest.mark.parametrize("name", ["sinusoidal", "rotary, post", "learned"])
+@torch.no_grad()
+def test_transformer_on_a_cpu_with_short_sources(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sentences wait for a slot, so that slots are at different positions; buffers grow."""
+    monkeypatch.setattr(cpu_transformer_decoder, "MOST_PAIRS", 100)
+    monkeypatch.setattr(slot_runs, "FIRST_LENGTH", 4)
+    monkeypatch.setitem(slot_runs.MOST_SLOTS, "cpu", 3)
+    torch.manual_seed(6)
+    model = prepared(MODELS[name]())
+    kind = slot_runs.decoder_for(model)
+    assert kind is not None and type(kind.build(model, 3, 2, 8, 7)) is kind
+    assert kind is cpu_transformer_decoder.CpuTransformerDecoder
+    batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in (3, 6, 1, 4)])
+    for how, prefixes in SEARCHES:
+        assert_same(slot_search(model, batch, how, prefixes), simple(model, batch, how, prefixes))
+    recorded = search(model, batch, Beam(3, best=2))
+    monkeypatch.setitem(decoder_module.MOST_LOOK_BYTES, "cpu", 0)  # too large: forced decoding
+    assert_same_attention(recorded, search(model, batch, Beam(3, best=2)))
 
 
 @pytest.mark.parametrize("name", ["transformer", "lstm"])

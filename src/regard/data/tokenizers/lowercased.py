@@ -47,6 +47,9 @@ class Lowercased(Tokenizer):
     def decode(self, tokens: Sequence[int]) -> str:
         return self.inner.decode(tokens)
 
+    def decode_lines(self, lines: Sequence[Sequence[int]]) -> list[str]:
+        return self.inner.decode_lines(lines)
+
     def words(self, tokens: Sequence[int]) -> list[int]:
         return self.inner.words(tokens)
 

@@ -179,10 +179,23 @@ class Subwords(Tokenizer):
         return [texts[token] for token in self.checked(tokens)]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        visible = [token for token in self.checked(tokens) if token not in (PAD, BOS, EOS)]
+        return self.decode_lines([tokens])[0]
+
+    def decode_lines(self, lines: Sequence[Sequence[int]]) -> list[str]:
+        visible = [[token for token in self.checked(line) if token not in (PAD, BOS, EOS)] for line in lines]
+        threads = 1 if len(visible) < FEW_LINES else available_cores()
         # A model may generate the bytes of control characters. clean() removes them, because they could
         # change the terminal.
-        return clean(self._processor.decode(visible))
+        return [clean(text) for text in self._processor.decode(visible, num_threads=threads)]
+
+    def word_starts(self, tokens: Sequence[int]) -> list[tuple[bool, bool]]:
+        starts = self._starts
+        return [starts[token] for token in self.checked(tokens)]
+
+    @cached_property
+    def _starts(self) -> list[tuple[bool, bool]]:
+        """For each token of the vocabulary, the result of word_starts()."""
+        return [(text.startswith(SPACE), bool(text.strip(SPACE))) for text in self._texts]
 
     def unknown(self, line: str) -> tuple[str, ...]:
         tokens, words = self.encode(line), clean(line).split()

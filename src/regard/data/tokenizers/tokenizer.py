@@ -103,6 +103,10 @@ class Tokenizer(ABC):
         call: the name of the public function, for error messages.
         """
 
+    def decode_lines(self, lines: Sequence[Sequence[int]]) -> list[str]:
+        """Return decode() of each line."""
+        return [self.decode(line) for line in lines]
+
     def words(self, tokens: Sequence[int]) -> list[int]:
         """Return, for each token, the index of its word in decode(tokens).split().
 
@@ -110,15 +114,19 @@ class Tokenizer(ABC):
         """
         numbers: list[int] = []
         word, begun = 0, False
-        for token, piece in zip(tokens, self.pieces(tokens), strict=True):
+        for token, (after_space, has_text) in zip(tokens, self.word_starts(tokens), strict=True):
             if token in (PAD, BOS, EOS):
                 numbers.append(-1)
                 continue
-            if piece.startswith(SPACE) and begun:
+            if after_space and begun:
                 word, begun = word + 1, False
-            begun = begun or bool(piece.strip(SPACE))
+            begun = begun or has_text
             numbers.append(word)
         return numbers if begun else [min(number, max(word - 1, 0)) for number in numbers]
+
+    def word_starts(self, tokens: Sequence[int]) -> list[tuple[bool, bool]]:
+        """Return, for each token, whether it begins with a space, and whether it has other characters."""
+        return [(piece.startswith(SPACE), bool(piece.strip(SPACE))) for piece in self.pieces(tokens)]
 
     def units(self, tokens: Sequence[int]) -> list[int]:
         """Return, for each token, the index of its word or character (see `unit`) in the text.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -109,8 +110,9 @@ class SlotDecoder(ABC):
         """
         assert self.looks is not None
         _, length, beams, *sizes = self.looks.shape
-        steps_bT = torch.tensor(slots)[:, None] * length + torch.arange(readers.shape[2])
-        rows_bNT = steps_bT[:, None] * beams + readers
+        # NumPy, because PyTorch takes longer for small arrays.
+        steps_bT = np.array(slots)[:, None] * length + np.arange(readers.shape[2])
+        rows_bNT = torch.from_numpy(steps_bT[:, None] * beams + readers.numpy())
         picked = self.looks.flatten(0, 2).index_select(0, rows_bNT.flatten().to(self.looks.device))
         return picked.view(*rows_bNT.shape, *sizes)
 

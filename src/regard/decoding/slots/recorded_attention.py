@@ -10,14 +10,19 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
+from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
+from regard.decoding.batch_alignment import Place
 from regard.decoding.forced_decoding import sites_of
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.models.base import Encoded, Model
-from regard.roles import CROSS, BySite, Role
+from regard.roles import CROSS, BySite, Role, matches
 
 __all__ = ["RecordedAttention", "value_norms"]
 
@@ -41,7 +46,7 @@ class RecordedAttention:
         self._parts: list[Tensor] = []
         self._norms, self._lengths = torch.zeros(0), torch.zeros(0, dtype=torch.long)
         self._source_lengths: list[int] = []
-        self._aligned: list[list[list[list[int]]]] = []
+        self._aligned: dict[int, list[list[int]]] = {}
         self._ready: torch.cuda.Event | None = None
         self._lock = threading.Lock()
 
@@ -101,18 +106,50 @@ class RecordedAttention:
         norms_XHS = self._norms[row, :, :, :source].clone()
         return attention, dict(zip(self.sites, norms_XHS.unbind(0), strict=True))
 
-    def alignment_of(self, row: int, rank: int, length: int) -> tuple[int, ...]:
-        """Return the source token with the highest weight for each token of a hypothesis.
+    def alignments(self) -> dict[int, list[list[int]]]:
+        """Return the source token with the highest weight for each token of each hypothesis of each sentence.
 
-        The weights are averaged over all sites and heads. For the arguments, see of_hypothesis().
+        The weights are averaged over all sites and heads. The lists are padded to the longest hypothesis.
         """
-        with self._lock:
-            if not self._aligned:
+        if not self._aligned:
+            with self._lock:
                 self._wait()
-                pairs = zip(self._parts, self._rows, strict=True)
-                self._aligned = [self._align(part, rows).tolist() for part, rows in pairs]
-        part, place = self._places[row]
-        return tuple(self._aligned[part][place][rank][:length])
+                aligned = dict[int, list[list[int]]]()
+                for part, rows in zip(self._parts, self._rows, strict=True):
+                    aligned.update(zip(rows, self._align(part, rows).tolist(), strict=True))
+                self._aligned = aligned
+        return self._aligned
+
+    def averaged(self, places: Sequence[Place], site: str, head: int | None) -> NDArray[np.float32] | None:
+        """Return the weights of n hypotheses, averaged over layers and heads, (n, T, S).
+
+        The averages are computed on the device of the weights and copied to the host at once. The values
+        after the end of a target or of a source are not defined.
+
+        places: the hypotheses.
+        site, head: see regard.decoding.averaged().
+
+        Return None if no site matches, or if there is no such head.
+        """
+        columns = [place for place, name in enumerate(self.sites) if matches(site, name, self.sites[name])]
+        with self._lock:
+            self._wait()
+            on_host = bool(self._source_lengths)
+            sites_at, heads_at = (2, 3) if on_host else (3, 4)
+            heads = self._parts[0].shape[heads_at]
+            if not columns or (head is not None and not -heads <= head < heads):
+                return None
+            index = columns if on_host else [self.columns[column] for column in columns]
+            means = [_mean(part, sites_at, index, heads_at, head) for part in self._parts]
+            longest = max(each.shape[2] for each in means)
+            whole = torch.cat([pad(each, (0, 0, 0, longest - each.shape[2])).flatten(0, 1) for each in means])
+            weights = _on_host(whole).numpy()
+        first = np.cumsum([0, *(each.shape[0] * each.shape[1] for each in means)])
+        rows = []
+        for place in places:
+            part, at = self._places[place.row]
+            rows.append(first[part] + at * means[part].shape[1] + place.rank)
+        return weights if rows == list(range(len(weights))) else weights[rows]
 
     def to_host(self) -> None:
         """Copy the weights of all hypotheses from the device, if they are there. Does this once."""
@@ -145,7 +182,9 @@ class RecordedAttention:
         weights_bNXHTS = weights if self._source_lengths else self._by_site(weights)
         mean_bNTS = weights_bNXHTS.mean((2, 3), dtype=torch.float32)
         # The columns after the end of a source may have weights of another sentence.
-        lengths_b = self._lengths[torch.tensor(rows, device=weights.device)]
+        lengths_b = self._lengths[: len(rows)]
+        if rows != list(range(len(rows))):
+            lengths_b = self._lengths[torch.tensor(rows, device=weights.device)]
         inside_bS = torch.arange(mean_bNTS.shape[-1], device=weights.device) < lengths_b[:, None]
         return mean_bNTS.masked_fill(~inside_bS[:, None, None], -1.0).argmax(-1)
 
@@ -154,6 +193,18 @@ def value_norms(encoded: Encoded) -> Tensor:
     """Return the norms of the value vectors of all memories, (B, X, H, S), float32; H is 1 without heads."""
     norms = torch.stack([memory.value.norm(dim=-1) for memory in encoded.memories], 1)
     return (norms if norms.dim() == 4 else norms[:, :, None]).float()
+
+
+def _mean(weights: Tensor, sites_at: int, sites: list[int], heads_at: int, head: int | None) -> Tensor:
+    """Return the mean of weights over some sites and all heads, or one head, (b, N, T, S), float32.
+
+    sites_at, heads_at: the dimensions of sites and heads.
+    """
+    if len(sites) < weights.shape[sites_at]:
+        weights = weights.index_select(sites_at, torch.tensor(sites, device=weights.device))
+    if head is not None:
+        return weights.select(heads_at, head).mean(sites_at, dtype=torch.float32)
+    return weights.mean((sites_at, heads_at), dtype=torch.float32)
 
 
 def _on_host(weights: Tensor) -> Tensor:

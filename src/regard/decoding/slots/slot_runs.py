@@ -24,6 +24,7 @@ from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.captured_slots import forget_slots, kept_slots, round_up
 from regard.decoding.slots.cpu_bahdanau_decoder import CpuBahdanauDecoder
+from regard.decoding.slots.cpu_transformer_decoder import CpuTransformerDecoder
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
@@ -50,6 +51,7 @@ __all__ = [
 
 DECODERS: tuple[type[SlotDecoder], ...] = (
     FusedTransformerDecoder,
+    CpuTransformerDecoder,
     TransformerDecoder,
     CpuBahdanauDecoder,
     BahdanauDecoder,
@@ -83,7 +85,7 @@ def decoder_for(model: Model) -> type[SlotDecoder] | None:
 
 def supports_int8(model: Model) -> bool:
     """Return whether the decoder of a model can use int8 weights; see Model.int8_steps."""
-    decoders = (TransformerDecoder, CpuBahdanauDecoder, BahdanauDecoder)
+    decoders = (CpuTransformerDecoder, TransformerDecoder, CpuBahdanauDecoder, BahdanauDecoder)
     return int8_available() and decoder_for(model) in decoders
 
 

@@ -26,7 +26,10 @@ from regard.roles import Role
 from regard.scores import ScaledDot
 from regard.select import Soft
 
-__all__ = ["TransformerDecoder"]
+__all__ = ["Index", "TransformerDecoder"]
+
+Index = tuple[Tensor | slice, Tensor | int]
+"""The index of slots and of their positions."""
 
 
 class LayerParts(NamedTuple):
@@ -84,14 +87,18 @@ class TransformerDecoder(SlotDecoder):
         like = self.output.weight
         size = (self.heads, self.width // self.heads)
         self.caches = [like.new_zeros(slots, length, beams, 2, *size) for _ in self.layers]
-        crossed = self.layers if translates else []
-        self.sources = [like.new_zeros(slots, source_length, 2, *size) for _ in crossed]
+        self.sources = self._new_sources(like) if translates else []
         self.rows = torch.arange(slots, device=like.device)
         build, self.int8 = self._products, model.int8_steps
         self.weights, self.projections, self.parts, self.to_words = kept_products(model, slots * beams, build)
         self.pre = self.layers[0].pre
         self.tables = self._position_tables(like)
         self._allocate_history()
+
+    def _new_sources(self, like: Tensor) -> list[Tensor]:
+        """Return new buffers for the source; see `sources`."""
+        size = (self.heads, self.width // self.heads)
+        return [like.new_zeros(self.slots, self.source_length, 2, *size) for _ in self.layers]
 
     def _products(
         self,
@@ -148,40 +155,51 @@ class TransformerDecoder(SlotDecoder):
                 bias.copy_(new_bias)
 
     @classmethod
-    def build(cls, model: Model, slots: int, beams: int, length: int, source_length: int) -> Self:
+    def build(
+        cls, model: Model, slots: int, beams: int, length: int, source_length: int
+    ) -> TransformerDecoder:
         return cls(model, slots, beams, length, source_length)
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
-        for buffer, memory in zip(self.sources, encoded.memories, strict=True):
-            write_rows(buffer, slots, torch.stack((memory.key, memory.value), 2).transpose(1, 3))
+        self._load_sources(slots, encoded)
         for buffer, memory in zip(self.caches, state.past, strict=False):  # a prompt, which all beams share
             both = torch.stack((memory.key, memory.value), 2).transpose(1, 3)
             buffer[slots, : state.position, 0] = both.to(buffer.dtype)
         self._load_history(slots, encoded, state)
 
+    def _load_sources(self, slots: Tensor, encoded: Encoded) -> None:
+        """Write the keys and values of new sentences to `sources`; see load()."""
+        for buffer, memory in zip(self.sources, encoded.memories, strict=True):
+            write_rows(buffer, slots, torch.stack((memory.key, memory.value), 2).transpose(1, 3))
+
     def _load_history(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         """Start new sentences: only the keys and values of a prompt belong to the beams."""
         if self.sources:
-            inside = torch.arange(self.source_length, device=slots.device) < encoded.lengths[:, None]
-            hidden_bS = torch.where(inside, 0.0, -torch.inf).to(self.source_mask.dtype)
-            self.source_mask.index_copy_(0, slots, hidden_bS[:, None, None])
+            self._load_source_mask(slots, encoded.lengths)
         self.mask.index_fill_(0, slots, -torch.inf)
         if state.past:
             self.mask[slots, :, : state.position, 0] = 0.0
+
+    def _load_source_mask(self, slots: Tensor, lengths: Tensor) -> None:
+        """Write the lengths of new sources, (b,), to `source_mask`."""
+        inside = torch.arange(self.source_length, device=slots.device) < lengths[:, None]
+        hidden_bS = torch.where(inside, 0.0, -torch.inf).to(self.source_mask.dtype)
+        self.source_mask.index_copy_(0, slots, hidden_bS[:, None, None])
 
     def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
         rows_BK = tokens.shape
         if self.beams > 1:
             reached = self.mask[:, :, :upto]
             reached.copy_(reached[self.rows[:, None], parents])
-        self.mask[self.rows, :, position] = self.own
+        at = self._at(position)
+        self.mask[at[0], :, at[1]] = self.own
         mask_B1KN = self.mask[:, None, :, :upto].flatten(3)
         x = self.embedding(tokens.flatten()) * self.width**0.5
         turns = self._turns(position)
         if isinstance(self.scheme, Embedded):
             x = (x.view(*rows_BK, -1) + self.tables[0][position][:, None]).flatten(0, 1)
         for number in range(len(self.layers)):
-            x = self._layer(number, x, mask_B1KN, position, upto, turns)
+            x = self._layer(number, x, mask_B1KN, at, upto, turns)
         return self.to_words(self.decoded(x)).view(*rows_BK, -1)
 
     def resized(self, slots: Tensor | None, length: int) -> Self:
@@ -189,7 +207,7 @@ class TransformerDecoder(SlotDecoder):
         other.__dict__.update(self.__dict__)
         other.slots, other.length = self.slots if slots is None else len(slots), length
         other.caches = [resized_rows(each, slots, length, 1) for each in self.caches]
-        other.sources = [resized_rows(each, slots, self.source_length, 1) for each in self.sources]
+        other.sources = [each if slots is None else each.index_select(0, slots) for each in self.sources]
         other.rows = torch.arange(other.slots, device=self.rows.device)
         if length != self.length:
             other.tables = other._position_tables(self.output.weight)
@@ -201,7 +219,19 @@ class TransformerDecoder(SlotDecoder):
     def _resize_history(self, slots: Tensor | None) -> None:
         """Resize the tensors of _allocate_history() to the length of this decoder; see resized()."""
         self.mask = resized_rows(self.mask, slots, self.length, 2, -torch.inf)
-        self.source_mask = resized_rows(self.source_mask, slots, self.source_length, 3)
+        if slots is not None:
+            self.source_mask = self.source_mask.index_select(0, slots)
+
+    def _at(self, position: Tensor) -> Index:
+        """Return the index of the buffers (B, L, ...) at the position of each slot, (B,).
+
+        On a CPU, slices are returned if all slots have the same position: they are faster than indices.
+        """
+        if position.device.type == "cpu":
+            places = position.numpy()
+            if (places == places[0]).all():
+                return slice(None), int(places[0])
+        return self.rows, position
 
     def _turns(self, position: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return cosines and sines of a Rotary scheme at the position of each slot; None without one."""
@@ -228,35 +258,47 @@ class TransformerDecoder(SlotDecoder):
         number: int,
         x: Tensor,
         mask_B1KN: Tensor,
-        position: Tensor,
+        at: Index,
         upto: int,
         turns: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
-        """Compute one layer for the embeddings x, (B K, M), of one token of each beam."""
+        """Compute one layer for the embeddings x, (B K, M), of one token of each beam.
+
+        at: see _at().
+        """
         parts, pre, cache = self.parts[number], self.pre, self.caches[number]
         new_BK3HD = self._projected(number, parts.norms[0](x) if pre else x, turns)
-        cache[self.rows, position] = new_BK3HD[:, :, 1:]
+        cache[at] = new_BK3HD[:, :, 1:]
         read = self._read(new_BK3HD[:, :, 0], cache[:, :upto].flatten(1, 2), mask_B1KN)
         x = x + parts.output(read)
         if not pre:
             x = parts.norms[0](x)
-        if parts.cross_query is not None and parts.cross_output is not None:
-            query = parts.cross_query(parts.norms[1](x) if pre else x)
-            query_BKHD = query.view(self.slots, self.beams, self.heads, -1)
-            x = x + parts.cross_output(self._read_source(number, query_BKHD, position))
+        if parts.cross_query is not None:
+            x = self._add_cross(number, x, parts.norms[1](x) if pre else x, at)
             if not pre:
                 x = parts.norms[1](x)
         total = x + parts.feed_forward(parts.norms[-1](x) if pre else x)
         return total if pre else parts.norms[-1](total)
 
-    def _read_source(self, number: int, query_BKHD: Tensor, position: Tensor) -> Tensor:
+    def _add_cross(self, number: int, x: Tensor, y: Tensor, at: Index) -> Tensor:
+        """Return x plus the cross-attention of a layer, whose queries are computed from y; all (B K, M).
+
+        x may be changed in place.
+        """
+        query, output = self.parts[number].cross_query, self.parts[number].cross_output
+        assert query is not None and output is not None
+        return x + output(
+            self._read_source(number, query(y).view(self.slots, self.beams, self.heads, -1), at)
+        )
+
+    def _read_source(self, number: int, query_BKHD: Tensor, at: Index) -> Tensor:
         """Return the cross-attention of a layer, (B K, M), and record its weights if `looks` exists."""
         if self.looks is None:
             return self._read(query_BKHD, self.sources[number], self.source_mask)
         key_BHSD, value_BHSD = self.sources[number].transpose(1, 3).unbind(2)
         query_BHKD = query_BKHD.transpose(1, 2) * query_BKHD.shape[-1] ** -0.5
         weights_BHKS = (query_BHKD @ key_BHSD.transpose(2, 3) + self.source_mask).softmax(-1)
-        self.looks[self.rows, position, :, number] = weights_BHKS.transpose(1, 2).to(self.looks.dtype)
+        self.looks[*at, :, number] = weights_BHKS.transpose(1, 2).to(self.looks.dtype)
         return (weights_BHKS @ value_BHSD).transpose(1, 2).reshape(self.slots * self.beams, -1)
 
     def _read(self, query_BKHD: Tensor, both_BN2HD: Tensor, mask: Tensor) -> Tensor:
@@ -300,7 +342,7 @@ def _feed_forward(layer: FeedForward, product: Callable[[Tensor, Tensor | None],
     """Return a function that computes layer(x) in eval mode; for product, see LayerParts.of()."""
     linears = (layer.inner, layer.outer, *(() if layer.gate is None else (layer.gate,)))
     inner, outer, *gates = (product(each.weight, each.bias) for each in linears)
-    activation = ACTIVATIONS[layer.activation]
+    activation = torch.relu_ if layer.activation == "relu" else ACTIVATIONS[layer.activation]
 
     def compute(x: Tensor) -> Tensor:
         hidden = activation(inner(x))

@@ -1,0 +1,36 @@
+"""float32_copy(): decode again in float32 if the activations of a float16 model overflow.
+
+The largest float16 number is 65504. A larger activation becomes inf, and the scores become NaN. Whether this
+has happened is only checked in the result of a search, so that no step waits for the device.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from weakref import WeakKeyDictionary
+
+import torch
+
+from regard.errors import RegardWarning
+from regard.models.base import Model
+
+__all__ = ["float32_copy"]
+
+_copies: WeakKeyDictionary[Model, Model] = WeakKeyDictionary()
+"""The copy of each model, to which the same may happen again."""
+
+
+def float32_copy(model: Model) -> Model | None:
+    """Return a copy of a float16 model in float32, and warn about the overflow; None for another dtype.
+
+    The copy is kept as long as the model, so that changes of the weights after the first call are ignored.
+    """
+    if next(model.parameters(), torch.empty(0)).dtype != torch.float16:
+        return None
+    if model not in _copies:
+        _copies[model] = copy.deepcopy(model).float()
+    problem = "activations of the model are too large for float16, so it is decoded again in float32"
+    hint = 'load it with precision="bfloat16" or "float32" (--precision) to save this time'
+    warnings.warn(f"{problem}\nhint: {hint}", RegardWarning, stacklevel=2)
+    return _copies[model]
