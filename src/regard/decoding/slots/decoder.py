@@ -113,7 +113,8 @@ class SlotDecoder(ABC):
         # NumPy, because PyTorch takes longer for small arrays.
         steps_bT = np.array(slots)[:, None] * length + np.arange(readers.shape[2])
         rows_bNT = torch.from_numpy(steps_bT[:, None] * beams + readers.numpy())
-        picked = self.looks.flatten(0, 2).index_select(0, rows_bNT.flatten().to(self.looks.device))
+        index = rows_bNT.flatten().to(self.looks.device, non_blocking=True)
+        picked = self.looks.flatten(0, 2).index_select(0, index)
         return picked.view(*rows_bNT.shape, *sizes)
 
     @abstractmethod
