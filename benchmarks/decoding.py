@@ -210,10 +210,13 @@ def seconds_of(
     return taken
 
 
-def measure(name: str, case: Case, device: str, budget: float, only: list[str]) -> dict[str, Any]:
+def measure(
+    name: str, case: Case, device: str, budget: float, only: list[str], together: bool
+) -> dict[str, Any]:
     """Return a record of one case: the check, and a row for each peer.
 
     only: the names of the peers to measure, with * as wildcard; empty for all.
+    together: measure all peers alternately on a GPU too.
     """
     same = check(case, device)
     record: dict[str, Any] = {"case": asdict(case), "same hypotheses, float64": same, "rows": []}
@@ -232,7 +235,8 @@ def measure(name: str, case: Case, device: str, budget: float, only: list[str]) 
             record["rows"].append({"peer": peer, "dtype": dtype, "missing": "transformers is not installed"})
             continue
         built.append((peer, dtype, call))
-        if device == "cuda":  # one after the other: the models of all peers may need too much memory
+        # One after the other on a GPU: the models of all peers may need too much memory.
+        if device == "cuda" and not together:
             record["rows"] += rows_of(name, case, device, budget, [built.pop()])
     record["rows"] += rows_of(name, case, device, budget, built)
     return record
@@ -285,6 +289,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=600.0, help="start no case after this many seconds")
     parser.add_argument("--only", action="append", default=[], help="name of a peer to measure, with *")
     parser.add_argument("--dtype", action="append", default=[], help="dtype to measure; default: all")
+    parser.add_argument("--together", action="store_true", help="alternate between peers on a GPU too")
     parser.add_argument("cases", nargs="*", help="names of cases; default: all")
     arguments = parser.parse_args()
     require_device(parser, arguments.device)
@@ -305,7 +310,8 @@ def main() -> int:
         if time.perf_counter() - begun > arguments.limit:
             print(f"{name}: not measured, the time limit is reached", file=sys.stderr)
             continue
-        found["cases"][name] = measure(name, case, arguments.device, arguments.seconds, arguments.only)
+        options = arguments.seconds, arguments.only, arguments.together
+        found["cases"][name] = measure(name, case, arguments.device, *options)
         failed |= not found["cases"][name]["rows"]
         if arguments.into:
             stem = arguments.into / f"{found['date']}-decoding-{arguments.device}"

@@ -39,6 +39,7 @@ class CpuBahdanauDecoder(BahdanauDecoder):
     padded: whether a source has padding. If not, the mask is not added.
     """
 
+    in_inference_mode = True
     padded = True
 
     @classmethod

@@ -34,6 +34,8 @@ class SlotDecoder(ABC):
     length: the number of positions that the buffers have room for.
     source_length: the number of source tokens that the buffers have room for.
     stops_at_position: whether a step reads only positions up to that of each slot, whatever `upto` is.
+    in_inference_mode: whether steps on a CPU run in torch.inference_mode(), where operations take less time.
+        Then, a step may not keep a tensor that it creates.
     looks: (B, L, K, X, H, S): the attention weights of all steps at X sites, if record() was called. float32,
         or float16 if the model has half precision.
     heads: H, the number of heads of the attention; None if it has no heads.
@@ -44,6 +46,7 @@ class SlotDecoder(ABC):
     length: int
     source_length: int
     stops_at_position: bool = False
+    in_inference_mode: bool = False
     looks: Tensor | None = None
     heads: int | None = None
 
@@ -113,7 +116,8 @@ class SlotDecoder(ABC):
         # NumPy, because PyTorch takes longer for small arrays.
         steps_bT = np.array(slots)[:, None] * length + np.arange(readers.shape[2])
         rows_bNT = torch.from_numpy(steps_bT[:, None] * beams + readers.numpy())
-        picked = self.looks.flatten(0, 2).index_select(0, rows_bNT.flatten().to(self.looks.device))
+        index = rows_bNT.flatten().to(self.looks.device, non_blocking=True)
+        picked = self.looks.flatten(0, 2).index_select(0, index)
         return picked.view(*rows_bNT.shape, *sizes)
 
     @abstractmethod

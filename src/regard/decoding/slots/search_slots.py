@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -114,7 +115,11 @@ class SearchSlots(ABC):
 
     def logits(self, upto: int) -> Tensor:
         """Run a step of the decoder; return the logits of the next tokens, (B, K, V)."""
-        logits_BKV = self.decoder.step(self.last, self.parents, self.count + self.offset, upto).contiguous()
+        position_B = self.count + self.offset
+        inference = self.decoder.in_inference_mode and position_B.device.type == "cpu"
+        # Not inference_mode(False), which would record gradients.
+        with torch.inference_mode() if inference else nullcontext():
+            logits_BKV = self.decoder.step(self.last, self.parents, position_B, upto).contiguous()
         if self.forbidden is None:  # captured steps read these tensors, so that they must be kept
             vocabulary = logits_BKV.shape[-1]
             ids = forbidden_ids(self.rules.forbidden, vocabulary, logits_BKV.device)

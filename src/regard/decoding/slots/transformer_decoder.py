@@ -74,6 +74,8 @@ class TransformerDecoder(SlotDecoder):
     source_mask: (B, 1, 1, S), added to the scores of the cross-attention: 0, or -inf for padding.
     """
 
+    in_inference_mode = True
+
     def __init__(self, model: Model, slots: int, beams: int, length: int, source_length: int):
         assert isinstance(model, Transformer | TransformerLanguageModel)
         self.slots, self.beams, self.length, self.source_length = slots, beams, length, source_length
