@@ -5,7 +5,8 @@ looks of one head are compared with float64. Ratios are (forward + looking) / fo
 
 On a GPU, times are device times (replays of CUDA graphs, in turns), and a second table has wall times of
 plain calls of regard.attention(), without and with looks. `eager` computes the weights and the output in
-PyTorch, without looks; `eager, all three` also computes entropy, alignment and mass from the weights. They
+PyTorch, without looks; `eager, all three` also computes entropy, alignment and mass from the weights;
+`transformers, eager` is the function of transformers that returns weights, whose softmax is in float32. They
 are measured where the weights fit in memory.
 
 With --score additive, the score is v . tanh(q + k), and there is no eager: it needs T x S x D numbers.
@@ -20,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -56,6 +58,9 @@ ADDITIVE = {
 """The same for --score additive."""
 
 PASS = {"cuda": "fused", "cpu": "blocked"}
+
+EAGERS = ("eager", "eager, all three", "transformers, eager")
+"""Attention with the whole matrix of weights in PyTorch, see above."""
 
 LONGEST_EAGER = 16384
 """Longest sequence for which eager is measured: 4.3 billion weights, 8.6 GB in bfloat16."""
@@ -165,9 +170,9 @@ def row(size: Sequence[int], causal: bool, device: str, additive: bool = False) 
     if device != "cuda":
         return [f"| {' | '.join(cells)} |"]
     fits = size[2] <= LONGEST_EAGER and not additive
-    for looks in (False, True):
-        eager = functools.partial(_eager, query, key, value, causal, looks)
-        cells.append(f"{median_ms(eager, device):.1f}" if fits else "")
+    for eager in _eagers(query, key, value, causal) if fits else ():
+        cells.append(f"{median_ms(eager, device):.1f}")
+    cells += [""] * (0 if fits else len(EAGERS))
     walls = [*name, f"{wall_ms(_attending(query, key, value, options)):.3f}"]
     walls += [
         f"{wall_ms(_attending(query, key, value, options | {'look': look})):.3f}" for look in LOOKS.values()
@@ -197,6 +202,23 @@ def _eager(
     return weights @ value, *seen
 
 
+def _eagers(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> list[Callable[[], object]]:
+    """Return a function for each of EAGERS."""
+    from transformers.models.llama.modeling_llama import eager_attention_forward
+
+    length, layer = query.shape[-2], SimpleNamespace(num_key_value_groups=1, training=False)
+    mask = None
+    if causal:  # as transformers builds it, once for all layers
+        mask = torch.full((length, length), torch.finfo(query.dtype).min, device=query.device).triu(1)
+        mask = mask.to(query.dtype)[None, None]
+    scale = query.shape[-1] ** -0.5
+    return [
+        functools.partial(_eager, query, key, value, causal),
+        functools.partial(_eager, query, key, value, causal, looks=True),
+        functools.partial(eager_attention_forward, layer, query, key, value, mask, scale),
+    ]
+
+
 def table(titles: Sequence[str], rows: Sequence[str]) -> str:
     """Return a table in Markdown."""
     return "\n".join([f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}", *rows])
@@ -207,7 +229,7 @@ def report(rows: Sequence[Sequence[str]], device: str) -> str:
     titles = ["B,H,N,D", "causal", "forward", *(each for name in LOOKS for each in (name, "ratio"))]
     if device != "cuda":
         return table(titles, [each[0] for each in rows])
-    titles += ["eager", "eager, all three"]
+    titles += EAGERS
     walls = ["B,H,N,D", "causal", "forward", *(f"with {name}" for name in LOOKS)]
     return (
         f"Device times, ms:\n\n{table(titles, [each[0] for each in rows])}\n\n"

@@ -38,7 +38,7 @@ def compiling(kernel: JITFunction, grid: tuple[int, ...]) -> Any:
         for line in compiled.asm["ttgir"].splitlines():
             if "red.relaxed.gpu" in line:  # see _add_mass() in inner_look.py
                 assert_in_quads(line, compiled.asm["ttgir"])
-            if "st.local.v4" in line:  # see staged_assembly() in inner_listing.py
+            if "atom.shared.add" in line:  # see collected_assembly() in inner_listing.py
                 assert_of_a_warp_group(line, compiled.asm["ttgir"])
         print(kernel.__name__, len(compiled.asm["cubin"]))
 
@@ -58,7 +58,7 @@ def assert_in_quads(line: str, code: str) -> None:
 
 
 def assert_of_a_warp_group(line: str, code: str) -> None:
-    """Check that the scores have the layout that _staged_key_and_query() requires."""
+    """Check that the scores have the layout that collected_assembly() requires."""
     layouts = set(re.findall(r"tensor<64x64x\w+, #(\w+)>", line))
     assert len(layouts) == 1, line[-500:]
     (found,) = re.findall(rf"^#{layouts.pop()} = (#ttg.nvidia_mma<.*)$", code, re.MULTILINE)

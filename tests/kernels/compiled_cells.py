@@ -41,8 +41,9 @@ def main() -> None:
         one, two, three = (zeros(ROWS, many * WIDTH) for many in (1, 2, 3))
         recurrent_cells.gated(three, two, one, one)
         recurrent_cells.mixed(three, one, one)
-        recurrent_cells.gated_backward(one, three, one, three, one)
         for parts in (1, 3):
+            recurrent_cells.mixed(three, one, one, zeros(parts, ROWS, WIDTH))
+            recurrent_cells.gated_backward(zeros(parts, ROWS, WIDTH), three, one, three, one)
             recurrent_cells.mixed_backward(zeros(parts, ROWS, WIDTH), one, one, three, one, three)
         six, states, gates = (zeros(ways, ROWS // 2, many * WIDTH) for ways, many in ((6, 1), (2, 1), (2, 3)))
         recurrent_cells.gru(gates, gates, zeros(2, 3 * WIDTH), states, states)

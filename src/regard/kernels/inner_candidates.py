@@ -10,8 +10,10 @@ If a list is too short for all these keys, inner_top_kernel computes the query a
 every case: if at least k keys reach the threshold, the k largest weights are among them.
 
 The list of a query is a column of a record, (1 + LISTED, ROWS), for each tile of queries. Its first element
-is the number of keys; the others are pairs: log2 of the weight, and the index of the key. Threads collect
-keys in lists of their own first, because atomics in the loop over all keys would make warps wait.
+is the number of keys; the others are pairs: log2 of the weight, and the index of the key. On Hopper, the keys
+are counted in shared memory (COLLECTED). On other GPUs, and with a bias or a mask that is loaded, threads
+collect keys in lists of their own first, because global atomics in the loop over all keys would make warps
+wait.
 
 Tested: under Triton's interpreter (triton 3.7).
 """
@@ -21,8 +23,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner_listing import STAGED_BEGIN, STAGED_COUNTS
-from regard.kernels.inner_scores import HIDDEN, NO_KEY, load_queries, place_of_program, tile_logs, tile_ranges
+from regard.kernels.inner_listing import COLLECTED_BEGIN, COLLECTED_COUNTS
+from regard.kernels.inner_scores import HIDDEN, NO_KEY, load_queries, place_of_program, tile_logs
+from regard.kernels.inner_tiles import key_tiles
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.quick_launch import quick_launch
 
@@ -31,7 +34,7 @@ __all__ = ["inner_candidates_kernel", "inner_sort_kernel"]
 LOWEST = tl.constexpr(-9e29)
 """Lower than log2 of every weight, but greater than HIDDEN: all visible keys reach this threshold."""
 
-BEGIN, COUNTS = tl.constexpr(STAGED_BEGIN), tl.constexpr(STAGED_COUNTS)
+BEGIN, COUNTS = tl.constexpr(COLLECTED_BEGIN), tl.constexpr(COLLECTED_COUNTS)
 """Inline assembly of inner_listing.py."""
 
 
@@ -39,16 +42,16 @@ BEGIN, COUNTS = tl.constexpr(STAGED_BEGIN), tl.constexpr(STAGED_COUNTS)
 def _list_keys(
     logs, threshold, tile, record, own,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LISTED: tl.constexpr, PACK: tl.constexpr,
-    CONSTRAINTS: tl.constexpr, STAGED: tl.constexpr, ASSEMBLY: tl.constexpr,
+    CONSTRAINTS: tl.constexpr, COLLECTED: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Add the keys whose log2 of the weight reaches the threshold to the lists of their queries.
 
     logs: (COLUMNS, ROWS). threshold: (ROWS,). tile: number of the tile of keys.
-    record, own, STAGED, ASSEMBLY: see inner_candidates_kernel.
+    record, own, COLLECTED, ASSEMBLY: see inner_candidates_kernel.
     """
     places = tl.arange(0, ROWS)
     columns = tile * COLUMNS + tl.arange(0, COLUMNS)
-    if STAGED:
+    if COLLECTED:
         tl.inline_asm_elementwise(
             ASSEMBLY, CONSTRAINTS, [logs, threshold[None, :], tl.cast(tile * COLUMNS, tl.int32)],
             dtype=tl.int8, is_pure=False, pack=PACK,
@@ -77,7 +80,7 @@ def _with_tiles(
     LEFT: tl.constexpr, DOCUMENTS: tl.constexpr, CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr,
     MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     WHOLE: tl.constexpr, TMA: tl.constexpr, LISTED: tl.constexpr, PRECISION: tl.constexpr,
-    PACK: tl.constexpr, CONSTRAINTS: tl.constexpr, STAGED: tl.constexpr, ASSEMBLY: tl.constexpr,
+    PACK: tl.constexpr, CONSTRAINTS: tl.constexpr, COLLECTED: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """List keys of the tiles first_tile to last_tile - 1, for one tile of queries.
 
@@ -92,7 +95,7 @@ def _with_tiles(
             COLUMNS, WIDTH, WHOLE, TMA, PRECISION,
         )  # fmt: skip
         _list_keys(
-            logs, threshold, tile, record, own, ROWS, COLUMNS, LISTED, PACK, CONSTRAINTS, STAGED, ASSEMBLY
+            logs, threshold, tile, record, own, ROWS, COLUMNS, LISTED, PACK, CONSTRAINTS, COLLECTED, ASSEMBLY
         )  # fmt: skip
 
 
@@ -116,11 +119,11 @@ def _join_lists(
 
 @triton.jit
 def _begin_lists(
-    record, own, counts, THREADS: tl.constexpr, ROWS: tl.constexpr, STAGED: tl.constexpr,
+    record, own, counts, THREADS: tl.constexpr, ROWS: tl.constexpr, COLLECTED: tl.constexpr,
     ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Set the numbers of keys in all lists of a tile of queries to 0."""
-    if STAGED:
+    if COLLECTED:
         pointers = record.to(tl.int64) + tl.arange(0, THREADS) * 0
         tl.inline_asm_elementwise(BEGIN, "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1)
     else:
@@ -133,11 +136,11 @@ def _begin_lists(
 @triton.jit
 def _end_lists(
     record, own, counts, LISTED: tl.constexpr, HELD: tl.constexpr, THREADS: tl.constexpr, ROWS: tl.constexpr,
-    STAGED: tl.constexpr, ASSEMBLY: tl.constexpr,
+    COLLECTED: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Return the number of keys of each query, (ROWS,), after all keys are listed."""
     tl.debug_barrier()
-    if STAGED:
+    if COLLECTED:
         places = tl.arange(0, ROWS)
         return tl.inline_asm_elementwise(COUNTS, "=r,r", [places], dtype=tl.int32, is_pure=False, pack=1)
     if ASSEMBLY != "":
@@ -175,7 +178,7 @@ def inner_candidates_kernel(
     CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr, SLOTS: tl.constexpr, LISTED: tl.constexpr,
     HELD: tl.constexpr, THREADS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr, WHOLE: tl.constexpr, EIGHTS: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, PACK: tl.constexpr, CONSTRAINTS: tl.constexpr, STAGED: tl.constexpr,
+    PRECISION: tl.constexpr, PACK: tl.constexpr, CONSTRAINTS: tl.constexpr, COLLECTED: tl.constexpr,
     ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Write the record of one tile of queries: the keys that reach the threshold.
@@ -187,10 +190,10 @@ def inner_candidates_kernel(
     maxima: (B, H, T, SLOTS), from inner_look_kernel.
     records: (B, H, tiles of queries, 1 + LISTED, ROWS), receives the lists of the queries.
     lists: (B, H, tiles of queries, 1 + HELD, THREADS), a buffer for the lists of the threads, if there is
-        ASSEMBLY but not STAGED. Like in a record, a column has the number of keys, and then pairs. The second
-        element of such a pair is key * ROWS + query.
+        ASSEMBLY but not COLLECTED. Like in a record, a column has the number of keys, and then pairs. The
+        second element of such a pair is key * ROWS + query.
     record, own: the parts for this tile of queries.
-    ASSEMBLY: the text of staged_assembly() if STAGED, or of listing_assembly(), or "" to use no inline
+    ASSEMBLY: the text of collected_assembly() if COLLECTED, or of listing_assembly(), or "" to use no inline
         assembly. For the other arguments, see inner_look_kernel.
     """
     if EIGHTS:
@@ -216,13 +219,13 @@ def inner_candidates_kernel(
     record = records + (both * tl.num_programs(0) + query_tile) * (1 + LISTED) * ROWS
     counts = record + tl.arange(0, ROWS)
     own = lists + (both * tl.num_programs(0) + query_tile) * (1 + HELD) * THREADS
-    _begin_lists(record, own, counts, THREADS, ROWS, STAGED, ASSEMBLY)
+    _begin_lists(record, own, counts, THREADS, ROWS, COLLECTED, ASSEMBLY)
     threshold = _threshold(maxima + both * queries * SLOTS, rows, queries, top, SLOTS)
     queries_RD, level, low, high = load_queries(
         query, lse + both * queries, rows, start, left, right, queries, end, width, query_row, RIGHT, WIDTH
     )
-    first, full_first, full_last, last = tile_ranges(
-        row, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
+    first, full_first, full_last, last = key_tiles(
+        row, queries, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
     )
     for part in tl.static_range(3):  # keys at the left edge of the mask, between the edges, and the rest
         first_tile, last_tile = first, full_first
@@ -236,9 +239,9 @@ def inner_candidates_kernel(
                 block_column, record, own, bias, table, document_of_query, document_of_key, start, scale, cap,
                 bias_scale, queries, end, width, key_row, bias_row, bias_column, table_row, table_column,
                 LEFT, DOCUMENTS, CAP, BIAS, TABLE, part != 1, ROWS, COLUMNS, WIDTH, WHOLE, TMA, LISTED,
-                PRECISION, PACK, CONSTRAINTS, STAGED, ASSEMBLY,
+                PRECISION, PACK, CONSTRAINTS, COLLECTED, ASSEMBLY,
             )  # fmt: skip
-    count = _end_lists(record, own, counts, LISTED, HELD, THREADS, ROWS, STAGED, ASSEMBLY)
+    count = _end_lists(record, own, counts, LISTED, HELD, THREADS, ROWS, COLLECTED, ASSEMBLY)
     missing = (count < top) & (threshold > LOWEST) & (rows < queries)
     tl.store(counts, tl.where(missing, LISTED + 1, count).to(tl.int64))
 

@@ -4,11 +4,12 @@ There are two versions, because an instruction can only name the registers that 
 
 - listing_assembly() compares some scores at a time, and repeats the instructions for each of them. It works
   for any layout of the scores.
-- staged_assembly() collects the results of all comparisons of a thread in the bits of a register. Only if one
-  of them is set, it copies the scores to local memory, where a loop over the bits reads them. These are a
-  fifth of the instructions. The numbers of keys are counted in shared memory. It needs the layout of a matrix
-  product of one warp group on Hopper: 64 keys x 64 queries, where a thread has the keys j and j + 8, and for
-  each of them the queries n and n + 1 of 8 blocks of 8 queries.
+- collected_assembly() collects the results of all comparisons of a thread in the bits of a register. A loop
+  over the bits that are set adds one key each time, with a quarter of the instructions. It selects the score
+  from the registers by the bits of its number: copies in local memory take more time. The numbers of keys are
+  counted in shared memory. It needs the layout of a matrix product of one warp group on Hopper: 64 keys x 64
+  queries, where a thread has the keys j and j + 8, and for each of them the queries n and n + 1 of 8 blocks
+  of 8 queries.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from __future__ import annotations
 __all__ = [
     "PACKED",
     "SCORES",
-    "STAGED_BEGIN",
-    "STAGED_COUNTS",
+    "COLLECTED_BEGIN",
+    "COLLECTED_COUNTS",
     "listing_assembly",
     "listing_constraints",
-    "staged_assembly",
-    "staged_constraints",
+    "collected_assembly",
+    "collected_constraints",
 ]
 
 PACKED = 16
@@ -89,37 +90,37 @@ def listing_assembly(rows: int, listed: int, threads: int, held: int, packed: in
 
 
 SCORES = 32
-"""Number of scores of a thread in a tile for staged_assembly(): 64 keys x 64 queries, of 128 threads."""
+"""Number of scores of a thread in a tile for collected_assembly(): 64 keys x 64 queries, of 128 threads."""
 
-STAGED_BEGIN = (
+COLLECTED_BEGIN = (
     ".reg .u32 regard_key, regard_query; .reg .b64 regard_record;"
-    f" .local .align 16 .b8 regard_scores[{4 * SCORES}]; .shared .align 1024 .b8 regard_counts[1024];"
+    " .shared .align 1024 .b8 regard_counts[1024];"
     " { .reg .pred has; .reg .u32 thread, part, at; mov.u32 thread, %tid.x;"
     " shr.u32 regard_key, thread, 5; shl.b32 regard_key, regard_key, 4; bfe.u32 part, thread, 2, 3;"
     " add.u32 regard_key, regard_key, part; and.b32 part, thread, 3; shl.b32 regard_query, part, 1;"
     " mov.u32 at, regard_counts; mad.lo.u32 at, thread, 4, at; setp.lt.u32 has, thread, 64;"
     " @has st.shared.u32 [at], 0; } mov.b64 regard_record, $1; mov.u32 $0, 0;"
 )
-"""Declares what staged_assembly() uses: the first key and query of a thread in a tile, a copy of its scores,
-and the numbers of keys of the queries, which are set to 0.
+"""Declares what collected_assembly() uses: the first key and query of a thread in a tile, and the numbers of
+keys of the queries, which are set to 0.
 
 Its argument is the pointer `record` of inner_candidates_kernel. The declarations are not in braces, so that
 they belong to the whole kernel. The counts take 1,024 bytes, because what Triton stores in shared memory
 comes after them and is aligned to this.
 """
 
-STAGED_COUNTS = (
+COLLECTED_COUNTS = (
     "{ .reg .u32 at; mov.u32 at, regard_counts; mad.lo.u32 at, $1, 4, at; ld.shared.u32 $0, [at]; }"
 )
 """Returns the number of keys of a query, which is its argument."""
 
 
-def staged_constraints() -> str:
-    """Return the registers of staged_assembly(): results, which are not used, and its arguments."""
+def collected_constraints() -> str:
+    """Return the registers of collected_assembly(): results, which are not used, and its arguments."""
     return ",".join(["=r"] * (SCORES // 4) + ["f"] * 2 * SCORES + ["r"] * SCORES)
 
 
-def staged_assembly(rows: int, listed: int) -> str:
+def collected_assembly(rows: int, listed: int) -> str:
     """Return the assembly that adds the keys of a tile to the lists of the queries.
 
     Its arguments, SCORES of each: log2 of the weights, thresholds, and the first key of the tile.
@@ -127,25 +128,27 @@ def staged_assembly(rows: int, listed: int) -> str:
     results = SCORES // 4
     first = (results + i * SCORES for i in range(3))
     logs, thresholds, keys = (range(each, each + SCORES) for each in first)
-    lines = [".reg .pred hit, any, fits;", ".reg .u32 hits, bit, i, part, key, query, place;"]
-    lines += [".reg .b32 score;", ".reg .b64 scores, at;", "mov.u32 hits, 0;"]
+    lines = [".reg .pred hit, fits, bit<5>;", ".reg .u32 hits, bit, i, part, key, query, place;"]
+    lines += [f".reg .f32 score<{SCORES}>;", ".reg .b64 at;", "mov.u32 hits, 0;"]
     for i in range(SCORES):
         lines.append(f"setp.ge.f32 hit, ${logs[i]}, ${thresholds[i]};")
         lines.append(f"@hit or.b32 hits, hits, {1 << i};")
-    lines += ["setp.ne.u32 hit, hits, 0;", "vote.sync.any.pred any, hit, 0xffffffff;", "@!any bra DONE;"]
-    for i in range(0, SCORES, 4):
-        four = ", ".join(f"${logs[i + j]}" for j in range(4))
-        lines.append(f"st.local.v4.f32 [regard_scores + {4 * i}], {{{four}}};")
-    lines += ["@!hit bra DONE;", "mov.u64 scores, regard_scores;", "NEXT:"]
+    lines += ["setp.eq.u32 hit, hits, 0;", "@hit bra DONE;", "NEXT:"]
     lines += ["bfind.u32 i, hits;", "shl.b32 bit, 1, i;", "xor.b32 hits, hits, bit;"]
-    lines += ["mad.wide.u32 at, i, 4, scores;", "ld.local.b32 score, [at];"]
     lines += ["and.b32 part, i, 28;", "mad.lo.u32 query, part, 2, regard_query;"]
     lines += ["and.b32 part, i, 1;", "add.u32 query, query, part;"]
     lines += ["mov.u32 part, regard_counts;", "mad.lo.u32 part, query, 4, part;"]
     lines += ["atom.shared.add.u32 place, [part], 1;"]
+    for level in range(5):
+        lines += [f"and.b32 part, i, {1 << level};", f"setp.ne.u32 bit{level}, part, 0;"]
+    names = [f"${each}" for each in logs]
+    for level in range(5):  # of two neighbours, the one that bit `level` of i selects
+        for j in range(len(names) // 2):
+            lines.append(f"selp.f32 score{j}, {names[2 * j + 1]}, {names[2 * j]}, bit{level};")
+        names = [f"score{j}" for j in range(len(names) // 2)]
     lines += ["and.b32 part, i, 2;", "mad.lo.u32 key, part, 4, regard_key;", f"add.u32 key, key, ${keys[0]};"]
     lines += [f"setp.lt.u32 fits, place, {listed};", f"mad.lo.u32 place, place, {rows}, query;"]
-    lines += ["mad.wide.u32 at, place, 8, regard_record;"]
-    lines.append(f"@fits st.global.v2.b32 [at + {8 * rows}], {{score, key}};")
+    lines += ["mov.b32 part, score0;", "mad.wide.u32 at, place, 8, regard_record;"]
+    lines.append(f"@fits st.global.v2.b32 [at + {8 * rows}], {{part, key}};")
     lines += ["setp.ne.u32 hit, hits, 0;", "@hit bra NEXT;"]
     return "{ " + " ".join(lines) + " DONE: " + " ".join(f"mov.u32 ${i}, 0;" for i in range(results)) + " }"

@@ -33,8 +33,8 @@ from regard.kernels.inner_scores import (
     log_weights,
     place_of_program,
     tile_logs,
-    tile_ranges,
 )
+from regard.kernels.inner_tiles import key_tiles
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import row_products
 from regard.kernels.quick_launch import quick_launch
@@ -292,12 +292,14 @@ def _with_queries(
     Returns total, best, best_tile and best_first, see _with_tiles(), and level, low and high of the queries.
     """
     SLOTS: tl.constexpr = 32 if COLUMNS == 128 else COLUMNS // 2
+    if MASS and QUADS:
+        _begin_quads(128)
     rows = row + tl.arange(0, ROWS)
     queries_RD, level, low, high = load_queries(
         query, lse, rows, start, left, right, queries, end, width, query_row, RIGHT, WIDTH
     )
-    first, full_first, full_last, last = tile_ranges(
-        row, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
+    first, full_first, full_last, last = key_tiles(
+        row, queries, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
     )
     total = tl.zeros([SLOTS // 8, 8, ROWS], tl.float32)
     best = tl.full([SLOTS // 8, 8, ROWS], HIDDEN, tl.float32)
@@ -362,8 +364,6 @@ def inner_look_kernel(
         width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8
         query_batch, query_head = query_batch // 8 * 8, query_head // 8 * 8
         key_batch, key_head = key_batch // 8 * 8, key_head // 8 * 8
-    if MASS and QUADS:
-        _begin_quads(128)
     both, query_tile = place_of_program(RIGHT)
     batch, head = (both // heads).to(tl.int64), (both % heads).to(tl.int64)
     both = both.to(tl.int64)

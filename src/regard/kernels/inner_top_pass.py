@@ -14,12 +14,13 @@ from regard.kernels.inner_candidates import inner_candidates_kernel, inner_sort_
 from regard.kernels.inner_listing import (
     PACKED,
     SCORES,
+    collected_assembly,
+    collected_constraints,
     listing_assembly,
     listing_constraints,
-    staged_assembly,
-    staged_constraints,
 )
 from regard.kernels.inner_look_pass import (
+    ARGUMENTS,
     QUADS,
     Tiles,
     broadcast_steps,
@@ -119,10 +120,7 @@ def run_inner_top(
 inner_top = torch.library.custom_op(
     "regard::inner_top",
     mutates_args=(),
-    schema="(Tensor query, Tensor key, Tensor lse, Tensor? bias, Tensor? table, Tensor? lengths, "
-    "Tensor? document_of_query, Tensor? document_of_key, SymInt start, SymInt? left, SymInt? right, "
-    "float scale, float cap, float bias_scale, SymInt top, Tensor? maxima)"
-    " -> (Tensor weights, Tensor keys)",
+    schema=f"({ARGUMENTS}, SymInt top, Tensor? maxima) -> (Tensor weights, Tensor keys)",
 )(run_inner_top)
 """run_inner_top() as an operator, which torch.compile does not trace into."""
 
@@ -155,15 +153,15 @@ def _listed(
     records = query.new_empty((batch, heads, count, 1 + listed, tiles.rows), dtype=torch.int64)
     block = key_block(key, tiles) if width == options["WIDTH"] and has_tma(query.device) else None
     loads = options["BIAS"] or options["TABLE"] or options["DOCUMENTS"]
-    staged = block is not None and not loads and on_hopper(query.device) and _in_one_warp_group(tiles)
-    shape = (0,) if staged else (batch, heads, count, 1 + held, threads)
+    collected = block is not None and not loads and on_hopper(query.device) and _in_one_warp_group(tiles)
+    shape = (0,) if collected else (batch, heads, count, 1 + held, threads)
     lists = query.new_empty(shape, dtype=torch.int64)
     inner_candidates_kernel[(count, batch * heads)](
         query, key, key if block is None else block, lse, *bias_and_table, maxima, records, lists, **options,
         SLOTS=maxima.shape[3], LISTED=listed, HELD=held, THREADS=threads,
         ROWS=tiles.rows, COLUMNS=tiles.columns,
         WHOLE=width == options["WIDTH"], TMA=block is not None,
-        **_assembly(tiles, listed, threads, held, staged),
+        **_assembly(tiles, listed, threads, held, collected),
         num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
     )  # fmt: skip
     inner_sort_kernel[(count * tiles.rows // SORTED, batch * heads)](
@@ -174,17 +172,17 @@ def _listed(
 
 
 def _in_one_warp_group(tiles: Tiles) -> bool:
-    """Whether one warp group computes 64 keys x 64 queries, for which staged_assembly() is written."""
+    """Whether one warp group computes 64 keys x 64 queries, for which collected_assembly() is written."""
     return (tiles.warps, tiles.groups, tiles.columns, tiles.rows) == (*QUADS, 64)
 
 
-def _assembly(tiles: Tiles, listed: int, threads: int, held: int, staged: bool) -> dict[str, Any]:
+def _assembly(tiles: Tiles, listed: int, threads: int, held: int, collected: bool) -> dict[str, Any]:
     """Return the arguments of inner_candidates_kernel for inline assembly."""
     if interpreting():
-        return {"PACK": 1, "CONSTRAINTS": "", "STAGED": False, "ASSEMBLY": ""}
-    packed = SCORES if staged else min(PACKED, tiles.rows * tiles.columns // threads)
-    constraints = staged_constraints() if staged else listing_constraints(packed)
-    text = staged_assembly(tiles.rows, listed)
-    if not staged:
+        return {"PACK": 1, "CONSTRAINTS": "", "COLLECTED": False, "ASSEMBLY": ""}
+    packed = SCORES if collected else min(PACKED, tiles.rows * tiles.columns // threads)
+    constraints = collected_constraints() if collected else listing_constraints(packed)
+    text = collected_assembly(tiles.rows, listed)
+    if not collected:
         text = listing_assembly(tiles.rows, listed, threads, held, packed)
-    return {"PACK": packed, "CONSTRAINTS": constraints, "STAGED": staged, "ASSEMBLY": text}
+    return {"PACK": packed, "CONSTRAINTS": constraints, "COLLECTED": collected, "ASSEMBLY": text}

@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.attended import Top
 from regard.blocks import column_blocks, row_blocks, tile_scores
 from regard.call import Call, Forward
+from regard.dimensions import in_transform
 from regard.look import Look
 from regard.looking.block_pooling import block_means, block_sums
 from regard.looking.look_result import Seen
@@ -65,13 +66,15 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
     size = look.pooled
     pooled = new(batch, heads, *(-(-each // size) for each in (queries, keys))) if size else None
     whole = new(batch, heads, queries, keys) if look.weights else None
-    unmasked, parts = replace(call, mask=Mask()), PARTS if call.query.device.type == "cpu" else 1
+    unmasked = replace(call, mask=Mask())
     by_weight = look.entropy or look.mass or size or look.weights
     by_score = by_weight or best
+    on_cpu = call.query.device.type == "cpu"
+    any_nan = not on_cpu or in_transform() or bool(forward.lse.isnan().any())  # a GPU would synchronise
     for rows in row_blocks(call) if by_score else ():
         lse = forward.lse[:, :, rows, None].to(dtype)
         level = torch.where(lse == -torch.inf, 0.0, lse)
-        for columns, tile in column_blocks(call, rows, parts):
+        for columns, tile in column_blocks(call, rows, PARTS if on_cpu else 1):
             masked = unmasked if _sees_all(call, rows, columns) else call
             scores = tile_scores(masked, call.query[:, :, rows], call.key[:, :, columns], tile)
             if best:
@@ -80,9 +83,7 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
                     top_scores[place], top_keys[place], scores, columns.start
                 )
             if by_weight:
-                logs = scores.sub_(level)  # in place: on a CPU, memory bandwidth limits this loop
-                if masked.mask.parts or call.bias is not None:
-                    logs.clamp_(min=HIDDEN)
+                logs = _logs(scores, level, bool(masked.mask.parts) or call.bias is not None, any_nan)
                 weights = torch.exp(logs, out=None if whole is None else whole[:, :, rows, columns])
                 if look.mass:
                     mass[:, :, columns] += weights.sum(-2)
@@ -113,6 +114,20 @@ def _sees_all(call: Call, rows: slice, columns: slice) -> bool:
     behind = left is None or columns.start >= last - left
     before = right is None or columns.stop - 1 <= first + right
     return call.mask.only("causal", "window") and behind and before
+
+
+def _logs(scores: Tensor, level: Tensor, some_hidden: bool, any_nan: bool) -> Tensor:
+    """Return the logarithms of the weights, in the memory of `scores`: memory bandwidth limits the loop.
+
+    level: the lse of the queries.
+    some_hidden: whether scores can be -inf.
+    any_nan: whether the lse can be NaN. The weights of hidden keys are 0 also then.
+    """
+    hidden = scores == -torch.inf if any_nan and some_hidden else None
+    logs = scores.sub_(level)
+    if some_hidden:
+        logs.clamp_(min=HIDDEN)
+    return logs if hidden is None else logs.masked_fill_(hidden, HIDDEN)
 
 
 def _merged(largest: Tensor, largest_keys: Tensor, scores: Tensor, first: int) -> tuple[Tensor, Tensor]:
