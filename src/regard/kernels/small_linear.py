@@ -61,7 +61,9 @@ def small_linear_kernel(
     tl.store(found + row[:, None] * outputs + column[None, :], total.to(found.dtype.element_ty), mask=inside)
 
 
-_kept: dict[tuple[Any, ...], DirectLaunch] = {}
+_kept: dict[tuple[Any, ...], tuple[DirectLaunch, tuple[int, ...], tuple[int, ...]]] = {}
+"""By signature: the launch, and the sizes and strides of its result."""
+
 _lock = threading.Lock()
 
 
@@ -73,14 +75,13 @@ def small_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
     The launch is kept for calls with the same shapes.
     """
-    found = x.new_empty((*x.shape[:-1], weight.shape[0]))
     device = x.get_device()
     signature = (x.shape, weight.shape, bias is None, x.dtype, device)
-    direct = _kept.get(signature)
-    if direct is None:
-        _launch(signature, x, weight, bias, found)
-        return found
-    slots = direct.slots
+    kept = _kept.get(signature)
+    if kept is None:
+        return _launched(signature, x, weight, bias)
+    direct, sizes, strides = kept
+    found, slots = torch.empty_strided(sizes, strides, dtype=x.dtype, device=x.device), direct.slots
     with _lock:
         slots[0], slots[1], slots[3] = x.data_ptr(), weight.data_ptr(), found.data_ptr()
         if bias is not None:
@@ -89,12 +90,10 @@ def small_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return found
 
 
-def _launch(
-    signature: tuple[Any, ...], x: Tensor, weight: Tensor, bias: Tensor | None, found: Tensor
-) -> None:
-    """Launch the kernel by Triton, and keep the launch for small_linear()."""
+def _launched(signature: tuple[Any, ...], x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the result of small_linear(), launched by Triton, and keep the launch."""
     outputs, inputs = weight.shape
-    rows = x.numel() // inputs
+    rows, found = x.numel() // inputs, x.new_empty((*x.shape[:-1], outputs))
     constants = {
         "BIAS": bias is not None,
         "ROWS": ROWS,
@@ -107,9 +106,10 @@ def _launch(
     numbers = (rows, inputs, outputs)
     launched: Any = small_linear_kernel[grid](*tensors, *numbers, **constants, num_warps=4)
     if launched is None:  # interpreted, or only compiled
-        return
+        return found
     direct = direct_launch(launched, grid, [None] * 4 + [*numbers, *constants.values()])
     if direct is not None and direct[1][:4] == [0, 1, 2, 3]:
         if len(_kept) >= KEPT:
             _kept.clear()
-        _kept[signature] = direct[0]
+        _kept[signature] = direct[0], tuple(found.shape), found.stride()
+    return found
