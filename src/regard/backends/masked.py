@@ -176,7 +176,7 @@ class _Inner(torch.autograd.Function):
             operator: Any = torch.ops.regard.inner_backward
             gradients = operator(doutput, query, key, value, *mask, *place, scale, output, lse)
         else:
-            hidden = _functions[0](*mask, *place)
+            hidden = (*mask, *place)
             gradients = passes.backward(doutput, query, key, value, output, lse, hidden, scale, same)
         dquery, dkey, dvalue = gradients
         needs = ctx.needs_input_grad

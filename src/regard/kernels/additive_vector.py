@@ -4,7 +4,7 @@
 sum_parts() adds other partial sums with the same kernel. A sum by PyTorch takes longer on the host, because
 replay.py launches kernels directly.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations

@@ -6,16 +6,13 @@ import functools
 import struct
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.kernels.direct_launch import DirectLaunch, direct_launch
 from regard.kernels.inner_table import Listing
-
-if TYPE_CHECKING:
-    from regard.kernels.inner_launch import Hidden
 
 __all__ = ["Launch"]
 
@@ -50,9 +47,10 @@ class Launch:
         self.last: tuple[Place, float] | None = None
         self.lock = threading.Lock()
 
-    def masks(self, hidden: Hidden, words: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    def masks(self, hidden: tuple[Any, ...], words: Tensor | None = None) -> tuple[Tensor | None, ...]:
         """Return the five tensors of the mask that the kernel reads; None for those that it does not read.
 
+        hidden: the fields of inner_launch.Hidden.
         words: the bool tensor, already packed to words by the Listing of another Launch; None if the Listing
             of this Launch packs it.
         """

@@ -285,16 +285,16 @@ class Passes:
 
     def backward(
         self, doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, lse: Tensor,
-        hidden: Hidden, scale: float, same: bool = False,
+        hidden: tuple[Any, ...], scale: float, same: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """Return the gradients of query, key and value.
 
-        doutput: gradient of the output. output, lse: the results of forward().
+        doutput: gradient of the output. output, lse: the results of forward(). hidden: the fields of Hidden.
         same: whether the tensors are those of forward(). Saved tensors can have another layout, for example
             with save_on_cpu().
         """
         if not same and _layout(query, key, value, hidden) != self.layout:
-            others = passes_of(query, key, value, hidden)
+            others = passes_of(query, key, value, Hidden(*hidden))
             return others.backward(doutput, query, key, value, output, lse, hidden, scale)
         if self.index is not None and torch._C._cuda_getDevice() != self.index:
             with torch.cuda.device(self.device):
@@ -305,12 +305,12 @@ class Passes:
         of_query, of_key, of_value = self.gradients
         dquery = query.new_empty_strided(*of_query)
         dkey, dvalue = key.new_empty_strided(*of_key), value.new_empty_strided(*of_value)
-        delta = torch.empty(self.rows, dtype=torch.float32, device=self.device)
+        delta = torch.empty_like(lse)
         layout = (doutput.stride(), output.stride(), doutput.data_ptr() % 16, output.data_ptr() % 16)
         launches = self.launches.get(layout)
         if launches is None:
             launches = self.launches[layout] = _backward_launches(
-                hidden, query, key, value, output, doutput, dquery, dkey, dvalue
+                Hidden(*hidden), query, key, value, output, doutput, dquery, dkey, dvalue
             )
         first, second = launches
         masks, place = first.masks(hidden), hidden[4:]
@@ -327,7 +327,7 @@ def _in_rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _layout(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden) -> tuple[Any, ...]:
+def _layout(query: Tensor, key: Tensor, value: Tensor, hidden: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return strides and alignment of all tensors, and which parts the mask has."""
     lengths, table, of_query, of_key, _, left, right = hidden
     return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -141,21 +141,28 @@ def linear_without_gradients(x: Tensor, weight: Tensor, bias: Tensor | None) -> 
     >>> torch.equal(linear_without_gradients(x, layer.weight, layer.bias), layer(x))
     True
     """
-    if x.is_cuda and x.numel() * weight.shape[0] <= SMALL and _takes_small(x, weight):
-        from regard.kernels.small_linear import small_linear
+    if x.is_cuda and x.numel() * weight.shape[0] <= SMALL and _takes_small(x, weight, bias):
+        if not _functions:
+            from regard.kernels.small_linear import small_linear
 
-        return small_linear(x, weight, bias)
+            _functions.append(small_linear)
+        return _functions[0](x, weight, bias)
     return functional.linear(x, weight, bias)
 
 
-def _takes_small(x: Tensor, weight: Tensor) -> bool:
+_functions: list[Callable[..., Tensor]] = []
+"""small_linear(), after its first call. The import is slow, because it imports Triton."""
+
+
+def _takes_small(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether small_linear() computes this product, on CUDA."""
     device = x.get_device()
     if device != torch._C._cuda_getDevice() or weight.get_device() != device or not _has_kernels(device):
         return False
-    if weight.dtype is not x.dtype or x.dtype not in _SMALL_DTYPES or not x.numel():
+    if weight.dtype is not x.dtype or x.dtype not in _SMALL_DTYPES or x.shape[-1] != weight.shape[1]:
         return False
-    return x.is_contiguous() and weight.is_contiguous() and x.shape[-1] == weight.shape[1]
+    places = x.data_ptr() | weight.data_ptr() | (0 if bias is None else bias.data_ptr())
+    return not places % 16 and x.numel() > 0 and x.is_contiguous() and weight.is_contiguous()
 
 
 @functools.cache
