@@ -21,6 +21,7 @@ from regard.kernels.maxout import PairMaximum
 from regard.kernels.residual_norm import ResidualNorm
 from regard.kernels.row_copy import copy_rows
 from regard.kernels.short_attention import ShortAttention
+from regard.kernels.small_linear import small_linear
 from regard.kernels.vocabulary_loss import VocabularyLoss
 from regard.kernels.vocabulary_r_drop import VocabularyRDrop
 from tests.kernels.compiled import Hopper, compiling
@@ -40,8 +41,9 @@ def main() -> None:
         one, two, three = (zeros(ROWS, many * WIDTH) for many in (1, 2, 3))
         recurrent_cells.gated(three, two, one, one)
         recurrent_cells.mixed(three, one, one)
-        recurrent_cells.gated_backward(one, three, one, three, one)
         for parts in (1, 3):
+            recurrent_cells.mixed(three, one, one, zeros(parts, ROWS, WIDTH))
+            recurrent_cells.gated_backward(zeros(parts, ROWS, WIDTH), three, one, three, one)
             recurrent_cells.mixed_backward(zeros(parts, ROWS, WIDTH), one, one, three, one, three)
         six, states, gates = (zeros(ways, ROWS // 2, many * WIDTH) for ways, many in ((6, 1), (2, 1), (2, 3)))
         recurrent_cells.gru(gates, gates, zeros(2, 3 * WIDTH), states, states)
@@ -94,6 +96,7 @@ def compile_training(dtype: torch.dtype) -> None:
             for lengths in (None, torch.tensor([5, 30])):
                 output, _ = ShortAttention.apply(*heads, lengths, 0, lengths is None, 0.1, dropout)
                 output.sum().backward()
+        small_linear(torch.zeros(ROWS, width, dtype=dtype), torch.zeros(9, width, dtype=dtype), None)
         table, tokens = torch.zeros(9, width, requires_grad=True), torch.ones(ROWS, 5, dtype=torch.long)
         places = torch.zeros(5, width) if change else None
         for few in (0, 100):

@@ -58,8 +58,10 @@ def test_gated():
     assert_agrees(gated_cell.gated, [*random_tensors(3 * WIDTH, 2 * WIDTH, WIDTH), *buffers(WIDTH)], [0, 3])
 
 
-def test_mixed():
-    assert_agrees(gated_cell.mixed, [*random_tensors(3 * WIDTH, WIDTH), *buffers(WIDTH)], [0, 2])
+@pytest.mark.parametrize("parts", [0, 2])
+def test_mixed(parts: int):
+    added = [torch.stack(random_tensors(*[WIDTH] * parts))] if parts else []
+    assert_agrees(gated_cell.mixed, [*random_tensors(3 * WIDTH, WIDTH), *buffers(WIDTH), *added], [0, 2])
 
 
 def test_mixed_backward():
@@ -69,7 +71,8 @@ def test_mixed_backward():
 
 
 def test_gated_backward():
-    arguments = [*random_tensors(WIDTH, 3 * WIDTH, WIDTH), *buffers(3 * WIDTH), *random_tensors(WIDTH)]
+    parts = torch.stack(random_tensors(WIDTH, WIDTH))
+    arguments = [parts, *random_tensors(3 * WIDTH, WIDTH), *buffers(3 * WIDTH), *random_tensors(WIDTH)]
     assert_agrees(gated_cell.gated_backward, arguments, [3, 4])
 
 
@@ -234,19 +237,12 @@ def test_cross_entropy(classes: int, smoothing: float):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(
-    ("classes", "smoothing", "chunk", "whole"),
-    [(5, 0.0, 1 << 28, 1 << 15), (5000, 0.1, 10_000, 1 << 15), (5000, 0.1, 10_000, 0)],
-)
+@pytest.mark.parametrize(("classes", "smoothing", "chunk"), [(5, 0.0, 1 << 28), (5000, 0.1, 10_000)])
 def test_vocabulary_loss(
-    classes: int, smoothing: float, chunk: int, whole: int, bias: bool, monkeypatch: pytest.MonkeyPatch
+    classes: int, smoothing: float, chunk: int, bias: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    """Loss and gradients without all logits, in one chunk and in several, against float64.
-
-    whole: up to this number of classes, the logits of a row are read once.
-    """
+    """Loss and gradients without all logits, in one chunk and in several, against float64."""
     monkeypatch.setattr(vocabulary_loss, "CHUNK", chunk)
-    monkeypatch.setattr(vocabulary_loss, "WHOLE", whole)
     torch.manual_seed(0)
     layer, features = nn.Linear(6, classes, bias), 3 * torch.randn(2, 3, 6)
     layer.weight.data *= 3

@@ -44,6 +44,8 @@ def reasons(call: Call) -> list[str]:
         reasons.append("supports all masks except those with where(), | or ~")
     if call.dropout:
         reasons.append("has no dropout")
+    if not call.scale > 0:
+        reasons.append(f"needs a score function with a positive scale, not {call.scale:g}")
     widest = max(call.query.shape[-1], call.value.shape[-1])
     if widest > WIDEST:
         reasons.append(f"supports head widths up to {WIDEST}, not {widest}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -81,7 +80,8 @@ class Hypothesis(LaterAttention):
         """
         place = self.__dict__.get("_place")
         if place is not None:
-            return cast(Place, place).recorded.alignment_of(*place[1:])
+            recorded, row, rank, length = place
+            return tuple(recorded.alignments()[row][rank][:length])
         return tuple(averaged(self.attention).argmax(-1).tolist())
 
     @property

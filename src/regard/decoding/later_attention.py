@@ -46,7 +46,8 @@ class LaterAttention:
         if others is not None and name not in ("attention", "values") and not name.startswith("_"):
             self.__dict__.update(others())
             self.__dict__.pop("_others", None)
-        compute, place = self.__dict__.get("_compute"), self.__dict__.get("_place")
+        compute: Any = self.__dict__.get("_compute")
+        place: Any = self.__dict__.get("_place")
         if name in ("attention", "values") and (compute or place):
             attention, values = compute() if compute else place.recorded.of_hypothesis(*place[1:])
             self.__dict__.update(attention=attention, values=values)

@@ -175,8 +175,11 @@ class Scored:
         It is computed from the attention weights that `aligned_at` selects. None if they were not recorded,
         for example because the model has no attention.
         """
-        recorded = any(each.aligned(self.aligned_at) is not None for each in self.passages)
-        return self.align() if recorded or not self.passages else None
+        parts = [each.aligned(self.aligned_at) for each in self.passages]
+        known = [part for part in parts if part is not None]
+        if len(known) == len(parts):
+            return Alignment.joined(known)
+        return self.align() if known else None
 
     def align(
         self, site: str | None = None, head: int | None = None, shifted: bool | None = None

@@ -19,7 +19,7 @@ from torch import Tensor
 
 __all__ = ["AddressTables", "adamw", "clip"]
 
-BLOCK, WARPS = 4096, 8
+BLOCK, WARPS = 2048, 8
 """Number of elements that a program processes, and its number of warps."""
 
 

@@ -187,7 +187,9 @@ class Backward:
         if self.shape.series:
             finish_query(dquery, weighed.ranges, self.dquery[:, :, first : first + rows])
             return [*dvector, self.by_series(weighed, first, rows, dquery)]
-        if len(dquery) > 1:
+        if len(dquery) > 1 and rows == self.shape.queries:
+            sum_parts(dquery.flatten(1, 2), self.dquery.flatten(0, 1))
+        elif len(dquery) > 1:
             self.dquery[:, :, first : first + rows] = dquery.sum(0)
         return dvector
 
@@ -444,5 +446,5 @@ class Backward:
             num_warps=launch.warps,
         )  # fmt: skip
         if parts > 1:
-            sum_parts(dquery.flatten(1, 3), self.dquery.flatten(0, 2))
+            sum_parts(dquery.flatten(1, 2), self.dquery.flatten(0, 1))
         return dvector.movedim(0, 2)

@@ -16,15 +16,11 @@ from torch.autograd.function import once_differentiable
 
 from regard.kernels.dropout_seeds import next_seed
 from regard.kernels.kernel_dropout import kept, limit
-from regard.kernels.side_stream import forked, side_stream
 
 __all__ = ["EmbeddingDropout"]
 
 ROWS, COLUMNS = 4, 512
 """Size of the tile of a program."""
-
-SORTED = 32
-"""Number of tokens per program that sorts them, or that sums their gradients."""
 
 FEW = 16384
 """Up to FEW tokens, two kernels compute the gradient of the table. The first sorts the tokens, by comparing
@@ -182,13 +178,6 @@ class EmbeddingDropout(torch.autograd.Function):
                 ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4,
             )  # fmt: skip
         ctx.save_for_backward(tokens, seed)
-        side, ctx.prepared = side_stream(table.device), None
-        if side is not None and ctx.needs_input_grad[0] and 0 < tokens.numel() <= FEW:
-            main = torch.cuda.current_stream(table.device)
-            with forked(side, tokens):
-                ctx.prepared = *_prepared(table, tokens, len(table)), side.record_event()
-            for each in ctx.prepared[:2]:
-                each.record_stream(main)
         return result
 
     @staticmethod
@@ -198,15 +187,16 @@ class EmbeddingDropout(torch.autograd.Function):
         dresult, count = dresult.contiguous(), tokens.numel()
         if 0 < count <= FEW:
             width = dresult.shape[-1]
-            if ctx.prepared is None:
-                dtable, order = _prepared(dresult, tokens, ctx.classes)
-            else:
-                dtable, order, ready = ctx.prepared
-                torch.cuda.current_stream(dresult.device).wait_event(ready)
-            ctx.prepared = None
-            embedding_gradient_kernel[(triton.cdiv(count, SORTED), triton.cdiv(width, 64))](
+            dtable, order = (
+                dresult.new_zeros(ctx.classes, width),
+                tokens.new_empty(2, count, dtype=torch.int32),
+            )
+            embedding_order_kernel[(triton.cdiv(count, 8),)](
+                tokens, *order, count, ctx.classes, ROWS=8, SCAN=1024, num_warps=4
+            )
+            embedding_gradient_kernel[(triton.cdiv(count, 32), triton.cdiv(width, 64))](
                 dresult, *order, seed, dtable, *ctx.numbers, count, width, ctx.padding, DROPOUT=ctx.dropout,
-                COLUMNS=64, ROWS=SORTED, num_warps=4,
+                ROWS=32, COLUMNS=64, num_warps=4,
             )  # fmt: skip
             return dtable, None, None, None, None, None
         dvalue = torch.empty_like(dresult)
@@ -218,20 +208,6 @@ class EmbeddingDropout(torch.autograd.Function):
         tokens = tokens.clamp(0, ctx.classes - 1)
         dtable = torch.ops.aten.embedding_dense_backward(dvalue, tokens, ctx.classes, ctx.padding, False)
         return dtable, None, None, None, None, None
-
-
-def _prepared(like: Tensor, tokens: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Return a gradient of zeros for the table, (V, M), and the sorted tokens: their rows, and themselves.
-
-    like: a tensor (..., M) with the dtype of the gradient. classes: V.
-    """
-    count = tokens.numel()
-    dtable = like.new_zeros(classes, like.shape[-1])
-    order = tokens.new_empty(2, count, dtype=torch.int32)
-    embedding_order_kernel[(triton.cdiv(count, SORTED),)](
-        tokens, *order, count, classes, ROWS=SORTED, SCAN=256, num_warps=4
-    )
-    return dtable, order
 
 
 def _grid(tensor: Tensor) -> tuple[int, int]:

@@ -338,6 +338,8 @@ class Forward:
         sequences, tiles = shape.batch * shape.heads, -(-shape.keys // launch.read_columns)
         grid = -(-rows // launch.read_rows), -(-shape.depth // launch.depth)
         parts = shape.key_parts(sequences * grid[0] * grid[1] * 4, tiles, self.query.device)
+        if parts == 2:  # two parts save less time than the kernel takes that combines them
+            parts = 1
         part_tiles = -(-tiles // parts)
         parts = -(-tiles // part_tiles)
         output, norm, size = self.output, self.norm, self.lse.numel()

@@ -44,13 +44,16 @@ class Tiles(NamedTuple):
 TILES: dict[tuple[str, str], dict[int, Tiles]] = {
     ("forward", "half"): {64: Tiles(128, 64, 4, 3), 128: Tiles(128, 64, 8, 3), 256: Tiles(64, 32, 4, 2)},
     ("query", "half"): {64: Tiles(64, 32, 4, 3), 128: Tiles(64, 32, 4, 3), 256: Tiles(64, 32, 8, 1)},
-    ("key", "half"): {64: Tiles(32, 64, 4, 3), 128: Tiles(64, 64, 4, 2), 256: Tiles(32, 64, 8, 1)},
+    ("key", "half"): {64: Tiles(64, 64, 4, 2), 128: Tiles(64, 64, 4, 2), 256: Tiles(32, 64, 8, 1)},
     ("forward", "float32"): {64: Tiles(64, 32, 4, 2), 128: Tiles(32, 32, 4, 2), 256: Tiles(16, 32, 4, 1)},
     ("query", "float32"): {64: Tiles(32, 32, 4, 2), 128: Tiles(32, 32, 4, 1), 256: Tiles(16, 16, 4, 1)},
     ("key", "float32"): {64: Tiles(32, 32, 4, 2), 128: Tiles(32, 32, 4, 1), 256: Tiles(16, 16, 4, 1)},
 }
 """Tile sizes by kernel and dtype, then by the largest width of a head that they are for. Those for half
 precision and widths up to 128 were chosen by timing on an H200."""
+
+LISTED_TILES = {("query", "half"): {64: Tiles(64, 64, 4, 2)}}
+"""Other tile sizes for bool tensors whose visible tiles are listed; see Hidden.lists_tiles()."""
 
 
 class Hidden(NamedTuple):
@@ -92,11 +95,15 @@ def up(width: int) -> int:
     return max(16, 1 << (width - 1).bit_length())
 
 
-def tiles_of(kernel: str, query: Tensor, key: Tensor, value: Tensor) -> Tiles:
-    """Return the launch parameters of a kernel: "forward", "query" or "key" (backward pass)."""
+def tiles_of(kernel: str, query: Tensor, key: Tensor, value: Tensor, listed: bool = False) -> Tiles:
+    """Return the launch parameters of a kernel: "forward", "query" or "key" (backward pass).
+
+    listed: whether the kernel reads lists of visible tiles.
+    """
     dtype = "float32" if query.dtype == torch.float32 else "half"
     widest = max(up(query.shape[3]), up(value.shape[3]))
-    tiles = next(tiles for width, tiles in TILES[kernel, dtype].items() if widest <= width)
+    sizes = TILES[kernel, dtype] | (LISTED_TILES.get((kernel, dtype), {}) if listed else {})
+    tiles = next(tiles for width, tiles in sizes.items() if widest <= width)
     rows, columns = min(tiles.rows, up(query.shape[2])), min(tiles.columns, up(key.shape[2]))
     sequences = query.shape[0] * query.shape[1]
     while rows > 64 and sequences * -(-query.shape[2] // rows) < processors(query.device):
@@ -211,7 +218,8 @@ def _backward_launches(
     dquery: Tensor, dkey: Tensor, dvalue: Tensor,
 ) -> tuple[Launch, Launch]:  # fmt: skip
     numbers, eights = _numbers(hidden, query, key, value), _in_eights(query, key, value)
-    of_query, of_key = (tiles_of(kernel, query, key, value) for kernel in ("query", "key"))
+    listed = hidden.lists_tiles(key.shape[2])
+    of_query, of_key = (tiles_of(kernel, query, key, value, listed) for kernel in ("query", "key"))
     key_listing = _listing(hidden, query, key, of_query, turned=False)
     query_listing = _listing(hidden, query, key, of_key, turned=True)
     masks = _mask_steps(hidden, key_listing)

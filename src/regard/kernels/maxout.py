@@ -20,7 +20,7 @@ BLOCK = 1024
 """Number of pairs per program."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def pair_maximum_kernel(pairs, result, count, BLOCK: tl.constexpr):
     """Write the larger element of BLOCK pairs; NaN if one is NaN.
 
@@ -33,7 +33,7 @@ def pair_maximum_kernel(pairs, result, count, BLOCK: tl.constexpr):
     tl.store(result + at, larger, mask=at < count)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def pair_maximum_backward_kernel(pairs, dresult, dpairs, count, BLOCK: tl.constexpr):
     """Give the gradient to the larger element of each pair, or half of it to both if they are equal.
 

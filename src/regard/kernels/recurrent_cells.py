@@ -14,7 +14,8 @@ Here s or h is the previous state, and s~ or n is the candidate state. z is the 
 reset gate. x is the projected input, also called the input part. u is the projected state, also called the
 recurrent part. e is the input and c the context of the gated cell. The callers compute the matrix products.
 Tensors are (rows, width) unless noted; gates_row is the row stride of `gates`, and so on. Widths and strides
-are in units of UNIT elements, see units(). Arithmetic is in float32.
+are in units of UNIT elements, see units(). Strides that depend on the batch size or on the number of steps
+are not specialised, so that other batches do not compile other kernels. Arithmetic is in float32.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -31,9 +32,8 @@ from regard.kernels.quick_launch import quick_launch
 
 __all__ = ["gated", "gated_backward", "gru", "gru_backward", "mixed", "mixed_backward"]
 
-BLOCK, WARPS = 512, 2
-"""Number of columns per program, and its number of warps: each thread loads 8 elements, 16 bytes in half
-precision, at once."""
+BLOCK, WARPS = 512, 4
+"""Number of columns per program, and its number of warps."""
 
 
 @triton.jit
@@ -85,31 +85,36 @@ def gated_forward_kernel(
 
 
 @quick_launch
-@triton.jit
+@triton.jit(do_not_specialize=["part_step"])
 def mixed_forward_kernel(
-    gates, state, after, width, gates_row, state_row, after_row, UNIT: tl.constexpr, BLOCK: tl.constexpr
-):
+    parts, gates, state, after, width, part_step, parts_row, gates_row, state_row, after_row,
+    UNIT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Compute the candidate state s~ and the next state, s + z (s~ - s), of the gated cell.
 
     s is the previous state, and z is the update gate.
 
-    gates: (rows, 3 width). The first third contains z. The last third contains the argument of tanh, which
-        the kernel overwrites with s~.
+    parts: reads PARTS tensors, which are added to the last third of the gates.
+    gates: (rows, 3 width). The first third contains z. The last third contains the argument of tanh without
+        the parts. The kernel overwrites it with s~.
     state: reads s.
     after: writes the next state.
     """
-    width, gates_row = width * UNIT, gates_row * UNIT
-    state_row, after_row = state_row * UNIT, after_row * UNIT
+    width, part_step, parts_row = width * UNIT, part_step * UNIT, parts_row * UNIT
+    gates_row, state_row, after_row = gates_row * UNIT, state_row * UNIT, after_row * UNIT
     row, columns, there = _place(width, BLOCK)
     at = row * gates_row + columns
-    new = _tanh(_get(gates, at + 2 * width, there))
+    new = _get(gates, at + 2 * width, there)
+    for part in tl.static_range(PARTS):
+        new += _get(parts, part * part_step + row * parts_row + columns, there)
+    new = _tanh(new)
     take, s = _get(gates, at, there), _get(state, row * state_row + columns, there)
     tl.store(gates + at + 2 * width, new, mask=there)
     tl.store(after + row * after_row + columns, s + take * (new - s), mask=there)
 
 
 @quick_launch
-@triton.jit
+@triton.jit(do_not_specialize=["part_step", "more_row"])
 def mixed_backward_kernel(
     parts, dstate, more, gates, state, dgates, before, width, part_step,
     parts_row, dstate_row, more_row, gates_row, state_row, dgates_row, before_row,
@@ -143,25 +148,29 @@ def mixed_backward_kernel(
 
 
 @quick_launch
-@triton.jit
+@triton.jit(do_not_specialize=["part_step"])
 def gated_backward_kernel(
-    dreset, gates, state, dgates, before, width,
-    dreset_row, gates_row, state_row, dgates_row, before_row, UNIT: tl.constexpr, BLOCK: tl.constexpr,
+    parts, gates, state, dgates, before, width, part_step,
+    parts_row, gates_row, state_row, dgates_row, before_row, UNIT: tl.constexpr, PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Backward pass of gated_forward_kernel for r; mixed_backward_kernel has already computed the part for z.
 
     r is the reset gate, z is the update gate, and s is the previous state.
 
-    dreset: reads the gradient of r * s.
+    parts: reads PARTS tensors, whose sum is the gradient of r * s.
     gates: reads r, in the second third.
     state: reads s.
     dgates: writes the gradient of the argument of sigma in r, in the second third.
     before: contains the gradient of s so far. The kernel adds the part that comes from r * s.
     """
-    width, dreset_row, gates_row = width * UNIT, dreset_row * UNIT, gates_row * UNIT
-    state_row, dgates_row, before_row = state_row * UNIT, dgates_row * UNIT, before_row * UNIT
+    width, part_step, parts_row = width * UNIT, part_step * UNIT, parts_row * UNIT
+    gates_row, state_row = gates_row * UNIT, state_row * UNIT
+    dgates_row, before_row = dgates_row * UNIT, before_row * UNIT
     row, columns, there = _place(width, BLOCK)
-    d, s = _get(dreset, row * dreset_row + columns, there), _get(state, row * state_row + columns, there)
+    d, s = tl.zeros([BLOCK], tl.float32), _get(state, row * state_row + columns, there)
+    for part in tl.static_range(PARTS):
+        d += _get(parts, part * part_step + row * parts_row + columns, there)
     keep = _get(gates, row * gates_row + width + columns, there)
     tl.store(dgates + row * dgates_row + width + columns, d * s * keep * (1.0 - keep), mask=there)
     before_at = row * before_row + columns
@@ -169,7 +178,7 @@ def gated_backward_kernel(
 
 
 @quick_launch
-@triton.jit
+@triton.jit(do_not_specialize=["state_way", "after_way", "rows"])
 def gru_forward_kernel(
     gates, more, bias, state, after, width, state_way, after_way, rows, UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -205,7 +214,7 @@ def gru_forward_kernel(
 
 
 @quick_launch
-@triton.jit
+@triton.jit(do_not_specialize=["state_way", "dmore_gate", "rows"])
 def gru_backward_kernel(
     parts, dstate, dafter, gates, more, state, dgates, dmore, before, width, state_way, dmore_gate, rows,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
@@ -257,9 +266,10 @@ def gated(gates: Tensor, more: Tensor, state: Tensor, reset: Tensor) -> None:
     _launch(gated_forward_kernel, state, (gates, more, state, reset))
 
 
-def mixed(gates: Tensor, state: Tensor, after: Tensor) -> None:
+def mixed(gates: Tensor, state: Tensor, after: Tensor, parts: Tensor | None = None) -> None:
     """Compute layers.gated_cell.mixed() with one kernel; the arguments are explained there."""
-    _launch(mixed_forward_kernel, state, (gates, state, after))
+    parts = state[None][:0] if parts is None else parts
+    _launch_with_parts(mixed_forward_kernel, state, parts, (gates, state, after))
 
 
 def mixed_backward(
@@ -269,21 +279,18 @@ def mixed_backward(
 
     The arguments are those of layers.gated_cell.mixed_backward().
     """
-    before, width = torch.empty_like(state), state.shape[1]
-    tensors = (parts, dstate, more, gates, state, dgates, before)
-    sizes = (width, parts.stride(0), parts.stride(1), *(each.stride(0) for each in tensors[1:]))
-    mixed_backward_kernel[_grid(len(state), width)](
-        *tensors, *units(sizes), PARTS=len(parts), BLOCK=BLOCK, num_warps=WARPS
-    )
+    before = torch.empty_like(state)
+    tensors = (dstate, more, gates, state, dgates, before)
+    _launch_with_parts(mixed_backward_kernel, state, parts, tensors)
     return before
 
 
-def gated_backward(dreset: Tensor, gates: Tensor, state: Tensor, dgates: Tensor, dstate: Tensor) -> None:
+def gated_backward(parts: Tensor, gates: Tensor, state: Tensor, dgates: Tensor, dstate: Tensor) -> None:
     """Compute the backward pass of gated() with one kernel.
 
     The arguments are those of layers.gated_cell.gated_backward().
     """
-    _launch(gated_backward_kernel, state, (dreset, gates, state, dgates, dstate))
+    _launch_with_parts(gated_backward_kernel, state, parts, (gates, state, dgates, dstate))
 
 
 def gru(gates: Tensor, more: Tensor, bias: Tensor, state: Tensor, after: Tensor) -> None:
@@ -315,6 +322,15 @@ def _launch(kernel, state: Tensor, tensors: tuple[Tensor, ...]) -> None:
     width = state.shape[1]
     sizes = (width, *(each.stride(0) for each in tensors))
     kernel[_grid(len(state), width)](*tensors, *units(sizes), BLOCK=BLOCK, num_warps=WARPS)
+
+
+def _launch_with_parts(kernel, state: Tensor, parts: Tensor, tensors: tuple[Tensor, ...]) -> None:
+    """Launch a kernel as _launch() does, with `parts` (P, rows, width) as its first tensor."""
+    width = state.shape[1]
+    sizes = (width, *parts.stride()[:2], *(each.stride(0) for each in tensors))
+    kernel[_grid(len(state), width)](
+        parts, *tensors, *units(sizes), PARTS=len(parts), BLOCK=BLOCK, num_warps=WARPS
+    )
 
 
 def _grid(rows: int, width: int) -> tuple[int, int]:

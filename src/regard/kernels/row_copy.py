@@ -20,7 +20,7 @@ ROWS, COLUMNS = 4, 512
 """Size of the tile of a program."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["source_outer", "source_row", "rows", "inner"])
 def row_copy_kernel(
     source, more, factor, target, width, wide, source_outer, source_row, target_row, rows, inner,
     UNIT: tl.constexpr, MORE: tl.constexpr, FACTOR: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,

@@ -23,7 +23,7 @@ BLOCK, WARPS = 1024, 4
 
 
 @quick_launch
-@triton.jit
+@triton.jit(do_not_specialize=["step_stride", "way_stride", "row_stride", "steps"])
 def step_order_kernel(
     positions, by_step, lengths, width, step_stride, way_stride, row_stride, steps, UNIT: tl.constexpr,
     INTO: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,

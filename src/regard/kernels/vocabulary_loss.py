@@ -26,11 +26,7 @@ from regard.kernels.row_copy import copy_rows
 __all__ = ["BLOCK", "ChunkLoss", "VocabularyLoss", "linear_loss", "scaled_gradients"]
 
 BLOCK = 4096
-"""Number of classes that a program loads at once, if there are more than WHOLE classes."""
-
-WHOLE, WHOLE_WARPS = 32768, 32
-"""Up to this number of classes, a program keeps all logits of its row in registers, and reads them once. It
-then has this number of warps."""
+"""Number of classes that a program loads at once."""
 
 CHUNK = 1 << 28
 """Maximum number of logits of a chunk: 512 MiB in bfloat16. Smaller chunks need less memory, but the matrix
@@ -43,7 +39,7 @@ ALIGNMENT = 8
 @triton.jit
 def vocabulary_loss_kernel(
     logits, labels, plain, even, classes, logits_row, pad, smoothing, GRADIENT: tl.constexpr,
-    WHOLE: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute two losses of one row with label y: -log p(y), and the mean of -log p(v) over all classes v.
 
@@ -52,7 +48,6 @@ def vocabulary_loss_kernel(
     labels: reads y, (rows,).
     plain: writes -log p(y), (rows,); 0 if the label is `pad`, NaN if it is not a class.
     even: writes the mean of -log p(v), (rows,); 0 if the label is `pad`.
-    WHOLE: whether BLOCK >= classes.
     """
     row = tl.program_id(0).to(tl.int64)
     logits += row * logits_row
@@ -61,20 +56,6 @@ def vocabulary_loss_kernel(
     known = (label >= 0) & (label < classes)
     # The reductions of the first loop synchronise all threads, so this load ends before the stores below.
     chosen = tl.load(logits + label, mask=known, other=float("nan")).to(tl.float32)
-    if WHOLE:
-        columns = tl.arange(0, BLOCK)
-        x = tl.load(logits + columns, mask=columns < classes, other=-float("inf")).to(tl.float32)
-        best, sum_of_all = tl.max(x, 0), tl.sum(tl.where(columns < classes, x, 0.0), 0)
-        x = tl.exp(x - best)
-        total = tl.sum(x, 0)
-        lse = best + tl.log(total)
-        tl.store(plain + row, tl.where(there, lse - chosen, 0.0))
-        tl.store(even + row, tl.where(there, lse - sum_of_all / classes, 0.0))
-        if GRADIENT:
-            wanted = tl.where(columns == label, 1.0 - smoothing, 0.0) + smoothing / classes
-            d = tl.where(there, x * (1.0 / total) - wanted, 0.0)
-            tl.store(logits + columns, d, mask=columns < classes)
-        return
     best = -float("inf")
     # One sum for each column of the block: fewer reductions over all threads than with one sum per block.
     totals = tl.zeros([BLOCK], tl.float32)
@@ -124,14 +105,11 @@ class VocabularyLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         plain, even = (features.new_empty(len(features), dtype=torch.float32) for _ in range(2))
         labels, classes = labels.contiguous(), len(weight)
-        tile: dict[str, Any] = {"WHOLE": False, "BLOCK": BLOCK, "num_warps": 8}
-        if BLOCK < classes <= WHOLE:
-            tile = {"WHOLE": True, "BLOCK": triton.next_power_of_2(classes), "num_warps": WHOLE_WARPS}
 
         def chunk_loss(logits: Tensor, chunk: slice) -> None:
             vocabulary_loss_kernel[(len(logits),)](
                 logits, labels[chunk], plain[chunk], even[chunk], classes, logits.stride(0), pad, smoothing,
-                GRADIENT=trains, **tile,
+                GRADIENT=trains, BLOCK=BLOCK, num_warps=8,
             )  # fmt: skip
 
         linear_loss(ctx, features, weight, bias, chunk_loss, trains)

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
 from regard.kernels.kernel_choice import by_kernel
-from regard.layers.aligned_linear import ALIGNMENT, aligned, fill_columns
+from regard.layers.aligned_linear import ALIGNMENT, aligned, fill_columns, first_columns
 from regard.layers.gru import backward_steps, forward_steps, weight_gradients
 from regard.layers.joint_linear import column_sums, product_in_float32
 
@@ -73,7 +73,7 @@ class _Both(torch.autograd.Function):
         reorder(dgates, dgates_SWBG, lengths, into=False, masked=False)
         dgates = dgates.view(-1, 6 * width)
         dx = (dgates @ of_input)[:, :inputs].reshape(ctx.shape)
-        dof_input = product_in_float32(dgates.T, x_RI[:, :inputs]).unflatten(0, (2, -1))
+        dof_input = first_columns(product_in_float32(dgates.T, x_RI), inputs).unflatten(0, (2, -1))
         dweights = weight_gradients(dmore_QSBM, buffers[2])
         # The gradients of both biases differ only for the gate n.
         dbias = column_sums(dgates).view(2, 3, width)
@@ -118,9 +118,9 @@ def _copies(weights: Sequence[Tensor], padding: int, dtype: torch.dtype) -> list
     """Return weight_ih, padded with columns of zeros, bias_ih, weight_hh and bias_hh, for both directions."""
     rows, inputs = weights[0].shape
     of_input = weights[0].new_empty(2, rows, inputs + padding, dtype=dtype)
+    weight_WGM = weights[1].new_empty(2, *weights[1].shape, dtype=dtype)
     for way in (0, 1):
         fill_columns(of_input[way], (weights[4 * way],))
-    copies = [weights[at].new_empty(2, *weights[at].shape, dtype=dtype) for at in (2, 1, 3)]
-    originals = [weights[at + 4 * way] for at in (2, 1, 3) for way in (0, 1)]
-    torch._foreach_copy_([copy[way] for copy in copies for way in (0, 1)], originals)
-    return [of_input.flatten(0, 1), *copies]
+        fill_columns(weight_WGM[way], (weights[4 * way + 1],))
+    bias, bias_WG = (torch.stack((weights[at], weights[at + 4])).to(dtype) for at in (2, 3))
+    return [of_input.flatten(0, 1), bias, weight_WGM, bias_WG]

@@ -15,6 +15,9 @@ from regard.layers.gated_cell import gated, gated_backward, mixed, mixed_backwar
 
 __all__ = ["Steps", "backward_steps", "forward_steps"]
 
+SPLITS = (5, 4, 3, 2)
+"""Numbers of parts of the product with the weight of r * s. The first that is possible is used."""
+
 
 class Steps(NamedTuple):
     """The results of all steps, which the backward pass reads.
@@ -52,16 +55,17 @@ def forward_steps(
     states_TBM[0] = first
     reset_TBM, both_TBN = first.new_empty(steps, batch, width), first.new_empty(steps, batch, size)
     contexts_TBE = first.new_empty(steps, batch, of_context.shape[1])
-    tensors = (gates_TBG, gates_TBG[..., 2 * width :], reset_TBM, both_TBN, contexts_TBE)
+    parts = _parts_of(width)
+    reset_TPBK, state_weight = _split(reset_TBM, parts), of_state.T.unflatten(0, (parts, -1))
+    tensors = (gates_TBG, reset_TBM, reset_TPBK, both_TBN, contexts_TBE)
     states, rows = states_TBM.unbind(0), zip(*(each.unbind(0) for each in tensors), strict=True)
-    joint_weight, context_weight, state_weight = joint_NM.T, of_context.T, of_state.T
-    for t, (gates_BG, new_BM, reset_BM, both_BN, context_BE) in enumerate(rows):
+    joint_weight, context_weight = joint_NM.T, of_context.T
+    for t, (gates_BG, reset_BM, reset_PBK, both_BN, context_BE) in enumerate(rows):
         torch.mm(states[t], joint_weight, out=both_BN)
         attend(both_BN[:, :hidden], context_BE)
         gates_BG.addmm_(context_BE, context_weight)
         gated(gates_BG, both_BN[:, hidden:], states[t], reset_BM)
-        new_BM.addmm_(reset_BM, state_weight)
-        mixed(gates_BG, states[t], states[t + 1])
+        mixed(gates_BG, states[t], states[t + 1], torch.bmm(reset_PBK, state_weight))
     return Steps(gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE)
 
 
@@ -89,18 +93,19 @@ def backward_steps(
     dstates, dcontexts = (each if each.stride(2) == 1 else each.contiguous() for each in (dstates, dcontexts))
     dcontexts_TBE = dcontexts.new_empty(steps, batch, dcontexts.shape[2])
     d_TBN = forward.gates_TBG.new_empty(steps, batch, hidden + 3 * width)
-    # Two matrix products below sum over N or G. Split each sum into P parts: several smaller products use
+    # The matrix products below sum over N, G and M. Split each sum into P parts: several smaller products use
     # more of the device in parallel. The kernel that reads the result adds the parts.
-    parts = 3 if size % 3 == 0 else 1
+    parts, of_width = 3 if size % 3 == 0 else 1, _parts_of(width)
     joint_PNM, context_PGE = joint_NM.unflatten(0, (parts, -1)), of_context.unflatten(0, (3, -1))
+    state_PKM = of_state.unflatten(0, (of_width, -1))
     dstate_BM = torch.zeros_like(forward.states_TBM[0])
     parts_PBM = dstate_BM.new_zeros(parts, batch, width)
     tensors = (
         d_TBN[..., :hidden],
         d_TBN[..., hidden:],
-        d_TBN[..., hidden + 2 * width :],
-        d_TBN[..., :size].unflatten(2, (parts, -1)).transpose(1, 2),
-        d_TBN[..., hidden:].unflatten(2, (3, -1)).transpose(1, 2),
+        _split(d_TBN[..., hidden + 2 * width :], of_width),
+        _split(d_TBN[..., :size], parts),
+        _split(d_TBN[..., hidden:], 3),
         dstates.transpose(0, 1),
         dcontexts.transpose(0, 1),
         dcontexts_TBE,
@@ -109,10 +114,20 @@ def backward_steps(
     rows = list(zip(*(each.unbind(0) for each in tensors), strict=True))
     states = forward.states_TBM.unbind(0)
     for t in reversed(range(steps)):
-        dquery_BA, dgates_BG, dnew_BM, djoint_PBN, dgates_PBG, *others = rows[t]
+        dquery_BA, dgates_BG, dnew_PBK, djoint_PBN, dgates_PBG, *others = rows[t]
         more_BM, more_BE, dcontext_BE, gates_BG = others
         dstate_BM = mixed_backward(parts_PBM, dstate_BM, more_BM, gates_BG, states[t], dgates_BG)
-        gated_backward(dnew_BM @ of_state, gates_BG, states[t], dgates_BG, dstate_BM)
+        gated_backward(torch.bmm(dnew_PBK, state_PKM), gates_BG, states[t], dgates_BG, dstate_BM)
         dattend(torch.bmm(dgates_PBG, context_PGE), more_BE, dcontext_BE, t, dquery_BA)
         parts_PBM = torch.bmm(djoint_PBN, joint_PNM)
     return d_TBN, dstate_BM + parts_PBM.sum(0), dcontexts_TBE
+
+
+def _parts_of(width: int) -> int:
+    """Return the number of parts of a sum over `width` elements, each of which is a multiple of 16 bytes."""
+    return next((parts for parts in SPLITS if width % (8 * parts) == 0), 1)
+
+
+def _split(x_TBM: Tensor, parts: int) -> Tensor:
+    """Return a view (T, P, B, M / P)."""
+    return x_TBM.unflatten(2, (parts, -1)).transpose(1, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.modules import module as modules
 
+from regard.backends.sdpa import AMPERE, device_capability
 from regard.dimensions import autocast_on, in_transform
+from regard.kernels import TRITON
 from regard.kernels.adjacent_slices import adjacent
 from regard.layers.adjacent_weights import Joint, joint_view
 from regard.layers.half_weights import joint_copy
@@ -24,6 +27,7 @@ __all__ = [
     "joint_linear",
     "linear_in_half",
     "linear_without_bias",
+    "linear_without_gradients",
     "plain_heads",
     "product_in_float32",
     "split_adjacent",
@@ -33,6 +37,11 @@ FEW_ROWS = 4096
 """Largest number of rows of the input for which one product is used on CUDA without autocast, to launch fewer
 kernels. It needs a copy of the weights, unless they are adjacent in memory (see adjacent_weights.py). Under
 autocast, the weights are copied anyway."""
+
+SMALL = 1 << 22
+"""Largest number of multiplications of a product that small_linear() computes."""
+
+_SMALL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 ALIGNMENT = 8
 """Under autocast, one product is used for sizes that are multiples of this number, as tensor cores need."""
@@ -72,6 +81,8 @@ def plain_heads(
     """
     if joint is None:
         product = _joint_product(x, parameters)
+    elif x.is_cuda:
+        product = linear_without_gradients(x, joint.weight, joint.bias)
     else:
         product = functional.linear(x, joint.weight, joint.bias)
     if product is None:
@@ -119,6 +130,38 @@ def _joint_product(x: Tensor, parameters: Sequence[dict[str, Any]]) -> Tensor | 
     if biases and bias is None:
         bias = torch.cat(biases)
     return functional.linear(x, torch.cat(weights) if weight is None else weight, bias)
+
+
+def linear_without_gradients(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return functional.linear(x, weight, bias) for a call without gradients, up to rounding.
+
+    A small product on CUDA runs as a kernel of Regard, which takes less time on the host.
+
+    >>> x, layer = torch.randn(2, 3), nn.Linear(3, 4)
+    >>> torch.equal(linear_without_gradients(x, layer.weight, layer.bias), layer(x))
+    True
+    """
+    if x.is_cuda and x.numel() * weight.shape[0] <= SMALL and _takes_small(x, weight):
+        from regard.kernels.small_linear import small_linear
+
+        return small_linear(x, weight, bias)
+    return functional.linear(x, weight, bias)
+
+
+def _takes_small(x: Tensor, weight: Tensor) -> bool:
+    """Whether small_linear() computes this product, on CUDA."""
+    device = x.get_device()
+    if device != torch._C._cuda_getDevice() or weight.get_device() != device or not _has_kernels(device):
+        return False
+    if weight.dtype is not x.dtype or x.dtype not in _SMALL_DTYPES or not x.numel():
+        return False
+    return x.is_contiguous() and weight.is_contiguous() and x.shape[-1] == weight.shape[1]
+
+
+@functools.cache
+def _has_kernels(device: int) -> bool:
+    """Whether the Triton kernels run on this CUDA device."""
+    return TRITON and device_capability(torch.device("cuda", device)) >= AMPERE
 
 
 def linear_without_bias(x: Tensor, layer: nn.Module) -> tuple[Tensor, Tensor | None]:

@@ -19,6 +19,7 @@ from regard.layers.joint_linear import (
     is_hooked,
     joint_linear,
     linear_without_bias,
+    linear_without_gradients,
     plain_heads,
 )
 from regard.layers.multihead_arguments import check_arguments
@@ -182,14 +183,15 @@ class MultiHead(nn.Module):
         *parameters, of_output = [layer._parameters for layer in layers]
         joint = None
         if not torch.is_grad_enabled() and not in_transform():
-            kept = self.__dict__["_joint"]
+            kept = self.__dict__.get("_joint")
             joint = joint_parameters(parameters, kept)
             if joint is not kept:
                 self.__dict__["_joint"] = joint
         tensors = plain_heads(x, parameters, (self.heads, self.key_heads, self.key_heads), joint)
         attended = attention(*tensors, mask=mask, site=self.site, role=self.role)
         joined = attended.output.transpose(1, 2).flatten(-2)
-        return Attended(functional.linear(joined, of_output["weight"], of_output["bias"]), *attended[1:])
+        linear = linear_without_gradients if joint is not None and x.is_cuda else functional.linear
+        return Attended(linear(joined, of_output["weight"], of_output["bias"]), *attended[1:])
 
     def _attend(
         self,

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Batch
-from regard.decoding import Average, Beam, Greedy, Prompts, Rules, search
+from regard.decoding import Average, Beam, Greedy, Prompts, Rules, averaged, search
+from regard.decoding.batch_alignment import Place
 from regard.decoding.slots import captured_slots, recorded_attention, slot_search
 from regard.decoding.slots.candidates import Forbidden, highest_in_order, next_tokens
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
@@ -78,19 +79,35 @@ def test_kernels_in_float32(name: str) -> None:
             torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-3)
             assert recorded is not None and recorded.complete
             places = [(row, 0, int(result.lengths[row, 0])) for row in range(4)]
-            alignments = [recorded.alignment_of(*place) for place in places]
+            alignments = [tuple(recorded.alignments()[row][0][:length]) for row, _, length in places]
+            averages = recorded.averaged([Place(recorded, *place) for place in places], "cross", None)
             attention = [recorded.of_hypothesis(*place)[0] for place in places]
             found = search(exact, batch, how)
             assert alignments == [best.alignment for best, *_ in found]
             for mine, (best, *_) in zip(attention, found, strict=True):
                 for site, weights in best.attention.items():
                     torch.testing.assert_close(mine[site], weights, rtol=0, atol=1e-3)
+            assert averages is not None
+            for mean, (best, *_) in zip(averages, found, strict=True):
+                expected_TS = averaged(best.attention).float()
+                height, width = expected_TS.shape
+                torch.testing.assert_close(
+                    torch.from_numpy(mean[:height, :width]), expected_TS, rtol=0, atol=1e-3
+                )
 
 
-@pytest.mark.parametrize("options", [{}, {"position": "rotary", "norm": "post"}], ids=("pre", "post"))
+@pytest.mark.parametrize(
+    ("options", "half"),
+    [
+        ({}, torch.float16),
+        ({}, torch.bfloat16),
+        ({"position": "rotary", "norm": "post"}, torch.bfloat16),
+    ],
+    ids=("pre, float16", "pre", "post"),
+)
 @torch.no_grad()
-def test_steps_in_half_precision(options: dict[str, str]) -> None:
-    """The error of the kernels is at most twice that of PyTorch in bfloat16, against float64."""
+def test_steps_in_half_precision(options: dict[str, str], half: torch.dtype) -> None:
+    """The error of the kernels is at most twice that of PyTorch in the same dtype, against float64."""
     torch.manual_seed(3)
     size, slots, beams = Size(width=192, heads=3, inner=300, layers=3), 5, 4
     model = Transformer(500, 500, size, **options).eval().cuda()  # type: ignore[arg-type]
@@ -98,8 +115,8 @@ def test_steps_in_half_precision(options: dict[str, str]) -> None:
     logits = dict[str, Tensor]()
     for kind, dtype, name in (
         (TransformerDecoder, torch.float64, "exact"),
-        (TransformerDecoder, torch.bfloat16, "plain"),
-        (FusedTransformerDecoder, torch.bfloat16, "kernels"),
+        (TransformerDecoder, half, "plain"),
+        (FusedTransformerDecoder, half, "kernels"),
     ):
         own = copy.deepcopy(model).to(dtype)
         encoded, random = (
@@ -117,7 +134,7 @@ def test_steps_in_half_precision(options: dict[str, str]) -> None:
     assert error <= 2 * allowed
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_next_tokens_are_the_most_probable_ones(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     for size in (13, 4096, 9001, 32000):

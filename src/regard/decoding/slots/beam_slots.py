@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -14,7 +15,7 @@ from regard.decoding.hypothesis import SearchResult
 from regard.decoding.slots.candidates import forbid, highest_in_order
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.host_beams import HostBeams
-from regard.decoding.slots.search_slots import SearchSlots, follow
+from regard.decoding.slots.search_slots import Array, SearchSlots, follow
 
 __all__ = ["BeamSlots"]
 
@@ -111,31 +112,37 @@ class BeamSlots(SearchSlots):
         return self._host
 
     def results(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor]:
-        best, size = self.how.best, self.how.size
-        *tree, sums_bK, ranking_bN, pool_steps_bN, pool_beams_bN, ends_bN, count_b = self.fetch(
+        # With NumPy, because PyTorch takes longer for small arrays.
+        *tree, sums_bK, ranking_bN, steps_bN, beams_bN, ends_bN, count_b = self.fetch(
             slots, longest, "sums", "pool_ranking", "pool_steps", "pool_beams", "pool_scores", "count"
         )
-        counts_b1 = count_b[:, None]
-        order_bM = highest_in_order(
-            sums_bK, torch.arange(size, device=sums_bK.device).expand_as(sums_bK), min(best, size)
-        )
-        missing = best - order_bM.shape[1]
-        divisors_b1 = self.cpu_divisors[counts_b1]
-        unfinished_bN = pad(sums_bK.gather(1, order_bM) / divisors_b1, (0, missing), value=-torch.inf)
-        none_b1 = ranking_bN[:, :1] == -torch.inf
-        # An unfinished output has all tokens of a beam; a finished one has the tokens before EOS, and EOS.
-        beams_bN = torch.where(none_b1, pad(order_bM, (0, missing)), pool_beams_bN)
-        ranking_bN = torch.where(none_b1, unfinished_bN, ranking_bN)
-        exists_bN = ranking_bN != -torch.inf
+        none_b1 = ranking_bN[:, :1] == -np.inf
+        if none_b1.any():
+            unfinished_bN, own_bN = self._unfinished(sums_bK, count_b)
+            ranking_bN = np.where(none_b1, unfinished_bN, ranking_bN)
+            beams_bN = np.where(none_b1, own_bN, beams_bN)
+            steps_bN = np.where(none_b1, count_b[:, None], steps_bN)
+        exists_bN = ranking_bN != -np.inf
         exists_bN[:, 0] = True  # even if its log-probability is -inf
-        steps_bN = torch.where(exists_bN, torch.where(none_b1, counts_b1, pool_steps_bN), 0)
-        tokens, scores, readers = (pad(each, (0, 1)) for each in follow(tree, steps_bN, beams_bN))
-        ended, at = (exists_bN & ~none_b1)[..., None], steps_bN[..., None]
-        tokens.scatter_(2, at, torch.where(ended, EOS, tokens.gather(2, at)))
-        scores.scatter_(2, at, torch.where(ended, ends_bN[..., None], scores.gather(2, at)))
-        readers.scatter_(2, at, torch.where(ended, beams_bN[..., None], readers.gather(2, at)))
-        length = int((at + ended).max())
-        return SearchResult(tokens[..., :length], scores[..., :length], ranking_bN), readers[..., :length]
+        steps_bN = np.where(exists_bN, steps_bN, 0)
+        tokens, scores, readers = follow(tree, steps_bN, beams_bN, room=1)
+        # An unfinished output has all tokens of a beam; a finished one has the tokens before EOS, and EOS.
+        ended_bN = exists_bN & ~none_b1
+        at = (*np.nonzero(ended_bN), steps_bN[ended_bN])
+        tokens[at], scores[at], readers[at] = EOS, ends_bN[ended_bN], beams_bN[ended_bN]
+        length = int((steps_bN + ended_bN).max())
+        found = (torch.from_numpy(each[..., :length]) for each in (tokens, scores, readers))
+        return SearchResult(next(found), next(found), torch.from_numpy(ranking_bN)), next(found)
+
+    def _unfinished(self, sums_bK: Array, count_b: Array) -> tuple[Array, Array]:
+        """Return ranking and beam of the N best unfinished outputs, (b, N); ranking -inf for missing ones."""
+        best, size, sums = self.how.best, self.how.size, torch.from_numpy(sums_bK)
+        order_bM = highest_in_order(sums, torch.arange(size).expand_as(sums), min(best, size))
+        ranking_bM = sums.gather(1, order_bM) / self.cpu_divisors[torch.from_numpy(count_b)[:, None]]
+        more = (0, best - order_bM.shape[1])
+        if more[1]:
+            ranking_bM, order_bM = pad(ranking_bM, more, value=-torch.inf), pad(order_bM, more)
+        return ranking_bM.numpy(), order_bM.numpy()
 
     def _add_finished(self, ends: Tensor, sums: Tensor, beams: Tensor, scores: Tensor) -> None:
         """Add the continuations that end with EOS to the pool, if their ranking is high enough.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,5 +44,6 @@ class GreedySlots(SearchSlots):
     def results(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor]:
         *tree, count_b = self.fetch(slots, longest, "count")
         steps_b1 = count_b[:, None]
-        tokens, scores, readers = follow(tree, steps_b1, torch.zeros_like(steps_b1))
+        found = map(torch.from_numpy, follow(tree, steps_b1, np.zeros_like(steps_b1)))
+        tokens, scores, readers = found
         return SearchResult(tokens, scores, scores.sum(-1)), readers

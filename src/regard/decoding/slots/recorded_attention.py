@@ -46,7 +46,7 @@ class RecordedAttention:
         self._parts: list[Tensor] = []
         self._norms, self._lengths = torch.zeros(0), torch.zeros(0, dtype=torch.long)
         self._source_lengths: list[int] = []
-        self._aligned: list[list[list[list[int]]]] = []
+        self._aligned: dict[int, list[list[int]]] = {}
         self._ready: torch.cuda.Event | None = None
         self._lock = threading.Lock()
 
@@ -106,18 +106,19 @@ class RecordedAttention:
         norms_XHS = self._norms[row, :, :, :source].clone()
         return attention, dict(zip(self.sites, norms_XHS.unbind(0), strict=True))
 
-    def alignment_of(self, row: int, rank: int, length: int) -> tuple[int, ...]:
-        """Return the source token with the highest weight for each token of a hypothesis.
+    def alignments(self) -> dict[int, list[list[int]]]:
+        """Return the source token with the highest weight for each token of each hypothesis of each sentence.
 
-        The weights are averaged over all sites and heads. For the arguments, see of_hypothesis().
+        The weights are averaged over all sites and heads. The lists are padded to the longest hypothesis.
         """
-        with self._lock:
-            if not self._aligned:
+        if not self._aligned:
+            with self._lock:
                 self._wait()
-                pairs = zip(self._parts, self._rows, strict=True)
-                self._aligned = [self._align(part, rows).tolist() for part, rows in pairs]
-        part, place = self._places[row]
-        return tuple(self._aligned[part][place][rank][:length])
+                aligned = dict[int, list[list[int]]]()
+                for part, rows in zip(self._parts, self._rows, strict=True):
+                    aligned.update(zip(rows, self._align(part, rows).tolist(), strict=True))
+                self._aligned = aligned
+        return self._aligned
 
     def averaged(self, places: Sequence[Place], site: str, head: int | None) -> NDArray[np.float32] | None:
         """Return the weights of n hypotheses, averaged over layers and heads, (n, T, S).

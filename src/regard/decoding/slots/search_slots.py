@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -19,7 +19,9 @@ from regard.decoding.slots.decoder import SlotDecoder, resized_rows
 if TYPE_CHECKING:
     from regard.kernels.token_candidates import Candidates
 
-__all__ = ["SearchSlots", "follow"]
+__all__ = ["Array", "SearchSlots", "follow"]
+
+Array = np.ndarray[Any, Any]
 
 
 class SearchSlots(ABC):
@@ -170,8 +172,8 @@ class SearchSlots(ABC):
         self.last.copy_(tokens)
         self.parents.copy_(parents)
 
-    def fetch(self, slots: Tensor, longest: int, *names: str) -> list[Tensor]:
-        """Return rows of `tokens`, `links` and `token_scores`, then of other tensors, on the CPU.
+    def fetch(self, slots: Tensor, longest: int, *names: str) -> list[Array]:
+        """Return rows of `tokens`, `links` and `token_scores`, then of other tensors, as arrays.
 
         slots: (b,), the slots.
         longest: the number of steps of the first three tensors.
@@ -182,37 +184,36 @@ class SearchSlots(ABC):
         tree = (each[:, :longest] for each in (self.tokens, self.links, self.token_scores))
         picked = [each.index_select(0, slots) for each in (*tree, *(getattr(self, name) for name in names))]
         bits = [each.flatten().view(torch.int32) for each in picked]
-        parts = torch.cat(bits).cpu().split([len(each) for each in bits])
-        # A copy, because a view of int64 must begin at a multiple of 8 bytes.
-        return [
-            part.clone().view(each.dtype).view(each.shape) for part, each in zip(parts, picked, strict=True)
-        ]
+        joined, result, end = torch.cat(bits).cpu().numpy(), list[Array](), 0
+        for each, own in zip(picked, bits, strict=True):
+            begin, end = end, end + len(own)
+            dtype = np.float32 if each.is_floating_point() else np.int64
+            result.append(joined[begin:end].view(dtype).reshape(each.shape))
+        return result
 
 
-def follow(tree: Sequence[Tensor], steps: Tensor, beams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def follow(tree: Sequence[Array], steps: Array, beams: Array, room: int = 0) -> tuple[Array, Array, Array]:
     """Return tokens, log-probabilities and readers of some outputs, (b, N, L), padded with PAD, 0 and 0.
 
-    tree: tokens, links and token_scores, (b, T, K), as in SearchSlots, on the CPU.
-    steps: (b, N), the number of tokens of each output; L is the largest.
+    tree: tokens, links and token_scores, (b, T, K), as in SearchSlots.
+    steps: (b, N), the number of tokens of each output; L is the largest, plus `room`.
     beams: (b, N), the beam of each output after its last token.
 
     For readers, see SearchSlots.results().
     """
     tokens, links, token_scores = tree
-    length = int(steps.max()) if steps.numel() else 0
-    rows, steps_L = (torch.arange(size, device=tokens.device) for size in (len(tokens), length))
-    row, beam, parents = rows[:, None].numpy(), beams.numpy(), links.numpy()
-    inside = steps_L[:, None, None] < steps
-    path, readers = (steps.new_zeros(length, *steps.shape) for _ in range(2))
-    beam_at, reader_at, inside_at = path.numpy(), readers.numpy(), inside.numpy()
+    length, beam, (sentences, longest, size) = int(steps.max(initial=0)), beams, links.shape
+    first_b1 = np.arange(sentences)[:, None] * longest
+    path, readers = (np.zeros((length, *steps.shape), np.int64) for _ in range(2))
     for at in range(length - 1, -1, -1):
-        beam_at[at] = beam
-        reader_at[at] = parents[row, at, beam]
-        beam = np.where(inside_at[at], reader_at[at], beam)
-    path_bNL, readers_bNL, inside_bNL = (each.permute(1, 2, 0) for each in (path, readers, inside))
-    places = rows[:, None, None], steps_L, path_bNL
-    return (
-        torch.where(inside_bNL, tokens[places], PAD),
-        torch.where(inside_bNL, token_scores[places], 0.0),
-        torch.where(inside_bNL, readers_bNL, 0),
-    )
+        path[at] = place = (first_b1 + at) * size + beam
+        readers[at] = reader = links.take(place)
+        beam = np.where(at < steps, reader, beam)
+    inside = np.arange(length)[:, None, None] < steps
+    path = np.where(inside, path, 0)
+    results = []
+    for values in (tokens.take(path), token_scores.take(path), readers):
+        result = np.zeros((*steps.shape, length + room), values.dtype)  # PAD is 0
+        np.copyto(result[..., :length], values.transpose(1, 2, 0), where=inside.transpose(1, 2, 0))
+        results.append(result)
+    return results[0], results[1], results[2]

@@ -223,7 +223,14 @@ class TransformerDecoder(SlotDecoder):
             self.source_mask = self.source_mask.index_select(0, slots)
 
     def _at(self, position: Tensor) -> Index:
-        """Return the index of the buffers (B, L, ...) at the position of each slot, (B,)."""
+        """Return the index of the buffers (B, L, ...) at the position of each slot, (B,).
+
+        On a CPU, slices are returned if all slots have the same position: they are faster than indices.
+        """
+        if position.device.type == "cpu":
+            places = position.numpy()
+            if (places == places[0]).all():
+                return slice(None), int(places[0])
         return self.rows, position
 
     def _turns(self, position: Tensor) -> tuple[Tensor, Tensor] | None:

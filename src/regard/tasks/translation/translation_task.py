@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.data import Batches
 from regard.data.batch import EOS, UNK, Batch
-from regard.data.sampled_epochs import Sampler, start_workers
+from regard.data.sampled_epochs import start_workers
 from regard.decoding import Beam, Greedy, Translation, Translator
 from regard.decoding.forced_decoding import pieces_of
 from regard.evaluation import bleu, chrf, exact_match
@@ -38,7 +38,7 @@ from regard.tasks.translation.guided_alignment import build_guide, guided_site, 
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
 from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
 from regard.tasks.translation.sampled_batches import SampledBatches
-from regard.tasks.translation.sampled_pairs import sampled_epochs, worker_count
+from regard.tasks.translation.sampled_pairs import build_sampler, sampled_epochs, worker_count
 from regard.tasks.translation.speed_trial import epoch_tokens, plan_run
 from regard.tasks.translation.translation_checks import FIXED, PATHS, check_evaluation, check_same_format
 from regard.tasks.translation.translation_data import (
@@ -135,7 +135,7 @@ class TranslationTask(RunTask):
         shapes = Shapes(training.batch_tokens, longest, rows or 1, fine=fine)
         self._shapes = shapes if few_shapes else None
         self.shapes = Task.shapes if self._shapes is None else self._shapes.most
-        self._sampler = self._build_sampler()
+        self._sampler = build_sampler(corpus, settings)
         alone = processes.world == 1 and (device.startswith("cuda") or self.capture.chosen)
         self._epochs = sampled_epochs(corpus, self._sampler) if self._sampler and alone else None
         sampled_here = self._sampler is not None and self._epochs is None
@@ -174,6 +174,11 @@ class TranslationTask(RunTask):
     def start_processes(cls, settings: TranslationSettings, device: str) -> None:
         if device.startswith("cuda") and settings.data.subword_sampling:
             start_workers(worker_count())
+
+    @classmethod
+    def start_batches(cls, settings: TranslationSettings, corpus: Corpus, device: str) -> None:
+        if device.startswith("cuda") and (sampler := build_sampler(corpus, settings)):
+            sampled_epochs(corpus, sampler)
 
     @classmethod
     def kernel_steps(cls, settings: TranslationSettings, device: torch.device) -> Callable[[], None] | None:
@@ -257,13 +262,6 @@ class TranslationTask(RunTask):
 
     def corpus_notes(self) -> Sequence[str]:
         return self.corpus.notes
-
-    def _build_sampler(self) -> Sampler | None:
-        data, corpus = self.settings.data, self.corpus
-        if not data.subword_sampling:
-            return None
-        options = {"sample": data.subword_sampling, "seed": self.settings.seed, "longest": data.max_length}
-        return Sampler(corpus.source, corpus.target, **options)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         if self._epochs is None or isinstance(self._train, SampledBatches):
