@@ -82,8 +82,7 @@ def median_ms(function: Callable[[], object], device: str, seconds: float = 0.1)
 def replayed_ms(functions: Sequence[Callable[[], object]], seconds: float = 0.1) -> list[float]:
     """Return the median device time of each function: of replays of its CUDA graph, so without the host.
 
-    The graphs are replayed in turns, because the clock of a GPU is lower after some time of work: what is
-    measured first would seem faster.
+    The graphs are replayed in turns, so that a change of the clock of the GPU affects all of them.
     """
     graphs: list[torch.cuda.CUDAGraph] = []
     for function in functions:

@@ -17,7 +17,7 @@ a tile has 128 keys. These keys form a slot:
   integer atomics, as multiples of 1 / unit: integers have the same sum in any order, so results are
   reproducible bit by bit.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
