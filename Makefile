@@ -40,9 +40,9 @@ docs: .venv/dev  ## build the documentation in site/
 	.venv/bin/python docs/make.py
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
-bench: .venv/dev  ## run the benchmarks for this machine (GPU or CPU), and update docs/performance.md
+bench: .venv/dev  ## run the benchmarks for this machine (GPU or CPU), and update the pages of docs that show them
 	.venv/bin/python -m benchmarks $(ARGS)
-	.venv/bin/python docs/make.py performance
+	.venv/bin/python docs/make.py performance kernel-benchmarks
 
 clean:  ## remove build outputs and caches, keep .venv
 	rm -rf build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache

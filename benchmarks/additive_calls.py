@@ -3,11 +3,12 @@
 For 19 shapes, with T, S and D from 1 to 8192, in bfloat16: the time of Regard (backend="auto"), of eager
 PyTorch and of torch.compile, for the forward pass and for forward and backward pass together. Three times are
 measured: `wall`, of a call in a loop that ends with one synchronisation; `host`, until the call returns; and
-`device`, of a replayed CUDA graph. --scales measures Regard alone on the device, for several standard
-deviations of query and key. Results are compared with float64 before they are timed, and files are written
-after each peer. The first call of a shape compiles its kernels, which takes seconds for each kernel. To save
-time, first start several processes with different --part and a short --seconds, which compile at the same
-time.
+`device`, of a replayed CUDA graph. The loops of the peers alternate, and the fastest one counts. --padded
+measures Regard with and without padding(); --backward, the host time of the backward pass alone; --scales,
+Regard alone on the device, for several standard deviations of query and key. Results are compared with
+float64 before they are timed, and files are written after each shape. The first call of a shape compiles its
+kernels, which takes seconds for each kernel. To save time, first start several processes with different
+--part and a short --seconds, which compile at the same time.
 """
 
 from __future__ import annotations
@@ -63,26 +64,33 @@ class Row:
     missing: str = ""
 
 
-def wall_and_host(run: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """Return wall and host time of a call in microseconds: those of the fastest of several loops."""
-    for _ in range(3):
-        run()
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    run()
-    torch.cuda.synchronize()
-    calls = max(2, min(20, int(0.005 / (time.perf_counter() - start))))
-    wall, host, begun = float("inf"), float("inf"), time.perf_counter()
-    while time.perf_counter() - begun < seconds:
+def wall_and_host(runs: dict[str, Callable[[], object]], seconds: float) -> dict[str, tuple[float, float]]:
+    """Return wall and host time of each function in microseconds: those of its fastest loop.
+
+    seconds: measuring time of each function. Their loops alternate, because the speed of the host changes.
+    """
+    calls = {}
+    for name, run in runs.items():
+        for _ in range(3):
+            run()
         torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(calls):
-            run()
-        returned = time.perf_counter()
+        run()
         torch.cuda.synchronize()
-        host = min(host, (returned - start) / calls * 1e6)
-        wall = min(wall, (time.perf_counter() - start) / calls * 1e6)
-    return wall, host
+        calls[name] = max(2, min(20, int(0.005 / (time.perf_counter() - start))))
+    best = dict.fromkeys(runs, (float("inf"), float("inf")))
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < seconds * len(runs):
+        for name, run in runs.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(calls[name]):
+                run()
+            host = (time.perf_counter() - start) / calls[name] * 1e6
+            torch.cuda.synchronize()
+            wall = (time.perf_counter() - start) / calls[name] * 1e6
+            best[name] = min(best[name][0], wall), min(best[name][1], host)
+    return best
 
 
 def device_time(run: Callable[[], object], seconds: float) -> float:
@@ -109,21 +117,60 @@ def passes(peer: str, shape: Shape) -> Passes:
     return both_ways(partial(PEERS[peer](), hidden=shape.hidden()), inputs)
 
 
-def measured(shape: Shape, peer: str, seconds: float) -> list[Row]:
-    """Measure one peer at one shape."""
+def measured(shape: Shape, runs: dict[str, Passes], seconds: float) -> list[Row]:
+    """Measure the passes of several peers at one shape."""
     rows = []
-    try:
-        if peer == "regard":
-            gate(shape, torch.bfloat16, backend="auto")
-        for kind, run in passes(peer, shape).items():
-            rows.append(Row(str(shape), peer, kind, *wall_and_host(run, seconds), device_time(run, seconds)))
-    except (Wrong, RuntimeError) as error:
-        torch.cuda.synchronize()
-        problem = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        rows.append(Row(str(shape), peer, "forward" if not rows else "both", missing=problem))
+    for kind in ("forward", "both"):
+        times = wall_and_host({peer: each[kind] for peer, each in runs.items()}, seconds)
+        for peer, each in runs.items():
+            rows.append(Row(str(shape), peer, kind, *times[peer], device_time(each[kind], seconds)))
     gc.collect()
     torch.cuda.empty_cache()
     return rows
+
+
+def prepared(shape: Shape, peers: Sequence[str]) -> tuple[dict[str, Passes], list[Row]]:
+    """Return the passes of the peers that can run this shape, called once, and rows for the other peers."""
+    runs, rows = dict[str, Passes](), list[Row]()
+    for peer in peers:
+        try:
+            if peer == "regard":
+                gate(shape, torch.bfloat16, backend="auto")
+            own = passes(peer, shape)
+            for run in own.values():
+                run()
+            runs[peer] = own
+        except (Wrong, RuntimeError) as error:
+            torch.cuda.synchronize()
+            problem = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            rows.append(Row(str(shape), peer, "forward", missing=problem))
+    return runs, rows
+
+
+def padded(shape: Shape, seconds: float) -> list[Row]:
+    """Measure Regard at one shape, without a mask and with padding()."""
+    masked = replace(shape, seen="padding")
+    gate(masked, torch.bfloat16, backend="auto")
+    return measured(shape, {"regard": passes("regard", shape), "padded": passes("regard", masked)}, seconds)
+
+
+def backward(shape: Shape, seconds: float) -> list[Row]:
+    """Measure the host time of the backward pass alone, of a graph that is kept."""
+    query, key, value, vector = inputs = shape.inputs(torch.bfloat16)
+    outputs = {
+        "regard": ours(query, key, value, vector, backend="auto"),
+        "eager": PEERS["eager"]()(*inputs),
+        "one product": query * 2.0,
+    }
+    runs: dict[str, Callable[[], object]] = {
+        name: partial(
+            torch.autograd.grad, output, inputs if name != "one product" else query,
+            torch.ones_like(output), retain_graph=True,
+        )
+        for name, output in outputs.items()
+    }  # fmt: skip
+    times = wall_and_host(runs, seconds)
+    return [Row(str(shape), name, "backward", *times[name]) for name in outputs]
 
 
 def scaled(shape: Shape, seconds: float) -> list[Row]:
@@ -136,6 +183,15 @@ def scaled(shape: Shape, seconds: float) -> list[Row]:
         for kind, run in passes("regard", each).items():
             rows.append(Row(str(shape), name, kind, device=device_time(run, seconds)))
     return rows
+
+
+KINDS = {
+    "scales": (scaled, "measure Regard at several scales of the inputs instead, at four shapes"),
+    "padded": (padded, "measure Regard with padding() and without instead, at four shapes"),
+    "backward": (backward, "measure the host time of the backward pass instead, at four shapes"),
+}
+"""What to measure instead of all peers, by option: functions of a shape and the seconds for each number, and
+the help of the option."""
 
 
 def _milliseconds(microseconds: float | None) -> str:
@@ -178,6 +234,15 @@ def scale_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def plain_table(rows: Sequence[Row]) -> str:
+    """Return a Markdown table in milliseconds with one line for each row."""
+    lines = ["| B,T,S,D | pass | of | wall | host | device |", "| --- | --- | --- | --- | --- | --- |"]
+    for row in rows:
+        times = " | ".join(map(_milliseconds, (row.wall, row.host, row.device)))
+        lines.append(f"| {row.shape} | {row.kind} | {row.peer} | {times} |")
+    return "\n".join(lines)
+
+
 def write(folder: Path, name: str, text: str, rows: Sequence[Row]) -> None:
     """Write the results so far, as JSON and as a table."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -198,7 +263,9 @@ def write(folder: Path, name: str, text: str, rows: Sequence[Row]) -> None:
 def main() -> None:
     """Measure additive attention as users call it, beside eager PyTorch and torch.compile."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--scales", action="store_true", help="measure several scales of the inputs instead")
+    kinds = parser.add_mutually_exclusive_group()
+    for name, (_, text) in KINDS.items():
+        kinds.add_argument(f"--{name}", action="store_true", help=text)
     parser.add_argument(
         "--seconds", type=float, default=0.1, help="measuring time of each number [default: 0.1]"
     )
@@ -214,19 +281,21 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
     first, step = map(int, arguments.part.split("/"))
+    kind = next((name for name in KINDS if getattr(arguments, name)), None)
     rows, begun = list[Row](), time.monotonic()
-    for shape in (SCALED if arguments.scales else SHAPES)[first::step]:
-        if arguments.scales:
-            rows += scaled(shape, arguments.seconds)
-            write(arguments.output, "additive-scales", scale_table(rows), rows)
-            continue
-        for peer in arguments.only or NAMES:
-            if time.monotonic() - begun > arguments.limit:
-                break
-            rows += measured(shape, peer, arguments.seconds)
+    for shape in (SHAPES if kind is None else SCALED)[first::step]:
+        if time.monotonic() - begun > arguments.limit:
+            break
+        if kind is not None:
+            rows += KINDS[kind][0](shape, arguments.seconds)
+            text = (scale_table if kind == "scales" else plain_table)(rows)
+        else:
+            runs, missing = prepared(shape, arguments.only or NAMES)
+            rows += [*measured(shape, runs, arguments.seconds), *missing]
             torch._dynamo.reset()
-            write(arguments.output, "additive-calls", table(rows), rows)
-    print(scale_table(rows) if arguments.scales else table(rows))
+            text = table(rows)
+        write(arguments.output, f"additive-{kind or 'calls'}", text, rows)
+    print(text if rows else "nothing was measured")
 
 
 if __name__ == "__main__":

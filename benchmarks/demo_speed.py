@@ -65,17 +65,24 @@ def measured(checkouts: list[Path], turns: int, threads: int) -> list[list[tuple
         workers.append(subprocess.Popen(command, env=environment, **pipes))
     rows: list[list[tuple[float, float, float]]] = [[] for _ in workers]
     for worker in workers:
-        if json.loads(worker.stdout.readline() or "null") != "ready":  # type: ignore[union-attr]
-            raise SystemExit("a process failed; its error message is printed above")
+        _answer(worker)
     for _ in range(turns + 1):
         for worker, own in zip(workers, rows, strict=True):
-            worker.stdin.write("go\n")  # type: ignore[union-attr]
-            worker.stdin.flush()  # type: ignore[union-attr]
-            own.append(tuple(json.loads(worker.stdout.readline())))  # type: ignore[union-attr]
+            own.append(tuple(_answer(worker, "go\n")))
     for worker in workers:
         worker.stdin.close()  # type: ignore[union-attr]
         worker.wait()
     return [own[1:] for own in rows]
+
+
+def _answer(worker: Any, line: str = "") -> Any:
+    """Send a line to a worker and return its answer. Exit with a message if the worker has ended."""
+    try:
+        worker.stdin.write(line)
+        worker.stdin.flush()
+        return json.loads(worker.stdout.readline())
+    except (BrokenPipeError, json.JSONDecodeError):
+        raise SystemExit(f"process {worker.pid} failed; its error message is printed above") from None
 
 
 def main() -> int:

@@ -3,10 +3,11 @@
 python -m benchmarks.looking_speed [--device cuda] prints a table in Markdown. Before a row is measured, the
 looks of one head are compared with float64. Ratios are (forward + looking) / forward.
 
-On a GPU, times are device times (replays of a CUDA graph), and a second table has wall times of plain calls
-of regard.attention(), without and with looks. `eager` computes the weights and the output in PyTorch, without
-looks; `eager, all three` also computes entropy, alignment and mass from the weights. They are measured where
-the weights fit in memory.
+On a GPU, times are device times (replays of CUDA graphs, in turns), and a second table has wall times of
+plain calls of regard.attention(), without and with looks. `eager` computes the weights and the output in
+PyTorch, without looks; `eager, all three` also computes entropy, alignment and mass from the weights;
+`transformers, eager` is the function of transformers that returns weights, whose softmax is in float32. They
+are measured where the weights fit in memory.
 
 With --score additive, the score is v . tanh(q + k), and there is no eager: it needs T x S x D numbers.
 """
@@ -20,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -57,15 +59,18 @@ ADDITIVE = {
 
 PASS = {"cuda": "fused", "cpu": "blocked"}
 
+EAGERS = ("eager", "eager, all three", "transformers, eager")
+"""Attention with the whole matrix of weights in PyTorch, see above."""
+
 LONGEST_EAGER = 16384
 """Longest sequence for which eager is measured: 4.3 billion weights, 8.6 GB in bfloat16."""
 
 
 def median_ms(function: Callable[[], object], device: str, seconds: float = 0.1) -> float:
     """Return the median time of a call, after one call that is not timed: device time, or processor time."""
-    function()
     if device == "cuda":
-        return _replayed_ms(function, seconds)
+        return replayed_ms([function], seconds)[0]
+    function()
     taken: list[float] = []
     while len(taken) < 3 or sum(taken) < 5 * seconds:
         start = time.process_time()
@@ -74,22 +79,29 @@ def median_ms(function: Callable[[], object], device: str, seconds: float = 0.1)
     return 1000 * statistics.median(taken)
 
 
-def _replayed_ms(function: Callable[[], object], seconds: float) -> float:
-    """Return the median time between two events around a replay of a CUDA graph, so without the host."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+def replayed_ms(functions: Sequence[Callable[[], object]], seconds: float = 0.1) -> list[float]:
+    """Return the median device time of each function: of replays of its CUDA graph, so without the host.
+
+    The graphs are replayed in turns, because the clock of a GPU is lower after some time of work: what is
+    measured first would seem faster.
+    """
+    graphs: list[torch.cuda.CUDAGraph] = []
+    for function in functions:
         function()
-    taken: list[float] = []
-    graph.replay()
-    while len(taken) < 5 or (sum(taken) < 1000 * seconds and len(taken) < 100):
-        events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        events[0].record()
-        graph.replay()
-        events[1].record()
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1]):
+            function()
+        graphs[-1].replay()
+    taken: list[list[float]] = []
+    while len(taken) < 5 or (sum(map(sum, taken)) < 1000 * seconds * len(graphs) and len(taken) < 100):
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * len(graphs))]
+        for i, graph in enumerate(graphs):
+            events[2 * i].record()
+            graph.replay()
+            events[2 * i + 1].record()
         torch.cuda.synchronize()
-        taken.append(events[0].elapsed_time(events[1]))
-    del graph
-    return statistics.median(taken)
+        taken.append([events[2 * i].elapsed_time(events[2 * i + 1]) for i in range(len(graphs))])
+    return [statistics.median(times) for times in zip(*taken, strict=True)]
 
 
 def wall_ms(function: Callable[[], object], seconds: float = 0.1) -> float:
@@ -145,18 +157,22 @@ def row(size: Sequence[int], causal: bool, device: str, additive: bool = False) 
     call = check(query, key, value, select=regard.Soft(), **options)
     if size[2] <= 8192:
         gate(call, forward, PASS[device])
-    base = median_ms(lambda: regard.attention(query, key, value, **options), device)
+    functions: list[Callable[[], object]] = [_attending(query, key, value, options)]
+    functions += [_looking(call, forward, look, PASS[device]) for look in LOOKS.values()]
+    if device == "cuda":
+        base, *times = replayed_ms(functions)
+    else:
+        base, *times = (median_ms(function, device) for function in functions)
     name = [",".join(map(str, size)), "yes" if causal else "no"]
     cells = [*name, f"{base:.3f}"]
-    for look in LOOKS.values():
-        taken = median_ms(_looking(call, forward, look, PASS[device]), device)
+    for taken in times:
         cells += [f"{taken:.3f}", f"{(base + taken) / base:.2f}"]
     if device != "cuda":
         return [f"| {' | '.join(cells)} |"]
     fits = size[2] <= LONGEST_EAGER and not additive
-    for looks in (False, True):
-        eager = functools.partial(_eager, query, key, value, causal, looks)
-        cells.append(f"{median_ms(eager, device):.1f}" if fits else "")
+    for eager in _eagers(query, key, value, causal) if fits else ():
+        cells.append(f"{median_ms(eager, device):.1f}")
+    cells += [""] * (0 if fits else len(EAGERS))
     walls = [*name, f"{wall_ms(_attending(query, key, value, options)):.3f}"]
     walls += [
         f"{wall_ms(_attending(query, key, value, options | {'look': look})):.3f}" for look in LOOKS.values()
@@ -186,6 +202,23 @@ def _eager(
     return weights @ value, *seen
 
 
+def _eagers(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> list[Callable[[], object]]:
+    """Return a function for each of EAGERS."""
+    from transformers.models.llama.modeling_llama import eager_attention_forward
+
+    length, layer = query.shape[-2], SimpleNamespace(num_key_value_groups=1, training=False)
+    mask = None
+    if causal:  # as transformers builds it, once for all layers
+        mask = torch.full((length, length), torch.finfo(query.dtype).min, device=query.device).triu(1)
+        mask = mask.to(query.dtype)[None, None]
+    scale = query.shape[-1] ** -0.5
+    return [
+        functools.partial(_eager, query, key, value, causal),
+        functools.partial(_eager, query, key, value, causal, looks=True),
+        functools.partial(eager_attention_forward, layer, query, key, value, mask, scale),
+    ]
+
+
 def table(titles: Sequence[str], rows: Sequence[str]) -> str:
     """Return a table in Markdown."""
     return "\n".join([f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}", *rows])
@@ -196,7 +229,7 @@ def report(rows: Sequence[Sequence[str]], device: str) -> str:
     titles = ["B,H,N,D", "causal", "forward", *(each for name in LOOKS for each in (name, "ratio"))]
     if device != "cuda":
         return table(titles, [each[0] for each in rows])
-    titles += ["eager", "eager, all three"]
+    titles += EAGERS
     walls = ["B,H,N,D", "causal", "forward", *(f"with {name}" for name in LOOKS)]
     return (
         f"Device times, ms:\n\n{table(titles, [each[0] for each in rows])}\n\n"

@@ -29,8 +29,8 @@ PLACES = {
     "mask-kernels": "on this page",
     "looking": "on this page",
     "huggingface-cuda": "[Hugging Face models](huggingface.md)",
-    "cpu": "on this page",
-    "gpu": "on this page",
+    "cpu": "[Benchmarks of the kernels](kernel-benchmarks.md)",
+    "gpu": "[Benchmarks of the kernels](kernel-benchmarks.md)",
     "recurrent": "on this page",
     "training-speed": "on this page",
     "training-run": "[Training](training.md)",
@@ -47,8 +47,8 @@ PLACES = {
     "lstmn": "[LSTMN](models/lstmn.md)",
     "answering": "[memory networks](models/memory-networks.md)",
     "algorithms": "[Algorithms](algorithms.md)",
-    "series": "on this page",
-    "gradients": "on this page",
+    "series": "[Benchmarks of the kernels](kernel-benchmarks.md)",
+    "gradients": "[Benchmarks of the kernels](kernel-benchmarks.md)",
 }
 """The page that reports each kind of result."""
 
@@ -272,7 +272,7 @@ def _curve(case: dict[str, Any]) -> bool:
 
 
 def _picture(kind: str, name: str) -> str:
-    return f"performance-{kind}-{name}"
+    return f"kernel-benchmarks-{kind}-{name}"
 
 
 def _cell(text: str) -> str:

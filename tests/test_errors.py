@@ -69,11 +69,11 @@ ATTENTION: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "3-D mask, 4-D query": ((f(2, 3, 4, 4), f(2, 3, 5, 4)), {"mask": f(2, 4, 5).bool()}, "3-D mask"),
     "1-D mask": ((f(2, 4), f(5, 4)), {"mask": f(5).bool()}, "1-D mask"),
     "mask sizes": ((f(2, 4), f(5, 4)), {"mask": f(3, 5).bool()}, "does not broadcast to"),
-    "lengths": ((f(2, 3, 4), f(2, 5, 4)), {"mask": regard.padding(torch.ones(3).long())}, "lengths has 3"),
+    "lengths": ((f(2, 3, 4), f(2, 5, 4)), {"mask": regard.padding(torch.ones(3).long())}, "has 3 lengths"),
     "lengths in a condition": (
         (f(2, 3, 4), f(2, 5, 4)),
         {"mask": ~regard.padding(torch.ones(3).long())},
-        "lengths has 3",
+        "has 3 lengths",
     ),
     "documents": (
         (f(1, 3, 4), f(1, 5, 4)),

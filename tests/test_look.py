@@ -69,7 +69,7 @@ def by_pass(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("regard.looking.SMALL", 0)
     monkeypatch.setattr("regard.blocks.tiling.ROWS", 2)
     monkeypatch.setattr("regard.blocks.tiling.AT_ONCE", 1)
-    return IN_BLOCKS
+    return EVERYTHING if request.param == "blocked" else IN_BLOCKS
 
 
 @pytest.mark.parametrize(("keys", "top"), [(40, 3), (2, 3), (1, 1)])
@@ -99,6 +99,19 @@ def test_looks_respect_the_mask(by_pass: dict[str, Any], name: str):
     assert chosen.all() and (seen.mass[~visible.any(-2)] == 0).all()
     assert ((seen.rows == 0) | visible[:, :, [0, 2]]).all()
     assert torch.equal((seen.top.keys >= 0).sum(-1), visible.sum(-1).clamp_max(3))
+
+
+def test_a_query_that_is_nan_has_no_weight_for_keys_that_it_does_not_see(monkeypatch: pytest.MonkeyPatch):
+    query, key = randn(2, 9, 4).detach(), randn(2, 9, 4).detach()
+    query[0, 3] = torch.nan
+    look, mask = regard.Look(weights=True, mass=True, entropy=True), regard.window(2, 1)
+    expected = regard.attention(query, key, mask=mask, look=look)
+    monkeypatch.setattr("regard.looking.SMALL", 0)
+    assert regard.explain(query, key, mask=mask, look=look).looking == "blocked"
+    seen = regard.attention(query, key, mask=mask, look=look)
+    assert seen.weights.isnan().sum() == 4 and seen.mass.isnan().sum() == 4
+    for name in ("weights", "mass", "entropy"):
+        torch.testing.assert_close(getattr(seen, name), getattr(expected, name), equal_nan=True)
 
 
 def test_only_requested_fields_are_returned():

@@ -130,3 +130,16 @@ def test_numpy_floats_are_floats():
     query, key = tensors()
     output = regard.attention(query, key, dropout=numpy.float32(0.0), select=regard.Soft(numpy.float64(0.5)))
     assert torch.equal(output.output, regard.attention(query, key, select=regard.Soft(0.5)).output)
+
+
+def test_hooks_of_an_output_are_not_shared_with_other_calls():
+    """The hook of a planned call that refuses a double backward is shared; the user's hooks must not be."""
+    query = torch.randn(1, 2, 4, 16, requires_grad=True)
+    regard.attention(query, query, query)  # keeps a plan
+    first, second = (regard.attention(query, query, query).output for _ in range(2))
+    calls: list[str] = []
+    first.register_hook(lambda _: calls.append("first"))
+    second.sum().backward()
+    assert calls == []
+    first.sum().backward()
+    assert calls == ["first"]

@@ -267,7 +267,7 @@ def _check_mask(
     """Raise ArgumentError if the mask or the selection does not match a call of the sizes (B, H, T, S)."""
     problem = mask.problem(*sizes, start)
     if problem:
-        expected, hint = _expected_of_mask(mask, sizes[3])
+        expected, hint = _expected_of_mask(mask, sizes[0], sizes[3])
         raise ArgumentError(message("attention()", problem, shown, expected, hint))
     problem = select.problem(tuple(query.shape[:-1]))
     if problem:
@@ -275,10 +275,12 @@ def _check_mask(
         raise ArgumentError(message("attention()", problem, shown, expected, hint))
 
 
-def _expected_of_mask(mask: Mask, keys: int) -> tuple[str, str]:
+def _expected_of_mask(mask: Mask, batch: int, keys: int) -> tuple[str, str]:
     """Return (expected, hint), two texts of the error message for a mask that does not match the call."""
-    parts = mask.condition.parts() if mask.condition is not None else ()
-    if any(each.overlong(keys) for each in (mask, *parts)):
+    masks = (mask, *(mask.condition.parts() if mask.condition is not None else ()))
+    if any(each.lengths is not None and each.lengths.shape[0] not in (1, batch) for each in masks):
+        return f"one length for each of the B = {batch} sequences, or one length for all", ""
+    if any(each.overlong(keys) for each in masks):
         return f"0 <= length <= S = {keys}", ""
     hint = "to mask padding: padding(lengths), or a bool tensor (B, S) as mask=tensor[:, None, None, :]"
     return "a mask that broadcasts to (B, H, T, S)", hint

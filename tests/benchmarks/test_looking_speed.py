@@ -39,6 +39,17 @@ def test_a_row_has_a_cell_for_each_title(monkeypatch: pytest.MonkeyPatch):
     assert cells[:3] == ["1,2,40,16", "yes", "2.000"] and len(cells) == 3 + 2 * len(looking_speed.LOOKS)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_peers_compute_the_same_attention(causal: bool):
+    pytest.importorskip("transformers", reason=SKIPS["transformers"])
+    query, key, value = (torch.randn(2, 3, 9, 4) for _ in range(3))
+    expected = regard.attention(query, key, value, mask=regard.causal() if causal else None).output
+    outputs = [peer()[0] for peer in looking_speed._eagers(query, key, value, causal)]
+    assert len(outputs) == len(looking_speed.EAGERS)
+    for output in (*outputs[:2], outputs[2].transpose(1, 2)):
+        torch.testing.assert_close(output, expected)
+
+
 def test_the_gate_of_the_model_fails_if_attention_is_changed(monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("transformers", reason=SKIPS["transformers"])
     from regard import huggingface

@@ -219,6 +219,14 @@ def test_folders_that_are_no_model_are_refused(command, folders, tmp_path):
     refused(damaged, "the model cannot be read")
 
 
+def test_a_model_that_reads_no_text_is_refused(command, tmp_path):
+    build("whisper")[0].save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    result = command("view", "--huggingface", tmp_path, TEXT, "--device", "cpu")
+    assert result.status == 2 and "Traceback" not in result.err
+    assert "WhisperForConditionalGeneration" in result.err and "input_features" in result.err
+
+
 def test_a_config_that_names_no_model_class_gives_the_plain_model(command, folders, tmp_path):
     folder = tmp_path / "renamed"
     shutil.copytree(folders["bert"], folder)

@@ -147,10 +147,13 @@ def test_batches_on_a_gpu_are_those_on_a_cpu(tmp_path: Path):
     )
     with torch.device("meta"):
         model = TranslationTask.build_model(settings.model, TranslationTask.sizes(corpus))
+    TranslationTask.start_batches(settings, corpus, "cuda")  # before the task is created
+    [early] = sampled_pairs._SHARED[corpus].values()
     here, there, also_there = (
         TranslationTask(model, corpus, settings, None, device) for device in ("cpu", "cuda", "cuda")
     )
     assert here._epochs is None and there._epochs is not None and there._epochs is also_there._epochs
+    assert there._epochs is early and early._count > 0
     other = TranslationTask(model, corpus, settings.model_copy(update={"seed": 7}), None, "cuda")
     assert other._epochs is not None and not other._epochs._count  # it has no processes of its own
     for epoch, start in ((0, 0), (1, 3)):

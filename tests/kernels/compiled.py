@@ -36,22 +36,33 @@ def compiling(kernel: JITFunction, grid: tuple[int, ...]) -> Any:
         # Plain PTX min and max drop NaN: min(x, NaN) is x.
         assert not re.search(r"\bmin(\.ftz)?\.f32", compiled.asm["ptx"]), kernel.__name__
         for line in compiled.asm["ttgir"].splitlines():
-            if "red.relaxed.gpu" in line:  # see _add() in inner_look.py
+            if "red.relaxed.gpu" in line:  # see _add_mass() in inner_look.py
                 assert_in_quads(line, compiled.asm["ttgir"])
+            if "atom.shared.add" in line:  # see collected_assembly() in inner_listing.py
+                assert_of_a_warp_group(line, compiled.asm["ttgir"])
         print(kernel.__name__, len(compiled.asm["cubin"]))
 
     return compile_only
 
 
 def assert_in_quads(line: str, code: str) -> None:
-    """Check that four neighbouring threads have the same elements, and other threads have others."""
+    """Check that four neighbouring threads have the same keys, j and j + 8, as _begin_quads() requires."""
     (layout,) = set(re.findall(r"slice<{dim = 2, parent = #(\w+)}>", line))
-    (lanes,) = re.findall(rf"^#{layout} = #ttg.linear<.* lane = \[\[(.*?)\]\]", code, re.MULTILINE)
-    moved = [basis.split(", ") for basis in lanes.split("], [")]
-    assert all(basis[:2] == ["0", "0"] for basis in moved[:2])
-    assert all(basis[:2] != ["0", "0"] for basis in moved[2:])
-    (warps,) = re.findall(rf"^#{layout} = #ttg.linear<.* warp = \[\[(.*?)\]\]", code, re.MULTILINE)
-    assert all(basis.split(", ")[:2] != ["0", "0"] for basis in warps.split("], ["))
+
+    def keys(name: str) -> list[int]:
+        (bases,) = re.findall(rf"^#{layout} = #ttg.linear<.*\b{name} = \[\[(.*?)\]\]", code, re.MULTILINE)
+        return [int(basis.split(", ")[0]) for basis in bases.split("], [")]
+
+    assert [key for key in keys("register") if key] == [8]
+    assert (keys("lane"), keys("warp")) == ([0, 0, 1, 2, 4], [16, 32])
+
+
+def assert_of_a_warp_group(line: str, code: str) -> None:
+    """Check that the scores have the layout that collected_assembly() requires."""
+    layouts = set(re.findall(r"tensor<64x64x\w+, #(\w+)>", line))
+    assert len(layouts) == 1, line[-500:]
+    (found,) = re.findall(rf"^#{layouts.pop()} = (#ttg.nvidia_mma<.*)$", code, re.MULTILINE)
+    assert "versionMajor = 3" in found and "warpsPerCTA = [4, 1]" in found and "[16, 64, 16]" in found, found
 
 
 def main() -> None:
@@ -100,14 +111,17 @@ def main() -> None:
 
 
 def compile_looks_for_hopper(lengths: torch.Tensor) -> None:
-    """Compile the looking kernel with what it uses on Hopper only: tensor descriptors, and QUADS."""
-    from regard.kernels import inner_look_pass
+    """Compile the looking kernels with what they use on Hopper only: tensor descriptors, and assembly."""
+    from regard.kernels import inner_look_pass, inner_top_pass
 
-    inner_look_pass.has_tma = inner_look_pass.on_hopper = lambda device: True
+    for module in (inner_look_pass, inner_top_pass):
+        module.has_tma = module.on_hopper = lambda device: True
     for width, size, left in ((128, 300, None), (64, 300, 7), (64, 6000, None)):
         query = torch.zeros(2, 2, size, width, dtype=torch.bfloat16)
         mask = (None, None, lengths, None, None, 0, left, 0, 0.5, 0.0, 1.0)
-        inner_look_pass.inner_look(query, query, torch.zeros(2, 2, size), *mask, True, True, True, 0, False)
+        lse = torch.zeros(2, 2, size)
+        inner_look_pass.inner_look(query, query, lse, *mask, True, True, True, 0, False)
+        inner_top_pass.inner_top(query, query, lse, *mask, 8, torch.zeros(2, 2, size, 32))
 
 
 def compile_masked(lengths: torch.Tensor, documents: torch.Tensor) -> None:

@@ -8,18 +8,22 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.kernels import (
-    additive_gates,
     additive_recurrent,
     embedding_dropout,
     lstmn_step,
     recurrent_cells,
+    step_order,
 )
 from regard.kernels.activation_dropout import KINDS, ActivationDropout
 from regard.kernels.cross_entropy import SmoothedCrossEntropy
 from regard.kernels.embedding_dropout import EmbeddingDropout
+from regard.kernels.maxout import PairMaximum
 from regard.kernels.residual_norm import ResidualNorm
+from regard.kernels.row_copy import copy_rows
 from regard.kernels.short_attention import ShortAttention
+from regard.kernels.small_linear import small_linear
 from regard.kernels.vocabulary_loss import VocabularyLoss
+from regard.kernels.vocabulary_r_drop import VocabularyRDrop
 from tests.kernels.compiled import Hopper, compiling
 
 ROWS, WIDTH = 4, 40
@@ -37,12 +41,19 @@ def main() -> None:
         one, two, three = (zeros(ROWS, many * WIDTH) for many in (1, 2, 3))
         recurrent_cells.gated(three, two, one, one)
         recurrent_cells.mixed(three, one, one)
-        recurrent_cells.gated_backward(one, three, one, three, one)
         for parts in (1, 3):
+            recurrent_cells.mixed(three, one, one, zeros(parts, ROWS, WIDTH))
+            recurrent_cells.gated_backward(zeros(parts, ROWS, WIDTH), three, one, three, one)
             recurrent_cells.mixed_backward(zeros(parts, ROWS, WIDTH), one, one, three, one, three)
-        six = zeros(6, ROWS // 2, WIDTH)
-        recurrent_cells.gru(three, three, zeros(2, 3 * WIDTH), one, one, ROWS // 2)
-        recurrent_cells.gru_backward(six, one, one, three, three, one, three, six)
+        six, states, gates = (zeros(ways, ROWS // 2, many * WIDTH) for ways, many in ((6, 1), (2, 1), (2, 3)))
+        recurrent_cells.gru(gates, gates, zeros(2, 3 * WIDTH), states, states)
+        recurrent_cells.gru_backward(six, states, states, gates, gates, states, gates, six)
+        for into, masked in ((True, False), (True, True), (False, True), (False, False)):
+            by_step = zeros(3, 2, ROWS, WIDTH)
+            step_order.reorder(zeros(ROWS, 3, 2, WIDTH), by_step, torch.ones(ROWS).long(), into, masked)
+        PairMaximum.apply(two.clone().requires_grad_()).sum().backward()
+        for more in (None, 1.0, zeros(ROWS)):
+            copy_rows(one, zeros(ROWS, WIDTH + 8), more=more, factor=zeros(()) if more is None else None)
         tapes = zeros(ROWS, 9, 30), zeros(ROWS, 9, 2 * WIDTH)
         query, scores, totals = zeros(ROWS, 30), zeros(ROWS, 9).float(), zeros(ROWS).float()
         read = query, *tapes, zeros(30), 0, 7, scores, totals, two
@@ -55,11 +66,8 @@ def main() -> None:
         for lengths in (None, torch.tensor([3])):
             memory = zeros(ROWS, 9, 30), zeros(ROWS, 9, 2 * WIDTH), zeros(30), lengths
             additive_recurrent.attend(query, *memory, scores, two)
-            additive_recurrent.attend_backward(two, query, *memory, scores, query, scores)
-            projected = zeros(ROWS, 9, 3 * WIDTH)
-            memory = zeros(ROWS, 9, 30), projected, zeros(30), lengths
-            additive_gates.attend_gates(zeros(ROWS, 30 + 2 * WIDTH), *memory, three, one, scores, one)
-            additive_gates.attend_gates_backward(three, scores, query, *memory, scores, query, scores)
+            parts = zeros(3, ROWS, 2 * WIDTH)
+            additive_recurrent.attend_backward(parts, two, two, query, *memory, scores, query, scores)
         additive_recurrent.memory_backward(query[None], zeros(ROWS, 9, 30), zeros(30), scores[None])
         logits = zeros(ROWS, 5000).requires_grad_()
         total, _ = SmoothedCrossEntropy.apply(logits, torch.ones(ROWS, dtype=torch.long), 0.1, 0)
@@ -67,6 +75,9 @@ def main() -> None:
         weight = zeros(5000, 16).requires_grad_()
         VocabularyLoss.apply(
             zeros(ROWS, 16), weight, None, torch.ones(ROWS, dtype=torch.long), 0.1, 0, dtype == torch.float32
+        )
+        VocabularyRDrop.apply(
+            zeros(ROWS, 16), weight, None, torch.ones(ROWS, dtype=torch.long), 0.1, 1.0, 0, True
         )
         compile_training(dtype)
 
@@ -85,6 +96,7 @@ def compile_training(dtype: torch.dtype) -> None:
             for lengths in (None, torch.tensor([5, 30])):
                 output, _ = ShortAttention.apply(*heads, lengths, 0, lengths is None, 0.1, dropout)
                 output.sum().backward()
+        small_linear(torch.zeros(ROWS, width, dtype=dtype), torch.zeros(9, width, dtype=dtype), None)
         table, tokens = torch.zeros(9, width, requires_grad=True), torch.ones(ROWS, 5, dtype=torch.long)
         places = torch.zeros(5, width) if change else None
         for few in (0, 100):

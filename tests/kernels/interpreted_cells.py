@@ -13,9 +13,12 @@ from regard.data.batch import EOS, PAD
 from regard.decoding.slots.candidates import Forbidden, highest_in_order, next_tokens
 from regard.kernels import additive_recurrent, launch, replay, vocabulary_loss
 from regard.kernels.kernel_choice import by_kernel
-from regard.layers import attentive_steps, gated_cell, gru
+from regard.kernels.maxout import PairMaximum
+from regard.kernels.row_copy import copy_rows
+from regard.layers import attentive_steps, bidirectional_gru, gated_cell, gru
 from regard.layers.attentive_cell import attend_along
 from regard.training.losses import cross_entropy, output_loss
+from regard.training.r_drop import r_drop_output
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
 ROWS, WIDTH = 6, 300
@@ -55,8 +58,10 @@ def test_gated():
     assert_agrees(gated_cell.gated, [*random_tensors(3 * WIDTH, 2 * WIDTH, WIDTH), *buffers(WIDTH)], [0, 3])
 
 
-def test_mixed():
-    assert_agrees(gated_cell.mixed, [*random_tensors(3 * WIDTH, WIDTH), *buffers(WIDTH)], [0, 2])
+@pytest.mark.parametrize("parts", [0, 2])
+def test_mixed(parts: int):
+    added = [torch.stack(random_tensors(*[WIDTH] * parts))] if parts else []
+    assert_agrees(gated_cell.mixed, [*random_tensors(3 * WIDTH, WIDTH), *buffers(WIDTH), *added], [0, 2])
 
 
 def test_mixed_backward():
@@ -66,28 +71,26 @@ def test_mixed_backward():
 
 
 def test_gated_backward():
-    arguments = [*random_tensors(WIDTH, 3 * WIDTH, WIDTH), *buffers(3 * WIDTH), *random_tensors(WIDTH)]
+    parts = torch.stack(random_tensors(WIDTH, WIDTH))
+    arguments = [parts, *random_tensors(3 * WIDTH, WIDTH), *buffers(3 * WIDTH), *random_tensors(WIDTH)]
     assert_agrees(gated_cell.gated_backward, arguments, [3, 4])
 
 
 @pytest.mark.parametrize(
-    ("few", "projected", "sizes", "lengths"),
-    [(few, True, (4, 6, 5), lengths) for few in (True, False) for lengths in (None, [5, 2, 4], [3])]
-    + [(True, projected, (40, 48, 24), [5, 2, 4]) for projected in (True, False)],
+    ("few", "sizes", "lengths"),
+    [(few, (4, 6, 5), lengths) for few in (True, False) for lengths in (None, [5, 2, 4], [3])]
+    + [(True, (40, 48, 24), [5, 2, 4])],
 )
 def test_all_steps_with_attention(
-    few: bool, projected: bool, sizes: tuple[int, int, int], lengths: list[int] | None,
-    monkeypatch: pytest.MonkeyPatch,
-):  # fmt: skip
+    few: bool, sizes: tuple[int, int, int], lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch
+):
     """The third call is replayed; the reference calls attention() at each step, in float64.
 
     few: whether one kernel computes the attention of a step, as for few keys.
-    projected: whether the values are projected once for all steps.
     sizes: of the states, the values, and the hidden layer. With multiples of 8, the kernels load 16 bytes at
         once.
     """
     width, depth, hidden = sizes
-    monkeypatch.setattr(attentive_steps, "PROJECTED", projected)
     monkeypatch.setattr(additive_recurrent, "LONGEST", 128 if few else 0)
     monkeypatch.setattr(
         launch, "LAUNCHES", {name: replace(each, width=16) for name, each in launch.LAUNCHES.items()}
@@ -106,28 +109,44 @@ def test_all_steps_with_attention(
         memory = regard.prepare(inputs[2], score=score, mask=mask)
         states, contexts = attend_along(cell, cell.gates(inputs[0]), inputs[1], memory, "")
         leaves = [*inputs, *cell.parameters(), *score.parameters()]
-        loss = states.square().sum() + contexts.sin().sum()
+        # The gradients of sum() are expanded tensors, with strides of 0.
+        loss = states.sum() if lengths == [3] else states.square().sum()
+        loss = loss + (contexts.sum() if lengths == [3] else contexts.sin().sum())
         results.append([states, contexts, *torch.autograd.grad(loss, leaves)])
     taped = {key[0] for key, each in replay._tapes.items() if isinstance(each, replay.Tape)}
-    kind = "_" if not few else "projected_" if projected else "_few_"
-    names = f"{kind}forward", f"{kind}backward"
+    names = ("_few_forward", "_few_backward") if few else ("_forward", "_backward")
     assert {getattr(attentive_steps, name) for name in names} <= taped
     for mine, exact in zip(results[2], results[3], strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("ways", [1, 2])
-def test_gru(ways: int):
-    bias = torch.randn(ways, 3 * WIDTH, generator=torch.Generator().manual_seed(1))
-    arguments = [*random_tensors(3 * WIDTH, 3 * WIDTH, WIDTH), *buffers(WIDTH)]
-    exact = [each.double() for each in arguments]
-    for (gates, more, state, after), own in ((arguments, bias), (exact, bias.double())):
-        gru.gru(gates, more, own, state, after, ROWS // ways)
-    for at in (0, 3):
-        torch.testing.assert_close(arguments[at].double(), exact[at], rtol=0, atol=3e-6)
-    torch.testing.assert_close(
-        arguments[1][:, 2 * WIDTH :].double(), exact[1][:, 2 * WIDTH :], rtol=0, atol=3e-6
-    )
+@pytest.mark.parametrize(("ways", "width"), [(1, 300), (2, 300), (2, 1000)])
+def test_gru(ways: int, width: int):
+    """The states of all steps are in one tensor, so they have a stride from one GRU to the next."""
+    source = torch.Generator().manual_seed(0)
+    sizes = (ways, 3, 3 * width), (ways, 3, 3 * width), (ways, 3 * width), (ways, 2, 3, width)
+    own = [torch.randn(size, generator=source) for size in sizes]
+    exact = [each.double() for each in own]
+    for gates, more, bias, states in (own, exact):
+        gru.gru(gates, more, bias, states[:, 0], states[:, 1])
+    own[1], exact[1] = (more[..., 2 * width :] for more in (own[1], exact[1]))
+    for mine, oracle in zip(own, exact, strict=True):
+        torch.testing.assert_close(mine.double(), oracle, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("into", [True, False])
+@pytest.mark.parametrize("masked", [True, False])
+def test_rows_are_reordered_between_positions_and_steps(into: bool, masked: bool):
+    source, lengths = torch.Generator().manual_seed(0), torch.tensor([4, 1, 3])
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        source.manual_seed(0)
+        positions = torch.randn(3, 4, 2, 24, generator=source).to(dtype)
+        states = torch.randn(2, 5, 3, 24, generator=source).to(dtype)
+        bidirectional_gru.reorder(positions, states[:, 1:].transpose(0, 1), lengths, into, masked)
+        results.append((positions, states))
+    for mine, exact in zip(*results, strict=True):
+        assert mine.double().equal(exact)
 
 
 def test_gru_over_whole_sequences():
@@ -143,11 +162,62 @@ def test_gru_over_whole_sequences():
         torch.testing.assert_close(mine.double(), exact, rtol=1e-5, atol=1e-5)
 
 
-def test_gru_backward():
-    parts = torch.randn(6, ROWS // 2, WIDTH, generator=torch.Generator().manual_seed(2))
-    arguments = [parts, *random_tensors(WIDTH, WIDTH, 3 * WIDTH, 3 * WIDTH, WIDTH), *buffers(3 * WIDTH)]
-    arguments[3][:] = arguments[3].sigmoid()
-    assert_agrees(gru.gru_backward, [*arguments, torch.full_like(parts, torch.nan)], [6, 7])
+def test_bidirectional_gru_with_padding():
+    """The reference is float64."""
+    torch.manual_seed(0)
+    layer, x, lengths = nn.GRU(5, 24, batch_first=True, bidirectional=True), torch.randn(3, 4, 5), [4, 1, 3]
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        own, _ = x.to(dtype).requires_grad_(), layer.to(dtype)
+        states = bidirectional_gru.bidirectional_gru(own, torch.tensor(lengths), layer.all_weights)
+        results.append([states, *torch.autograd.grad(states.sin().sum(), [own, *layer.parameters()])])
+    for mine, exact in zip(*results, strict=True):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [12, 7, 600])
+@pytest.mark.parametrize("more", [None, 1.0, "rows"])
+def test_copy_rows(width: int, more: float | str | None):
+    """Rows of a transposed tensor, to the middle of a tensor that is NaN elsewhere."""
+    source = torch.randn(3, 5, width).transpose(0, 1)
+    added, factor = torch.randn(15) if more == "rows" else more, torch.tensor(0.5) if more else None
+    whole = torch.full((15, width + 20), torch.nan)
+    copy_rows(source, whole[:, 8 : width + 12], more=added, factor=factor)
+    expected = torch.zeros(15, width + 4)
+    expected[:, :width] = source.flatten(0, 1)
+    if added is not None:
+        expected[:, width] = added
+    assert whole[:, 8 : width + 12].equal(expected * 0.5 if more else expected)
+    assert whole.isnan().sum() == 15 * 16
+
+
+def test_pair_maximum():
+    """The reference is amax(), which divides the gradient between equal elements."""
+    x, gradient = torch.randn(3, 5, 14), torch.randn(3, 5, 7)
+    x[0, 0, 0] = x[0, 0, 1]
+    own, plain = x.clone().requires_grad_(), x.clone().requires_grad_()
+    mine, expected = PairMaximum.apply(own), plain.unflatten(-1, (-1, 2)).amax(-1)
+    assert mine.equal(expected)
+    assert torch.autograd.grad(mine, own, gradient)[0].equal(
+        torch.autograd.grad(expected, plain, gradient)[0]
+    )
+
+
+@pytest.mark.parametrize("width", [300, 1000])
+def test_gru_backward(width: int):
+    source = torch.Generator().manual_seed(2)
+    sizes = (6, 3, width), *[(2, 3, width)] * 2, *[(2, 3, 3 * width)] * 2, (2, 2, 3, width)
+    *arguments, states = (torch.randn(size, generator=source) for size in sizes)
+    arguments[3].sigmoid_()
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        dgates = torch.full((2, 3, 3 * width), torch.nan, dtype=dtype)
+        dmore = torch.full((6, 2, 3, width), torch.nan, dtype=dtype)
+        inputs = [each.to(dtype) for each in (*arguments, states)]
+        before = gru.gru_backward(*inputs[:-1], inputs[-1][:, 1], dgates, dmore[:, 1])
+        results.append((before, dgates, dmore))
+    for mine, exact in zip(*results, strict=True):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-6, atol=3e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -211,6 +281,24 @@ def test_vocabulary_loss_without_gradients_in_bfloat16():
         exact = cross_entropy(layer(features).double(), labels, 0.1)
     torch.testing.assert_close(torch.stack((total, plain)), torch.stack(exact).float(), rtol=1e-2, atol=1e-2)
     assert not total.requires_grad
+
+
+@pytest.mark.parametrize(("classes", "smoothing", "chunk"), [(5, 0.0, 1 << 28), (5000, 0.1, 20_000)])
+def test_r_drop(classes: int, smoothing: float, chunk: int, monkeypatch: pytest.MonkeyPatch):
+    """R-Drop without all logits, in one chunk and in several, against plain PyTorch in float64."""
+    monkeypatch.setattr(vocabulary_loss, "CHUNK", chunk)
+    torch.manual_seed(0)
+    layer, features = nn.Linear(6, classes), 2 * torch.randn(4, 3, 6)
+    labels = torch.tensor([[4, 1, PAD], [classes - 1, PAD, 2]]).repeat_interleave(2, 0)
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        own = features.to(dtype).requires_grad_()
+        losses = r_drop_output(own, layer.to(dtype), labels, smoothing, 3.0)
+        gradients = torch.autograd.grad(losses.total * 0.3, (own, *layer.parameters()))
+        results.append([*losses, *gradients])
+        assert (losses.total.grad_fn.name() == "VocabularyRDropBackward") == (dtype == torch.float32)
+    for mine, oracle in zip(*results, strict=True):
+        torch.testing.assert_close(mine.double(), oracle.double(), rtol=2e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("label", [-1, 5, 10**9])

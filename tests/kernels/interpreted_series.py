@@ -24,6 +24,7 @@ def small_series(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Use the series for two rows or more, with several tiles, and with delta summed before its use; fill
     uninitialised memory with NaN."""
     monkeypatch.setattr(launch, "MANY", 2)
+    monkeypatch.setattr(launch, "SERIES_ELEMENTS", 0)
     monkeypatch.setattr(backward_pass, "FEW", 1)
     small = {"ROWS": 16, "COLUMNS": 16, "CHANNELS": 2}
     monkeypatch.setattr(backward_pass, "series_tiles", lambda device: {**launch.SERIES, **small})

@@ -103,17 +103,27 @@ def test_paper_encoder_runs_in_half_precision():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("lengths", [[40, 1, 17], [3 + row % 38 for row in range(80)], None])
-def test_replayed_steps_on_a_gpu(dtype: torch.dtype, lengths: list[int] | None):
-    """From the third call on, the steps are replayed, with other inputs. The reference is float64."""
-    batch = len(lengths or [1, 2, 3])
-    cell = GatedCell(input_size=30, width=64, context_size=128).cuda()
-    score = regard.Additive(64, 128, hidden=72).cuda()
+@pytest.mark.parametrize(
+    ("dtype", "lengths", "sizes"),
+    [
+        (dtype, lengths, (64, 128, 72))
+        for dtype in (torch.float32, torch.bfloat16)
+        for lengths in ([40, 1, 17], [3 + row % 38 for row in range(80)], None)
+    ]
+    + [(torch.bfloat16, [40, 1, 17], (7, 10, 5)), (torch.bfloat16, [40, 2, 9, 3, 17], (1000, 2000, 1000))],
+)
+def test_replayed_steps_on_a_gpu(dtype: torch.dtype, lengths: list[int] | None, sizes: tuple[int, int, int]):
+    """From the third call on, the steps are replayed, with other inputs. The reference is float64.
+
+    sizes: of the states, the values, and the hidden layer of the score function.
+    """
+    batch, (width, depth, hidden) = len(lengths or [1, 2, 3]), sizes
+    cell = GatedCell(input_size=30, width=width, context_size=depth).cuda()
+    score = regard.Additive(width, depth, hidden=hidden).cuda()
     mask = None if lengths is None else regard.padding(torch.tensor(lengths, device="cuda"))
     for turn in range(4):
         torch.manual_seed(turn)
-        shapes = (batch, 40, 128), (batch, 25, 30), (batch, 64)
+        shapes = (batch, 40, depth), (batch, 25, 30), (batch, width)
         inputs = [torch.randn(shape, device="cuda") for shape in shapes]
         results = []
         for run, kind in ((step_by_step, torch.float64), (step_by_step, dtype), (attend_along, dtype)):

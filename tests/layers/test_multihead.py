@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
+from regard.layers.joint_linear import linear_without_gradients
 from tests.making import make_score, randn
 
 ON_SCORES_OR_KEYS = [None, *(name for name, kind in regard.POSITIONS.items() if kind.acts != "embeddings")]
@@ -317,3 +318,16 @@ def test_joint_projections_on_a_gpu_are_the_separate_ones(
         with torch.no_grad():
             results[-1].append(layer(x, mask=regard.causal()).output)
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 5, 3), (20, 64, 192), (64, 200, 96)])
+def test_small_products_on_a_gpu_agree(rows: int, inputs: int, outputs: int, dtype: torch.dtype):
+    torch.manual_seed(0)
+    x = torch.randn(rows, inputs, device="cuda").to(dtype)
+    linear = torch.nn.Linear(inputs, outputs).to("cuda", dtype)
+    found, again = (linear_without_gradients(x, linear.weight, linear.bias) for _ in range(2))
+    right = torch.nn.functional.linear(x.double(), linear.weight.double(), linear.bias.double())
+    error, allowed = ((each.double() - right).norm() / right.norm() for each in (found, linear(x)))
+    assert torch.equal(found, again) and error <= 2 * allowed + 1e-6

@@ -116,13 +116,13 @@ def test_bidirectional_gru_equals_packed_sequences(lengths: list[int]):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rows", [5, 80])
-def test_bidirectional_gru_in_half_precision(rows: int):
+@pytest.mark.parametrize(("rows", "width"), [(5, 136), (80, 136), (3, 7), (5, 1000)])
+def test_bidirectional_gru_in_half_precision(rows: int, width: int):
     """Error against float64: at most twice that of gru_ways() in bfloat16, plus one rounding step."""
     torch.manual_seed(0)
     lengths = torch.arange(rows, device="cuda") % 9 + 1
     x = torch.randn(rows, 9, 20, device="cuda")
-    layers = Recurrent(Recurrence(width=136), 20, both_ways=True).cuda()
+    layers = Recurrent(Recurrence(width=width), 20, both_ways=True).cuda()
     results = []
     for dtype, kernels in ((torch.float64, False), (torch.float32, False), (torch.float32, True)):
         own, _ = x.to(dtype).requires_grad_(), layers.to(dtype)

@@ -17,7 +17,8 @@ from regard.errors import RegardError
 from regard.models import Bahdanau, Luong, Model, Recurrence, Size, Transformer, build_model
 from regard.scores import SCORES
 from regard.select import SELECTIONS, build_select
-from regard.training.estimators import Reinforce, hard_selections, log_likelihood
+from regard.training.estimators import Reinforce, log_likelihood
+from regard.training.hard_selections import hard_selections
 
 SIZE = 11
 SMALL: dict[str, dict[str, Any]] = {

@@ -17,13 +17,8 @@ import regard
 from regard.data.batch import Batch
 from regard.models import build_model
 from regard.training.baselines import Baseline, LearnedBaseline, LeaveOneOut, MovingAverage, NoBaseline
-from regard.training.estimators import (
-    Estimate,
-    Reinforce,
-    check_selections,
-    hard_selections,
-    log_likelihood,
-)
+from regard.training.estimators import Estimate, Reinforce, check_selections, log_likelihood
+from regard.training.hard_selections import hard_selections
 
 STEPS, PLACES, WIDTH, WORDS = 2, 3, 4, 5
 ALL = list(itertools.product(range(PLACES), repeat=STEPS))

@@ -60,10 +60,9 @@ def quiet(name: str, status: int, errors: str) -> bool:
 
     A short command may end with status 0 before the interrupt; training takes a minute and may not.
     """
-    if status in (1, -signal.SIGINT) and not re.search(
-        r"(regard/(cli|__main__)|/typer/|/torch/\w+\.py)", errors
-    ):
-        return True  # Python was still starting and had not called our entry point
+    ours = r'regard/cli|regard/__main__\.py", line \d+, in (?!<module>)|/typer/|/torch/\w+\.py'
+    if status in (1, -signal.SIGINT) and not re.search(ours, errors):
+        return True  # Python was still starting and had not called main() of regard/__main__.py
     if status not in (0, 130) or "Traceback" in errors or "Exception ignored" in errors:
         return False
     last = errors.strip().splitlines()[-1] if errors.strip() else ""

@@ -27,7 +27,7 @@ from regard.runs.train_run import build_task, train_run
 from regard.tasks.task_table import find_task
 from regard.tasks.translation.translation_data import load_tokenizers
 from regard.training.checkpoints.checkpoints import Checkpoints
-from regard.training.estimators import hard_selections
+from regard.training.hard_selections import hard_selections
 from regard.training.settings import merged
 from tests.training.toys import bits, last, records
 

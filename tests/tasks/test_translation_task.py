@@ -61,6 +61,21 @@ def test_subword_sampling_depends_only_on_the_epoch(data: dict[str, list[str]], 
     assert drawn > fixed
 
 
+def test_r_drop_compares_two_passes_with_different_dropout(data: dict[str, list[str]], tmp_path: Path):
+    chosen = settings(data, model={"dropout": 0.5}, training={"r_drop": 2.0, "word_dropout": 0.1})
+    task = make_task(chosen, tmp_path)
+    batch = next(task.batches(0))
+    loss = task.loss((batch, None))
+    assert loss.shown["r_drop"] > 0 and loss.total > loss.shown["loss"]
+    task.model.eval()  # validation has no dropout, and one pass
+    loss = task.loss((batch, None))
+    assert list(loss.shown) == ["loss"]
+    with pytest.raises(ArgumentError, match=r"training\.r_drop"):
+        make_task(settings(data, model={"dropout": 0.0}, training={"r_drop": 2.0}), tmp_path)
+    with pytest.raises(ArgumentError, match="guided_alignment"):
+        make_task(settings(data, training={"r_drop": 2.0, "guided_alignment": 1.0}), tmp_path)
+
+
 def test_word_dropout_replaces_words_by_unk(data: dict[str, list[str]], tmp_path: Path):
     task = make_task(settings(data, training={"word_dropout": 0.5}), tmp_path)
     batch = next(task.batches(0))

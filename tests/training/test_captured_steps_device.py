@@ -81,15 +81,20 @@ def test_captured_run_is_close_to_a_plain_run(
     assert (captured - plain).norm() <= 5e-3 * plain.norm()
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_resumed_run_has_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int):
+@pytest.mark.parametrize(
+    ("accumulate", "r_drop"), [(1, 0.0), (2, 0.0), pytest.param(2, 3.0, id="accumulated-r_drop")]
+)
+def test_resumed_run_has_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int, r_drop: float
+):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    train(whole, tmp_path / "cache", monkeypatch, accumulation_steps=accumulate, precision="bfloat16")
+    changed = {"accumulation_steps": accumulate, "r_drop": r_drop, "precision": "bfloat16"}
+    train(whole, tmp_path / "cache", monkeypatch, **changed)
     shutil.copytree(whole, resumed)
     for checkpoint in Checkpoints(resumed).all():
         if checkpoint.step > 15:
             shutil.rmtree(checkpoint.path)
-    train(resumed, tmp_path / "cache", monkeypatch, accumulation_steps=accumulate, precision="bfloat16")
+    train(resumed, tmp_path / "cache", monkeypatch, **changed)
     assert last(resumed).step == 40 and records(resumed, "capture") == []
     assert bits(resumed) == bits(whole)
 

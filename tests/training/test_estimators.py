@@ -10,14 +10,8 @@ import regard
 from regard.errors import ArgumentError, RegardError, UnknownName
 from regard.training.baselines import LearnedBaseline, MovingAverage, build_baseline
 from regard.training.distributed import Processes
-from regard.training.estimators import (
-    HardSelections,
-    Reinforce,
-    build_estimator,
-    check_selections,
-    hard_selections,
-    log_likelihood,
-)
+from regard.training.estimators import Reinforce, build_estimator, check_selections, log_likelihood
+from regard.training.hard_selections import HardSelections, hard_selections
 from regard.training.settings import BaselineSettings, EstimatorSettings
 
 

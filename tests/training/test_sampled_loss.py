@@ -10,7 +10,8 @@ import regard
 from regard.errors import ArgumentError
 from regard.models import build_model
 from regard.training.baselines import LearnedBaseline
-from regard.training.estimators import Reinforce, hard_selections, likelihood_bound
+from regard.training.estimators import Reinforce, likelihood_bound
+from regard.training.hard_selections import hard_selections
 from regard.training.losses import cross_entropy, sequence_losses
 from regard.training.sampled_loss import (
     RowLosses,

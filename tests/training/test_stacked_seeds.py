@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from regard.data.batch import Batch
 from regard.errors import ArgumentError, DataError, RegardError
 from regard.models import build_model
-from regard.training.estimators import Reinforce, hard_selections, log_likelihood
+from regard.training.estimators import Reinforce, log_likelihood
+from regard.training.hard_selections import hard_selections
 from regard.training.optimizer import build_optimizer
 from regard.training.stacked_seeds import StackedSeeds
 from regard.training.task import Loss

@@ -18,10 +18,8 @@ import torch
 from torch import Tensor
 
 from regard.backends.double_backward import differentiable
-from regard.backends.transforms import reasons_of_transforms
+from regard.backends.kernel_reasons import reasons_of_kernels
 from regard.call import Call, Forward
-from regard.errors import install_command
-from regard.kernels import TRITON, interpreting
 from regard.kernels.launch import Shape
 from regard.masks.mask import Mask
 from regard.masks.readable import PLAIN
@@ -42,18 +40,9 @@ MAX_GRID = 65535
 
 def reasons(call: Call) -> list[str]:
     """Return why this backend cannot run the call; empty if it can."""
-    reasons = reasons_of_transforms()
-    device = call.query.device.type
+    reasons = reasons_of_kernels(call)
     if call.combine != "additive":
         reasons.append("computes additive scores, but this score is an inner product")
-    if call.softcap is not None:
-        reasons.append("has no soft cap of the scores")
-    if not TRITON:
-        reasons.append(f"needs triton ({install_command('kernels')})")
-    if device != "cuda" and not (device == "cpu" and interpreting()):
-        reasons.append(f"runs on cuda, but the call is on {device}")
-    if not isinstance(call.select, Soft):
-        reasons.append(f"computes Soft only, not {type(call.select).__name__}")
     if isinstance(call.bias, Bias) and call.bias.reads:
         reasons.append(f"does not support {type(call.bias).__name__} with values")
     if _creates_table(call) and math.prod(call.sizes) > LARGE_TABLE:
@@ -66,8 +55,6 @@ def reasons(call: Call) -> list[str]:
             "supports float32, bfloat16 and float16, the same for all tensors; "
             f"query is {call.query.dtype}, value is {call.value.dtype}"
         )
-    if 0 in (*call.sizes, call.query.shape[-1], call.value.shape[-1]):
-        reasons.append("does not support dimensions of size 0")
     batch, heads, _, _ = call.sizes
     if batch * heads > MAX_GRID:
         reasons.append(f"supports B * H up to {MAX_GRID:,}, not {batch * heads:,}")

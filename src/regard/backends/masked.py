@@ -32,10 +32,9 @@ PARTS = ("causal", "lengths", "window", "documents", "table")
 WIDEST = 256
 """The largest head width that the kernels support."""
 
-LARGE_TABLE = 1 << 24
-"""If T x S is at least this number, "auto" prefers flex for documents and bool tensors. flex skips the blocks
-that documents hide, and the kernels here do not. Both skip the blocks that a bool tensor hides; which one is
-faster at this size was not measured."""
+MANY_PAIRS = 1 << 24
+"""If T x S is at least this number, "auto" prefers flex for documents. flex skips the blocks that documents
+hide, and the kernels here do not. For bool tensors of this size, the kernels here are faster than flex."""
 
 
 def reasons(call: Call) -> list[str]:
@@ -45,6 +44,8 @@ def reasons(call: Call) -> list[str]:
         reasons.append("supports all masks except those with where(), | or ~")
     if call.dropout:
         reasons.append("has no dropout")
+    if not call.scale > 0:
+        reasons.append(f"needs a score function with a positive scale, not {call.scale:g}")
     widest = max(call.query.shape[-1], call.value.shape[-1])
     if widest > WIDEST:
         reasons.append(f"supports head widths up to {WIDEST}, not {widest}")
@@ -57,8 +58,8 @@ def not_requested(call: Call) -> list[str]:
     square = call.start == 0 and queries == keys
     if not call.mask.parts or (call.mask.parts == ("causal",) and square):
         return ["the kernels of PyTorch are faster for this mask"]
-    large = queries * keys >= LARGE_TABLE and not call.mask.only("causal", "lengths", "window")
-    return ["flex is preferred for a mask of this kind and size"] if large and not flex.reasons(call) else []
+    large = queries * keys >= MANY_PAIRS and call.mask.documents is not None
+    return ["flex is preferred for documents of this size"] if large and not flex.reasons(call) else []
 
 
 def run(call: Call) -> Forward:
@@ -157,7 +158,8 @@ class _Inner(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         output, own_lse = passes.forward(query, key, value, hidden, scale)
         lse.append(own_lse)
-        ctx.rest = passes, hidden[4:], scale
+        same = torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        ctx.rest = passes, hidden[4:], scale, same
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(query, key, value, output, own_lse, *hidden[:4])
         return output
@@ -167,15 +169,15 @@ class _Inner(torch.autograd.Function):
         if doutput is None:
             return (None,) * 7
         query, key, value, output, lse, *mask = ctx.saved_tensors
-        passes, place, scale = ctx.rest
+        passes, place, scale, same = ctx.rest
         if torch.is_grad_enabled():  # for a double backward
             gradients = _differentiable(doutput, (query, key, value), (*mask, *place), scale)
         elif _traced(doutput):
             operator: Any = torch.ops.regard.inner_backward
             gradients = operator(doutput, query, key, value, *mask, *place, scale, output, lse)
         else:
-            hidden = _functions[0](*mask, *place)
-            gradients = passes.backward(doutput, query, key, value, output, lse, hidden, scale)
+            hidden = (*mask, *place)
+            gradients = passes.backward(doutput, query, key, value, output, lse, hidden, scale, same)
         dquery, dkey, dvalue = gradients
         needs = ctx.needs_input_grad
         return (

@@ -28,7 +28,7 @@ from regard.backends.backend import Backend
 from regard.backends.fused_plan import FusedPlan, fused_plan
 from regard.backends.planned_masks import PlannedMask
 from regard.backends.strides import dense
-from regard.backends.transforms import raise_in_double_backward
+from regard.backends.transforms import refuse_double_backward
 from regard.call import Call
 from regard.dimensions import lift, lower
 from regard.masks.mask import Mask
@@ -109,7 +109,7 @@ class Plan(NamedTuple):
         if self.direct:
             output, lse = self.operate(query, key, value, bias, 0.0, self.is_causal, self.scale)
             if self.trains:
-                output.grad_fn.register_hook(raise_in_double_backward)  # type: ignore[union-attr]
+                refuse_double_backward(output)
             if lse.shape[2] != self.queries:  # some kernels return a padded lse
                 lse = lse[..., : self.queries]
             if self.few_keys and not sdpa.all_nonzero(lse):

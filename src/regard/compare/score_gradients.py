@@ -16,7 +16,8 @@ from regard.call import Call
 from regard.data.batch import Batch
 from regard.models import Model
 from regard.sites import Scope, open_scope
-from regard.training.estimators import hard_selections, log_likelihood
+from regard.training.estimators import log_likelihood
+from regard.training.hard_selections import hard_selections
 
 __all__ = ["ScoreSamples", "gradient_statistics", "sample_scores", "score_statistics"]
 

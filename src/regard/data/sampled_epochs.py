@@ -37,7 +37,7 @@ __all__ = ["SampledEpochs", "Sampler", "start_workers"]
 HEADER = 8
 """Number of bytes before each message between processes: the length of the message."""
 
-PREPARED = 20_000
+PREPARED = 100_000
 """Maximum number of pairs that a process keeps prepared for sampling. Each new word takes about 3 kB."""
 
 KEPT = 2

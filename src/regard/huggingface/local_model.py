@@ -61,6 +61,10 @@ def load_model(folder: str | Path, device: str = "cpu") -> TextModel:
     config = _read(path, "config.json", transformers.AutoConfig)
     tokenizer = _read(path, "the tokenizer", transformers.AutoTokenizer)
     model = _read(path, "the model", _model_class(transformers, config), use_safetensors=True)
+    if model.main_input_name != "input_ids":
+        problem = f"{type(model).__name__} reads {model.main_input_name}, not text"
+        hint = "regard.huggingface.attach(model) and regard.record() record such a model in Python"
+        raise DataError(message(shown(path), problem, hint=hint))
     return TextModel(attach(model.eval().to(torch.device(device))), tokenizer, path.resolve().name)
 
 

@@ -36,6 +36,11 @@ inner_candidates   looking pass: the largest weights of each query, by a thresho
 inner_top          the same for any scores, more slowly
 inner_top_pass     launches the kernels of inner_candidates and inner_top, as a custom operator
 recurrent_cells    one step of a recurrent cell
+step_order         order of the steps of a bidirectional recurrent layer
+maxout             the maximum of each pair of elements
+row_copy           copies of rows with another dtype and other row strides
+aligned_sizes      sizes that are known to be multiples of 8
+adamw              norm of all gradients, and AdamW
 quick_launch       launches compiled kernels with less time on the host
 direct_launch      launches them by the CUDA driver, with arguments that are kept
 compile_ahead      compiles the kernels of training steps in threads, before they are launched
@@ -44,7 +49,9 @@ replay             runs the recorded launches of a function again, for calls of 
 lstmn_step         one step of an LSTMN layer
 cross_entropy      cross-entropy over a large vocabulary
 vocabulary_loss    cross-entropy of a linear output layer, without a tensor of all logits
+vocabulary_r_drop  R-Drop of a linear output layer, without a tensor of all logits
 short_attention    inner-product attention of short sequences with dropout
+small_linear       a linear layer of few rows, without gradients
 adjacent_slices    whether tensors are slices of one tensor
 residual_norm      residual connection with dropout, and layer normalisation
 embedding_dropout  token and position embeddings, then dropout

@@ -17,10 +17,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["AddressTables", "adamw", "square_sum"]
+__all__ = ["AddressTables", "adamw", "clip"]
 
-BLOCK = 4096
-"""Number of elements that a program processes."""
+BLOCK, WARPS = 2048, 8
+"""Number of elements that a program processes, and its number of warps."""
 
 
 @triton.jit
@@ -111,6 +111,25 @@ def square_sum_kernel(table, chunks, parts, BLOCK: tl.constexpr):
         tl.store(parts + tl.program_id(0), tl.sum(g * g, 0))
 
 
+@triton.jit
+def clip_kernel(parts, total, failed, norm, divisor, count, limit, BLOCK: tl.constexpr):
+    """Compute the norm of all gradients, and what the update needs to know about it, with one program.
+
+    parts: reads the sums of squares, (count,). total: reads the loss.
+    norm: writes the norm. divisor: writes max((norm + 1e-6) / limit, 1), which the gradients are divided by.
+    failed: becomes 1 if the loss or the norm is NaN or infinite. Otherwise it is not changed.
+    """
+    sums = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, count, BLOCK):
+        place = first + tl.arange(0, BLOCK)
+        sums += tl.load(parts + place, mask=place < count, other=0.0)
+    length = tl.sqrt(tl.sum(sums, 0))
+    finite = (length < float("inf")) & (tl.abs(tl.load(total).to(tl.float32)) < float("inf"))
+    tl.store(norm, length)
+    tl.store(divisor, tl.maximum((length + 1e-6) / limit, 1.0))
+    tl.store(failed, tl.where(finite, tl.load(failed), 1.0))
+
+
 class AddressTables:
     """Make tables of addresses on a CUDA device, also while a CUDA graph is captured.
 
@@ -150,11 +169,21 @@ class AddressTables:
         return values.to(device, non_blocking=True), self._chunks[sizes]
 
 
-def square_sum(table: Tensor, chunks: Tensor) -> Tensor:
-    """Return the sum of the squares of all gradients of a table."""
-    parts = torch.empty(len(chunks), device=table.device)
-    square_sum_kernel[(len(chunks),)](table, chunks, parts, BLOCK=BLOCK, num_warps=8)
-    return parts.sum()
+def clip(
+    tables: Sequence[tuple[Tensor, Tensor]], total: Tensor, failed: Tensor, limit: float
+) -> tuple[Tensor, Tensor]:
+    """Return the norm of the gradients of all tables, and the divisor that scales it down to the limit.
+
+    total: the loss. failed: set to 1 if the loss or the norm is NaN or infinite.
+    limit: can be inf; then the divisor is 1.
+    """
+    counts = [len(chunks) for _, chunks in tables]
+    parts = torch.empty(sum(counts), device=failed.device)
+    for (table, chunks), part in zip(tables, parts.split(counts), strict=True):
+        square_sum_kernel[(len(chunks),)](table, chunks, part, BLOCK=BLOCK, num_warps=WARPS)
+    norm, divisor = torch.empty_like(failed), torch.empty_like(failed)
+    clip_kernel[(1,)](parts, total, failed, norm, divisor, len(parts), float(limit), BLOCK=4096, num_warps=8)
+    return norm, divisor
 
 
 def adamw(
@@ -166,5 +195,5 @@ def adamw(
     numbers = math.log(beta1), math.log(beta2), beta1, beta2, decay, epsilon
     adamw_kernel[(len(chunks),)](
         table, chunks, rate, failed, failed if divisor is None else divisor, *numbers,
-        DIVISOR=divisor is not None, BLOCK=BLOCK, num_warps=8,
+        DIVISOR=divisor is not None, BLOCK=BLOCK, num_warps=WARPS,
     )  # fmt: skip

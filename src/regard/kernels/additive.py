@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.kernels.additive_vector import sum_parts
 from regard.kernels.backward_pass import Backward
 from regard.kernels.forward_pass import Extra, Forward, Sight
-from regard.kernels.kernel_choice import is_current
 from regard.kernels.launch import Shape
 from regard.kernels.replay import replayed
 
@@ -49,7 +49,7 @@ def _run(
     query: Tensor, key: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return function(*tensors, *numbers), replayed if the call is small enough."""
-    if not is_current(query.device):
+    if query.is_cuda and query.get_device() != torch._C._cuda_getDevice():
         with torch.cuda.device(query.device):  # where Triton launches kernels
             return _run(function, tensors, numbers, query, key)
     few = query.numel() // query.shape[-1] * key.shape[-2] <= FEW_SCORES and key.numel() <= FEW_ELEMENTS
@@ -279,8 +279,15 @@ def _backward_in_parts(
     norm, scores = norm.reshape(2, many, 1, rows), scores.reshape(many, rows, keys)
     dquery, dkey, dvalue, dvector, dbias = Backward(forward, doutput, norm, scores, others).run()
     if others:
-        dkey, dvalue = (each.unflatten(0, (batch, parts)).sum(1) for each in (dkey, dvalue))
+        dkey, dvalue = (_summed(each.unflatten(0, (batch, parts))) for each in (dkey, dvalue))
     return dquery.reshape(batch, 1, queries, -1), dkey, dvalue, dvector, dbias
+
+
+def _summed(gradients: Tensor) -> Tensor:
+    """Return the sum over the parts of a gradient (B, parts, 1, S, D)."""
+    found = gradients.new_empty(gradients[:, 0].shape)
+    sum_parts(gradients.transpose(0, 1), found)
+    return found
 
 
 additive_backward = torch.library.custom_op(

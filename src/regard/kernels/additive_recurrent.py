@@ -4,8 +4,7 @@
 A program computes the whole step of one sequence: scores, softmax and context, or the gradient of the query.
 After the last step of the backward pass, another kernel computes the gradients of keys and vector.
 
-Tested: on an NVIDIA H200 (triton 3.6), attend() and attend_backward() with smaller tiles than now, and under
-Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -16,31 +15,38 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.kernels import interpreting
+from regard.kernels.aligned_sizes import units
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import exact_share
 
-__all__ = [
-    "LONGEST",
-    "TILE",
-    "attend",
-    "attend_backward",
-    "columns_of",
-    "length_step",
-    "memory_backward",
-    "units",
-]
+__all__ = ["LONGEST", "attend", "attend_backward", "memory_backward"]
 
 LONGEST = 128
 """Maximum number of keys: a program holds the weights of a sequence in registers."""
 
-TILE = 32768
-"""Number of elements of the keys that a program loads at once; of the values, it loads twice as many. With
-small tiles, a program mostly waits for its loads, one after another: with 4,096 elements, a step
-of 80 sequences of 30 keys (width 1,000, depth 2,000) took 32 microseconds on an NVIDIA H200."""
+TILE, WARPS = 32768, 8
+"""Number of elements of the keys that a program loads at once, and its maximum number of warps. Of the
+values, it loads twice as many elements. On an NVIDIA H200, with 80 sequences of 30 keys (width 1,000, values
+of size 2,000), the forward kernel takes 6.7 microseconds. It takes 8.8 with 16 warps, and 14 with half the
+tile, because a program then waits for several loads, one after another. Pipelined loads took 16 to 20."""
 
 MEMORY_TILE = 4096
 """Number of elements of the keys that a program of additive_memory_backward_kernel holds in registers."""
+
+
+@triton.jit
+def _tanh(x, HALF: tl.constexpr, APPROXIMATE: tl.constexpr):
+    """Return tanh(x).
+
+    HALF: whether x was computed from numbers in half precision. Then one instruction computes tanh, with an
+        error of up to 2^-11, which is less than a rounding step of bfloat16.
+    """
+    if HALF and APPROXIMATE:
+        return tl.inline_asm_elementwise(
+            "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return 1.0 - 2.0 * exact_share(x, APPROXIMATE)
 
 
 @quick_launch
@@ -48,7 +54,8 @@ MEMORY_TILE = 4096
 def additive_recurrent_kernel(
     query, key, value, vector, lengths, weights, context, length_step, keys, width, depth, query_row,
     key_batch, key_row, value_batch, value_row, UNIT: tl.constexpr, LENGTHS: tl.constexpr,
-    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, APPROXIMATE: tl.constexpr,
+    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, HALF: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute weights = softmax(v . tanh(q + k)) and context = weights . value of one sequence.
 
@@ -74,7 +81,7 @@ def additive_recurrent_kernel(
         q = tl.load(query + channel, mask=there, other=0.0).to(tl.float32)
         v = tl.load(vector + channel, mask=there, other=0.0).to(tl.float32)
         k = tl.load(key + channel[None, :], mask=seen & there[None, :], other=0.0).to(tl.float32)
-        scores += tl.sum(v[None, :] * (1.0 - 2.0 * exact_share(q[None, :] + k, APPROXIMATE)), 1)
+        scores += tl.sum(v[None, :] * _tanh(q[None, :] + k, HALF, APPROXIMATE), 1)
     scores = tl.where(column < end, scores, -float("inf"))
     best = tl.max(scores, 0)
     weight = tl.exp(scores - tl.where(best == -float("inf"), 0.0, best))
@@ -89,30 +96,35 @@ def additive_recurrent_kernel(
 
 
 @quick_launch
-@triton.jit
+@triton.jit(do_not_specialize=["part_step", "more_row"])
 def additive_recurrent_backward_kernel(
-    dcontext, query, key, value, vector, lengths, weights, dquery, dscores, length_step, keys, width, depth,
-    dcontext_row, query_row, key_batch, key_row, value_batch, value_row, dquery_row, UNIT: tl.constexpr,
-    LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
+    parts, more, dcontext, query, key, value, vector, lengths, weights, dquery, dscores, length_step, keys,
+    width, depth, part_step, more_row, query_row, key_batch, key_row, value_batch, value_row, dquery_row,
+    UNIT: tl.constexpr, PARTS: tl.constexpr, LENGTHS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, DEPTH: tl.constexpr, HALF: tl.constexpr,
     APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of the query of one sequence; arguments as in the forward kernel.
 
-    dquery = sum over keys of 4 v g (r - r^2), where g is the gradient of the score, and tanh = 1 - 2 r
+    dquery = sum over keys of v g (1 - tanh^2), where g is the gradient of the score
 
-    dcontext: reads the gradient of the context, (B, E).
+    parts, more: read PARTS tensors (B, E), and another (B, E). Their sum is the gradient of the context.
+    dcontext: writes this sum, (B, E).
     weights: reads (B, S).
     dquery: writes (B, D). dscores: writes g, (B, S), 0 for padding.
     """
     width, depth, query_row, dquery_row = width * UNIT, depth * UNIT, query_row * UNIT, dquery_row * UNIT
-    key_batch, key_row, dcontext_row = key_batch * UNIT, key_row * UNIT, dcontext_row * UNIT
+    key_batch, key_row, more_row = key_batch * UNIT, key_row * UNIT, more_row * UNIT
+    part_step = part_step * UNIT
     value_batch, value_row = value_batch * UNIT, value_row * UNIT
     batch = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, COLUMNS)
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
     seen = (column < end)[:, None]
     query += batch * query_row
-    dcontext += batch * dcontext_row
+    parts += batch * depth
+    more += batch * more_row
+    dcontext += batch * depth
     dquery += batch * dquery_row
     key += batch * key_batch + column[:, None] * key_row
     value += batch * value_batch + column[:, None] * value_row
@@ -121,7 +133,11 @@ def additive_recurrent_backward_kernel(
         channel = first + tl.arange(0, DEPTH)
         there = channel < depth
         x = tl.load(value + channel[None, :], mask=seen & there[None, :], other=0.0).to(tl.float32)
-        dweight += tl.sum(x * tl.load(dcontext + channel, mask=there, other=0.0).to(tl.float32)[None, :], 1)
+        d = tl.load(more + channel, mask=there, other=0.0).to(tl.float32)
+        for part in tl.static_range(PARTS):
+            d += tl.load(parts + part * part_step + channel, mask=there, other=0.0).to(tl.float32)
+        tl.store(dcontext + channel, d, mask=there)
+        dweight += tl.sum(x * d[None, :], 1)
     weight = tl.load(weights + batch * keys + column, mask=column < keys, other=0.0)
     gradient = weight * (dweight - tl.sum(weight * dweight, 0))
     tl.store(dscores + batch * keys + column, gradient, mask=column < keys)
@@ -131,8 +147,8 @@ def additive_recurrent_backward_kernel(
         q = tl.load(query + channel, mask=there, other=0.0).to(tl.float32)
         v = tl.load(vector + channel, mask=there, other=0.0).to(tl.float32)
         k = tl.load(key + channel[None, :], mask=seen & there[None, :], other=0.0).to(tl.float32)
-        share = exact_share(q[None, :] + k, APPROXIMATE)
-        slope = gradient[:, None] * (4.0 * (share - share * share))
+        t = _tanh(q[None, :] + k, HALF, APPROXIMATE)
+        slope = gradient[:, None] * (1.0 - t * t)
         tl.store(dquery + channel, tl.sum(slope, 0) * v, mask=there)
 
 
@@ -140,11 +156,12 @@ def additive_recurrent_backward_kernel(
 @triton.jit
 def additive_memory_backward_kernel(
     query, key, vector, dscores, dkey, parts, steps, keys, width, query_step, query_row, key_batch, key_row,
-    dscores_step, UNIT: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, APPROXIMATE: tl.constexpr,
+    dscores_step, UNIT: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of the keys and of the vector v, for one sequence and WIDTH channels.
 
-    dkey = sum over steps of 4 v g (r - r^2)     dv = sum over steps and keys of g tanh     tanh = 1 - 2 r
+    dkey = sum over steps of v g (1 - tanh^2)     dv = sum over steps and keys of g tanh
 
     query: reads (T, B, D). key: reads (B, S, D). vector: reads v, (D,). dscores: reads g, (T, B, S).
     dkey: writes (B, S, D). parts: writes the part of dv of each sequence, (B, D).
@@ -172,13 +189,13 @@ def additive_memory_backward_kernel(
         left = step + 1 < steps  # load the next step before this one is computed
         next_q = tl.load(query + channel, mask=there & left, other=0.0)
         next_g = tl.load(dscores + column, mask=(column < keys) & left, other=0.0)
-        share = exact_share(q[None, :] + k, APPROXIMATE)
+        t = _tanh(q[None, :] + k, HALF, APPROXIMATE)
         # Keys of the padding can be NaN; their g is 0.
-        slopes += tl.where(g == 0.0, 0.0, g * (share - share * share))
-        products += tl.where(g == 0.0, 0.0, g * (1.0 - 2.0 * share))
+        slopes += tl.where(g == 0.0, 0.0, g * (1.0 - t * t))
+        products += tl.where(g == 0.0, 0.0, g * t)
     v = tl.load(vector + channel, mask=there, other=0.0).to(tl.float32)
     into = (batch * keys + column)[:, None] * width + channel[None, :]
-    tl.store(dkey + into, 4.0 * slopes * v[None, :], mask=inside)
+    tl.store(dkey + into, slopes * v[None, :], mask=inside)
     tl.store(parts + batch * width + channel, tl.sum(products, 0), mask=there)
 
 
@@ -196,25 +213,29 @@ def attend(
     sizes = (width, value.shape[2], query.stride(0), *key.stride()[:2], *value.stride()[:2])
     additive_recurrent_kernel[(batch,)](
         query, key, value, vector, weights if lengths is None else lengths, weights, context,
-        length_step(lengths), keys, *units(sizes), LENGTHS=lengths is not None, **_tile(key, value),
+        _length_step(lengths), keys, *units(sizes), LENGTHS=lengths is not None,
+        **_launch(key, value),
     )  # fmt: skip
 
 
 def attend_backward(
-    dcontext: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
-    weights: Tensor, dquery: Tensor, dscores: Tensor,
+    parts: Tensor, more: Tensor, dcontext: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor,
+    lengths: Tensor | None, weights: Tensor, dquery: Tensor, dscores: Tensor,
 ) -> None:  # fmt: skip
     """Write the gradient of the query to dquery, (B, D) with any row stride; arguments as in attend().
 
-    dcontext: the gradient of the context, (B, E).
+    parts, more: (P, B, E), contiguous, and (B, E) with any row stride. The gradient of the context is
+        parts.sum(0) + more.
+    dcontext: receives this gradient, (B, E), contiguous.
     dscores: receives the gradient of the scores, (B, S), contiguous, float32.
     """
     batch, keys, width = key.shape
-    rows = dcontext.stride(0), query.stride(0)
+    rows = parts.stride(0), more.stride(0), query.stride(0)
     sizes = (width, value.shape[2], *rows, *key.stride()[:2], *value.stride()[:2], dquery.stride(0))
     additive_recurrent_backward_kernel[(batch,)](
-        dcontext, query, key, value, vector, weights if lengths is None else lengths, weights, dquery,
-        dscores, length_step(lengths), keys, *units(sizes), LENGTHS=lengths is not None, **_tile(key, value),
+        parts, more, dcontext, query, key, value, vector, weights if lengths is None else lengths, weights,
+        dquery, dscores, _length_step(lengths), keys, *units(sizes), PARTS=len(parts),
+        LENGTHS=lengths is not None, **_launch(key, value),
     )  # fmt: skip
 
 
@@ -227,44 +248,36 @@ def memory_backward(queries: Tensor, key: Tensor, vector: Tensor, dscores: Tenso
     dkey = key.new_empty(key.shape)
     parts = vector.new_empty(batch, width, dtype=torch.float32)
     *sizes, unit = units((width, *queries.stride()[:2], *key.stride()[:2]))
-    columns = columns_of(keys)
+    columns = _columns(keys)
     channels = max(MEMORY_TILE // columns, 16)
     additive_memory_backward_kernel[(batch, triton.cdiv(width, channels))](
         queries, key, vector, dscores, dkey, parts, steps, keys, *sizes, dscores.stride(0), unit,
-        COLUMNS=columns, WIDTH=channels, APPROXIMATE=not interpreting(), num_warps=8,
+        COLUMNS=columns, WIDTH=channels, HALF=key.dtype.itemsize == 2, APPROXIMATE=not interpreting(),
+        num_warps=8,
     )  # fmt: skip
     return dkey, parts.sum(0)
 
 
-def units(sizes: tuple[int, ...]) -> list[int]:
-    """Return the sizes divided by 8, and then 8; or if one is not a multiple of 8, the sizes, and then 1.
-
-    The compiler then knows that rows begin at a multiple of 16 bytes, and loads 16 bytes at once. It does not
-    know it for a size such as 1,000, because it tests only whether a size is a multiple of 16.
-    """
-    unit = 1 if any(size % 8 for size in sizes) else 8
-    return [*(size // unit for size in sizes), unit]
-
-
-def length_step(lengths: Tensor | None) -> int:
+def _length_step(lengths: Tensor | None) -> int:
     """Return the stride of the lengths along the batch: 0 for one length of all sequences."""
     return 0 if lengths is None or len(lengths) == 1 else lengths.stride(0)
 
 
-def columns_of(keys: int) -> int:
+def _columns(keys: int) -> int:
     """Return the number of keys of a tile."""
     return max(triton.next_power_of_2(keys), 16)
 
 
-def _tile(key: Tensor, value: Tensor) -> dict[str, int | bool]:
+def _launch(key: Tensor, value: Tensor) -> dict[str, int | bool]:
     """Return the launch parameters for these keys and values."""
-    columns = columns_of(key.shape[1])
+    columns = _columns(key.shape[1])
     width = min(TILE // columns, triton.next_power_of_2(key.shape[2]))
     depth = min(2 * TILE // columns, triton.next_power_of_2(value.shape[2]))
     return {
         "COLUMNS": columns,
         "WIDTH": width,
         "DEPTH": depth,
+        "HALF": key.dtype.itemsize == 2,
         "APPROXIMATE": not interpreting(),
-        "num_warps": min(max(columns * max(2 * width, depth) // 2048, 4), 32),
+        "num_warps": min(max(columns * max(width, depth) // 2048, 4), WARPS),
     }

@@ -68,7 +68,7 @@ def _write(
 def _exponentials(
     source, place, reach, wide, wide_whole, tile, size, end, width, padded, low, high, step,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr,
-    PRECISE: tl.constexpr,
+    SINGLE: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """Write e^2x for the ROWS rows of one tile, where x is an element of query or key.
 
@@ -83,7 +83,7 @@ def _exponentials(
         NaN or |x| > LIMIT in this tile, the result is 0.
     reach: pointer to one number, to which the largest |x| is written; inf if there is a NaN.
     wide: pointer to one number per channel, (padded,), to which is written whether the channel is wide.
-    wide_whole: the same for the whole sequence; used if TURNED is False. Only ones are written.
+    wide_whole: the same for the whole sequence; used if TURNED is False. Unless SINGLE, only ones are stored.
     PRECISE: see exponential() in tanh.py.
     PIECES: if True, and TURNED is True, write only the rows below up_to_four(end). The other rows are never
         read.
@@ -108,11 +108,13 @@ def _exponentials(
             x = tl.where(is_wide[None, :], 0.0, x)
             _write(x, place, rows, channels, size, end, padded, high, ROWS, TURNED, PIECES)
             if not TURNED:  # Several tiles may write the same number to the same place.
-                tl.store(wide_whole + channels, is_wide.to(tl.int8), mask=(channels < high) & is_wide)
-    elif TURNED:  # Another span of the tile may have wide channels; then the flags of all spans are read.
+                written = (channels < high) & (is_wide | SINGLE)
+                tl.store(wide_whole + channels, is_wide.to(tl.int8), mask=written)
+    elif TURNED or SINGLE:  # Another span may have wide channels; then the flags of all spans are read.
         for first in range(low, high, WIDTH):
             channels = first + tl.arange(0, WIDTH)
-            tl.store(wide + channels, tl.zeros([WIDTH], tl.int8), mask=channels < high)
+            flags = wide if TURNED else wide_whole
+            tl.store(flags + channels, tl.zeros([WIDTH], tl.int8), mask=channels < high)
 
 
 @quick_launch
@@ -124,8 +126,8 @@ def additive_prepare_kernel(
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
     query_programs, key_programs, query_tiles, key_tiles,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr,
-    LENGTHS: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr, PRECISE: tl.constexpr,
-    EIGHTS: tl.constexpr,
+    LENGTHS: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr, SINGLE: tl.constexpr,
+    PRECISE: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """Compute e^2q, e^2k (see exponential() in tanh.py), and -2 v padded with zeros, all in float32.
 
@@ -139,10 +141,12 @@ def additive_prepare_kernel(
         range of SPAN channels.
     wide_of_query, wide_of_key: whether a channel of a tile is wide, (tiles, padded), int8.
     whole_of_query, whole_of_key: if TURNED is False, whether a channel is wide in any tile of the sequence,
-        (B H or B K, padded), int8. The caller fills them with zeros. Otherwise they are not written.
+        (B H or B K, padded), int8. Unless SINGLE, the caller fills them with zeros. Otherwise they are not
+        written.
 
     PIECES: if True, the rows of a transposed tile that lie beyond the end of the sequence, rounded up to a
         multiple of 4, are not written. They are never read.
+    SINGLE: whether each sequence is one tile, and TURNED is False.
     EIGHTS: all strides are multiples of 8, so the loads can be vectorised, 8 elements each. Triton itself
         detects only multiples of 16; 1000, for example, is a multiple of 8 but not of 16.
     Launch grid: (tiles of the query + tiles of the key + vectors, spans).
@@ -169,7 +173,7 @@ def additive_prepare_kernel(
         _exponentials(
             source, place, reach_of_query + program * spans + span, wide_of_query + program * padded,
             whole_of_query + head * padded, tile, queries, queries, width, padded, low, high, query_row,
-            ROWS, WIDTH, TURNED, PIECES, PRECISE,
+            ROWS, WIDTH, TURNED, PIECES, SINGLE, PRECISE,
         )  # fmt: skip
     else:
         program -= query_programs
@@ -183,7 +187,7 @@ def additive_prepare_kernel(
         _exponentials(
             source, place, reach_of_key + program * spans + span, wide_of_key + program * padded,
             whole_of_key + head * padded, tile, keys, end, width, padded, low, high, key_row,
-            COLUMNS, WIDTH, TURNED, PIECES, PRECISE,
+            COLUMNS, WIDTH, TURNED, PIECES, SINGLE, PRECISE,
         )  # fmt: skip
 
 

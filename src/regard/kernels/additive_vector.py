@@ -1,7 +1,10 @@
 # mypy: disable-error-code="no-untyped-def"
 """Backward pass, part 3: the gradient of the vector v, from partial sums that other kernels have written.
 
-Tested: under Triton's interpreter (triton 3.7).
+sum_parts() adds other partial sums with the same kernel. A sum by PyTorch takes longer on the host, because
+replay.py launches kernels directly.
+
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from torch import Tensor
 
 from regard.kernels.quick_launch import quick_launch
 
-__all__ = ["additive_vector_kernel", "vector_gradient"]
+__all__ = ["additive_vector_kernel", "sum_parts", "vector_gradient"]
 
 ROWS, WIDTH = 128, 32
 """Size of the tile of a program: partial sums and channels."""
@@ -28,10 +31,10 @@ def additive_vector_kernel(
 
     partial: reads the partial sums, (B, H, parts, D), with stride 1 in the last dimension.
     found: writes the gradient of v, (H, D).
-    Launch grid: (H, blocks of WIDTH channels).
+    Launch grid: (blocks of WIDTH channels, H).
     """
-    head = tl.program_id(0)
-    channels = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    head = tl.program_id(1).to(tl.int64)
+    channels = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     there = channels < width
     total = tl.zeros([ROWS, WIDTH], tl.float32)
     for first in range(0, batches * parts, ROWS):
@@ -41,6 +44,19 @@ def additive_vector_kernel(
         total += tl.load(at, mask=(rows < batches * parts)[:, None] & there[None, :], other=0.0)
     sums = tl.sum(total, 0)
     tl.store(found + head * width + channels, sums.to(found.dtype.element_ty), mask=there)
+
+
+def sum_parts(partial: Tensor, found: Tensor) -> None:
+    """Write the sum over the parts in the dtype of `found`.
+
+    partial: (parts, N, ...) or a view of this shape, with N first in memory. found: (N, ...), contiguous.
+    """
+    parts, size = partial.shape[:2]
+    width = found[0].numel()
+    additive_vector_kernel[(-(-width // WIDTH), size)](
+        partial, found, 1, parts, width, 0, partial.stride(1), partial.stride(0), ROWS=32, WIDTH=WIDTH,
+        num_warps=4,
+    )  # fmt: skip
 
 
 def vector_gradient(partial: Tensor, like: Tensor) -> Tensor:
@@ -54,7 +70,7 @@ def vector_gradient(partial: Tensor, like: Tensor) -> Tensor:
     if len(like) != heads:  # B and H as one dimension
         batch, heads, batch_step = batch * heads, 1, head_step
     found = like.new_empty(heads, width)
-    additive_vector_kernel[(heads, -(-width // WIDTH))](
+    additive_vector_kernel[(-(-width // WIDTH), heads)](
         partial, found, batch, parts, width, batch_step, head_step, part_step, ROWS=ROWS, WIDTH=WIDTH,
         num_warps=8,
     )  # fmt: skip

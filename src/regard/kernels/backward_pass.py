@@ -16,7 +16,7 @@ from regard.kernels.additive_series import (
     additive_series_kernel,
     series,
 )
-from regard.kernels.additive_vector import vector_gradient
+from regard.kernels.additive_vector import sum_parts, vector_gradient
 from regard.kernels.additive_weights import (
     additive_balance_kernel,
     additive_value_backward_kernel,
@@ -187,7 +187,9 @@ class Backward:
         if self.shape.series:
             finish_query(dquery, weighed.ranges, self.dquery[:, :, first : first + rows])
             return [*dvector, self.by_series(weighed, first, rows, dquery)]
-        if len(dquery) > 1:
+        if len(dquery) > 1 and rows == self.shape.queries:
+            sum_parts(dquery.flatten(1, 2), self.dquery.flatten(0, 1))
+        elif len(dquery) > 1:
             self.dquery[:, :, first : first + rows] = dquery.sum(0)
         return dvector
 
@@ -233,7 +235,9 @@ class Backward:
         if shape.series:
             peaks, column_bounds = peaks.amax((1, 2)), column_bounds.amax(1)
         if grid[1] > FEW:
-            deltas = deltas.sum(1, keepdim=True)
+            total = forward.new(self.sequences, 1, whole[0])
+            sum_parts(deltas.transpose(0, 1), total)
+            deltas = total
         reach = (deltas, deltas) if self.rows is None else forward.split(self.rows.reach)
         additive_balance_kernel[grid](
             scores, self.norm, dscores, other, deltas, half, half_turned, self.row_bounds, column_bounds,
@@ -442,5 +446,5 @@ class Backward:
             num_warps=launch.warps,
         )  # fmt: skip
         if parts > 1:
-            self.dquery.copy_(dquery.sum(0))
+            sum_parts(dquery.flatten(1, 2), self.dquery.flatten(0, 1))
         return dvector.movedim(0, 2)

@@ -191,12 +191,12 @@ class EmbeddingDropout(torch.autograd.Function):
                 dresult.new_zeros(ctx.classes, width),
                 tokens.new_empty(2, count, dtype=torch.int32),
             )
-            tile: dict[str, Any] = {"ROWS": 32, "num_warps": 4}
-            grid = triton.cdiv(count, 32), triton.cdiv(width, 64)
-            embedding_order_kernel[grid[:1]](tokens, *order, count, ctx.classes, SCAN=256, **tile)
-            embedding_gradient_kernel[grid](
+            embedding_order_kernel[(triton.cdiv(count, 8),)](
+                tokens, *order, count, ctx.classes, ROWS=8, SCAN=1024, num_warps=4
+            )
+            embedding_gradient_kernel[(triton.cdiv(count, 32), triton.cdiv(width, 64))](
                 dresult, *order, seed, dtable, *ctx.numbers, count, width, ctx.padding, DROPOUT=ctx.dropout,
-                COLUMNS=64, **tile,
+                ROWS=32, COLUMNS=64, num_warps=4,
             )  # fmt: skip
             return dtable, None, None, None, None, None
         dvalue = torch.empty_like(dresult)

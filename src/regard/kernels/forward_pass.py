@@ -241,13 +241,15 @@ class Forward:
         programs, key_programs = sequences * tiles, key_sequences * key_tiles
         rows = sequences, up(shape.queries, 4), shape.pitch
         key_rows = key_sequences, up(shape.keys, 4), shape.pitch
+        single = not turned and shape.tiles == (1, 1)
+        new_flags = self.query.new_empty if single else self.query.new_zeros
         prepared = Prepared(
             self.new(*((programs, shape.padded, launch.rows) if turned else rows)),
             self.new(*((key_programs, shape.padded, launch.columns) if turned else key_rows)),
             self.new(self.vector.shape[0], padded),
             self.new(programs + key_programs, shape.spans),
             self.query.new_empty(programs + key_programs, padded, dtype=torch.int8),
-            self.query.new_zeros(0 if turned else sequences + key_sequences, padded, dtype=torch.int8),
+            new_flags(0 if turned else sequences + key_sequences, padded, dtype=torch.int8),
         )
         additive_prepare_kernel[(programs + key_programs + self.vector.shape[0], shape.spans)](
             self.query, self.key, self.vector, prepared.query, prepared.key, prepared.vector,
@@ -258,8 +260,8 @@ class Forward:
             width=shape.width, padded=padded, **self.sources,
             query_programs=programs, key_programs=key_programs, query_tiles=tiles, key_tiles=key_tiles,
             ROWS=launch.rows, COLUMNS=launch.columns, WIDTH=64, SPAN=SPAN, TURNED=turned,
-            PIECES=launch.lanes is not None, PRECISE=self.centred, EIGHTS=in_eights(self.query, self.key),
-            num_warps=4,
+            PIECES=launch.lanes is not None, SINGLE=single, PRECISE=self.centred,
+            EIGHTS=in_eights(self.query, self.key), num_warps=4,
         )  # fmt: skip
         return prepared
 
@@ -336,6 +338,8 @@ class Forward:
         sequences, tiles = shape.batch * shape.heads, -(-shape.keys // launch.read_columns)
         grid = -(-rows // launch.read_rows), -(-shape.depth // launch.depth)
         parts = shape.key_parts(sequences * grid[0] * grid[1] * 4, tiles, self.query.device)
+        if parts == 2:  # two parts save less time than the kernel takes that combines them
+            parts = 1
         part_tiles = -(-tiles // parts)
         parts = -(-tiles // part_tiles)
         output, norm, size = self.output, self.norm, self.lse.numel()

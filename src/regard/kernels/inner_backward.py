@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from regard.kernels.inner_forward import NOT_SPECIALISED
-from regard.kernels.inner_table import listed_tiles, seen_bits, used_bits
+from regard.kernels.inner_table import listed_tiles, only_seen, used_bits
 from regard.kernels.inner_tiles import key_tiles, load_rows, query_tiles, seen_pairs, used_keys
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
@@ -55,7 +55,6 @@ def _add_key_tiles(
         columns = tile * COLUMNS + tl.arange(0, COLUMNS)
         used_C = columns < end
         if MASKED and LISTED:
-            seen_RC = seen_bits(table, table_row, rows, columns, tile * COLUMNS, queries, COLUMNS, False)
             used_C = used_bits(used, columns, tile * COLUMNS, COLUMNS)
         elif MASKED:
             seen_RC = seen_pairs(
@@ -73,7 +72,11 @@ def _add_key_tiles(
         weights_RC = tl.exp2(scores_RC - level_R[:, None])
         dweights_RC = product(doutput_RE, tl.trans(value_CE), zero_RC, PRECISION)
         dscores_RC = weights_RC * (dweights_RC - delta_R[:, None])
-        if MASKED:
+        if MASKED and LISTED:
+            dscores_RC = only_seen(
+                dscores_RC, table, table_row, rows, tile * COLUMNS, queries, COLUMNS, False, False, PRECISION
+            )
+        elif MASKED:
             dscores_RC = tl.where(seen_RC, dscores_RC, 0.0)
         dquery_RD = product(dscores_RC.to(key_CD.dtype), key_CD, dquery_RD, PRECISION)
     return dquery_RD
@@ -184,8 +187,9 @@ def _add_query_tiles(
         scores_CR = product(key_CD, tl.trans(query_RD), zero_CR, PRECISION) * (scale * LOG2E)
         weights_CR = tl.exp2(scores_CR - level_R[None, :])
         if MASKED and LISTED:
-            seen_CR = seen_bits(table, table_row, rows, columns, column, queries, COLUMNS, True)
-            weights_CR = tl.where(seen_CR, weights_CR, 0.0)
+            weights_CR = only_seen(
+                weights_CR, table, table_row, rows, column, queries, COLUMNS, True, False, PRECISION
+            )
         elif MASKED:
             # The tile is transposed: keys stand in the place of queries, and left and right are exchanged.
             seen_CR = seen_pairs(
@@ -197,7 +201,11 @@ def _add_query_tiles(
         dvalue_CE = product(weights_CR.to(doutput_RE.dtype), doutput_RE, dvalue_CE, PRECISION)
         dweights_CR = product(value_CE, tl.trans(doutput_RE), zero_CR, PRECISION)
         dscores_CR = weights_CR * (dweights_CR - delta_R[None, :])
-        if MASKED:
+        if MASKED and LISTED:
+            dscores_CR = only_seen(
+                dscores_CR, table, table_row, rows, column, queries, COLUMNS, True, False, PRECISION
+            )
+        elif MASKED:
             dscores_CR = tl.where(seen_CR, dscores_CR, 0.0)
         dkey_CD = product(dscores_CR.to(query_RD.dtype), query_RD, dkey_CD, PRECISION)
     return dkey_CD, dvalue_CE

@@ -10,8 +10,10 @@ If a list is too short for all these keys, inner_top_kernel computes the query a
 every case: if at least k keys reach the threshold, the k largest weights are among them.
 
 The list of a query is a column of a record, (1 + LISTED, ROWS), for each tile of queries. Its first element
-is the number of keys; the others are pairs: log2 of the weight, and the index of the key. Threads collect
-keys in lists of their own first, because atomics in the loop over all keys would make warps wait.
+is the number of keys; the others are pairs: log2 of the weight, and the index of the key. On Hopper, the keys
+are counted in shared memory (COLLECTED). On other GPUs, and with a bias or a mask that is loaded, threads
+collect keys in lists of their own first, because global atomics in the loop over all keys would make warps
+wait.
 
 Tested: under Triton's interpreter (triton 3.7).
 """
@@ -21,99 +23,40 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner_scores import HIDDEN, NO_KEY, load_queries, place_of_program, tile_logs, tile_ranges
+from regard.kernels.inner_listing import COLLECTED_BEGIN, COLLECTED_COUNTS
+from regard.kernels.inner_scores import HIDDEN, NO_KEY, load_queries, place_of_program, tile_logs
+from regard.kernels.inner_tiles import key_tiles
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.quick_launch import quick_launch
 
-__all__ = [
-    "PACKED",
-    "inner_candidates_kernel",
-    "inner_sort_kernel",
-    "listing_assembly",
-    "listing_constraints",
-]
+__all__ = ["inner_candidates_kernel", "inner_sort_kernel"]
 
 LOWEST = tl.constexpr(-9e29)
 """Lower than log2 of every weight, but greater than HIDDEN: all visible keys reach this threshold."""
 
-PACKED = 16
-"""Number of scores that one block of inline assembly compares, at most the scores of a thread in a tile."""
-
-
-def listing_constraints(packed: int) -> str:
-    """Return the registers of listing_assembly(): results, which are not used, and its arguments."""
-    return ",".join(["=r"] * (packed // 4) + ["f"] * 2 * packed + ["r"] * 2 * packed + ["l"] * 2 * packed)
-
-
-def listing_assembly(rows: int, listed: int, threads: int, held: int, packed: int) -> str:
-    """Return the assembly that adds keys to the lists, for `packed` scores of a thread.
-
-    Its arguments, `packed` of each: log2 of the weights, thresholds, keys, queries in the tile, and the
-    pointers `record` and `own` of inner_candidates_kernel. A warp branches around groups of four scores if
-    none of them reaches its threshold. A thread adds keys to its own list, which no other thread uses. Keys
-    that do not fit there are added to the lists of the queries, whose positions are counted by atomics.
-    """
-    results, groups = packed // 4, packed // 4
-    first = (results + i * packed for i in range(6))
-    logs, thresholds, keys, columns, records, own = (range(each, each + packed) for each in first)
-
-    def hit(i: int) -> list[str]:  # not the comparison from before, whose result would be kept
-        return [f"sub.f32 above, ${logs[i]}, ${thresholds[i]};", "setp.ge.f32 hit, above, 0f00000000;"]
-
-    lines = [f".reg .pred hit, fits, any, group<{groups}>;", ".reg .f32 above;", ".reg .b64 list, at;"]
-    lines.append(".reg .u32 thread, before, count, code, place;")
-    for i in range(packed):
-        chain, compare = ("", "setp.ge.f32") if i % 4 == 0 else (f", group{i // 4}", "setp.ge.or.f32")
-        lines.append(f"{compare} group{i // 4}, ${logs[i]}, ${thresholds[i]}{chain};")
-    lines += ["or.pred any, group0, group1;", *(f"or.pred any, any, group{i};" for i in range(2, groups))]
-    lines += ["vote.sync.any.pred any, any, 0xffffffff;", "@!any bra DONE;"]
-    lines += ["mov.u32 thread, %tid.x;", f"mad.wide.u32 list, thread, 8, ${own[0]};"]
-    lines += ["ld.global.u32 before, [list];", "mov.u32 count, before;"]
-    for i in range(packed):
-        if i % 4 == 0:
-            lines.append(f"vote.sync.any.pred any, group{i // 4}, 0xffffffff;")
-            lines.append(f"@!any bra GROUP{i // 4};")
-        lines += [
-            *hit(i),
-            f"setp.lt.and.u32 fits, count, {held}, hit;",
-            f"mad.wide.u32 at, count, {8 * threads}, list;",
-            f"mad.lo.u32 code, ${keys[i]}, {rows}, ${columns[i]};",
-            f"@fits st.global.v2.b32 [at + {8 * threads}], {{${logs[i]}, code}};",
-            "@hit add.u32 count, count, 1;",
-        ]
-        if i % 4 == 3:
-            lines.append(f"GROUP{i // 4}:")
-    lines += ["st.global.u32 [list], count;", f"setp.gt.u32 any, count, {held};"]
-    lines += ["vote.sync.any.pred any, any, 0xffffffff;", "@!any bra DONE;", "mov.u32 count, before;"]
-    for i in range(packed):
-        lines += [
-            *hit(i),
-            f"setp.ge.and.u32 fits, count, {held}, hit;",
-            "@hit add.u32 count, count, 1;",
-            f"mov.u32 place, {listed};",
-            f"mad.wide.u32 list, ${columns[i]}, 8, ${records[i]};",
-            "@fits atom.global.add.u32 place, [list], 1;",
-            f"setp.lt.u32 fits, place, {listed};",
-            f"mad.wide.u32 at, place, {8 * rows}, list;",
-            f"@fits st.global.v2.b32 [at + {8 * rows}], {{${logs[i]}, ${keys[i]}}};",
-        ]
-    return "{ " + " ".join(lines) + " DONE: " + " ".join(f"mov.u32 ${i}, 0;" for i in range(results)) + " }"
+BEGIN, COUNTS = tl.constexpr(COLLECTED_BEGIN), tl.constexpr(COLLECTED_COUNTS)
+"""Inline assembly of inner_listing.py."""
 
 
 @triton.jit
 def _list_keys(
-    logs, threshold, columns, record, own,
-    ROWS: tl.constexpr, LISTED: tl.constexpr, PACK: tl.constexpr, CONSTRAINTS: tl.constexpr,
-    ASSEMBLY: tl.constexpr,
+    logs, threshold, tile, record, own,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LISTED: tl.constexpr, PACK: tl.constexpr,
+    CONSTRAINTS: tl.constexpr, COLLECTED: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Add the keys whose log2 of the weight reaches the threshold to the lists of their queries.
 
-    logs: (COLUMNS, ROWS). threshold: (ROWS,). columns: (COLUMNS,), the indices of the keys.
-    record, own: see inner_candidates_kernel.
-    ASSEMBLY: the text of listing_assembly(), or "" to use no inline assembly.
+    logs: (COLUMNS, ROWS). threshold: (ROWS,). tile: number of the tile of keys.
+    record, own, COLLECTED, ASSEMBLY: see inner_candidates_kernel.
     """
     places = tl.arange(0, ROWS)
-    if ASSEMBLY != "":
+    columns = tile * COLUMNS + tl.arange(0, COLUMNS)
+    if COLLECTED:
+        tl.inline_asm_elementwise(
+            ASSEMBLY, CONSTRAINTS, [logs, threshold[None, :], tl.cast(tile * COLUMNS, tl.int32)],
+            dtype=tl.int8, is_pure=False, pack=PACK,
+        )  # fmt: skip
+    elif ASSEMBLY != "":
         tl.inline_asm_elementwise(
             ASSEMBLY, CONSTRAINTS,
             [logs, threshold[None, :], columns[:, None], places[None, :], record.to(tl.int64),
@@ -137,7 +80,7 @@ def _with_tiles(
     LEFT: tl.constexpr, DOCUMENTS: tl.constexpr, CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr,
     MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     WHOLE: tl.constexpr, TMA: tl.constexpr, LISTED: tl.constexpr, PRECISION: tl.constexpr,
-    PACK: tl.constexpr, CONSTRAINTS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    PACK: tl.constexpr, CONSTRAINTS: tl.constexpr, COLLECTED: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """List keys of the tiles first_tile to last_tile - 1, for one tile of queries.
 
@@ -151,8 +94,9 @@ def _with_tiles(
             bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS, TABLE, MASKED, ROWS,
             COLUMNS, WIDTH, WHOLE, TMA, PRECISION,
         )  # fmt: skip
-        columns = tile * COLUMNS + tl.arange(0, COLUMNS)
-        _list_keys(logs, threshold, columns, record, own, ROWS, LISTED, PACK, CONSTRAINTS, ASSEMBLY)
+        _list_keys(
+            logs, threshold, tile, record, own, ROWS, COLUMNS, LISTED, PACK, CONSTRAINTS, COLLECTED, ASSEMBLY
+        )  # fmt: skip
 
 
 @triton.jit
@@ -171,6 +115,38 @@ def _join_lists(
     place = tl.atomic_add(lists, 1, mask=used, sem="relaxed")
     pairs = (codes // ROWS << 32) | (pairs & 0xFFFFFFFF)
     tl.store(lists + (place + 1) * ROWS, pairs, mask=used & (place < LISTED))
+
+
+@triton.jit
+def _begin_lists(
+    record, own, counts, THREADS: tl.constexpr, ROWS: tl.constexpr, COLLECTED: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
+):  # fmt: skip
+    """Set the numbers of keys in all lists of a tile of queries to 0."""
+    if COLLECTED:
+        pointers = record.to(tl.int64) + tl.arange(0, THREADS) * 0
+        tl.inline_asm_elementwise(BEGIN, "=r,l", [pointers], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        tl.store(counts, tl.zeros([ROWS], tl.int64))
+        if ASSEMBLY != "":
+            tl.store(own + tl.arange(0, THREADS), tl.zeros([THREADS], tl.int64))
+    tl.debug_barrier()
+
+
+@triton.jit
+def _end_lists(
+    record, own, counts, LISTED: tl.constexpr, HELD: tl.constexpr, THREADS: tl.constexpr, ROWS: tl.constexpr,
+    COLLECTED: tl.constexpr, ASSEMBLY: tl.constexpr,
+):  # fmt: skip
+    """Return the number of keys of each query, (ROWS,), after all keys are listed."""
+    tl.debug_barrier()
+    if COLLECTED:
+        places = tl.arange(0, ROWS)
+        return tl.inline_asm_elementwise(COUNTS, "=r,r", [places], dtype=tl.int32, is_pure=False, pack=1)
+    if ASSEMBLY != "":
+        _join_lists(own, record, LISTED, HELD, THREADS, ROWS)
+        tl.debug_barrier()
+    return tl.load(counts, cache_modifier=".cg").to(tl.int32)
 
 
 @triton.jit
@@ -202,7 +178,8 @@ def inner_candidates_kernel(
     CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr, SLOTS: tl.constexpr, LISTED: tl.constexpr,
     HELD: tl.constexpr, THREADS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr, WHOLE: tl.constexpr, EIGHTS: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, PACK: tl.constexpr, CONSTRAINTS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    PRECISION: tl.constexpr, PACK: tl.constexpr, CONSTRAINTS: tl.constexpr, COLLECTED: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Write the record of one tile of queries: the keys that reach the threshold.
 
@@ -213,9 +190,11 @@ def inner_candidates_kernel(
     maxima: (B, H, T, SLOTS), from inner_look_kernel.
     records: (B, H, tiles of queries, 1 + LISTED, ROWS), receives the lists of the queries.
     lists: (B, H, tiles of queries, 1 + HELD, THREADS), a buffer for the lists of the threads, if there is
-        ASSEMBLY. Like in a record, a column has the number of keys, and then pairs. The second element of
-        such a pair is key * ROWS + query.
-    record, own: the parts for this tile of queries. For the other arguments, see inner_look_kernel.
+        ASSEMBLY but not COLLECTED. Like in a record, a column has the number of keys, and then pairs. The
+        second element of such a pair is key * ROWS + query.
+    record, own: the parts for this tile of queries.
+    ASSEMBLY: the text of collected_assembly() if COLLECTED, or of listing_assembly(), or "" to use no inline
+        assembly. For the other arguments, see inner_look_kernel.
     """
     if EIGHTS:
         width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8
@@ -239,18 +218,15 @@ def inner_candidates_kernel(
     rows = row + tl.arange(0, ROWS)
     record = records + (both * tl.num_programs(0) + query_tile) * (1 + LISTED) * ROWS
     counts = record + tl.arange(0, ROWS)
-    tl.store(counts, tl.zeros([ROWS], tl.int64))
     own = lists + (both * tl.num_programs(0) + query_tile) * (1 + HELD) * THREADS
-    if ASSEMBLY != "":
-        tl.store(own + tl.arange(0, THREADS), tl.zeros([THREADS], tl.int64))
+    _begin_lists(record, own, counts, THREADS, ROWS, COLLECTED, ASSEMBLY)
     threshold = _threshold(maxima + both * queries * SLOTS, rows, queries, top, SLOTS)
     queries_RD, level, low, high = load_queries(
         query, lse + both * queries, rows, start, left, right, queries, end, width, query_row, RIGHT, WIDTH
     )
-    first, full_first, full_last, last = tile_ranges(
-        row, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
+    first, full_first, full_last, last = key_tiles(
+        row, queries, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
     )
-    tl.debug_barrier()  # the numbers of keys are 0
     for part in tl.static_range(3):  # keys at the left edge of the mask, between the edges, and the rest
         first_tile, last_tile = first, full_first
         if part == 1:
@@ -263,15 +239,36 @@ def inner_candidates_kernel(
                 block_column, record, own, bias, table, document_of_query, document_of_key, start, scale, cap,
                 bias_scale, queries, end, width, key_row, bias_row, bias_column, table_row, table_column,
                 LEFT, DOCUMENTS, CAP, BIAS, TABLE, part != 1, ROWS, COLUMNS, WIDTH, WHOLE, TMA, LISTED,
-                PRECISION, PACK, CONSTRAINTS, ASSEMBLY,
+                PRECISION, PACK, CONSTRAINTS, COLLECTED, ASSEMBLY,
             )  # fmt: skip
-    tl.debug_barrier()  # all keys are listed
-    if ASSEMBLY != "":
-        _join_lists(own, record, LISTED, HELD, THREADS, ROWS)
-        tl.debug_barrier()
-    count = tl.load(counts, cache_modifier=".cg")
+    count = _end_lists(record, own, counts, LISTED, HELD, THREADS, ROWS, COLLECTED, ASSEMBLY)
     missing = (count < top) & (threshold > LOWEST) & (rows < queries)
-    tl.store(counts, tl.full([ROWS], LISTED + 1, tl.int64), mask=missing)
+    tl.store(counts, tl.where(missing, LISTED + 1, count).to(tl.int64))
+
+
+@triton.jit
+def _sorted_lists(
+    record, count, sums, top,
+    PLACES: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr, SORTED: tl.constexpr,
+):  # fmt: skip
+    """Return the `top` largest weights of lists of at most PLACES keys, and the keys, (KEPT, SORTED) each."""
+    places, ranks = tl.arange(0, PLACES), tl.arange(0, KEPT)
+    pairs = tl.load(
+        record[None, :] + (1 + places)[:, None] * ROWS, mask=places[:, None] < count[None, :], other=0
+    )
+    logs = pairs.to(tl.int32).to(tl.float32, bitcast=True)
+    logs = tl.where(places[:, None] < count[None, :], logs, HIDDEN)
+    keys = (pairs >> 32).to(tl.int32)
+    largest, largest_keys = tl.zeros([KEPT, SORTED], tl.float32), tl.full([KEPT, SORTED], -1, tl.int32)
+    for rank in range(top):
+        best = tl.max(logs, 0)
+        first = tl.min(tl.where(logs == best[None, :], keys, NO_KEY), 0)
+        some = best > HIDDEN
+        weight = tl.where(sums == sums, tl.where(some, tl.exp2(best), 0.0), sums)
+        largest = tl.where(ranks[:, None] == rank, weight[None, :], largest)
+        largest_keys = tl.where(ranks[:, None] == rank, tl.where(some, first, -1)[None, :], largest_keys)
+        logs = tl.where(keys == first[None, :], HIDDEN, logs)
+    return largest, largest_keys
 
 
 @quick_launch
@@ -284,33 +281,21 @@ def inner_sort_kernel(
 
     Launch grid: (tiles of queries * ROWS / SORTED, B H). Stores the `top` first weights and keys of each list
     in `weights` and `chosen`, (B, H, T, top); weight 0 and key -1 if the list is shorter. If lse is NaN, all
-    weights are NaN.
+    weights are NaN. Most lists are at most half full, which takes less time.
 
     tiles: number of tiles of queries, of ROWS queries each.
     KEPT: a power of two, at least `top`.
     """
     both = tl.program_id(1).to(tl.int64)
     row = tl.program_id(0) * SORTED
-    rows, places = row + tl.arange(0, SORTED), tl.arange(0, LISTED)
+    rows, ranks = row + tl.arange(0, SORTED), tl.arange(0, KEPT)
     record = records + (both * tiles + row // ROWS) * (1 + LISTED) * ROWS + row % ROWS + tl.arange(0, SORTED)
     count = tl.load(record)
-    pairs = tl.load(
-        record[None, :] + (1 + places)[:, None] * ROWS, mask=places[:, None] < count[None, :], other=0
-    )
-    logs = pairs.to(tl.int32).to(tl.float32, bitcast=True)
-    logs = tl.where(places[:, None] < count[None, :], logs, HIDDEN)
-    keys = (pairs >> 32).to(tl.int32)
     sums = tl.load(lse + both * queries + rows, mask=rows < queries, other=0.0)
-    ranks = tl.arange(0, KEPT)
-    largest, largest_keys = tl.zeros([KEPT, SORTED], tl.float32), tl.full([KEPT, SORTED], -1, tl.int32)
-    for rank in range(top):
-        best = tl.max(logs, 0)
-        first = tl.min(tl.where(logs == best[None, :], keys, NO_KEY), 0)
-        some = best > HIDDEN
-        weight = tl.where(sums == sums, tl.where(some, tl.exp2(best), 0.0), sums)
-        largest = tl.where(ranks[:, None] == rank, weight[None, :], largest)
-        largest_keys = tl.where(ranks[:, None] == rank, tl.where(some, first, -1)[None, :], largest_keys)
-        logs = tl.where(keys == first[None, :], HIDDEN, logs)
+    if tl.max(count, 0) <= LISTED // 2:
+        largest, largest_keys = _sorted_lists(record, count, sums, top, LISTED // 2, KEPT, ROWS, SORTED)
+    else:
+        largest, largest_keys = _sorted_lists(record, count, sums, top, LISTED, KEPT, ROWS, SORTED)
     at = (both * queries + rows)[None, :] * top + ranks[:, None]
     inside = (rows < queries)[None, :] & (ranks < top)[:, None]
     tl.store(weights + at, largest, mask=inside)  # all at once, so that neighbours are stored together

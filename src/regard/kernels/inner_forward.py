@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner_table import listed_tiles, seen_bits, used_bits
+from regard.kernels.inner_table import listed_tiles, only_seen, used_bits
 from regard.kernels.inner_tiles import key_tiles, load_rows, seen_pairs, used_keys
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
@@ -52,10 +52,10 @@ def _read_tiles(
         used_C = columns < end
         key_CD = load_rows(key, columns, key_row, used_C, width, WIDTH)
         scores_RC = product(query_RD, tl.trans(key_CD), tl.zeros([ROWS, COLUMNS], tl.float32), PRECISION)
-        scores_RC = scores_RC * (scale * LOG2E)
         if MASKED and LISTED:
-            seen_RC = seen_bits(table, table_row, rows, columns, tile * COLUMNS, queries, COLUMNS, False)
-            scores_RC = tl.where(seen_RC, scores_RC, float("-inf"))
+            scores_RC = only_seen(
+                scores_RC, table, table_row, rows, tile * COLUMNS, queries, COLUMNS, False, True, PRECISION
+            )
             used_C = used_bits(used, columns, tile * COLUMNS, COLUMNS)
         elif MASKED:
             seen_RC = seen_pairs(
@@ -67,9 +67,10 @@ def _read_tiles(
                 seen_RC, columns, row, tl.minimum(row + ROWS, queries) - 1, end, start, left, right, LEFT,
                 RIGHT, REDUCE,
             )  # fmt: skip
-        new_R = tl.maximum(best_R, tl.max(scores_RC, 1))
+        # `scale` is positive, so it is applied to the maximum, and by one multiply-add to each score.
+        new_R = tl.maximum(best_R, tl.max(scores_RC, 1) * (scale * LOG2E))
         level_R = tl.where(new_R == float("-inf"), 0.0, new_R)
-        weights_RC = tl.exp2(scores_RC - level_R[:, None])
+        weights_RC = tl.exp2(scores_RC * (scale * LOG2E) - level_R[:, None])
         factor_R = tl.exp2(best_R - level_R)
         sum_R = sum_R * factor_R + tl.sum(weights_RC, 1)
         value_CE = load_rows(value, columns, value_row, used_C, depth, DEPTH)

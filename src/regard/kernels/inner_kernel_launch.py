@@ -6,16 +6,13 @@ import functools
 import struct
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.kernels.direct_launch import DirectLaunch, direct_launch
 from regard.kernels.inner_table import Listing
-
-if TYPE_CHECKING:
-    from regard.kernels.inner_launch import Hidden
 
 __all__ = ["Launch"]
 
@@ -50,9 +47,10 @@ class Launch:
         self.last: tuple[Place, float] | None = None
         self.lock = threading.Lock()
 
-    def masks(self, hidden: Hidden, words: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    def masks(self, hidden: tuple[Any, ...], words: Tensor | None = None) -> tuple[Tensor | None, ...]:
         """Return the five tensors of the mask that the kernel reads; None for those that it does not read.
 
+        hidden: the fields of inner_launch.Hidden.
         words: the bool tensor, already packed to words by the Listing of another Launch; None if the Listing
             of this Launch packs it.
         """
@@ -66,13 +64,21 @@ class Launch:
                 table = table.view(torch.uint8)
         return lengths, table, of_query, of_key, lists
 
-    def run(self, tensors: tuple[Tensor | None, ...], unused: Tensor, place: Place, scale: float) -> None:
+    def run(
+        self,
+        tensors: tuple[Tensor | None, ...],
+        unused: Tensor,
+        place: Place,
+        scale: float,
+        device: int | None,
+    ) -> None:
         """Launch the kernel.
 
         tensors: all its tensors; `unused` stands for those that are None, and is not read.
+        device: the index of the CUDA device, or None.
         """
-        if self.direct is not None:
-            self._run_directly(self.direct, tensors, place, scale)
+        if self.direct is not None and device is not None:
+            self._run_directly(self.direct, tensors, place, scale, device)
             return
         tensors = tuple(unused if each is None else each for each in tensors)
         start, left, right = place
@@ -91,7 +97,12 @@ class Launch:
             self.last, self.direct = (place, scale), direct[0]
 
     def _run_directly(
-        self, direct: DirectLaunch, tensors: tuple[Tensor | None, ...], place: Place, scale: float
+        self,
+        direct: DirectLaunch,
+        tensors: tuple[Tensor | None, ...],
+        place: Place,
+        scale: float,
+        device: int,
     ) -> None:
         """run() by cuLaunchKernel. The first slots are the tensors, `place`, five numbers and `scale`."""
         slots, i = direct.slots, 0
@@ -106,8 +117,7 @@ class Launch:
                     i += 1
                 slots[i + 5] = _bits_of(scale)
                 self.last = place, scale
-            assert tensors[0] is not None
-            direct.run(torch._C._cuda_getCurrentRawStream(tensors[0].device.index))
+            direct.run(torch._C._cuda_getCurrentRawStream(device))
 
 
 @functools.lru_cache(maxsize=256)

@@ -44,13 +44,16 @@ class Tiles(NamedTuple):
 TILES: dict[tuple[str, str], dict[int, Tiles]] = {
     ("forward", "half"): {64: Tiles(128, 64, 4, 3), 128: Tiles(128, 64, 8, 3), 256: Tiles(64, 32, 4, 2)},
     ("query", "half"): {64: Tiles(64, 32, 4, 3), 128: Tiles(64, 32, 4, 3), 256: Tiles(64, 32, 8, 1)},
-    ("key", "half"): {64: Tiles(32, 64, 4, 3), 128: Tiles(64, 64, 4, 2), 256: Tiles(32, 64, 8, 1)},
+    ("key", "half"): {64: Tiles(64, 64, 4, 2), 128: Tiles(64, 64, 4, 2), 256: Tiles(32, 64, 8, 1)},
     ("forward", "float32"): {64: Tiles(64, 32, 4, 2), 128: Tiles(32, 32, 4, 2), 256: Tiles(16, 32, 4, 1)},
     ("query", "float32"): {64: Tiles(32, 32, 4, 2), 128: Tiles(32, 32, 4, 1), 256: Tiles(16, 16, 4, 1)},
     ("key", "float32"): {64: Tiles(32, 32, 4, 2), 128: Tiles(32, 32, 4, 1), 256: Tiles(16, 16, 4, 1)},
 }
 """Tile sizes by kernel and dtype, then by the largest width of a head that they are for. Those for half
 precision and widths up to 128 were chosen by timing on an H200."""
+
+LISTED_TILES = {("query", "half"): {64: Tiles(64, 64, 4, 2)}}
+"""Other tile sizes for bool tensors whose visible tiles are listed; see Hidden.lists_tiles()."""
 
 
 class Hidden(NamedTuple):
@@ -92,11 +95,15 @@ def up(width: int) -> int:
     return max(16, 1 << (width - 1).bit_length())
 
 
-def tiles_of(kernel: str, query: Tensor, key: Tensor, value: Tensor) -> Tiles:
-    """Return the launch parameters of a kernel: "forward", "query" or "key" (backward pass)."""
+def tiles_of(kernel: str, query: Tensor, key: Tensor, value: Tensor, listed: bool = False) -> Tiles:
+    """Return the launch parameters of a kernel: "forward", "query" or "key" (backward pass).
+
+    listed: whether the kernel reads lists of visible tiles.
+    """
     dtype = "float32" if query.dtype == torch.float32 else "half"
     widest = max(up(query.shape[3]), up(value.shape[3]))
-    tiles = next(tiles for width, tiles in TILES[kernel, dtype].items() if widest <= width)
+    sizes = TILES[kernel, dtype] | (LISTED_TILES.get((kernel, dtype), {}) if listed else {})
+    tiles = next(tiles for width, tiles in sizes.items() if widest <= width)
     rows, columns = min(tiles.rows, up(query.shape[2])), min(tiles.columns, up(key.shape[2]))
     sequences = query.shape[0] * query.shape[1]
     while rows > 64 and sequences * -(-query.shape[2] // rows) < processors(query.device):
@@ -211,7 +218,8 @@ def _backward_launches(
     dquery: Tensor, dkey: Tensor, dvalue: Tensor,
 ) -> tuple[Launch, Launch]:  # fmt: skip
     numbers, eights = _numbers(hidden, query, key, value), _in_eights(query, key, value)
-    of_query, of_key = (tiles_of(kernel, query, key, value) for kernel in ("query", "key"))
+    listed = hidden.lists_tiles(key.shape[2])
+    of_query, of_key = (tiles_of(kernel, query, key, value, listed) for kernel in ("query", "key"))
     key_listing = _listing(hidden, query, key, of_query, turned=False)
     query_listing = _listing(hidden, query, key, of_key, turned=True)
     masks = _mask_steps(hidden, key_listing)
@@ -263,7 +271,7 @@ class Passes:
         self, query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: float
     ) -> tuple[Tensor, Tensor]:
         """Return output (B, H, T, E) and lse (B, H, T)."""
-        if self.index is not None and torch.cuda.current_device() != self.index:
+        if self.index is not None and torch._C._cuda_getDevice() != self.index:
             with torch.cuda.device(self.device):  # kernels are launched on the current device
                 return self.forward(query, key, value, hidden, scale)
         if self.copies:
@@ -271,23 +279,24 @@ class Passes:
         output = query.new_empty_strided(*self.output)
         lse = torch.empty(self.rows, dtype=torch.float32, device=self.device)
         launch = self.launch
-        launch.run((query, key, value, output, lse, *launch.masks(hidden)), lse, hidden[4:], scale)
+        tensors = (query, key, value, output, lse, *launch.masks(hidden))
+        launch.run(tensors, lse, hidden[4:], scale, self.index)
         return output, lse
 
     def backward(
         self, doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, lse: Tensor,
-        hidden: Hidden, scale: float,
+        hidden: tuple[Any, ...], scale: float, same: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """Return the gradients of query, key and value.
 
-        doutput: gradient of the output. output, lse: the results of forward().
-
-        Saved tensors can have another layout than in forward(), for example with save_on_cpu().
+        doutput: gradient of the output. output, lse: the results of forward(). hidden: the fields of Hidden.
+        same: whether the tensors are those of forward(). Saved tensors can have another layout, for example
+            with save_on_cpu().
         """
-        if _layout(query, key, value, hidden) != self.layout:
-            others = passes_of(query, key, value, hidden)
+        if not same and _layout(query, key, value, hidden) != self.layout:
+            others = passes_of(query, key, value, Hidden(*hidden))
             return others.backward(doutput, query, key, value, output, lse, hidden, scale)
-        if self.index is not None and torch.cuda.current_device() != self.index:
+        if self.index is not None and torch._C._cuda_getDevice() != self.index:
             with torch.cuda.device(self.device):
                 return self.backward(doutput, query, key, value, output, lse, hidden, scale)
         if self.copies:
@@ -296,17 +305,20 @@ class Passes:
         of_query, of_key, of_value = self.gradients
         dquery = query.new_empty_strided(*of_query)
         dkey, dvalue = key.new_empty_strided(*of_key), value.new_empty_strided(*of_value)
-        delta = torch.empty(self.rows, dtype=torch.float32, device=self.device)
+        delta = torch.empty_like(lse)
         layout = (doutput.stride(), output.stride(), doutput.data_ptr() % 16, output.data_ptr() % 16)
         launches = self.launches.get(layout)
         if launches is None:
-            tensors = (query, key, value, output, doutput, dquery, dkey, dvalue)
-            launches = self.launches[layout] = _backward_launches(hidden, *tensors)
+            launches = self.launches[layout] = _backward_launches(
+                Hidden(*hidden), query, key, value, output, doutput, dquery, dkey, dvalue
+            )
         first, second = launches
         masks, place = first.masks(hidden), hidden[4:]
-        first.run((query, key, value, output, lse, *masks, doutput, dquery, delta), lse, place, scale)
+        tensors = (query, key, value, output, lse, *masks, doutput, dquery, delta)
+        first.run(tensors, lse, place, scale, self.index)
         masks = second.masks(hidden, masks[1])
-        second.run((query, key, value, lse, *masks, doutput, delta, dkey, dvalue), lse, place, scale)
+        tensors = (query, key, value, lse, *masks, doutput, delta, dkey, dvalue)
+        second.run(tensors, lse, place, scale, self.index)
         return dquery, dkey, dvalue
 
 
@@ -315,7 +327,7 @@ def _in_rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _layout(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden) -> tuple[Any, ...]:
+def _layout(query: Tensor, key: Tensor, value: Tensor, hidden: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return strides and alignment of all tensors, and which parts the mask has."""
     lengths, table, of_query, of_key, _, left, right = hidden
     return (

@@ -33,8 +33,8 @@ from regard.kernels.inner_scores import (
     log_weights,
     place_of_program,
     tile_logs,
-    tile_ranges,
 )
+from regard.kernels.inner_tiles import key_tiles
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import row_products
 from regard.kernels.quick_launch import quick_launch
@@ -97,23 +97,50 @@ def _larger_with_half(value, tile, first, best, best_tile, best_first, ASSEMBLY:
 
 
 @triton.jit
-def _add(pointers, units, inside, QUADS: tl.constexpr):
-    """Add `units` to memory by atomics, where `inside` is True.
+def _begin_quads(THREADS: tl.constexpr):
+    """Declare the register regard_key: the key of a tile whose mass the thread adds, see _add_mass().
 
-    QUADS: True if four neighbouring threads have the same elements, and other threads have other elements.
-        The first of the four adds them. tl.atomic_add would move the elements between threads before. After a
-        matrix product on Hopper this is the case, unless a bias or a mask was loaded for the tile.
+    In the result of a matrix product of one warp group on Hopper, four neighbouring threads have the same
+    keys, j and j + 8. The first one adds the mass of j, the second one that of j + 8. The others have a
+    number that is larger than every key. The declaration is not in braces, so that it belongs to the whole
+    kernel.
+    """
+    tl.inline_asm_elementwise(
+        ".reg .u32 regard_key; { .reg .u32 thread, part; .reg .pred none; mov.u32 thread, %tid.x;"
+        " shr.u32 part, thread, 5; shl.b32 regard_key, part, 4; bfe.u32 part, thread, 2, 3;"
+        " add.u32 regard_key, regard_key, part; and.b32 part, thread, 1;"
+        " mad.lo.u32 regard_key, part, 8, regard_key; and.b32 part, thread, 2; setp.ne.u32 none, part, 0;"
+        " @none mov.u32 regard_key, 1073741824; } mov.u32 $0, 0;",
+        "=r,r", [tl.arange(0, THREADS)], dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _add_mass(
+    sums, mass, tile, end, unit, nan_units, COLUMNS: tl.constexpr, GROUPS: tl.constexpr, QUADS: tl.constexpr
+):
+    """Add the column mass of a tile, (COLUMNS, GROUPS), to `mass`, (S,), by integer atomics.
+
+    QUADS: use inline assembly, in which each thread adds one key, see _begin_quads(). tl.atomic_add moves the
+        sums between threads before, and computes the address of each key again.
     """
     if QUADS:
+        room, pointer = tl.cast(end - tile * COLUMNS, tl.int32), (mass + tile * COLUMNS).to(tl.int64)
         tl.inline_asm_elementwise(
-            "{ .reg .pred p; .reg .u32 lane; mov.u32 lane, %laneid; and.b32 lane, lane, 3;"
-            " setp.eq.u32 p, lane, 0; setp.ne.and.u32 p, $3, 0, p;"
-            " @p red.relaxed.gpu.global.add.u64 [$1], $2; mov.u32 $0, 0; }",
-            "=r,l,l,r", [pointers.to(tl.int64), units, inside.to(tl.int32)], dtype=tl.int32,
-            is_pure=False, pack=1,
+            "{ .reg .pred p; .reg .f32 sum, units; .reg .u32 half; .reg .b64 number, at;"
+            " and.b32 half, regard_key, 8; setp.ne.u32 p, half, 0; selp.f32 sum, $2, $1, p;"
+            " mul.f32 units, sum, $7; setp.num.f32 p, sum, sum; selp.f32 units, units, $9, p;"
+            " cvt.rzi.s64.f32 number, units; mad.wide.u32 at, regard_key, 8, $3;"
+            " setp.lt.s32 p, regard_key, $5; @p red.relaxed.gpu.global.add.u64 [at], number;"
+            " mov.u32 $0, 0; }",
+            "=r,f,f,l,l,r,r,f,f,f,f", [sums, pointer, room, unit, nan_units], dtype=tl.int16, is_pure=False,
+            pack=2,
         )  # fmt: skip
     else:
-        tl.atomic_add(pointers, units, mask=inside, sem="relaxed")
+        columns = tile * COLUMNS + tl.arange(0, COLUMNS)
+        units = tl.where(sums == sums, sums * unit, nan_units).to(tl.int64)
+        at = mass + columns[:, None] + tl.arange(0, GROUPS)[None, :] * 0
+        tl.atomic_add(at, units, mask=(columns < end)[:, None], sem="relaxed")
 
 
 @triton.jit
@@ -183,10 +210,7 @@ def _with_tiles(
                     at = groups[None, :] * pooled_step + tile * BLOCKS + blocks[:, None]
                     tl.store(pooled + at, of_blocks, mask=(tile * BLOCKS + blocks < pooled_step)[:, None])
                 if MASS:
-                    columns = tile * COLUMNS + tl.arange(0, COLUMNS)
-                    units = tl.where(sums == sums, sums * unit, nan_units).to(tl.int64)
-                    at = mass + columns[:, None] + groups[None, :] * 0
-                    _add(at, units, (columns < end)[:, None], ASSEMBLY and QUADS)
+                    _add_mass(sums, mass, tile, end, unit, nan_units, COLUMNS, GROUPS, QUADS)
     return total, best, best_tile, best_first
 
 
@@ -268,12 +292,14 @@ def _with_queries(
     Returns total, best, best_tile and best_first, see _with_tiles(), and level, low and high of the queries.
     """
     SLOTS: tl.constexpr = 32 if COLUMNS == 128 else COLUMNS // 2
+    if MASS and QUADS:
+        _begin_quads(128)
     rows = row + tl.arange(0, ROWS)
     queries_RD, level, low, high = load_queries(
         query, lse, rows, start, left, right, queries, end, width, query_row, RIGHT, WIDTH
     )
-    first, full_first, full_last, last = tile_ranges(
-        row, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
+    first, full_first, full_last, last = key_tiles(
+        row, queries, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
     )
     total = tl.zeros([SLOTS // 8, 8, ROWS], tl.float32)
     best = tl.full([SLOTS // 8, 8, ROWS], HIDDEN, tl.float32)
@@ -332,7 +358,7 @@ def inner_look_kernel(
     TMA: load keys with the tensor memory accelerator of Hopper and later GPUs. Needs WHOLE.
     HALVES: keep which key of a slot has the largest weight, for slots of two keys. This takes more time for
         each tile. Otherwise, it is computed at the end, see _key_of_slot().
-    QUADS: whether a tile is computed by one warp group of Hopper; see _add().
+    QUADS: whether a tile is computed by one warp group of Hopper; see _add_mass(). Needs ASSEMBLY.
     """
     if EIGHTS:
         width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8

@@ -15,11 +15,14 @@ from regard.kernels.forward_pass import Sight, in_eights, in_rows, precision_of,
 from regard.kernels.inner_look import inner_look_kernel, inner_mass_kernel
 
 __all__ = [
+    "ARGUMENTS",
+    "QUADS",
     "Tiles",
     "broadcast_steps",
     "has_tma",
     "inner_look",
     "key_block",
+    "on_hopper",
     "run_inner_look",
     "slots_of",
     "tiles_of",
@@ -43,9 +46,16 @@ class Tiles(NamedTuple):
     registers: int | None = None
 
 
+ARGUMENTS = (
+    "Tensor query, Tensor key, Tensor lse, Tensor? bias, Tensor? table, Tensor? lengths, "
+    "Tensor? document_of_query, Tensor? document_of_key, SymInt start, SymInt? left, SymInt? right, "
+    "float scale, float cap, float bias_scale"
+)
+"""The arguments of inner_look() and inner_top() that define the weights, as part of their schemas."""
+
 QUADS = (4, 1, 64)
 """Warps, groups and columns of the tiles whose column mass is added without moving it between threads, see
-_add() in inner_look.py. In tiles of 128 keys, this takes more registers and is slower."""
+_add_mass() in inner_look.py. In tiles of 128 keys, this takes more registers and is slower."""
 
 BLOCK = 64
 """Number of keys of a block, for which the kernel returns the sum of the weights; fewer in a smaller tile."""
@@ -175,10 +185,8 @@ def run_inner_look(
 inner_look = torch.library.custom_op(
     "regard::inner_look",
     mutates_args=(),
-    schema="(Tensor query, Tensor key, Tensor lse, Tensor? bias, Tensor? table, Tensor? lengths, "
-    "Tensor? document_of_query, Tensor? document_of_key, SymInt start, SymInt? left, SymInt? right, "
-    "float scale, float cap, float bias_scale, bool entropy, bool alignment, bool mass, SymInt pooled, "
-    "bool maxima) -> (Tensor entropy, Tensor alignment, Tensor mass, Tensor pooled, Tensor maxima)",
+    schema=f"({ARGUMENTS}, bool entropy, bool alignment, bool mass, SymInt pooled, bool maxima)"
+    " -> (Tensor entropy, Tensor alignment, Tensor mass, Tensor pooled, Tensor maxima)",
 )(run_inner_look)
 """run_inner_look() as an operator, which torch.compile does not trace into."""
 

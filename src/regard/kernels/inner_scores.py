@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Parts of the looking kernels for inner products: the weights of a tile, and which tiles a mask hides.
+"""Parts of the looking kernels for inner products: the weights of a tile, and the order of programs.
 
 A tile is transposed: (keys, queries).
 
@@ -23,7 +23,6 @@ __all__ = [
     "log_weights",
     "place_of_program",
     "tile_logs",
-    "tile_ranges",
 ]
 
 HIDDEN = tl.constexpr(-1e30)
@@ -150,33 +149,6 @@ def tile_logs(
             document_of_query, document_of_key, queries, end, table_row, table_column, LEFT, DOCUMENTS, TABLE,
         )  # fmt: skip
     return logs
-
-
-@triton.jit
-def tile_ranges(
-    row, end, start, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, ANY: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Return which tiles of keys are visible to the queries row, ..., row + ROWS - 1.
-
-    Returns four indices of tiles: first, full_first, full_last and last. Keys outside the tiles `first` to
-    last - 1 are hidden. In the tiles `full_first` to full_last - 1, all keys are visible to all these
-    queries.
-
-    ANY: True if the mask (documents or a bool table) can hide keys in any tile. Then full_first = full_last.
-    """
-    first, full_first, full_last, last = 0, 0, end // COLUMNS, tl.cdiv(end, COLUMNS)
-    if LEFT:
-        first = tl.maximum(row + start - left, 0) // COLUMNS
-        full_first = tl.cdiv(tl.maximum(row + ROWS - 1 + start - left, 0), COLUMNS)
-    if RIGHT:
-        last = tl.minimum(last, tl.cdiv(tl.maximum(row + ROWS + start + right, 0), COLUMNS))
-        full_last = tl.minimum(full_last, tl.maximum(row + start + right + 1, 0) // COLUMNS)
-    if ANY:
-        full_last = first
-    full_first = tl.minimum(tl.maximum(full_first, first), last)
-    full_last = tl.minimum(tl.maximum(full_last, full_first), last)
-    return first, full_first, full_last, last
 
 
 @triton.jit

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from regard.kernels.direct_launch import DirectLaunch, direct_launch
 
-__all__ = ["Listing", "inner_table_kernel", "inner_turned_kernel", "listed_tiles", "seen_bits", "used_bits"]
+__all__ = ["Listing", "inner_table_kernel", "inner_turned_kernel", "listed_tiles", "only_seen", "used_bits"]
 
 BLOCK = 1 << 15
 """Number of elements of the bool tensor that a program loads at once."""
@@ -136,25 +136,50 @@ def listed_tiles(record, others):
 
 
 @triton.jit
-def seen_bits(packed, words, rows, columns, column, queries, COLUMNS: tl.constexpr, TURNED: tl.constexpr):
-    """Return the mask of a tile, (ROWS, COLUMNS), or (COLUMNS, ROWS) if TURNED.
+def only_seen(
+    x, packed, words, rows, column, queries,
+    COLUMNS: tl.constexpr, TURNED: tl.constexpr, LOWEST: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return x where a query sees a key. Elsewhere, the result is -inf if LOWEST, otherwise 0.
 
+    x: float32, (ROWS, COLUMNS), or (COLUMNS, ROWS) if TURNED.
     packed: the words of a head, with `words` words for each query.
-    rows, columns: the queries and the keys of the tile. column: the first key.
+    rows: the queries of the tile. column: the first key of the tile.
     COLUMNS: number of keys of the tile, at most 64.
+    PRECISION: see inner_launch.precision(). In the interpreter, no inline assembly is used.
     """
     at = packed + rows.to(tl.int64) * words + column // 32
     low = tl.load(at, mask=rows < queries, other=0)
     high = low
     if COLUMNS == 64:
         high = tl.load(at + 1, mask=rows < queries, other=0)
+    local = tl.arange(0, COLUMNS)
+    if COLUMNS < 32:
+        local += column % 32
     if TURNED:
-        word = tl.where((columns - column < 32)[:, None], low[None, :], high[None, :])
-        seen = (word >> (columns % 32)[:, None]) & 1
+        word = tl.where((local < 32)[:, None], low[None, :], high[None, :])
+        local = local[:, None]
     else:
-        word = tl.where((columns - column < 32)[None, :], low[:, None], high[:, None])
-        seen = (word >> (columns % 32)[None, :]) & 1
-    return seen != 0
+        word = tl.where((local < 32)[None, :], low[:, None], high[:, None])
+        local = local[None, :]
+    if PRECISION == "ieee" or PRECISION == "widened":
+        return tl.where(((word >> (local % 32)) & 1) != 0, x, float("-inf") if LOWEST else 0.0)
+    # The bit of the key becomes the first bit of a byte. prmt fills 32 bits with it. In a thread, `local % 8`
+    # has two values, so there are few shifts. Comparisons would take more instructions, because a thread has
+    # only seven predicates.
+    word = word << (7 - local % 8)
+    select = 0x8888 + 0x1111 * (local // 8 % 4) + word * 0
+    if LOWEST:
+        found = tl.inline_asm_elementwise(
+            "{.reg .b32 m; prmt.b32 m, $2, 0, $3; lop3.b32 $0, $1, m, 0xff800000, 0xe2;}", "=r,r,r,r",
+            [x.to(tl.int32, bitcast=True), word, select], dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        found = tl.inline_asm_elementwise(
+            "{.reg .b32 m; prmt.b32 m, $2, 0, $3; and.b32 $0, $1, m;}", "=r,r,r,r",
+            [x.to(tl.int32, bitcast=True), word, select], dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+    return found.to(tl.float32, bitcast=True)
 
 
 @triton.jit

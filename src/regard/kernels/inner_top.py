@@ -16,7 +16,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner_scores import HIDDEN, NO_KEY, capped, tile_ranges
+from regard.kernels.inner_scores import HIDDEN, NO_KEY, capped
+from regard.kernels.inner_tiles import key_tiles
 from regard.kernels.kernel_mask import end_of, visible
 from regard.kernels.matrix_product import product
 from regard.kernels.quick_launch import quick_launch
@@ -165,8 +166,8 @@ def inner_top_kernel(
         query + rows.to(tl.int64)[:, None] * query_row + channels[None, :],
         mask=(rows < queries)[:, None] & (channels < width)[None, :], other=0.0,
     )  # fmt: skip
-    first, full_first, full_last, last = tile_ranges(
-        row, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
+    first, full_first, full_last, last = key_tiles(
+        row, queries, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
     )
     unused = (tl.arange(0, KEPT) >= top)[None, :] & (rows >= 0)[:, None]
     largest = tl.where(unused, FULL, HIDDEN)

@@ -10,14 +10,25 @@ from torch import Tensor
 
 from regard.kernels import interpreting
 from regard.kernels.forward_pass import Sight, in_eights, in_rows, precision_of, steps
-from regard.kernels.inner_candidates import (
+from regard.kernels.inner_candidates import inner_candidates_kernel, inner_sort_kernel
+from regard.kernels.inner_listing import (
     PACKED,
-    inner_candidates_kernel,
-    inner_sort_kernel,
+    SCORES,
+    collected_assembly,
+    collected_constraints,
     listing_assembly,
     listing_constraints,
 )
-from regard.kernels.inner_look_pass import Tiles, broadcast_steps, has_tma, key_block, slots_of
+from regard.kernels.inner_look_pass import (
+    ARGUMENTS,
+    QUADS,
+    Tiles,
+    broadcast_steps,
+    has_tma,
+    key_block,
+    on_hopper,
+    slots_of,
+)
 from regard.kernels.inner_look_pass import tiles_of as look_tiles_of
 from regard.kernels.inner_top import inner_top_kernel
 
@@ -109,10 +120,7 @@ def run_inner_top(
 inner_top = torch.library.custom_op(
     "regard::inner_top",
     mutates_args=(),
-    schema="(Tensor query, Tensor key, Tensor lse, Tensor? bias, Tensor? table, Tensor? lengths, "
-    "Tensor? document_of_query, Tensor? document_of_key, SymInt start, SymInt? left, SymInt? right, "
-    "float scale, float cap, float bias_scale, SymInt top, Tensor? maxima)"
-    " -> (Tensor weights, Tensor keys)",
+    schema=f"({ARGUMENTS}, SymInt top, Tensor? maxima) -> (Tensor weights, Tensor keys)",
 )(run_inner_top)
 """run_inner_top() as an operator, which torch.compile does not trace into."""
 
@@ -142,17 +150,18 @@ def _listed(
     listed = max(16, 4 << (top - 1).bit_length())
     count = -(-queries // tiles.rows)
     held, threads = max(8, listed // 4), 32 * tiles.warps
-    packed = min(PACKED, tiles.rows * tiles.columns // threads)
     records = query.new_empty((batch, heads, count, 1 + listed, tiles.rows), dtype=torch.int64)
-    lists = query.new_empty((batch, heads, count, 1 + held, threads), dtype=torch.int64)
     block = key_block(key, tiles) if width == options["WIDTH"] and has_tma(query.device) else None
+    loads = options["BIAS"] or options["TABLE"] or options["DOCUMENTS"]
+    collected = block is not None and not loads and on_hopper(query.device) and _in_one_warp_group(tiles)
+    shape = (0,) if collected else (batch, heads, count, 1 + held, threads)
+    lists = query.new_empty(shape, dtype=torch.int64)
     inner_candidates_kernel[(count, batch * heads)](
         query, key, key if block is None else block, lse, *bias_and_table, maxima, records, lists, **options,
         SLOTS=maxima.shape[3], LISTED=listed, HELD=held, THREADS=threads,
         ROWS=tiles.rows, COLUMNS=tiles.columns,
-        WHOLE=width == options["WIDTH"], TMA=block is not None, PACK=packed,
-        CONSTRAINTS=listing_constraints(packed),
-        ASSEMBLY="" if interpreting() else listing_assembly(tiles.rows, listed, threads, held, packed),
+        WHOLE=width == options["WIDTH"], TMA=block is not None,
+        **_assembly(tiles, listed, threads, held, collected),
         num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
     )  # fmt: skip
     inner_sort_kernel[(count * tiles.rows // SORTED, batch * heads)](
@@ -160,3 +169,20 @@ def _listed(
         LISTED=listed, KEPT=1 << (top - 1).bit_length(), ROWS=tiles.rows, SORTED=SORTED, num_warps=1,
     )  # fmt: skip
     return records
+
+
+def _in_one_warp_group(tiles: Tiles) -> bool:
+    """Whether one warp group computes 64 keys x 64 queries, for which collected_assembly() is written."""
+    return (tiles.warps, tiles.groups, tiles.columns, tiles.rows) == (*QUADS, 64)
+
+
+def _assembly(tiles: Tiles, listed: int, threads: int, held: int, collected: bool) -> dict[str, Any]:
+    """Return the arguments of inner_candidates_kernel for inline assembly."""
+    if interpreting():
+        return {"PACK": 1, "CONSTRAINTS": "", "COLLECTED": False, "ASSEMBLY": ""}
+    packed = SCORES if collected else min(PACKED, tiles.rows * tiles.columns // threads)
+    constraints = collected_constraints() if collected else listing_constraints(packed)
+    text = collected_assembly(tiles.rows, listed)
+    if not collected:
+        text = listing_assembly(tiles.rows, listed, threads, held, packed)
+    return {"PACK": packed, "CONSTRAINTS": constraints, "COLLECTED": collected, "ASSEMBLY": text}

@@ -43,9 +43,13 @@ BASIS_ROOM = 512 << 20
 """Maximum size in bytes of the tensor that additive_basis_kernel writes: sines, cosines and exponentials of
 query or key. If the tensor for all channels would be larger, it is computed for some channels at a time."""
 
-FEW = 8
+SERIES_ELEMENTS = 1 << 28
+"""Smallest B H T S D for which gradients use the Fourier series of tanh, if T and S are at least MANY. The
+series needs further kernels, which take longer on the host than they save on the device in smaller calls."""
+
+FEW = 32
 """Maximum number of partial sums of delta that additive_balance_kernel adds itself, once in each program. If
-there are more, PyTorch adds them before the kernel is launched. delta is the sum over the keys of weight *
+there are more, another kernel adds them before. delta is the sum over the keys of weight *
 gradient of the weight."""
 
 SPAN = 64
@@ -235,8 +239,10 @@ class Shape:
 
     @cached_property
     def series(self) -> bool:
-        """Whether gradients use the Fourier series of tanh: for bfloat16, if T and S are at least MANY."""
-        return self.dtype == torch.bfloat16 and min(self.queries, self.keys) >= MANY
+        """Whether gradients use the Fourier series of tanh: for bfloat16 in large calls (SERIES_ELEMENTS)."""
+        elements = self.batch * self.heads * self.queries * self.keys * self.width
+        large = min(self.queries, self.keys) >= MANY and elements >= SERIES_ELEMENTS
+        return self.dtype == torch.bfloat16 and large
 
     @cached_property
     def groups(self) -> int:

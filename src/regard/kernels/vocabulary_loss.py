@@ -11,6 +11,7 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,8 +21,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
+from regard.kernels.row_copy import copy_rows
 
-__all__ = ["VocabularyLoss"]
+__all__ = ["BLOCK", "ChunkLoss", "VocabularyLoss", "linear_loss", "scaled_gradients"]
 
 BLOCK = 4096
 """Number of classes that a program loads at once."""
@@ -101,20 +103,16 @@ class VocabularyLoss(torch.autograd.Function):
         ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float,
         pad: int, trains: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        device = features.device.type
-        dtype = torch.get_autocast_dtype(device) if autocast_on(device) else features.dtype
-        with torch.autocast(device, enabled=False):
-            x, w, b = _in_dtype(features, weight, bias, dtype)
-            plain, even, gradients = _run(x, w, b, labels.contiguous(), smoothing, pad, trains)
-        dx, dw, db = gradients
-        if dw is not None and bias is not None and b is None:  # the bias is a column of w, see _in_dtype()
-            db = dw[:, weight.shape[1]]
-        ctx.save_for_backward(
-            None if dx is None else dx[:, : features.shape[1]],
-            None if dw is None else dw[:, : weight.shape[1]],
-            db,
-        )
-        ctx.dtypes = features.dtype, weight.dtype, None if bias is None else bias.dtype
+        plain, even = (features.new_empty(len(features), dtype=torch.float32) for _ in range(2))
+        labels, classes = labels.contiguous(), len(weight)
+
+        def chunk_loss(logits: Tensor, chunk: slice) -> None:
+            vocabulary_loss_kernel[(len(logits),)](
+                logits, labels[chunk], plain[chunk], even[chunk], classes, logits.stride(0), pad, smoothing,
+                GRADIENT=trains, BLOCK=BLOCK, num_warps=8,
+            )  # fmt: skip
+
+        linear_loss(ctx, features, weight, bias, chunk_loss, trains)
         summed = plain.sum()
         total = (1 - smoothing) * summed + smoothing * even.sum() if smoothing else summed.clone()
         ctx.mark_non_differentiable(summed)
@@ -123,12 +121,54 @@ class VocabularyLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dtotal: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        gradients: list[Tensor | None] = []
-        for gradient, dtype, needed in zip(
-            ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad[:3], strict=True
-        ):
-            gradients.append((gradient * dtotal).to(dtype) if needed else None)
-        return *gradients, None, None, None, None
+        return *scaled_gradients(ctx, dtotal), None, None, None, None
+
+
+ChunkLoss = Callable[[Tensor, slice], None]
+"""A function that computes the losses of some rows from their logits, and overwrites the logits with their
+gradient. Its arguments are the logits (rows, V), and which rows of the features they belong to."""
+
+
+def linear_loss(
+    ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, chunk_loss: ChunkLoss, trains: bool,
+    group: int = 1,
+) -> None:  # fmt: skip
+    """Compute the logits x W^T + b in chunks of rows, call chunk_loss() for each, and save the gradients.
+
+    ctx: the context of an autograd function whose first inputs are features, weight and bias. For its
+        backward pass, see scaled_gradients().
+    group: the number of rows of a chunk is a multiple of this number.
+    """
+    device = features.device.type
+    dtype = torch.get_autocast_dtype(device) if autocast_on(device) else features.dtype
+    with torch.autocast(device, enabled=False):
+        x, w, b = _in_dtype(features, weight, bias, dtype)
+        dx, dw, db = _run(x, w, b, chunk_loss, trains, group)
+    if dw is not None and bias is not None and b is None:  # the bias is a column of w, see _in_dtype()
+        db = dw[:, weight.shape[1]]
+    ctx.save_for_backward(
+        None if dx is None else dx[:, : features.shape[1]],
+        None if dw is None else dw[:, : weight.shape[1]],
+        db,
+    )
+    ctx.dtypes = features.dtype, weight.dtype, None if bias is None else bias.dtype
+
+
+def scaled_gradients(ctx: Any, dtotal: Tensor) -> list[Tensor | None]:
+    """Return the gradients of features, weight and bias that linear_loss() has saved, times dtotal."""
+    gradients: list[Tensor | None] = []
+    for gradient, dtype, needed in zip(ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad[:3], strict=True):
+        gradients.append(_scaled(gradient, dtotal, dtype) if needed else None)
+    return gradients
+
+
+def _scaled(gradient: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return gradient * factor, contiguous."""
+    if gradient.is_contiguous() or gradient.dim() == 1 or not gradient.numel():
+        return (gradient * factor).to(dtype)
+    result = gradient.new_empty(gradient.shape, dtype=dtype)
+    copy_rows(gradient, result, factor=factor)
+    return result
 
 
 def _in_dtype(
@@ -145,28 +185,26 @@ def _in_dtype(
         b = None if bias is None else bias.to(dtype)
         return features.to(dtype).contiguous(), weight.to(dtype).contiguous(), b
     x, w = (each.new_empty(len(each), width + more, dtype=dtype) for each in (features, weight))
-    for wider, tensor in ((x, features), (w, weight)):
-        wider[:, :width], wider[:, width:] = tensor, 0.0
-    if bias is not None:
-        x[:, width], w[:, width] = 1.0, bias
+    if x.numel():
+        copy_rows(features.contiguous(), x, more=None if bias is None else 1.0)
+    copy_rows(weight.contiguous(), w, more=bias)
     return x, w, None
 
 
 def _run(
-    x: Tensor, w: Tensor, b: Tensor | None, labels: Tensor, smoothing: float, pad: int, trains: bool
-) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
-    """Return the two losses of each row, and the gradients of x, W and b if `trains`, else None for each.
+    x: Tensor, w: Tensor, b: Tensor | None, chunk_loss: ChunkLoss, trains: bool, group: int
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Call chunk_loss() for each chunk; return the gradients of x, W and b if `trains`, else None for each.
 
-    The gradients are those of the smoothed loss, summed over rows; those of W and b are float32.
+    The gradients are summed over rows; those of W and b are float32.
     """
     (rows, width), classes = x.shape, len(w)
-    plain, even = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
     dx, dw, db = None, None, None
     if trains:
         dx = x.new_empty(rows, width)
         dw = (x.new_empty if rows else x.new_zeros)(classes, width, dtype=torch.float32)
         db = None if rows or b is None else dw.new_zeros(classes)
-    step = _rows_at_once(rows, classes)
+    step = _rows_at_once(rows, classes, group)
     spaced = -(-classes // ALIGNMENT) * ALIGNMENT
     buffer = x.new_empty(min(step, rows), spaced)[:, :classes]
     for start in range(0, rows, step):
@@ -176,24 +214,21 @@ def _run(
             torch.mm(part, w.T, out=logits)
         else:
             torch.addmm(b, part, w.T, out=logits)
-        vocabulary_loss_kernel[(len(part),)](
-            logits, labels[chunk], plain[chunk], even[chunk], classes, logits.stride(0), pad, smoothing,
-            GRADIENT=trains, BLOCK=BLOCK, num_warps=8,
-        )  # fmt: skip
+        chunk_loss(logits, chunk)
         if dx is not None and dw is not None:
             torch.mm(logits, w, out=dx[chunk])
             _add_product(dw, logits.T, part, beta=min(start, 1))  # the first product overwrites dw
         if dw is not None and b is not None:
             part_db = logits.sum(0, dtype=torch.float32)
             db = part_db if db is None else db + part_db
-    return plain, even, (dx, dw, db)
+    return dx, dw, db
 
 
-def _rows_at_once(rows: int, classes: int) -> int:
-    """Return the number of rows of a chunk. All chunks have about the same number."""
-    most = max(CHUNK // classes, 1)
+def _rows_at_once(rows: int, classes: int, group: int) -> int:
+    """Return the number of rows of a chunk, a multiple of `group`. Chunks have about the same number."""
+    most = max(CHUNK // (classes * group), 1) * group
     chunks = -(-rows // most) or 1
-    return max(-(-rows // chunks), 1)
+    return max(-(-rows // (chunks * group)) * group, group)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor, beta: int = 1) -> None:

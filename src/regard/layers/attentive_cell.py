@@ -114,13 +114,13 @@ class _Along(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         gates, first, key, value, vector, of_query, of_context, of_gate, of_state = tensors
         ctx.dtypes = [each.dtype for each in tensors[4:]]
-        # s @ joint_MN gives the query, U_z s and U_r s.
+        # s @ joint_NM.T gives the query, U_z s and U_r s.
         width, hidden = of_query.shape
-        joint_MN = of_query.new_empty(width, hidden + 2 * width, dtype=dtype)
-        joint_MN[:, :hidden], joint_MN[:, hidden:] = of_query, of_gate.T
+        joint_NM = of_query.new_empty(hidden + 2 * width, width, dtype=dtype)
+        joint_NM[:hidden], joint_NM[hidden:] = of_query.T, of_gate
         vector, of_context, of_state = (each.to(dtype) for each in (vector, of_context, of_state))
-        tensors = (gates, first, key, value, vector, joint_MN, of_context, of_state)
-        weights = joint_MN, of_context, of_state
+        tensors = (gates, first, key, value, vector, joint_NM, of_context, of_state)
+        weights = joint_NM, of_context, of_state
         graphs: list[tuple[Tensor, Tensor]] = []
         ctx.lengths, ctx.by_kernels = memory.mask.lengths, _by_kernels(memory, tensors)
         if ctx.by_kernels:
@@ -133,13 +133,13 @@ class _Along(torch.autograd.Function):
             # contains only lengths, `start` has no effect, so 0 is passed at all steps.
             timeless = memory.mask.only("lengths")
 
-            def attend(query_B1A: Tensor) -> Tensor:
+            def attend(query_BA: Tensor, context_BE: Tensor) -> None:
                 with torch.enable_grad():
-                    query = query_B1A.detach().requires_grad_()
+                    query = query_BA[:, None].detach().requires_grad_()
                     start = 0 if timeless else len(graphs)
                     context = attention(query, projected, start=start, site=site).output
                 graphs.append((context, query))
-                return context.detach()[:, 0]
+                context_BE.copy_(context.detach()[:, 0])
 
             steps = forward_steps(attend, gates, first, *weights)
         ctx.memory, ctx.site, ctx.graphs = memory, site, graphs
@@ -150,8 +150,7 @@ class _Along(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dstates: Tensor, dcontexts: Tensor) -> tuple[Tensor | None, ...]:
         key, value, vector, *saved = ctx.saved_tensors
-        (joint_MN, of_context, of_state), steps, held = saved[:3], Steps(*saved[3:8]), saved[8:]
-        weights = joint_MN, of_context, of_state
+        weights, steps, held = (saved[0], saved[1], saved[2]), Steps(*saved[3:8]), saved[8:]
         width, hidden = steps.reset_TBM.shape[2], key.shape[-1]
         if ctx.by_kernels:
             from regard.layers.attentive_steps import run_backward
@@ -162,27 +161,26 @@ class _Along(torch.autograd.Function):
         else:
             graphs = ctx.graphs
 
-            def dattend(dcontext_BE: Tensor, t: int, dquery_BA: Tensor) -> None:
+            def dattend(parts: Tensor, more: Tensor, dcontext_BE: Tensor, t: int, dquery_BA: Tensor) -> None:
                 context, query = graphs[t]
+                torch.add(parts.sum(0), more, out=dcontext_BE)
                 (dquery,) = torch.autograd.grad(context, query, dcontext_BE[:, None])
                 dquery_BA.copy_(dquery[:, 0])
 
             d_TBN, dfirst, *rest = backward_steps(dattend, dstates, dcontexts, *weights, steps)
         ctx.graphs = None
         flat = d_TBN.flatten(0, 1)
-        djoint_MN = product_in_float32(steps.states_TBM[:-1].flatten(0, 1).T, flat[:, : hidden + 2 * width])
+        djoint_NM = product_in_float32(flat[:, : hidden + 2 * width].T, steps.states_TBM[:-1].flatten(0, 1))
         dstate = product_in_float32(flat[:, hidden + 2 * width :].T, steps.reset_TBM.flatten(0, 1))
+        dcontext = product_in_float32(flat[:, hidden:].T, steps.contexts_TBE.flatten(0, 1))
         if len(rest) == 1:
-            dcontext = product_in_float32(flat[:, hidden:].T, steps.contexts_TBE.flatten(0, 1))
             queries_BTA, dcontexts_BTE = (
                 each.transpose(0, 1) for each in (steps.both_TBN[..., :hidden], rest[0])
             )
             rest = _read_backward(ctx.memory, ctx.site, queries_BTA, key, value, vector, dcontexts_BTE)
-        else:
-            *rest, dcontext = rest
         dkey, dvalue, dvector = rest
         dgates = d_TBN[..., hidden:].transpose(0, 1)
-        dweights = (dvector, djoint_MN[:, :hidden], dcontext, djoint_MN[:, hidden:].T, dstate)
+        dweights = (dvector, djoint_NM[:hidden].T, dcontext, djoint_NM[hidden:], dstate)
         own = [each.to(dtype) for each, dtype in zip(dweights, ctx.dtypes, strict=True)]
         return None, None, None, dgates, dfirst, dkey, dvalue, *own
 

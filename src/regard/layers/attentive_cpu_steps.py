@@ -114,7 +114,7 @@ class CpuSteps(torch.autograd.Function):
         for dafter_BM, gates_BG, state_BM, dgates_BG, dnew_BM, djoint_BN, *attention in reversed(rows):
             dquery_BA, query_BA, weights_BS, dweights_BS, sigmoid_BSA = attention
             dstate_BM = mixed_backward(None, dstate_BM, dafter_BM, gates_BG, state_BM, dgates_BG)
-            gated_backward(torch.mm(dnew_BM, of_state), gates_BG, state_BM, dgates_BG, dstate_BM)
+            gated_backward(torch.mm(dnew_BM, of_state)[None], gates_BG, state_BM, dgates_BG, dstate_BM)
             dweights_BS[:, None].baddbmm_(dgates_BG[:, None], turned_BGS)
             dscores_BS = torch._softmax_backward_data(dweights_BS, weights_BS, -1, weights_BS.dtype)
             if not ctx.keeps:

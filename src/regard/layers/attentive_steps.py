@@ -14,16 +14,8 @@ from torch import Tensor
 
 from regard.kernels.replay import replayed
 from regard.layers.gated_steps import Steps, backward_steps, forward_steps
-from regard.layers.joint_linear import product_in_float32
-from regard.layers.projected_steps import projected_backward, projected_forward
 
 __all__ = ["run_backward", "run_forward"]
-
-PROJECTED = True
-"""With few keys: whether to project the values once, see projected_steps.py. If False, the attention of each
-step reads the values themselves, see kernels/additive_recurrent.py. On an NVIDIA H200, training on batches of
-80 sentences of 30 tokens with states of size 1,000 was 5 % faster with False. It is not the default, because
-its tests have not run on a GPU with the current tile sizes."""
 
 NO_MASK: tuple[Any, ...] = (None, None, 0, None, None, 1.0)
 """Arguments of the kernels after the lengths: no documents, no window, and the factor of the scores."""
@@ -38,13 +30,12 @@ def run_forward(
 ) -> tuple[Steps, tuple[Tensor, ...]]:  # fmt: skip
     """Run all steps; return their results, and tensors for run_backward().
 
-    gates, first: as in forward_steps(). weights: its joint_MN, of_context and of_state.
+    gates, first: as in forward_steps(). weights: its joint_NM, of_context and of_state.
     key, value: (B, S, A) and (B, S, E). vector: (A,).
     lengths: number of keys of each sequence, or None.
     """
     tensors = (gates, first, *weights, key, value, vector, lengths)
-    few = projected_forward if PROJECTED else _few_forward
-    results = replayed(few if has_few_keys(key) else _forward, tensors, ())
+    results = replayed(_few_forward if has_few_keys(key) else _forward, tensors, ())
     return Steps(*results[:5]), results[5:]
 
 
@@ -56,28 +47,24 @@ def has_few_keys(key: Tensor) -> bool:
 
 
 def _few_forward(
-    gates: Tensor, first: Tensor, joint_MN: Tensor, of_context: Tensor, of_state: Tensor, key: Tensor,
+    gates: Tensor, first: Tensor, joint_NM: Tensor, of_context: Tensor, of_state: Tensor, key: Tensor,
     value: Tensor, vector: Tensor, lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """run_forward() for few keys, with one attention kernel for each step."""
     from regard.kernels import additive_recurrent
 
     batch, steps, _ = gates.shape
-    contexts = iter(value.new_empty(steps, batch, value.shape[2]).unbind(0))
     weights_TBS = value.new_empty(steps, batch, value.shape[1], dtype=torch.float32)
     weights = iter(weights_TBS.unbind(0))
 
-    def attend(query_B1A: Tensor) -> Tensor:
-        context = next(contexts)
-        query = query_B1A.squeeze(1)
-        additive_recurrent.attend(query, key, value, vector, lengths, next(weights), context)
-        return context
+    def attend(query_BA: Tensor, context_BE: Tensor) -> None:
+        additive_recurrent.attend(query_BA, key, value, vector, lengths, next(weights), context_BE)
 
-    return *forward_steps(attend, gates, first, joint_MN, of_context, of_state), weights_TBS
+    return *forward_steps(attend, gates, first, joint_NM, of_context, of_state), weights_TBS
 
 
 def _forward(
-    gates: Tensor, first: Tensor, joint_MN: Tensor, of_context: Tensor, of_state: Tensor, key: Tensor,
+    gates: Tensor, first: Tensor, joint_NM: Tensor, of_context: Tensor, of_state: Tensor, key: Tensor,
     value: Tensor, vector: Tensor, lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     from regard.kernels import additive
@@ -86,14 +73,14 @@ def _forward(
     norms: list[Tensor] = []
     scores: list[Tensor] = []
 
-    def attend(query_B1A: Tensor) -> Tensor:
-        arguments: list[Any] = [query_B1A[:, None], *memory, *NO_MASK, True, *NO_EXTRA]
+    def attend(query_BA: Tensor, context_BE: Tensor) -> None:
+        arguments: list[Any] = [query_BA[:, None, None], *memory, *NO_MASK, True, *NO_EXTRA]
         output, _, norm, score = additive.run_forward(*arguments)
         norms.append(norm)
         scores.append(score)
-        return output.view(len(output), -1)
+        context_BE.copy_(output.view(len(output), -1))
 
-    steps = forward_steps(attend, gates, first, joint_MN, of_context, of_state)
+    steps = forward_steps(attend, gates, first, joint_NM, of_context, of_state)
     return *steps, torch.stack(norms), torch.stack(scores)
 
 
@@ -104,17 +91,16 @@ def run_backward(
     """Run the backward pass of all steps.
 
     Returns the results of backward_steps(). With few keys, it returns its first two results, and then the
-    gradients of key, value, vector, and the weight of the context.
+    gradients of key, value and vector.
 
     steps, held: the results of run_forward(). The others: as in run_forward() and backward_steps().
     """
     tensors = (dstates, dcontexts, *weights, *steps, *held, key, value, vector, lengths)
-    few = projected_backward if PROJECTED else _few_backward
-    return replayed(few if has_few_keys(key) else _backward, tensors, ())
+    return replayed(_few_backward if has_few_keys(key) else _backward, tensors, ())
 
 
 def _few_backward(
-    dstates: Tensor, dcontexts: Tensor, joint_MN: Tensor, of_context: Tensor, of_state: Tensor,
+    dstates: Tensor, dcontexts: Tensor, joint_NM: Tensor, of_context: Tensor, of_state: Tensor,
     gates_TBG: Tensor, states_TBM: Tensor, reset_TBM: Tensor, both_TBN: Tensor, contexts_TBE: Tensor,
     weights_TBS: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
@@ -125,20 +111,19 @@ def _few_backward(
     queries_TBA, dscores_TBS = both_TBN[..., :hidden], torch.empty_like(weights_TBS)
     queries, weights, dscores = (each.unbind(0) for each in (queries_TBA, weights_TBS, dscores_TBS))
 
-    def dattend(dcontext_BE: Tensor, t: int, dquery_BA: Tensor) -> None:
+    def dattend(parts: Tensor, more: Tensor, dcontext_BE: Tensor, t: int, dquery_BA: Tensor) -> None:
         of_step = queries[t], key, value, vector, lengths, weights[t], dquery_BA, dscores[t]
-        additive_recurrent.attend_backward(dcontext_BE, *of_step)
+        additive_recurrent.attend_backward(parts, more, dcontext_BE, *of_step)
 
     steps = Steps(gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE)
-    results = backward_steps(dattend, dstates, dcontexts, joint_MN, of_context, of_state, steps)
+    results = backward_steps(dattend, dstates, dcontexts, joint_NM, of_context, of_state, steps)
     dkey, dvector = additive_recurrent.memory_backward(queries_TBA, key, vector, dscores_TBS)
     dvalue = torch.bmm(weights_TBS.permute(1, 2, 0).to(key.dtype), results[2].transpose(0, 1))
-    dof_context = product_in_float32(results[0][..., hidden:].flatten(0, 1).T, contexts_TBE.flatten(0, 1))
-    return *results[:2], dkey, dvalue, dvector, dof_context
+    return *results[:2], dkey, dvalue, dvector
 
 
 def _backward(
-    dstates: Tensor, dcontexts: Tensor, joint_MN: Tensor, of_context: Tensor, of_state: Tensor,
+    dstates: Tensor, dcontexts: Tensor, joint_NM: Tensor, of_context: Tensor, of_state: Tensor,
     gates_TBG: Tensor, states_TBM: Tensor, reset_TBM: Tensor, both_TBN: Tensor, contexts_TBE: Tensor,
     norms: Tensor, scores: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
@@ -148,11 +133,12 @@ def _backward(
     memory = (key[:, None], value[:, None], vector[None])
     hidden = key.shape[2]
 
-    def dattend(dcontext_BE: Tensor, t: int, dquery_BA: Tensor) -> None:
+    def dattend(parts: Tensor, more: Tensor, dcontext_BE: Tensor, t: int, dquery_BA: Tensor) -> None:
+        torch.add(parts.sum(0), more, out=dcontext_BE)
         query = both_TBN[t, :, None, None, :hidden]
         arguments: list[Any] = [dcontext_BE[:, None, None], query, *memory, norms[t], scores[t], lengths]
         arguments += (*NO_MASK, False, *NO_EXTRA, False)
         dquery, *_ = additive.run_backward(*arguments)
         dquery_BA.copy_(dquery.view(len(dquery), -1))
 
-    return backward_steps(dattend, dstates, dcontexts, joint_MN, of_context, of_state, steps)
+    return backward_steps(dattend, dstates, dcontexts, joint_NM, of_context, of_state, steps)

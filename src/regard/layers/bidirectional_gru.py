@@ -13,16 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from regard.dimensions import autocast_on
-from regard.layers.gru import backward_steps, forward_steps
-from regard.layers.joint_linear import product_in_float32
+from regard.kernels.kernel_choice import by_kernel
+from regard.layers.aligned_linear import ALIGNMENT, aligned, fill_columns, first_columns
+from regard.layers.gru import backward_steps, forward_steps, weight_gradients
+from regard.layers.joint_linear import column_sums, product_in_float32
 
-__all__ = ["bidirectional_gru"]
-
-ALIGNMENT = 8
-"""In half precision, the inputs are padded to a multiple of this number of columns, as tensor cores need."""
+__all__ = ["bidirectional_gru", "reorder"]
 
 
 def bidirectional_gru(x: Tensor, lengths: Tensor, weights: Sequence[Sequence[Tensor]]) -> Tensor:
@@ -49,69 +47,80 @@ class _Both(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, lengths: Tensor, dtype: torch.dtype, *weights: Tensor) -> Tensor:
         (batch, steps, inputs), width = x.shape, weights[1].shape[1]
         padding = -inputs % ALIGNMENT if dtype.itemsize == 2 else 0
-        x_RI = functional.pad(x.flatten(0, 1).to(dtype), (0, padding))
+        x_RI = (aligned((x,), dtype) if padding else x.to(dtype)).flatten(0, 1)
         of_input, bias, weight_WGM, bias_WG = _copies(weights, padding, dtype)
-        gates = torch.addmm(bias.flatten(), x_RI, of_input.T).view(-1, 3 * width)
-        inside_BS, there_SWB, back_BSW = _places(lengths, batch, steps)
-        gates_SRG = gates.index_select(0, there_SWB.flatten()).view(steps, 2 * batch, -1)
-        states_SWBM, more_SRG = forward_steps(gates_SRG, weight_WGM, bias_WG)
-        # Row 0 is an initial state, which is 0.
-        rows = torch.where(inside_BS[..., None], back_BSW + 2 * batch, 0)
-        ctx.save_for_backward(
-            x_RI, of_input, weight_WGM, gates_SRG, more_SRG, states_SWBM, inside_BS, there_SWB, back_BSW
-        )
+        gates_BSWG = torch.addmm(bias.flatten(), x_RI, of_input.T).view(batch, steps, 2, -1)
+        gates_SWBG = gates_BSWG.new_empty(steps, 2, batch, 3 * width)
+        lengths = lengths.contiguous()
+        reorder(gates_BSWG, gates_SWBG, lengths, into=True, masked=False)
+        states_WSBM, more_SWBG = forward_steps(gates_SWBG, weight_WGM, bias_WG)
+        result_BSWM = states_WSBM.new_empty(batch, steps, 2, width)
+        reorder(result_BSWM, states_WSBM[:, 1:].transpose(0, 1), lengths, into=False, masked=True)
+        ctx.save_for_backward(x_RI, lengths, of_input, weight_WGM, gates_SWBG, more_SWBG, states_WSBM)
         ctx.shape, ctx.dtypes = x.shape, (x.dtype, *(each.dtype for each in weights))
-        return states_SWBM.view(-1, width).index_select(0, rows.flatten()).view(batch, steps, -1)
+        return result_BSWM.flatten(2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dresult: Tensor) -> tuple[Tensor | None, ...]:
-        x_RI, of_input, weight_WGM, *buffers, inside_BS, there_SWB, back_BSW = ctx.saved_tensors
+        x_RI, lengths, of_input, weight_WGM, *buffers = ctx.saved_tensors
         (batch, steps, inputs), width = ctx.shape, weight_WGM.shape[2]
-        rows = torch.where(inside_BS[..., None], dresult, 0.0).view(-1, width)
-        dstates_SRM = rows.index_select(0, there_SWB.flatten()).view(steps, 2 * batch, width)
-        dgates_SRG, dmore, states = backward_steps(dstates_SRM, weight_WGM, *buffers)
-        dgates = dgates_SRG.view(-1, 3 * width).index_select(0, back_BSW.flatten()).view(-1, 6 * width)
+        dresult_BSWM = dresult.contiguous().view(batch, steps, 2, width)
+        dstates_SWBM = dresult.new_empty(steps, 2, batch, width)
+        reorder(dresult_BSWM, dstates_SWBM, lengths, into=True, masked=True)
+        dgates_SWBG, dmore_QSBM = backward_steps(dstates_SWBM, weight_WGM, *buffers)
+        dgates = dgates_SWBG.new_empty(batch, steps, 2, 3 * width)
+        reorder(dgates, dgates_SWBG, lengths, into=False, masked=False)
+        dgates = dgates.view(-1, 6 * width)
         dx = (dgates @ of_input)[:, :inputs].reshape(ctx.shape)
-        dof_input = product_in_float32(dgates.T, x_RI)[:, :inputs].unflatten(0, (2, -1))
-        dweight_WGM = product_in_float32(dmore.transpose(1, 2), states)
-        wide = torch.promote_types(dgates.dtype, torch.float32)
-        dbias, dbias_WG = dgates.sum(0, dtype=wide).view(2, -1), dmore.sum(1, dtype=wide)
-        each = [(dof_input[way], dweight_WGM[way], dbias[way], dbias_WG[way]) for way in (0, 1)]
+        dof_input = first_columns(product_in_float32(dgates.T, x_RI), inputs).unflatten(0, (2, -1))
+        dweights = weight_gradients(dmore_QSBM, buffers[2])
+        # The gradients of both biases differ only for the gate n.
+        dbias = column_sums(dgates).view(2, 3, width)
+        dnew = column_sums(dmore_QSBM[2::3].flatten(1, 2))
+        dbias_WG = torch.cat((dbias[:, :2], dnew[:, None]), 1)
+        each = [
+            (dof_input[way], dweights[way], dbias[way].flatten(), dbias_WG[way].flatten()) for way in (0, 1)
+        ]
         gradients = (dx, *each[0], *each[1])
         own = [gradient.to(dtype) for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)]
         return own[0], None, None, *own[1:]
 
 
+def reorder(positions_BSWC: Tensor, by_step_SWBC: Tensor, lengths: Tensor, into: bool, masked: bool) -> None:
+    """Copy rows from the order of positions to the order of steps, or back.
+
+    The backward direction (w = 1) processes each sequence from its last token to its first, and then the
+    padding. The forward direction processes the positions in their order.
+
+    positions_BSWC: one row for each sequence, position and direction; contiguous.
+    by_step_SWBC: one row for each step, direction and sequence; the rows can have any strides.
+    lengths: number of tokens of each sequence, (B,), contiguous.
+    into: whether to copy from positions to steps; otherwise from steps to positions.
+    masked: whether to write 0 for the padding.
+    """
+    if by_kernel(positions_BSWC):
+        from regard.kernels import step_order
+
+        step_order.reorder(positions_BSWC, by_step_SWBC, lengths, into, masked)
+        return
+    position_S = torch.arange(positions_BSWC.shape[1], device=lengths.device)
+    inside_BS = position_S < lengths[:, None]
+    reversed_BS = torch.where(inside_BS, lengths[:, None] - 1 - position_S, position_S)
+    index_BSW = torch.stack((position_S.expand_as(reversed_BS), reversed_BS), -1)
+    by_step_BSWC = by_step_SWBC.permute(2, 0, 1, 3)
+    source, target = (positions_BSWC, by_step_BSWC) if into else (by_step_BSWC, positions_BSWC)
+    rows = source.gather(1, index_BSW[..., None].expand_as(source))
+    target.copy_(torch.where(inside_BS[..., None, None], rows, 0.0) if masked else rows)
+
+
 def _copies(weights: Sequence[Tensor], padding: int, dtype: torch.dtype) -> list[Tensor]:
     """Return weight_ih, padded with columns of zeros, bias_ih, weight_hh and bias_hh, for both directions."""
     rows, inputs = weights[0].shape
-    of_input = weights[0].new_zeros(2 * rows, inputs + padding, dtype=dtype)
-    of_input[:rows, :inputs], of_input[rows:, :inputs] = weights[0], weights[4]
-    copies = [weights[at].new_empty(2, *weights[at].shape, dtype=dtype) for at in (2, 1, 3)]
-    originals = [weights[at + 4 * way] for at in (2, 1, 3) for way in (0, 1)]
-    torch._foreach_copy_([copy[way] for copy in copies for way in (0, 1)], originals)
-    return [of_input, *copies]
-
-
-def _places(lengths: Tensor, batch: int, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which positions are not padding, and row indices that put the steps in order, and back.
-
-    The rows of a tensor have one of two orders: sequence, position, direction (B, S, W), or step, direction,
-    sequence (S, W, B). The backward direction processes each sequence from its last token to its first, and
-    then the padding.
-
-    Returns:
-    inside_BS: True for positions that are not padding.
-    there_SWB: for each row of the second order, its index in the first order.
-    back_BSW: for each row of the first order, its index in the second order.
-    """
-    position_S = torch.arange(steps, device=lengths.device)
-    row_B1 = torch.arange(batch, device=lengths.device)[:, None]
-    inside_BS = position_S < lengths[:, None]
-    reversed_BS = torch.where(inside_BS, lengths[:, None] - 1 - position_S, position_S)
-    order_WBS = torch.stack((position_S.expand(batch, -1), reversed_BS))
-    way_W11 = torch.arange(2, device=lengths.device)[:, None, None]
-    there_WBS = (row_B1 * steps + order_WBS) * 2 + way_W11
-    back_WBS = (order_WBS * 2 + way_W11) * batch + row_B1
-    return inside_BS, there_WBS.permute(2, 0, 1), back_WBS.permute(1, 2, 0)
+    of_input = weights[0].new_empty(2, rows, inputs + padding, dtype=dtype)
+    weight_WGM = weights[1].new_empty(2, *weights[1].shape, dtype=dtype)
+    for way in (0, 1):
+        fill_columns(of_input[way], (weights[4 * way],))
+        fill_columns(weight_WGM[way], (weights[4 * way + 1],))
+    bias, bias_WG = (torch.stack((weights[at], weights[at + 4])).to(dtype) for at in (2, 3))
+    return [of_input.flatten(0, 1), bias, weight_WGM, bias_WG]

@@ -86,7 +86,7 @@ def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor)
     torch.mul(both[:, width:], state_BM, out=reset_BM)
 
 
-def mixed(gates_BG: Tensor, state_BM: Tensor, after_BM: Tensor) -> None:
+def mixed(gates_BG: Tensor, state_BM: Tensor, after_BM: Tensor, parts_PBM: Tensor | None = None) -> None:
     """Compute the second half of one step of GatedCell, in place: s~ and the next state (1 - z) * s + z * s~.
 
     z is the update gate, r the reset gate, and s~ the candidate state.
@@ -95,14 +95,18 @@ def mixed(gates_BG: Tensor, state_BM: Tensor, after_BM: Tensor) -> None:
         with s~.
     state_BM: (B, width), the previous state s.
     after_BM: (B, width), receives the next state.
+    parts_PBM: P tensors, which are added to the last third of the gates first; None for none.
     """
     if by_kernel(state_BM):
         from regard.kernels import recurrent_cells
 
-        recurrent_cells.mixed(gates_BG, state_BM, after_BM)
+        recurrent_cells.mixed(gates_BG, state_BM, after_BM, parts_PBM)
         return
     width = state_BM.shape[1]
-    new = gates_BG[:, 2 * width :].tanh_()
+    new = gates_BG[:, 2 * width :]
+    if parts_PBM is not None:
+        new += parts_PBM.sum(0)
+    new.tanh_()
     torch.lerp(state_BM, new, gates_BG[:, :width], out=after_BM)
 
 
@@ -139,13 +143,13 @@ def mixed_backward(
 
 
 def gated_backward(
-    dreset_BM: Tensor, gates_BG: Tensor, state_BM: Tensor, dgates_BG: Tensor, dstate_BM: Tensor
+    parts_PBM: Tensor, gates_BG: Tensor, state_BM: Tensor, dgates_BG: Tensor, dstate_BM: Tensor
 ) -> None:
     """Backward pass of gated(): compute the gradients of the reset gate r and of the previous state s.
 
     z is the update gate of GatedCell, and s~ the candidate state.
 
-    dreset_BM: the gradient of r * s.
+    parts_PBM: P tensors, whose sum is the gradient of r * s.
     gates_BG: (B, 3 width), the activations z, r and s~.
     state_BM: (B, width), the previous state s.
     dgates_BG: (B, 3 width), receives in the second third the gradient of r before its sigmoid.
@@ -154,9 +158,9 @@ def gated_backward(
     if by_kernel(state_BM):
         from regard.kernels import recurrent_cells
 
-        recurrent_cells.gated_backward(dreset_BM, gates_BG, state_BM, dgates_BG, dstate_BM)
+        recurrent_cells.gated_backward(parts_PBM, gates_BG, state_BM, dgates_BG, dstate_BM)
         return
-    width = state_BM.shape[1]
+    width, dreset_BM = state_BM.shape[1], parts_PBM.sum(0) if len(parts_PBM) > 1 else parts_PBM[0]
     reset = gates_BG[:, width : 2 * width]
     place = dgates_BG[:, width : 2 * width]
     torch.ops.aten.sigmoid_backward(dreset_BM * state_BM, reset, grad_input=place)

@@ -17,8 +17,9 @@ from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
 from regard.kernels.kernel_choice import by_kernel
+from regard.layers.joint_linear import product_in_float32
 
-__all__ = ["backward_steps", "forward_steps", "gru_ways"]
+__all__ = ["backward_steps", "forward_steps", "gru_ways", "weight_gradients"]
 
 
 def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
@@ -53,96 +54,105 @@ def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
 class _Ways(torch.autograd.Function):
     """Forward and backward pass of gru_ways(), over all steps.
 
-    There are W GRUs with B sequences each, so R = W B sequences in total, and S steps. M is the width of the
-    states, and G = 3 M the size of the gates r, z, n together. The first dimension of the buffers is S.
+    There are W GRUs with B sequences each, and S steps. M is the width of the states, and G = 3 M the size of
+    the gates r, z, n together. The first dimension of most buffers is S.
     """
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
-        gates_SRG = gates.permute(2, 0, 1, 3).clone(memory_format=torch.contiguous_format).flatten(1, 2)
-        states_SWBM, more_SRG = forward_steps(gates_SRG, weight_WGM, bias_WG)
-        ctx.save_for_backward(weight_WGM, gates_SRG, more_SRG, states_SWBM)
-        return states_SWBM[1:].permute(1, 2, 0, 3)
+        gates_SWBG = gates.permute(2, 0, 1, 3).clone(memory_format=torch.contiguous_format)
+        states_WSBM, more_SWBG = forward_steps(gates_SWBG, weight_WGM, bias_WG)
+        ctx.save_for_backward(weight_WGM, gates_SWBG, more_SWBG, states_WSBM)
+        return states_WSBM[:, 1:].transpose(1, 2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dstates: Tensor) -> tuple[Tensor, ...]:
         weight_WGM, *buffers = ctx.saved_tensors
-        ways, rows, _, _ = dstates.shape
-        dstates_SRM = dstates.permute(2, 0, 1, 3).contiguous().flatten(1, 2)
-        dgates_SRG, dmore, states = backward_steps(dstates_SRM, weight_WGM, *buffers)
-        dgates = dgates_SRG.unflatten(1, (ways, rows)).permute(1, 2, 0, 3)
-        return dgates, dmore.transpose(1, 2) @ states, dmore.sum(1)
+        dstates_SWBM = dstates.permute(2, 0, 1, 3).contiguous()
+        dgates_SWBG, dmore_QSBM = backward_steps(dstates_SWBM, weight_WGM, *buffers)
+        dweight, dtype = torch.stack(weight_gradients(dmore_QSBM, buffers[2])), weight_WGM.dtype
+        dbias = dmore_QSBM.flatten(1, 2).sum(1).view(len(weight_WGM), -1)
+        return dgates_SWBG.permute(1, 2, 0, 3), dweight.to(dtype), dbias
 
 
-def forward_steps(gates_SRG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> tuple[Tensor, Tensor]:
-    """Run all steps; return the states (S + 1, W, B, M), with the initial states, and u, (S, R, 3 M).
+def forward_steps(gates_SWBG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> tuple[Tensor, Tensor]:
+    """Run all steps; return the states (W, S + 1, B, M), with the initial states, and u, (S, W, B, 3 M).
 
-    gates_SRG: the input part of the gates, overwritten with the activations r, z, n.
+    gates_SWBG: the input part of the gates, overwritten with the activations r, z, n.
     """
-    (ways, _, width), (steps, total, _) = weight_WGM.shape, gates_SRG.shape
-    rows = total // ways
-    states_SWBM = gates_SRG.new_zeros(steps + 1, ways, rows, width)
-    more_SWBG = gates_SRG.new_empty(steps, ways, rows, 3 * width)
-    turned_WMG = weight_WGM.transpose(1, 2)
-    states_SRM, more_SRG = states_SWBM.flatten(1, 2), more_SWBG.flatten(1, 2)
+    steps, ways, rows, size = gates_SWBG.shape
+    states_WSBM = gates_SWBG.new_empty(ways, steps + 1, rows, size // 3)
+    states_WSBM[:, 0] = 0.0
+    more_SWBG = torch.empty_like(gates_SWBG)
+    turned_WMG, states = weight_WGM.transpose(1, 2), states_WSBM.unbind(1)
     for t in range(steps):
-        torch.bmm(states_SWBM[t], turned_WMG, out=more_SWBG[t])
-        gru(gates_SRG[t], more_SRG[t], bias_WG, states_SRM[t], states_SRM[t + 1], rows)
-    return states_SWBM, more_SRG
+        torch.bmm(states[t], turned_WMG, out=more_SWBG[t])
+        gru(gates_SWBG[t], more_SWBG[t], bias_WG, states[t], states[t + 1])
+    return states_WSBM, more_SWBG
 
 
 def backward_steps(
-    dstates_SRM: Tensor, weight_WGM: Tensor, gates_SRG: Tensor, more_SRG: Tensor, states_SWBM: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+    dstates_SWBM: Tensor, weight_WGM: Tensor, gates_SWBG: Tensor, more_SWBG: Tensor, states_WSBM: Tensor
+) -> tuple[Tensor, Tensor]:
     """Backward pass of forward_steps(), without the gradients of the weights.
 
-    Returns the gradients of the input part of the gates, (S, R, 3 M), the gradients of u, (W, S B, 3 M), and
-    the states before each step, (W, S B, M).
+    Returns the gradients of the input part of the gates, (S, W, B, 3 M), and of u, (Q, S, B, M). The latter
+    has a separate matrix for each gate of each GRU, Q = 3 W.
     """
-    steps, ways, rows = len(gates_SRG), len(weight_WGM), states_SWBM.shape[2]
-    # dmore is the gradient of U h. It has a separate matrix for each gate of each GRU (Q = 3 W matrices), so
-    # that more of the device works in parallel. The products of these matrices with U are three partial sums
-    # of the gradient of h for each GRU. The next iteration adds them.
-    dmore_SQBM = gates_SRG.new_empty(steps, 3 * ways, rows, weight_WGM.shape[2])
+    steps, ways, rows, width = dstates_SWBM.shape
+    # The products of the Q matrices with U are three partial sums of the gradient of h for each GRU. The next
+    # iteration adds them. In this way, more of the device works in parallel.
+    dmore_QSBM = gates_SWBG.new_empty(3 * ways, steps, rows, width)
     weight_QMM = weight_WGM.unflatten(1, (3, -1)).flatten(0, 1)
-    dgates_SRG, states_SRM = torch.empty_like(gates_SRG), states_SWBM.flatten(1, 2)
-    d_RM, parts_QBM = torch.zeros_like(states_SRM[0]), torch.zeros_like(dmore_SQBM[0])
+    dgates_SWBG, states, dmore = torch.empty_like(gates_SWBG), states_WSBM.unbind(1), dmore_QSBM.unbind(1)
+    d_WBM, parts_QBM = torch.zeros_like(dstates_SWBM[0]), gates_SWBG.new_zeros(3 * ways, rows, width)
     for t in reversed(range(steps)):
-        buffers = gates_SRG[t], more_SRG[t], states_SRM[t], dgates_SRG[t], dmore_SQBM[t]
-        d_RM = gru_backward(parts_QBM, d_RM, dstates_SRM[t], *buffers)
+        buffers = gates_SWBG[t], more_SWBG[t], states[t], dgates_SWBG[t], dmore[t]
+        d_WBM = gru_backward(parts_QBM, d_WBM, dstates_SWBM[t], *buffers)
         if t:
-            parts_QBM = torch.bmm(dmore_SQBM[t], weight_QMM)
-    # Join steps and sequences in one dimension: (W, S B, 3 M).
-    dmore = dmore_SQBM.unflatten(1, (ways, 3)).permute(1, 0, 3, 2, 4).flatten(3, 4).flatten(1, 2)
-    return dgates_SRG, dmore, states_SWBM[:-1].transpose(0, 1).flatten(1, 2)
+            parts_QBM = torch.bmm(dmore[t], weight_QMM)
+    return dgates_SWBG, dmore_QSBM
 
 
-def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tensor, rows: int) -> None:
+def weight_gradients(dmore_QSBM: Tensor, states_WSBM: Tensor) -> list[Tensor]:
+    """Return the gradient of U for each GRU, (3 M, M), not rounded to half precision.
+
+    dmore_QSBM, states_WSBM: the gradients of u, and the states with the initial states.
+    """
+    gradients = []
+    for dmore_3SBM, states_SBM in zip(dmore_QSBM.split(3), states_WSBM[:, :-1], strict=True):
+        before = states_SBM.flatten(0, 1).expand(3, -1, -1)
+        gradients.append(product_in_float32(dmore_3SBM.flatten(1, 2).transpose(1, 2), before).flatten(0, 1))
+    return gradients
+
+
+def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tensor) -> None:
     """Compute one step of W GRUs with B sequences each, in place; see gru_ways() for the equations.
 
-    M is the width of the states, and R = W B the number of sequences in total.
+    M is the width of the states.
 
-    gates: (R, 3 M). On entry, it contains x, the input part of the gates. It is overwritten with the
+    gates: (W, B, 3 M). On entry, it contains x, the input part of the gates. It is overwritten with the
         activations r, z, n.
-    more: (R, 3 M). On entry, it contains U h. On return, the last third contains u_n, which the backward pass
-        needs. The other two thirds are undefined.
+    more: (W, B, 3 M). On entry, it contains U h. On return, the last third contains u_n, which the backward
+        pass needs. The other two thirds are undefined.
     bias_WG: (W, 3 M), the bias b of each GRU.
-    state: (R, M), the previous state h.
-    after: (R, M), receives the next state.
-    rows: B, number of sequences of each GRU.
+    state: (W, B, M), the previous state h.
+    after: (W, B, M), receives the next state.
+
+    state and after can have any stride along W; the other tensors are contiguous.
     """
     if by_kernel(state):
         from regard.kernels import recurrent_cells
 
-        recurrent_cells.gru(gates, more, bias_WG, state, after, rows)
+        recurrent_cells.gru(gates, more, bias_WG, state, after)
         return
-    width = state.shape[1]
-    more.unflatten(0, (-1, rows)).add_(bias_WG[:, None])
-    both, new = gates[:, : 2 * width], gates[:, 2 * width :]
-    both.add_(more[:, : 2 * width]).sigmoid_()
-    new.addcmul_(both[:, :width], more[:, 2 * width :]).tanh_()
-    torch.lerp(new, state, both[:, width:], out=after)
+    width = state.shape[2]
+    more.add_(bias_WG[:, None])
+    both, new = gates[..., : 2 * width], gates[..., 2 * width :]
+    both.add_(more[..., : 2 * width]).sigmoid_()
+    new.addcmul_(both[..., :width], more[..., 2 * width :]).tanh_()
+    torch.lerp(new, state, both[..., width:], out=after)
 
 
 def gru_backward(
@@ -151,15 +161,17 @@ def gru_backward(
 ) -> Tensor:  # fmt: skip
     """Backward pass of gru(): compute the gradients of the input part x and of u = U h + b.
 
-    There are W GRUs with B sequences and 3 gates each; R = W B, Q = 3 W, and M is the width of the state.
+    There are W GRUs with B sequences and 3 gates each; Q = 3 W, and M is the width of the state.
 
     parts_QBM, dstate, dafter: three tensors. Their sum is the gradient of the next state. parts_QBM is first
         summed over the 3 gates of each GRU.
-    gates: (R, 3 M), the activations r, z, n.
-    more: (R, 3 M), from gru(), with u_n in the last third.
-    state: (R, M), the previous state h.
-    dgates: (R, 3 M), receives the gradient of x.
+    gates: (W, B, 3 M), the activations r, z, n.
+    more: (W, B, 3 M), from gru(), with u_n in the last third.
+    state: (W, B, M), the previous state h.
+    dgates: (W, B, 3 M), receives the gradient of x.
     dmore_QBM: receives the gradient of u, with a separate matrix for each GRU and gate.
+
+    state and dmore_QBM can have any stride along their first dimension; the other tensors are contiguous.
 
     Returns the part of the gradient of the previous state that flows through z * h.
     """
@@ -167,14 +179,11 @@ def gru_backward(
         from regard.kernels import recurrent_cells
 
         return recurrent_cells.gru_backward(parts_QBM, dstate, dafter, gates, more, state, dgates, dmore_QBM)
-    width = state.shape[1]
-    reset, keep, new = gates.split(width, 1)
-    dstate = parts_QBM.unflatten(0, (-1, 3)).sum(1).flatten(0, 1) + dstate + dafter
+    reset, keep, new = gates.chunk(3, 2)
+    dstate = parts_QBM.unflatten(0, (-1, 3)).sum(1) + dstate + dafter
     dnew = torch.ops.aten.tanh_backward(dstate * (1 - keep), new)
     dkeep = torch.ops.aten.sigmoid_backward(dstate * (state - new), keep)
-    dreset = torch.ops.aten.sigmoid_backward(dnew * more[:, 2 * width :], reset)
-    torch.cat((dreset, dkeep, dnew), 1, out=dgates)
-    by_ways = dmore_QBM.unflatten(0, (-1, 3)).transpose(0, 1)
-    for target, gradient in zip(by_ways, (dreset, dkeep, dnew * reset), strict=True):
-        target.copy_(gradient.unflatten(0, (len(target), -1)))
+    dreset = torch.ops.aten.sigmoid_backward(dnew * more.chunk(3, 2)[2], reset)
+    torch.cat((dreset, dkeep, dnew), 2, out=dgates)
+    dmore_QBM.unflatten(0, (-1, 3)).copy_(torch.stack((dreset, dkeep, dnew * reset), 1))
     return dstate * keep

@@ -11,15 +11,18 @@ from torch.nn import functional
 
 from regard.attended import Attended
 from regard.attention import attention
-from regard.dimensions import autocast_on
+from regard.dimensions import in_transform
 from regard.errors import ArgumentError, answer_torch_keywords, message
+from regard.layers.adjacent_weights import Joint, addresses, joint_parameters, make_adjacent
 from regard.layers.joint_linear import (
     are_plain_linear,
     is_hooked,
     joint_linear,
     linear_without_bias,
+    linear_without_gradients,
     plain_heads,
 )
+from regard.layers.multihead_arguments import check_arguments
 from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
@@ -80,6 +83,7 @@ class MultiHead(nn.Module):
         batch_first: bool = True,
     ):
         super().__init__()
+        self._joint: Joint | None = None
         key_heads = key_heads or heads
         if min(width, heads, key_heads) < 1 or width % heads or heads % key_heads:
             raise ArgumentError(
@@ -112,6 +116,23 @@ class MultiHead(nn.Module):
             )
         for linear in (self.query, self.key, self.value):
             nn.init.xavier_uniform_(linear.weight)
+        make_adjacent(self._projections())
+
+    def _apply(self, *arguments: Any, **keywords: Any) -> Any:
+        """Implement to(), cuda(), half() and so on. Weights that it has moved become adjacent again."""
+        before = addresses(self._projections())
+        self._joint = None
+        result = super()._apply(*arguments, **keywords)
+        if addresses(self._projections()) != before:
+            make_adjacent(self._projections())
+        return result
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes for a copy of the layer, which has its own weights."""
+        return {**self.__dict__, "_joint": None}
+
+    def _projections(self) -> list[Any]:
+        return [self._modules[name] for name in ("query", "key", "value")]
 
     @answer_torch_keywords
     def forward(
@@ -154,15 +175,23 @@ class MultiHead(nn.Module):
             return None
         if (self.training and self.dropout) or x.dim() != 3 or torch.compiler.is_compiling():
             return None
-        layers: Any = [self._modules[name] for name in ("query", "key", "value", "output")]
+        modules: Any = self._modules
+        layers = modules["query"], modules["key"], modules["value"], modules["output"]
         if torch._C._is_any_autocast_enabled() or not are_plain_linear(layers):
             return None
-        self._check(x, None, None, 0, {})
+        check_arguments(self, x, None, None, 0, {})
         *parameters, of_output = [layer._parameters for layer in layers]
-        tensors = plain_heads(x, parameters, (self.heads, self.key_heads, self.key_heads))
+        joint = None
+        if not torch.is_grad_enabled() and not in_transform():
+            kept = self.__dict__.get("_joint")
+            joint = joint_parameters(parameters, kept)
+            if joint is not kept:
+                self.__dict__["_joint"] = joint
+        tensors = plain_heads(x, parameters, (self.heads, self.key_heads, self.key_heads), joint)
         attended = attention(*tensors, mask=mask, site=self.site, role=self.role)
         joined = attended.output.transpose(1, 2).flatten(-2)
-        return Attended(functional.linear(joined, of_output["weight"], of_output["bias"]), *attended[1:])
+        linear = linear_without_gradients if joint is not None and x.is_cuda else functional.linear
+        return Attended(linear(joined, of_output["weight"], of_output["bias"]), *attended[1:])
 
     def _attend(
         self,
@@ -177,7 +206,7 @@ class MultiHead(nn.Module):
         """Implement forward() for batch-first tensors: query (B, T, width), key (B, S, ...)."""
         if start is None:
             start = max(0, key.length - query.shape[1]) if isinstance(key, Memory) else 0
-        self._check(query, key, value, start, options)
+        check_arguments(self, query, key, value, start, options)
         memory: Any
         modules: Any = self._modules
         if key is None and value is None:  # self-attention: query, key and value are projected together
@@ -216,7 +245,7 @@ class MultiHead(nn.Module):
         if is_hooked(self) or not self.batch_first:
             memory = self.remember(x, past=past)
             return self(x, memory, mask=mask, start=start, **options).output, None, memory
-        self._check(x, None, None, 0, options)
+        check_arguments(self, x, None, None, 0, options)
         projected, keys, values = joint_linear(x, (self.query, self.key, self.value))
         memory = self._memory(keys, values, 0 if past is None else past.length, past)
         joined = self._read(projected, (memory,), mask, start, options).output
@@ -231,7 +260,7 @@ class MultiHead(nn.Module):
         """
         if is_hooked(self) or not self.batch_first:
             return self(x, memory, start=start, **options).output, None
-        self._check(x, memory, None, start, options)
+        check_arguments(self, x, memory, None, start, options)
         (projected,) = joint_linear(x, (self.query,))
         return linear_without_bias(self._read(projected, (memory,), None, start, options).output, self.output)
 
@@ -265,61 +294,6 @@ class MultiHead(nn.Module):
         if alone:
             return tensor[None]
         return tensor if self.batch_first or tensor.dim() != 3 else tensor.transpose(0, 1)
-
-    def _check(self, query: Tensor, key: object, value: object, start: int, options: dict[str, Any]) -> None:
-        if key is None and value is None and not start and not options and query.dim() == 3:
-            # Self-attention without options is frequent. Attributes are read from _modules, which is faster.
-            width, dtype = query.shape[2], query.dtype
-            for name in ("query", "key", "value"):
-                layer: Any = self._modules[name]
-                weight = layer._parameters.get("weight")
-                if weight is None or weight.dtype != dtype or layer.in_features != width:
-                    break
-            else:
-                return
-        of_query = self.query
-        problem, hint = "", ""
-        keys = query if key is None else key
-        inputs: tuple[tuple[str, object, nn.Linear], ...] = (
-            ("query", query, of_query),
-            ("key", keys, self.key),
-        )
-        if value is not None or not isinstance(keys, Memory):
-            inputs = (*inputs, ("value", keys if value is None else value, self.value))
-        for name, tensor, linear in inputs:
-            if isinstance(tensor, Tensor) and (tensor.dim() != 3 or tensor.shape[2] != linear.in_features):
-                expected = f"(B, length, {linear.in_features})"
-                raise ArgumentError(
-                    message("MultiHead()", f"{name} has the wrong shape", {name: (tensor, "BTM")}, expected)
-                )
-            weight = linear.weight
-            if (
-                isinstance(tensor, Tensor)
-                and tensor.dtype != weight.dtype
-                and not autocast_on(weight.device.type)
-            ):
-                shown = {name: (tensor, "BTM"), "weight": (weight, "MM")}
-                raise ArgumentError(
-                    message(
-                        "MultiHead()",
-                        f"{name} and the weights of the layer have different dtypes",
-                        shown,
-                        hint="use layer.to(x.dtype) or torch.autocast",
-                    )
-                )
-        if key is None and start:
-            problem, hint = (
-                f"start={start}, but there is no Memory of earlier positions",
-                "pass a Memory from remember(): layer(x, memory, start=t)",
-            )
-        elif isinstance(key, Memory) and value is not None:
-            problem = "value is set, but the Memory already contains values"
-            hint = "pass the values to remember(key, value) instead"
-        elif isinstance(self.position, Bias) and options.get("bias") is not None:
-            problem = f"bias is set, but this layer already adds the bias of {type(self.position).__name__}"
-            hint = "create the layer with position=None, and pass the sum of the two biases as bias=..."
-        if problem:
-            raise ArgumentError(message("MultiHead()", problem, hint=hint))
 
     def remember(
         self,

@@ -169,6 +169,13 @@ class Recurrent(nn.Module):
         states_BSE, _ = pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])
         return states_BSE, self._batch_first(last)
 
+    def encoded_states(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Return only the states (B, S, E) of encode()."""
+        single = self.layers.bidirectional and self.depth == 1 and x.device.type != "cpu"
+        if single and self._runs_jointly() and by_kernel(x):
+            return bidirectional_gru(x, lengths, self.layers.all_weights)
+        return self.encode(x, lengths)[0]
+
     def _suits_cpu_gru(self, x: Tensor, lengths: Tensor) -> bool:
         """Return whether gru_on_cpu() can run the layer, and is faster: in training, with little padding."""
         if not (self.training and torch.is_grad_enabled()) or torch.compiler.is_compiling():
@@ -193,7 +200,6 @@ class Recurrent(nn.Module):
         layers also run over the padding, and the states of the padding are then set to 0. For the backward
         direction, each sequence is reversed, but the padding stays at the end.
         """
-        inside_BS1 = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
         ways = 2 if self.layers.bidirectional else 1
         states, last = x, list[Hidden]()
         for layer in range(self.depth):
@@ -206,6 +212,7 @@ class Recurrent(nn.Module):
                 forwards, backwards = states.chunk(2, -1)
                 last += [(forwards.gather(1, final).squeeze(1),), (backwards[:, 0],)]
                 continue
+            inside_BS1 = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
             inputs = [flip(states, lengths) if way else states for way in range(ways)]
             results = self._directions(inputs, inside_BS1, weights)
             final_B1M = (lengths - 1)[:, None, None].expand(-1, 1, self.layers.hidden_size)

@@ -1,7 +1,8 @@
-"""blocked: compute what a Look requests block by block, from query, key and lse, without storing T x S.
+"""blocked: compute what a Look requests block by block, from query, key and lse.
 
-With softmax, a weight is exp(score - lse). So a second pass over the scores can compute every field of a Look
-except the whole matrix of weights. It works after every backend.
+With softmax, a weight is exp(score - lse). So a second pass over the scores can compute every field of a
+Look. It works after every backend. T x S numbers are stored only if the Look requests the whole matrix of
+weights, and only once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 from regard.attended import Top
 from regard.blocks import column_blocks, row_blocks, tile_scores
 from regard.call import Call, Forward
+from regard.dimensions import in_transform
 from regard.look import Look
 from regard.looking.block_pooling import block_means, block_sums
 from regard.looking.look_result import Seen
@@ -36,8 +38,6 @@ def reasons(call: Call, look: Look) -> list[str]:
     reasons = []
     if not isinstance(call.select, Soft):
         reasons.append(f"supports only select=Soft(), not {type(call.select).__name__}")
-    if look.weights:
-        reasons.append("does not compute the whole matrix of weights")
     if look.gradient:
         reasons.append("computes no gradients")
     if torch.compiler.is_compiling():
@@ -49,7 +49,7 @@ def reasons(call: Call, look: Look) -> list[str]:
 def run(call: Call, forward: Forward, look: Look) -> Seen:
     """Compute what `look` requests in one pass over the score matrix, block by block.
 
-    Besides the weights of look.rows, it needs memory for a few numbers per query and one number per key.
+    Besides the requested weights, it needs memory for a few numbers per query and one number per key.
     """
     assert forward.lse is not None
     dtype = torch.promote_types(call.query.dtype, torch.float32)
@@ -65,13 +65,16 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
     top_keys = torch.full_like(top_scores, -1, dtype=torch.long)
     size = look.pooled
     pooled = new(batch, heads, *(-(-each // size) for each in (queries, keys))) if size else None
-    unmasked, parts = replace(call, mask=Mask()), PARTS if call.query.device.type == "cpu" else 1
-    by_weight = look.entropy or look.mass or size
+    whole = new(batch, heads, queries, keys) if look.weights else None
+    unmasked = replace(call, mask=Mask())
+    by_weight = look.entropy or look.mass or size or look.weights
     by_score = by_weight or best
+    on_cpu = call.query.device.type == "cpu"
+    any_nan = not on_cpu or in_transform() or bool(forward.lse.isnan().any())  # a GPU would synchronise
     for rows in row_blocks(call) if by_score else ():
         lse = forward.lse[:, :, rows, None].to(dtype)
         level = torch.where(lse == -torch.inf, 0.0, lse)
-        for columns, tile in column_blocks(call, rows, parts):
+        for columns, tile in column_blocks(call, rows, PARTS if on_cpu else 1):
             masked = unmasked if _sees_all(call, rows, columns) else call
             scores = tile_scores(masked, call.query[:, :, rows], call.key[:, :, columns], tile)
             if best:
@@ -80,10 +83,8 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
                     top_scores[place], top_keys[place], scores, columns.start
                 )
             if by_weight:
-                logs = scores.sub_(level)  # in place: on a CPU, memory bandwidth limits this loop
-                if masked.mask.parts or call.bias is not None:
-                    logs.clamp_(min=HIDDEN)
-                weights = logs.exp()
+                logs = _logs(scores, level, bool(masked.mask.parts) or call.bias is not None, any_nan)
+                weights = torch.exp(logs, out=None if whole is None else whole[:, :, rows, columns])
                 if look.mass:
                     mass[:, :, columns] += weights.sum(-2)
                 if pooled is not None:
@@ -91,9 +92,12 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
                     down, across = rows.start // size, columns.start // size
                     pooled[:, :, down : down + sums.shape[2], across : across + sums.shape[3]] += sums
                 if look.entropy:
-                    entropy[:, :, rows] -= weights.mul_(logs).sum(-1)
+                    entropy[:, :, rows] -= (weights.mul_(logs) if whole is None else logs.mul_(weights)).sum(
+                        -1
+                    )
     level = torch.where(forward.lse == -torch.inf, 0.0, forward.lse)
     return Seen(
+        weights=whole,
         rows=weights_of_rows(call, forward.lse, look.rows) if look.rows is not None else None,
         top=Top((top_scores - level[..., None]).exp(), top_keys) if look.top else None,
         alignment=top_keys[..., 0] if look.alignment else None,
@@ -110,6 +114,20 @@ def _sees_all(call: Call, rows: slice, columns: slice) -> bool:
     behind = left is None or columns.start >= last - left
     before = right is None or columns.stop - 1 <= first + right
     return call.mask.only("causal", "window") and behind and before
+
+
+def _logs(scores: Tensor, level: Tensor, some_hidden: bool, any_nan: bool) -> Tensor:
+    """Return the logarithms of the weights, in the memory of `scores`: memory bandwidth limits the loop.
+
+    level: the lse of the queries.
+    some_hidden: whether scores can be -inf.
+    any_nan: whether the lse can be NaN. The weights of hidden keys are 0 also then.
+    """
+    hidden = scores == -torch.inf if any_nan and some_hidden else None
+    logs = scores.sub_(level)
+    if some_hidden:
+        logs.clamp_(min=HIDDEN)
+    return logs if hidden is None else logs.masked_fill_(hidden, HIDDEN)
 
 
 def _merged(largest: Tensor, largest_keys: Tensor, scores: Tensor, first: int) -> tuple[Tensor, Tensor]:

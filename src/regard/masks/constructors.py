@@ -51,7 +51,7 @@ def padding(lengths: Tensor | Sequence[int]) -> Mask:
             message(
                 "padding()",
                 "lengths must be integers, one per sequence",
-                {"lengths": (lengths, "BS")},
+                {"lengths": (lengths, "B" if lengths.dim() == 1 else "BS")},
                 "an integer tensor of shape (B,)",
                 "from a bool tensor that is True for tokens: padding(is_token.sum(-1)), "
                 "or mask=is_token[:, None, None, :]",

@@ -326,7 +326,7 @@ class Mask:
         start: position of the first query.
         """
         if self.lengths is not None and self.lengths.shape[0] not in (1, batch):
-            return f"lengths has {self.lengths.shape[0]} entries, the batch size is {batch}"
+            return f"padding() has {self.lengths.shape[0]} lengths, the batch size is {batch}"
         if overlong := self.overlong(keys):
             return overlong
         if self.documents is not None:
@@ -342,6 +342,8 @@ class Mask:
         if self.table is not None:
             shape, sizes = tuple(self.table.shape), (batch, heads, queries, keys)
             if any(size not in (1, full) for size, full in zip(shape, sizes, strict=True)):
+                if shape[:2] == (1, 1):  # probably from a mask (T, S)
+                    return f"a mask with (T, S) = {shape[2:]} does not broadcast to (T, S) = {sizes[2:]}"
                 return f"a mask of shape {shape} does not broadcast to (B, H, T, S) = {sizes}"
         for mask in self.condition.parts() if self.condition is not None else ():
             problem = mask.problem(batch, heads, queries, keys, start)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from regard.dimensions import in_transform
 from regard.errors import ArgumentError, UnknownName, message, positive
-from regard.layers.aligned_linear import linear
+from regard.kernels.kernel_choice import by_kernel
+from regard.layers.aligned_linear import linear, linear_of_parts
 from regard.layers.attention_options import (
     ScoreOption,
     SelectOption,
@@ -134,9 +135,7 @@ class Bahdanau(Model):
         else:
             gates_RTG = self.cell.gates(embedded_RTM)
             states_RTM, contexts_RTE = self._step_by_step(gates_RTG, s, state.position, encoded)
-        # Under autocast, the embeddings are float32; without this cast, cat() would return float32.
-        parts = states_RTM, contexts_RTE, embedded_RTM.to(states_RTM.dtype)
-        features_RTM = self.readout.features(torch.cat(parts, -1))
+        features_RTM = self.readout.features(states_RTM, contexts_RTE, embedded_RTM)
         return State(state.position + tokens.shape[1], (states_RTM[:, -1],)), features_RTM
 
     def _step_by_step(
@@ -225,10 +224,17 @@ class Maxout(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         return self.logits(self.features(inputs))
 
-    def features(self, inputs: Tensor) -> Tensor:
-        """Return t, after dropout."""
-        pairs = linear(inputs, self.pairs.weight, self.pairs.bias).unflatten(-1, (-1, 2))
-        return self.dropout(pairs.amax(-1))
+    def features(self, *inputs: Tensor) -> Tensor:
+        """Return t, after dropout.
+
+        inputs: one or more tensors, whose concatenation along the last dimension is the input of the layer.
+        """
+        pairs = linear_of_parts(inputs, self.pairs.weight, self.pairs.bias)
+        if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and by_kernel(pairs)):
+            return self.dropout(pairs.unflatten(-1, (-1, 2)).amax(-1))
+        from regard.kernels.maxout import PairMaximum
+
+        return self.dropout(PairMaximum.apply(pairs))
 
     def logits(self, features: Tensor) -> Tensor:
         """Return W_o t."""
@@ -246,7 +252,7 @@ class FastEncoder(nn.Module):
         self.layers = Recurrent(Recurrence(width), inputs, both_ways=True)
 
     def forward(self, embedded_BSM: Tensor, lengths: Tensor) -> Tensor:
-        return self.layers.encode(embedded_BSM, lengths)[0]
+        return self.layers.encoded_states(embedded_BSM, lengths)
 
 
 class PaperEncoder(nn.Module):

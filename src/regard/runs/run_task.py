@@ -137,6 +137,15 @@ class RunTask(Task):
         """
 
     @classmethod
+    def start_batches(cls, settings: Any, corpus: Any, device: str) -> None:
+        """Start to prepare the first batches in other processes, before the task is created (default: not).
+
+        settings: the settings of the run. Settings that plan() chooses may be missing.
+        corpus: the result of encode_data().
+        device: the device to train on, such as "cuda".
+        """
+
+    @classmethod
     def kernel_steps(cls, settings: Any, device: torch.device) -> Callable[[], None] | None:
         """Return a function that launches the kernels of training steps, or None (default).
 

@@ -86,6 +86,8 @@ def train_run(
             if run.is_new:
                 say(f"preparing {'tokenizers and ' if task.files else ''}batches ...")
             corpus = prepare_corpus(task, run, folder, processes)
+            if processes.world == 1 and run.settings.seeds is None:
+                task.start_batches(run.settings, corpus, device)
             wait_for_kernels()
             set_threads(machine, folder, device, processes)
             if run.is_new and run.settings.training.minutes is not None:

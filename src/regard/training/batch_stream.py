@@ -16,9 +16,10 @@ from regard.training.task import Task
 
 __all__ = ["BatchStream", "Position", "pinned"]
 
-AHEAD = {"cuda": 16}
+AHEAD = {"cuda": 64}
 """Number of batches that a thread prepares ahead, for each device type. The default is 0, because on a CPU
-the thread would take time from the training steps."""
+the thread would take time from the training steps. With few batches ahead, a GPU would wait at the end of
+each epoch, when the pairs of the next epoch are sorted into batches."""
 
 WAIT = 0.1
 """Seconds after which the thread checks again whether the stream was closed."""

@@ -78,20 +78,34 @@ class DeviceUpdate:
         by_parameter = dict(zip(map(id, parameters), gradients, strict=True))
         groups = [self._lists(group, by_parameter) for group in self.optimizer.param_groups]
         tables = self._tables(groups)
-        norm = _norm(tables) if tables else nn.utils.get_total_norm(gradients)
-        finite = total.isfinite() & norm.isfinite()
-        self.failed.copy_(torch.maximum(self.failed, (~finite).float()))
-        divisor = None
-        if not math.isinf(self.limit) and norm.is_cuda:  # the kernels of the optimizer divide the gradients
-            divisor = torch.clamp((norm + 1e-6) / self.limit, min=1.0)
-        elif not math.isinf(self.limit):
-            torch._foreach_mul_(list(gradients), torch.clamp(self.limit / (norm + 1e-6), max=1.0))
+        norm, divisor = self._clip(gradients, total, tables)
         for number, (group, lists) in enumerate(zip(self.optimizer.param_groups, groups, strict=True)):
             if lists[0]:
                 self._update_group(group, lists, divisor, tables[number] if tables else None)
         if self.average is not None:
             self.average.update_by(self._average_rate * (1 - self.failed))
         return norm, self.failed
+
+    def _clip(
+        self, gradients: Sequence[Tensor], total: Tensor, tables: list[Any]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute the norm of the gradients, and update `failed`. Return the norm, and a divisor or None.
+
+        The kernels of the optimizer divide the gradients by the divisor. Other gradients are scaled in place.
+        """
+        if tables:
+            from regard.kernels.adamw import clip
+
+            return clip(tables, total, self.failed, self.limit)
+        norm = nn.utils.get_total_norm(gradients)
+        finite = total.isfinite() & norm.isfinite()
+        self.failed.copy_(torch.maximum(self.failed, (~finite).float()))
+        if math.isinf(self.limit):
+            return norm, None
+        if norm.is_cuda:
+            return norm, torch.clamp((norm + 1e-6) / self.limit, min=1.0)
+        torch._foreach_mul_(list(gradients), torch.clamp(self.limit / (norm + 1e-6), max=1.0))
+        return norm, None
 
     def _lists(self, group: dict[str, Any], gradients: dict[int, Tensor]) -> Lists:
         """Return the weights of a group that have a gradient, the gradients, and the optimizer state."""
@@ -179,13 +193,6 @@ class DeviceUpdate:
                 state["step"] = torch.zeros((), device=parameter.device)
                 state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(parameter) for _ in range(2))
         return state
-
-
-def _norm(tables: list[Any]) -> Tensor:
-    """Return the norm of all gradients of the tables."""
-    from regard.kernels.adamw import square_sum
-
-    return torch.stack([square_sum(*table) for table in tables]).sum().sqrt()
 
 
 def own_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> list[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,15 @@ from regard.layers.joint_linear import is_hooked, is_plain_linear
 from regard.layers.multihead import MultiHead
 from regard.models.base import Model
 
-__all__ = ["cross_entropy", "guided_alignment", "model_loss", "output_loss", "sequence_losses"]
+__all__ = [
+    "OutputFeatures",
+    "cross_entropy",
+    "guided_alignment",
+    "model_loss",
+    "output_features",
+    "output_loss",
+    "sequence_losses",
+]
 
 
 def model_loss(model: Model, batch: Any, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -27,14 +35,28 @@ def model_loss(model: Model, batch: Any, labels: Tensor, smoothing: float = 0.0)
 
     labels: (B, T), token ids.
     """
-    if torch.compiler.is_compiling():
+    separate = output_features(model, batch)
+    if separate is None:
         return cross_entropy(model(batch), labels, smoothing)
+    return output_loss(*separate, labels, smoothing)
+
+
+class OutputFeatures(NamedTuple):
+    """The inputs of the output layer of a model, (B, T, M), and this layer."""
+
+    features: Tensor
+    layer: nn.Module
+
+
+def output_features(model: Model, batch: Any) -> OutputFeatures | None:
+    """Compute the inputs of the output layer of a model. None if they must be computed by model(batch)."""
+    if torch.compiler.is_compiling():
+        return None
     layer = model.output_layer() if model.separates_output() else None
     if layer is None or is_hooked(model) or not by_kernel(next(layer.parameters())):
-        return cross_entropy(model(batch), labels, smoothing)
+        return None
     with together(), _half_weights(model):
-        features = model.batch_features(batch)
-    return output_loss(features, layer, labels, smoothing)
+        return OutputFeatures(model.batch_features(batch), layer)
 
 
 def _half_weights(model: Model) -> AbstractContextManager[None]:

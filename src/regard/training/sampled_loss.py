@@ -22,12 +22,12 @@ from regard.errors import ArgumentError, message
 from regard.training.checkpoints.checkpoint_files import ESTIMATOR
 from regard.training.distributed import Processes
 from regard.training.estimators import (
-    Lengths,
     Reinforce,
     build_estimator,
     check_selections,
     likelihood_bound,
 )
+from regard.training.hard_selections import Lengths
 from regard.training.settings import Training
 from regard.training.task import Loss
 

@@ -58,6 +58,7 @@ PEER_NAMES = {
     "the weight of the guided-alignment loss is training.guided_alignment": (
         *("lambda_align", "alignment_loss_weight", "guided_alignment_weight"),
     ),
+    "the weight of the R-Drop loss is training.r_drop": ("reg_alpha", "rdrop_alpha", "r_drop_alpha"),
     "the moving average of the weights is training.ema": ("average_decay", "ema_decay", "moving_average"),
     "mixed precision is training.precision=bfloat16": (
         *("fp16", "bf16", "half", "amp", "use_amp", "mixed_precision", "model_dtype"),

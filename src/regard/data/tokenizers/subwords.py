@@ -74,6 +74,10 @@ FEW_SEGMENTATIONS = 64
 
 About 95 % of the words of a text have at most this many segmentations."""
 
+THREADS = 8
+"""Number of threads that train a unigram tokenizer. It is stored in the model file, and changes the rounding
+of probabilities. So it is the same on every machine, also if a machine has fewer cores."""
+
 FEW_LINES = 64
 """Fewer lines than this are encoded in one thread, because starting more threads would take longer."""
 
@@ -311,11 +315,14 @@ def covering_characters(counts: Counter[str]) -> list[str]:
 
 
 def _without(lines: list[str], rare: set[str]) -> list[str]:
-    """Replace the characters in `rare` by spaces, so that they do not become tokens. Drop empty lines."""
+    """Replace the characters in `rare` by spaces, so that they do not become tokens. Drop empty lines.
+
+    lines: the results of clean().
+    """
     if not rare:
         return lines
     pattern = re.compile(f"[{re.escape(''.join(sorted(rare)))}]")
-    blanked = (" ".join(pattern.sub(" ", line).split()) for line in lines)
+    blanked = (" ".join(pattern.sub(" ", line).split()) if pattern.search(line) else line for line in lines)
     return [line for line in blanked if line]
 
 
@@ -347,7 +354,7 @@ def _trained(kind: str, lines: list[str], size: int, call: str) -> bytes:
             bos_id=BOS,
             eos_id=EOS,
             unk_surface=UNKNOWN,
-            num_threads=1,  # stored in the model file, which must be the same on every machine
+            num_threads=THREADS,
             minloglevel=2,
         )
     except (OSError, RuntimeError) as error:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from regard.data.batch import BOS, EOS, PAD, Batch
-from regard.models import build_model
-from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.models import Model, build_model
+from regard.tasks.translation.translation_settings import TranslationSettings, TranslationTraining
 from regard.training.gradients import in_half
 from regard.training.losses import model_loss
+from regard.training.r_drop import r_drop_loss
 
 __all__ = ["execute_steps", "has_known_kernels"]
 
@@ -54,8 +56,15 @@ def _execute_steps(settings: TranslationSettings, device: torch.device) -> None:
         tokens = min(training.batch_tokens or TOKENS, MOST_TOKENS)
         batch = _batch(-(-tokens // length), length).to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
-            total, _ = model_loss(model, batch, batch.labels, training.label_smoothing)
+            total = _loss(model, batch, training)
         torch.autograd.grad(total, parameters, allow_unused=True)
+
+
+def _loss(model: Model, batch: Batch, training: TranslationTraining) -> Tensor:
+    if not training.r_drop:
+        return model_loss(model, batch, batch.labels, training.label_smoothing)[0]
+    twice = batch.repeat(2)
+    return r_drop_loss(model, twice, twice.labels, training.label_smoothing, training.r_drop).total
 
 
 def _batch(rows: int, length: int) -> Batch:

@@ -8,13 +8,14 @@ from weakref import WeakKeyDictionary
 from regard.data.sampled_epochs import SampledEpochs, Sampler
 from regard.data.tokenizers.subwords import available_cores
 from regard.tasks.translation.translation_data import Corpus
+from regard.tasks.translation.translation_settings import TranslationSettings
 
-__all__ = ["sampled_epochs", "worker_count"]
+__all__ = ["build_sampler", "sampled_epochs", "worker_count"]
 
 MOST_PAIRS = 2**18
 """Maximum number of pairs of an epoch that are sampled before its first batch."""
 
-MOST_WORKERS = 8
+MOST_WORKERS = 10
 """Maximum number of processes that sample subwords."""
 
 _SHARED: WeakKeyDictionary[Corpus, dict[Any, SampledEpochs]] = WeakKeyDictionary()
@@ -23,6 +24,20 @@ _SHARED: WeakKeyDictionary[Corpus, dict[Any, SampledEpochs]] = WeakKeyDictionary
 def worker_count() -> int:
     """Return the number of processes that sample subwords on this machine."""
     return min(max(available_cores() - 2, 1), MOST_WORKERS)
+
+
+def build_sampler(corpus: Corpus, settings: TranslationSettings) -> Sampler | None:
+    """Return the object that samples the subwords of pairs, or None if they are not sampled."""
+    data = settings.data
+    if not data.subword_sampling:
+        return None
+    return Sampler(
+        corpus.source,
+        corpus.target,
+        sample=data.subword_sampling,
+        seed=settings.seed,
+        longest=data.max_length,
+    )
 
 
 def sampled_epochs(corpus: Corpus, sampler: Sampler) -> SampledEpochs | None:

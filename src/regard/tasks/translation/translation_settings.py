@@ -116,12 +116,22 @@ class TranslationTraining(Training):
     label_smoothing: weight of the uniform distribution in the target distribution of the loss.
     word_dropout: probability of replacing a source or target input token by <unk>.
     guided_alignment: weight of the guided-alignment loss (0 disables it).
+    r_drop: weight of the R-Drop loss (0 disables it). Each step computes two forward passes of the batch with
+        different dropout masks, and their output distributions are trained to be equal.
     """
 
     best: Literal["loss", "perplexity", "bleu", "chrf", "exact"] = "bleu"
     label_smoothing: Part = 0.1
     word_dropout: Part = 0.0
     guided_alignment: Weight = 0.0
+    r_drop: Weight = 0.0
+
+    @model_validator(mode="after")
+    def _r_drop_alone(self) -> TranslationTraining:
+        other = "guided_alignment" if self.guided_alignment else "estimator" if self.estimator else ""
+        if self.r_drop and other:
+            raise Clash(f"r_drop and {other} are both set", f"r_drop = 0, or no {other}")
+        return self
 
 
 class Evaluating(Section):

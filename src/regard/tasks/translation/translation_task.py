@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.data import Batches
 from regard.data.batch import EOS, UNK, Batch
-from regard.data.sampled_epochs import Sampler, start_workers
+from regard.data.sampled_epochs import start_workers
 from regard.decoding import Beam, Greedy, Translation, Translator
 from regard.decoding.forced_decoding import pieces_of
 from regard.evaluation import bleu, chrf, exact_match
@@ -38,7 +38,7 @@ from regard.tasks.translation.guided_alignment import build_guide, guided_site, 
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
 from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
 from regard.tasks.translation.sampled_batches import SampledBatches
-from regard.tasks.translation.sampled_pairs import sampled_epochs, worker_count
+from regard.tasks.translation.sampled_pairs import build_sampler, sampled_epochs, worker_count
 from regard.tasks.translation.speed_trial import epoch_tokens, plan_run
 from regard.tasks.translation.translation_checks import FIXED, PATHS, check_evaluation, check_same_format
 from regard.tasks.translation.translation_data import (
@@ -63,6 +63,7 @@ from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
 from regard.training.losses import cross_entropy, guided_alignment, model_loss, sequence_losses
+from regard.training.r_drop import check_dropout, r_drop_loss
 from regard.training.sampled_loss import (
     SAMPLED,
     RowLosses,
@@ -122,6 +123,8 @@ class TranslationTask(RunTask):
         training = settings.training
         features = 0 if training.estimator is None else features_size(model.source, model.target)
         self._estimator = add_estimator(model, training, features=features, processes=processes)
+        if training.r_drop:
+            check_dropout(model)
         self.uncapturable = "the guided-alignment loss records attention" if training.guided_alignment else ""
         if self._estimator is not None:
             self.uncapturable = SAMPLED
@@ -132,7 +135,7 @@ class TranslationTask(RunTask):
         shapes = Shapes(training.batch_tokens, longest, rows or 1, fine=fine)
         self._shapes = shapes if few_shapes else None
         self.shapes = Task.shapes if self._shapes is None else self._shapes.most
-        self._sampler = self._build_sampler()
+        self._sampler = build_sampler(corpus, settings)
         alone = processes.world == 1 and (device.startswith("cuda") or self.capture.chosen)
         self._epochs = sampled_epochs(corpus, self._sampler) if self._sampler and alone else None
         sampled_here = self._sampler is not None and self._epochs is None
@@ -171,6 +174,11 @@ class TranslationTask(RunTask):
     def start_processes(cls, settings: TranslationSettings, device: str) -> None:
         if device.startswith("cuda") and settings.data.subword_sampling:
             start_workers(worker_count())
+
+    @classmethod
+    def start_batches(cls, settings: TranslationSettings, corpus: Corpus, device: str) -> None:
+        if device.startswith("cuda") and (sampler := build_sampler(corpus, settings)):
+            sampled_epochs(corpus, sampler)
 
     @classmethod
     def kernel_steps(cls, settings: TranslationSettings, device: torch.device) -> Callable[[], None] | None:
@@ -255,13 +263,6 @@ class TranslationTask(RunTask):
     def corpus_notes(self) -> Sequence[str]:
         return self.corpus.notes
 
-    def _build_sampler(self) -> Sampler | None:
-        data, corpus = self.settings.data, self.corpus
-        if not data.subword_sampling:
-            return None
-        options = {"sample": data.subword_sampling, "seed": self.settings.seed, "longest": data.max_length}
-        return Sampler(corpus.source, corpus.target, **options)
-
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         if self._epochs is None or isinstance(self._train, SampledBatches):
             batches = self._train.epoch(epoch, start)
@@ -312,6 +313,8 @@ class TranslationTask(RunTask):
         training = self.settings.training
         if self._estimator is not None and self.model.training:
             return self._sampled_loss(pairs, self._estimator)
+        if training.r_drop and self.model.training:
+            return self._r_drop_loss(pairs)
         read = self._dropped(pairs) if self.model.training and training.word_dropout else pairs
         if wanted is None:
             total, plain = model_loss(self.model, read, pairs.labels, training.label_smoothing)
@@ -321,6 +324,13 @@ class TranslationTask(RunTask):
         guided = guided_alignment(joined_weights(seen[self._site]), wanted)
         total, plain = cross_entropy(logits, pairs.labels, training.label_smoothing)
         return Loss(total + training.guided_alignment * guided, {"loss": plain, "guided": guided.detach()})
+
+    def _r_drop_loss(self, pairs: Batch) -> Loss:
+        """Return the loss of two passes of a batch, which differ in dropout and word dropout."""
+        twice, training = pairs.repeat(2), self.settings.training
+        read = self._dropped(twice) if training.word_dropout else twice
+        losses = r_drop_loss(self.model, read, twice.labels, training.label_smoothing, training.r_drop)
+        return Loss(losses.total, {"loss": losses.plain, "r_drop": losses.divergence})
 
     def _sampled_loss(self, pairs: Batch, estimator: Reinforce) -> Loss:
         """Return the loss of hard attention for a batch, with a gradient estimated from sampled keys."""

@@ -1,0 +1,28 @@
+"""Why the Triton kernels of the backends fused, masked and short refuse a call."""
+
+from __future__ import annotations
+
+from regard.backends.transforms import reasons_of_transforms
+from regard.call import Call
+from regard.errors import install_command
+from regard.kernels import TRITON, interpreting
+from regard.select import Soft
+
+__all__ = ["reasons_of_kernels"]
+
+
+def reasons_of_kernels(call: Call) -> list[str]:
+    """Return why no Triton kernel can run the call: reasons that all these backends share."""
+    reasons = reasons_of_transforms()
+    device = call.query.device.type
+    if call.softcap is not None:
+        reasons.append("has no soft cap of the scores")
+    if not TRITON:
+        reasons.append(f"needs triton ({install_command('kernels')})")
+    if device != "cuda" and not (device == "cpu" and interpreting()):
+        reasons.append(f"runs on cuda, but the call is on {device}")
+    if not isinstance(call.select, Soft):
+        reasons.append(f"computes Soft only, not {type(call.select).__name__}")
+    if 0 in (*call.sizes, call.query.shape[-1], call.value.shape[-1]):
+        reasons.append("does not support dimensions of size 0")
+    return reasons

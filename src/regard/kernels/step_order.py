@@ -1,0 +1,65 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Reorder the rows of a bidirectional layer: from positions of sequences to recurrent steps, or back.
+
+The backward direction processes each sequence from its last token to its first, and then the padding. With
+`steps` many positions and a sequence of length n, its step at position p < n is n - 1 - p.
+
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from regard.kernels.aligned_sizes import units
+from regard.kernels.quick_launch import quick_launch
+
+__all__ = ["reorder"]
+
+BLOCK, WARPS = 1024, 4
+"""Number of columns per program, and its number of warps."""
+
+
+@quick_launch
+@triton.jit(do_not_specialize=["step_stride", "way_stride", "row_stride", "steps"])
+def step_order_kernel(
+    positions, by_step, lengths, width, step_stride, way_stride, row_stride, steps, UNIT: tl.constexpr,
+    INTO: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Copy BLOCK columns of one row.
+
+    positions: (B, S, 2, width), contiguous. by_step: (S, 2, B, width), with these strides.
+    lengths: reads the number of tokens of each sequence, (B,), contiguous.
+    UNIT: width and strides are in units of this number of elements, see units().
+    INTO: copy from `positions` to `by_step`; otherwise from `by_step` to `positions`.
+    MASKED: write 0 for the padding.
+    """
+    width, step_stride = width * UNIT, step_stride * UNIT
+    way_stride, row_stride = way_stride * UNIT, row_stride * UNIT
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = columns < width
+    way, position, sequence = row % 2, row // 2 % steps, row // (2 * steps)
+    length = tl.load(lengths + sequence)
+    step = tl.where((way == 1) & (position < length), length - 1 - position, position)
+    positions += row * width + columns
+    by_step += step * step_stride + way * way_stride + sequence * row_stride + columns
+    read = there
+    if MASKED:
+        read = there & (position < length)
+    if INTO:
+        tl.store(by_step, tl.load(positions, mask=read, other=0.0), mask=there)
+    else:
+        tl.store(positions, tl.load(by_step, mask=read, other=0.0), mask=there)
+
+
+def reorder(positions: Tensor, by_step: Tensor, lengths: Tensor, into: bool, masked: bool) -> None:
+    """Copy rows as layers.bidirectional_gru.reorder() does; its docstring explains the arguments."""
+    batch, steps, ways, width = positions.shape
+    *sizes, unit = units((width, *by_step.stride()[:3]))
+    step_order_kernel[(batch * steps * ways, triton.cdiv(width, BLOCK))](
+        positions, by_step, lengths, *sizes, steps, unit, INTO=into, MASKED=masked, BLOCK=BLOCK,
+        num_warps=WARPS,
+    )  # fmt: skip

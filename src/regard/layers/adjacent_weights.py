@@ -1,0 +1,132 @@
+"""Weights of several linear layers, one after another in memory, so that one product reads all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Joint", "addresses", "joint_parameters", "joint_view", "make_adjacent"]
+
+ALIGNMENT = 64
+"""Parameters are made adjacent if the size of each is a multiple of this number of bytes. Kernels load 16
+bytes at a time, and read aligned rows faster."""
+
+_PLAIN = (nn.Parameter, Tensor)
+
+
+class Joint(NamedTuple):
+    """The weights and biases of several linear layers, each as one tensor that shares their memory.
+
+    places: the addresses of the parameters when this view was created.
+    """
+
+    places: list[int]
+    weight: Tensor
+    bias: Tensor | None
+
+
+def joint_parameters(parameters: Sequence[dict[str, Any]], kept: Joint | None) -> Joint | None:
+    """Return the parameters of linear layers as one weight and one bias; None if they are not adjacent.
+
+    parameters: "weight" and "bias" of each layer. They must need no gradient in this call.
+    kept: the result of an earlier call, which is returned if no parameter has been moved since.
+    """
+    places = []
+    for each in parameters:
+        weight, bias = each["weight"], each["bias"]
+        if type(weight) is not nn.Parameter or not weight.is_contiguous():
+            return None
+        places.append(weight.data_ptr())
+        if bias is not None:
+            places.append(bias.data_ptr())
+    if kept is not None and kept.places == places:
+        return kept
+    weights, biases = ([each[name] for each in parameters] for name in ("weight", "bias"))
+    weight, bias = joint_view(weights), None
+    if weight is None:
+        return None
+    if any(each is not None for each in biases):
+        bias = joint_view(biases) if all(type(each) is nn.Parameter for each in biases) else None
+        if bias is None:
+            return None
+    return Joint(places, weight, bias)
+
+
+def make_adjacent(layers: Sequence[nn.Module]) -> None:
+    """Move the weights of linear layers into one storage, one after another, and their biases into another.
+
+    joint_view() then returns them as one tensor. The parameters remain the same objects with the same values.
+    A layer at the beginning whose inputs have another width is left out. Nothing changes for parameters of
+    different dtypes or devices, or if another process shares them.
+
+    >>> layers = nn.Linear(16, 16), nn.Linear(16, 32)
+    >>> make_adjacent(layers)
+    >>> joint_view([each.weight for each in layers]).shape
+    torch.Size([48, 16])
+    """
+    linear = [each for each in layers if type(each) is nn.Linear]
+    while linear and linear[0].in_features != linear[-1].in_features:
+        del linear[0]
+    for name in ("weight", "bias"):
+        parameters = [each._parameters.get(name) for each in linear]
+        movable = [each for each in parameters if each is not None and _can_move(each)]
+        if len(movable) > 1 and len(movable) == len(linear):
+            _move(movable)
+
+
+def addresses(layers: Sequence[nn.Module]) -> list[int]:
+    """Return where the weights of linear layers are in memory."""
+    weights = [each._parameters.get("weight") for each in layers if type(each) is nn.Linear]
+    return [each.data_ptr() for each in weights if type(each) is nn.Parameter]
+
+
+def _can_move(parameter: Tensor) -> bool:
+    """Whether the values of a parameter can be moved to a part of a larger storage."""
+    if type(parameter) is not nn.Parameter or parameter.device.type not in ("cpu", "cuda"):
+        return False
+    if parameter.layout is not torch.strided or not parameter.is_contiguous():
+        return False
+    if not parameter.numel() or parameter.nbytes % ALIGNMENT:
+        return False
+    return not (parameter.is_cpu and parameter.is_shared())
+
+
+def _move(parameters: Sequence[Tensor]) -> None:
+    first = parameters[0]
+    if len({*map(id, parameters)}) < len(parameters) or joint_view(parameters) is not None:
+        return
+    if any(
+        each.dtype != first.dtype or each.device != first.device or each.shape[1:] != first.shape[1:]
+        for each in parameters
+    ):
+        return
+    with torch.no_grad():
+        parts = torch.cat([each.detach() for each in parameters]).split([len(each) for each in parameters])
+        for each, part in zip(parameters, parts, strict=True):
+            each.data = part
+
+
+def joint_view(tensors: Sequence[Tensor]) -> Tensor | None:
+    """Return adjacent weights (O, I) or biases (O,) as one tensor, without a copy; None if they are apart.
+
+    The view has no gradient. It is found from the addresses in each call, so it always has the values of the
+    parameters, also if they were moved or replaced.
+    """
+    first = tensors[0]
+    stride, begin, rows = first.stride(0), first.data_ptr(), 0
+    place = begin
+    for each in tensors:
+        if type(each) not in _PLAIN or each.data_ptr() != place or each.stride(0) != stride:
+            return None
+        if not each.is_contiguous() or each.dtype is not first.dtype:
+            return None
+        place += each.nbytes
+        rows += each.shape[0]
+    storage = first.untyped_storage()
+    if storage.data_ptr() + storage.nbytes() < place:  # neighbours by chance, in other storages
+        return None
+    sizes = (rows, stride) if first.dim() == 2 else (rows,)
+    return first.detach().as_strided(sizes, first.stride())
