@@ -106,7 +106,7 @@ def load(
         folder/seed-2.
     options: further arguments of the returned object; for translation, those of regard.decoding.Translator,
         for example search=Beam(size=5), and precision: "auto" (default), "float32", "bfloat16", "float16"
-        or "int8". "auto" is bfloat16 on a GPU and float32 on a CPU. Half precision is faster on a GPU, int8
+        or "int8". "auto" is float16 on a GPU and float32 on a CPU. Half precision is faster on a GPU, int8
         weights on a CPU, but rounding can change translations.
 
     >>> import regard, tempfile

@@ -29,7 +29,12 @@ def test_same_as_linear() -> None:
     for rows in (1, 2, 5, 80):
         compute = packed_linear(weight, bias, rows)
         for x in (torch.randn(rows, 256), torch.randn(rows + 3, 300)[:, 20:276]):
-            torch.testing.assert_close(compute(x), functional.linear(x, weight, bias), rtol=1e-4, atol=1e-4)
+            expected = functional.linear(x, weight, bias)
+            torch.testing.assert_close(compute(x), expected, rtol=1e-4, atol=1e-4)
+            with_relu = packed_linear(weight, bias, rows, relu=True)(x)
+            torch.testing.assert_close(with_relu, expected.relu(), rtol=1e-4, atol=1e-4)
+    small = packed_linear(weight[:8], None, 5, relu=True)
+    assert torch.equal(small(x), functional.linear(x, weight[:8]).relu())
     torch.testing.assert_close(
         packed_linear(weight, None, 2)(x), functional.linear(x, weight), atol=1e-4, rtol=0
     )
@@ -56,6 +61,8 @@ def test_int8_products_are_close() -> None:
     weight, bias, x = torch.randn(520, 256), torch.randn(520), torch.randn(5, 256)
     expected = functional.linear(x, weight, bias)
     error = packed_linear(weight, bias, 5, int8=True)(x) - expected
+    rectified = packed_linear(weight, bias, 5, int8=True, relu=True)(x)
+    assert torch.equal(rectified, packed_linear(weight, bias, 5, int8=True)(x).relu())
     assert 1e-4 < error.norm() / expected.norm() < 0.02
 
 

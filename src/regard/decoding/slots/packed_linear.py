@@ -55,43 +55,48 @@ def kept_products(model: nn.Module, rows: int, build: Callable[[], T]) -> T:
     return result
 
 
-def packed_linear(weight: Tensor, bias: Tensor | None, rows: int, int8: bool = False) -> Linear:
+def packed_linear(
+    weight: Tensor, bias: Tensor | None, rows: int, int8: bool = False, relu: bool = False
+) -> Linear:
     """Return a function that computes functional.linear(x, weight, bias), for x (..., M).
 
     rows: the expected number of rows of x; others are possible.
     int8: compute with int8 weights and inputs on a CPU; see int8_linear().
+    relu: also compute relu of the result.
 
     On a CPU in float32, the weights are copied: packed, or transposed for one row. Later changes of the
     weights then have no effect.
     """
 
     def plain(x: Tensor) -> Tensor:
-        return functional.linear(x, weight, bias)
+        result = functional.linear(x, weight, bias)
+        return result.relu_() if relu else result
 
     suits = weight.device.type == "cpu" and weight.dtype == torch.float32 and not torch.is_grad_enabled()
     if suits and int8 and weight.numel() >= FEWEST_WEIGHTS:
-        return int8_linear(weight, bias)
+        return int8_linear(weight, bias, relu)
     if suits and rows < 2 and weight.numel() >= FEWEST_WEIGHTS:
-        return _row_linear(weight.detach(), bias)
+        return _row_linear(weight.detach(), bias, relu)
     if not suits or rows < 2 or weight.numel() < FEWEST_WEIGHTS or not _available():
         return plain
     try:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows)
         compute = torch.ops.mkldnn._linear_pointwise
-        compute(weight.new_zeros(rows, weight.shape[1]), packed, bias, "none", [], "")
+        after = "relu" if relu else "none"
+        compute(weight.new_zeros(rows, weight.shape[1]), packed, bias, after, [], "")
     except (RuntimeError, NotImplementedError):  # another version of PyTorch or another processor
         return plain
 
     def fast(x: Tensor) -> Tensor:
         if x.dim() == 2:
-            result: Tensor = compute(x, packed, bias, "none", [], "")
+            result: Tensor = compute(x, packed, bias, after, [], "")
             return result
         return fast(x.flatten(0, -2)).view(*x.shape[:-1], -1)
 
     return fast
 
 
-def _row_linear(weight: Tensor, bias: Tensor | None) -> Linear:
+def _row_linear(weight: Tensor, bias: Tensor | None, relu: bool) -> Linear:
     """Return a function that computes functional.linear(x, weight, bias) with transposed weights.
 
     For one row x, this is up to twice as fast: MKL reads the weights in order.
@@ -101,12 +106,12 @@ def _row_linear(weight: Tensor, bias: Tensor | None) -> Linear:
     def compute(x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
         result = torch.mm(rows, turned) if bias is None else torch.addmm(bias, rows, turned)
-        return result.view(*x.shape[:-1], -1)
+        return (result.relu_() if relu else result).view(*x.shape[:-1], -1)
 
     return compute
 
 
-def int8_linear(weight: Tensor, bias: Tensor | None) -> Linear:
+def int8_linear(weight: Tensor, bias: Tensor | None, relu: bool = False) -> Linear:
     """Return a function that computes functional.linear(x, weight, bias) approximately, for x (..., M).
 
     Each row of the weights (N, M) is rounded to multiples of its largest absolute value / 127. All inputs of
@@ -119,9 +124,11 @@ def int8_linear(weight: Tensor, bias: Tensor | None) -> Linear:
         warnings.simplefilter("ignore", UserWarning)
         rounded = torch.quantize_per_channel(weight.detach(), scale_N, zero_N, 0, torch.qint8)
         packed = torch.ops.quantized.linear_prepack(rounded, None if bias is None else bias.detach())
+    operators = torch.ops.quantized
+    product = operators.linear_relu_dynamic if relu else operators.linear_dynamic
 
     def compute(x: Tensor) -> Tensor:
-        result: Tensor = torch.ops.quantized.linear_dynamic(x, packed, True)
+        result: Tensor = product(x, packed, True)
         return result
 
     return compute

@@ -48,10 +48,10 @@ class LayerParts(NamedTuple):
     feed_forward: Linear
 
     @classmethod
-    def of(cls, layer: TransformerLayer, product: Callable[[Tensor, Tensor | None], Linear]) -> LayerParts:
+    def of(cls, layer: TransformerLayer, product: Callable[..., Linear]) -> LayerParts:
         """Return the functions of a layer.
 
-        product: a function that returns the linear layer with some weights and biases.
+        product: a function that returns the linear layer with some weights and biases, and optionally relu.
         """
         norms: Any = layer.norms
         cross: Any = layer.cross
@@ -110,8 +110,8 @@ class TransformerDecoder(SlotDecoder):
         The functions are for query, key and value of the self-attention, and for the rest of the layer.
         """
 
-        def product(weight: Tensor, bias: Tensor | None) -> Linear:
-            return packed_linear(weight, bias, self.slots * self.beams, self.int8)
+        def product(weight: Tensor, bias: Tensor | None, relu: bool = False) -> Linear:
+            return packed_linear(weight, bias, self.slots * self.beams, self.int8, relu)
 
         weights = [_joined(layer.itself) for layer in self.layers]
         projections = [product(*joined) for joined in weights]
@@ -192,14 +192,18 @@ class TransformerDecoder(SlotDecoder):
         rows_BK = tokens.shape
         if self.beams > 1:
             reached = self.mask[:, :, :upto]
-            reached.copy_(reached[self.rows[:, None], parents])
+            if self.slots == 1:  # the same, but faster
+                reached.copy_(reached.index_select(1, parents[0]))
+            else:
+                reached.copy_(reached[self.rows[:, None], parents])
         at = self._at(position)
         self.mask[at[0], :, at[1]] = self.own
         mask_B1KN = self.mask[:, None, :, :upto].flatten(3)
         x = self.embedding(tokens.flatten()) * self.width**0.5
         turns = self._turns(position)
         if isinstance(self.scheme, Embedded):
-            x = (x.view(*rows_BK, -1) + self.tables[0][position][:, None]).flatten(0, 1)
+            places = self.tables[0][at[1]]  # (M,) if all slots have the same position
+            x = (x.view(*rows_BK, -1) + (places if places.dim() == 1 else places[:, None])).flatten(0, 1)
         for number in range(len(self.layers)):
             x = self._layer(number, x, mask_B1KN, at, upto, turns)
         return self.to_words(self.decoded(x)).view(*rows_BK, -1)
@@ -340,11 +344,15 @@ def _normalisation(norm: nn.LayerNorm) -> Linear:
     return lambda x: torch.layer_norm(x, shape, weight, bias, epsilon)
 
 
-def _feed_forward(layer: FeedForward, product: Callable[[Tensor, Tensor | None], Linear]) -> Linear:
+def _feed_forward(layer: FeedForward, product: Callable[..., Linear]) -> Linear:
     """Return a function that computes layer(x) in eval mode; for product, see LayerParts.of()."""
-    linears = (layer.inner, layer.outer, *(() if layer.gate is None else (layer.gate,)))
-    inner, outer, *gates = (product(each.weight, each.bias) for each in linears)
-    activation = torch.relu_ if layer.activation == "relu" else ACTIVATIONS[layer.activation]
+    relu = layer.activation == "relu"
+    inner = product(layer.inner.weight, layer.inner.bias, relu)
+    linears = (layer.outer, *(() if layer.gate is None else (layer.gate,)))
+    outer, *gates = (product(each.weight, each.bias) for each in linears)
+    if relu and not gates:
+        return lambda x: outer(inner(x))
+    activation = (lambda x: x) if relu else ACTIVATIONS[layer.activation]
 
     def compute(x: Tensor) -> Tensor:
         hidden = activation(inner(x))
