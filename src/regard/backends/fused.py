@@ -40,9 +40,7 @@ MAX_GRID = 65535
 
 def reasons(call: Call) -> list[str]:
     """Return why this backend cannot run the call; empty if it can."""
-    reasons = reasons_of_kernels(call)
-    if call.combine != "additive":
-        reasons.append("computes additive scores, but this score is an inner product")
+    reasons = reasons_of_kernels(call, "additive")
     if isinstance(call.bias, Bias) and call.bias.reads:
         reasons.append(f"does not support {type(call.bias).__name__} with values")
     if _creates_table(call) and math.prod(call.sizes) > LARGE_TABLE:

@@ -15,10 +15,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 def reasons_of_inner_kernels(call: Call) -> list[str]:
     """Return why no Triton kernel for inner products can run the call, apart from its mask and its sizes."""
-    reasons = reasons_of_kernels(call)
+    reasons = reasons_of_kernels(call, "inner")
     device = call.query.device
-    if call.combine != "inner":
-        reasons.append("computes inner products, but this score is additive")
     if device.type == "cuda" and device_capability(device) < AMPERE:
         reasons.append("needs compute capability 8.0")
     if call.bias is not None:

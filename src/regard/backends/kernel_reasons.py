@@ -11,10 +11,22 @@ from regard.select import Soft
 __all__ = ["reasons_of_kernels"]
 
 
-def reasons_of_kernels(call: Call) -> list[str]:
-    """Return why no Triton kernel can run the call: reasons that all these backends share."""
+SCORES = {
+    "inner": "computes inner products, but this score is additive",
+    "additive": "computes additive scores, but this score is an inner product",
+}
+"""By the scores that a kernel computes: the reason why it does not compute the others."""
+
+
+def reasons_of_kernels(call: Call, combine: str) -> list[str]:
+    """Return why no Triton kernel can run the call: reasons that all these backends share.
+
+    combine: the scores that the kernel computes, "inner" or "additive".
+    """
     reasons = reasons_of_transforms()
     device = call.query.device.type
+    if call.combine != combine:
+        reasons.append(SCORES[combine])
     if call.softcap is not None:
         reasons.append("has no soft cap of the scores")
     if not TRITON:
