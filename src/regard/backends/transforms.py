@@ -65,10 +65,13 @@ def once_differentiable_node(output: Tensor) -> None:
 
 
 def refuse_double_backward(output: Any) -> None:
-    """once_differentiable_node() in less time, for an output with a grad_fn, if no transform is active.
+    """Do the same as once_differentiable_node(), in less time.
 
-    Node.register_hook() creates several Python objects. This function adds a hook dict that all calls share
-    to the node instead, as Tensor.register_hook() adds that of the tensor. The tensor itself keeps none.
+    output: a tensor with a grad_fn. No transform may be active.
+
+    Node.register_hook() creates several Python objects. This function registers a dict of hooks that all
+    calls share, in the same way as Tensor.register_hook() registers the dict of a tensor. The attribute
+    _backward_hooks of the output is set only for this.
     """
     output._backward_hooks = _HOOKS
     output.grad_fn._register_hook_dict(output)

@@ -232,9 +232,9 @@ Precision = Annotated[
     _option(
         "--precision",
         "NAME",
-        "Precision of the computation: float32, bfloat16, float16, int8 (CPU only), or auto (float16 on a "
-        "GPU, otherwise float32). Half precision is faster on a GPU, int8 on a CPU, but rounding can change "
-        "translations.",
+        "Precision of the computation: float32, bfloat16, float16, int8 (CPU only), or auto (float16 on "
+        "NVIDIA GPUs from Ampere on, otherwise float32). Half precision is faster on a GPU, int8 on a CPU, "
+        "but rounding can change translations.",
         MACHINE,
     ),
 ]

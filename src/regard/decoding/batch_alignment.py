@@ -68,7 +68,7 @@ class BatchAlignments:
         with self._lock:
             if self._waiting:
                 self._computed = self._compute()
-                self._waiting = []  # it keeps the recorded weights
+                self._waiting = []  # its entries keep the recorded weights in memory
         return self._computed[number]
 
     def _compute(self) -> list[Alignment | None]:

@@ -28,7 +28,7 @@ class LaterAttention:
     ) -> Any:
         """Return an object whose attention and values are computed when one of them is first read.
 
-        compute: a function that returns both. None if the attribute `_place` says where they are recorded.
+        compute: a function that returns both; or None, if the attribute `_place` (a Place) is in `values`.
         others: a function that returns further fields, which are computed when one of them is first read.
         values: all other fields of the dataclass, and further attributes.
         """

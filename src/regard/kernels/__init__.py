@@ -27,12 +27,14 @@ inner_table        bool tensors as masks: packed to bits, with lists of visible 
 inner_forward      inner-product attention with masks, forward pass
 inner_backward     the same, backward pass
 inner_launch       launches the kernels of both passes
+inner_kernel_launch launches one of these kernels, with arguments that calls share
 inner_attention    both passes as custom operators for torch.compile
 score_chunks       scores of additive attention for the looking pass
 inner_scores       weights of a tile, for the looking pass of inner products
 inner_look         looking pass: entropy, alignment, column mass and pooled weights of inner products
 inner_look_pass    launches the kernel of inner_look, as a custom operator
 inner_candidates   looking pass: the largest weights of each query, by a threshold
+inner_listing      inline assembly of inner_candidates
 inner_top          the same for any scores, more slowly
 inner_top_pass     launches the kernels of inner_candidates and inner_top, as a custom operator
 recurrent_cells    one step of a recurrent cell
@@ -43,10 +45,12 @@ aligned_sizes      sizes that are known to be multiples of 8
 adamw              norm of all gradients, and AdamW
 quick_launch       launches compiled kernels with less time on the host
 direct_launch      launches them by the CUDA driver, with arguments that are kept
+kept_launch        keeps such launches for later calls with other tensors
 compile_ahead      compiles the kernels of training steps in threads, before they are launched
 recording          records the operations and launches of a function
 replay             runs the recorded launches of a function again, for calls of the same shapes
 lstmn_step         one step of an LSTMN layer
+tape_step          one step of the tape of a neural Turing machine
 cross_entropy      cross-entropy over a large vocabulary
 vocabulary_loss    cross-entropy of a linear output layer, without a tensor of all logits
 vocabulary_r_drop  R-Drop of a linear output layer, without a tensor of all logits

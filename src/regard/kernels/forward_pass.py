@@ -338,7 +338,7 @@ class Forward:
         sequences, tiles = shape.batch * shape.heads, -(-shape.keys // launch.read_columns)
         grid = -(-rows // launch.read_rows), -(-shape.depth // launch.depth)
         parts = shape.key_parts(sequences * grid[0] * grid[1] * 4, tiles, self.query.device)
-        if parts == 2:  # two parts save less time than the kernel takes that combines them
+        if parts == 2:  # two parts save less time than the kernel that combines them takes
             parts = 1
         part_tiles = -(-tiles // parts)
         parts = -(-tiles // part_tiles)

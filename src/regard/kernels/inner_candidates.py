@@ -281,7 +281,8 @@ def inner_sort_kernel(
 
     Launch grid: (tiles of queries * ROWS / SORTED, B H). Stores the `top` first weights and keys of each list
     in `weights` and `chosen`, (B, H, T, top); weight 0 and key -1 if the list is shorter. If lse is NaN, all
-    weights are NaN. Most lists are at most half full, which takes less time.
+    weights are NaN. Lists that are at most half full, as most are, take less
+    time.
 
     tiles: number of tiles of queries, of ROWS queries each.
     KEPT: a power of two, at least `top`.

@@ -46,7 +46,8 @@ def listing_assembly(rows: int, listed: int, threads: int, held: int, packed: in
     first = (results + i * packed for i in range(6))
     logs, thresholds, keys, columns, records, own = (range(each, each + packed) for each in first)
 
-    def hit(i: int) -> list[str]:  # not the comparison from before, whose result would be kept
+    # Compare again, in another way: the results of equal comparisons would be kept in registers.
+    def hit(i: int) -> list[str]:
         return [f"sub.f32 above, ${logs[i]}, ${thresholds[i]};", "setp.ge.f32 hit, above, 0f00000000;"]
 
     lines = [f".reg .pred hit, fits, any, group<{groups}>;", ".reg .f32 above;", ".reg .b64 list, at;"]

@@ -23,8 +23,8 @@ its result."""
 
 MANY = 128
 """Smallest T and S of a large call. If T and S are both at least MANY, Shape.kind is "middle" instead of
-"short", and bfloat16 gradients are computed by the Fourier series of tanh (additive_series.py), which is
-faster there."""
+"short". Then bfloat16 gradients can use the Fourier series of tanh (additive_series.py), see
+SERIES_ELEMENTS."""
 
 SERIES = {"ROWS": 128, "COLUMNS": 64, "CHANNELS": 4, "num_warps": 8}
 """Launch parameters of additive_series_kernel, chosen by timing on an H200.
@@ -49,8 +49,8 @@ series needs further kernels, which take longer on the host than they save on th
 
 FEW = 32
 """Maximum number of partial sums of delta that additive_balance_kernel adds itself, once in each program. If
-there are more, another kernel adds them before. delta is the sum over the keys of weight *
-gradient of the weight."""
+there are more, another kernel adds them first. delta is the sum over the keys of weight * gradient of the
+weight."""
 
 SPAN = 64
 """Number of channels in a span, the range of channels that one program of additive_prepare_kernel processes.

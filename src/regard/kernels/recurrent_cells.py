@@ -6,7 +6,7 @@ needs two kernels in the forward pass and two in the backward pass:
 
     z, r = sigma(...)     s~ = tanh(W e + U (r * s) + C c)     next state = s + z (s~ - s)
 
-The GRU of torch.nn needs one kernel in each direction:
+The GRU of torch.nn needs one kernel in each pass:
 
     r, z = sigma(x + u)     n = tanh(x_n + r * u_n)     next state = n + z (h - n)     u = U h + b
 

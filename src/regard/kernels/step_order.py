@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
 """Reorder the rows of a bidirectional layer: from positions of sequences to recurrent steps, or back.
 
-The backward direction processes each sequence from its last token to its first, and then the padding. With
-`steps` many positions and a sequence of length n, its step at position p < n is n - 1 - p.
+The backward direction processes each sequence from its last token to its first, and then the padding.
+In a sequence of length n, it processes the position p < n at step n - 1 - p.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """

@@ -113,7 +113,7 @@ def joint_view(tensors: Sequence[Tensor]) -> Tensor | None:
     """Return adjacent weights (O, I) or biases (O,) as one tensor, without a copy; None if they are apart.
 
     The view has no gradient. It is found from the addresses in each call, so it always has the values of the
-    parameters, also if they were moved or replaced.
+    parameters, even if they were moved or replaced.
     """
     first = tensors[0]
     stride, begin, rows = first.stride(0), first.data_ptr(), 0

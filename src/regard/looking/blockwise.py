@@ -70,7 +70,8 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
     by_weight = look.entropy or look.mass or size or look.weights
     by_score = by_weight or best
     on_cpu = call.query.device.type == "cpu"
-    any_nan = not on_cpu or in_transform() or bool(forward.lse.isnan().any())  # a GPU would synchronise
+    # On a GPU, the check would synchronise, so NaN is assumed to be possible.
+    any_nan = not on_cpu or in_transform() or bool(forward.lse.isnan().any())
     for rows in row_blocks(call) if by_score else ():
         lse = forward.lse[:, :, rows, None].to(dtype)
         level = torch.where(lse == -torch.inf, 0.0, lse)

@@ -138,7 +138,9 @@ class RunTask(Task):
 
     @classmethod
     def start_batches(cls, settings: Any, corpus: Any, device: str) -> None:
-        """Start to prepare the first batches in other processes, before the task is created (default: not).
+        """Start to prepare the first batches in other processes, before the task is created.
+
+        By default, nothing is started.
 
         settings: the settings of the run. Settings that plan() chooses may be missing.
         corpus: the result of encode_data().

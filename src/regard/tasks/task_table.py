@@ -106,8 +106,8 @@ def load(
         folder/seed-2.
     options: further arguments of the returned object; for translation, those of regard.decoding.Translator,
         for example search=Beam(size=5), and precision: "auto" (default), "float32", "bfloat16", "float16"
-        or "int8". "auto" is float16 on a GPU and float32 on a CPU. Half precision is faster on a GPU, int8
-        weights on a CPU, but rounding can change translations.
+        or "int8". "auto" is float16 on NVIDIA GPUs from Ampere on, otherwise float32. Half precision is
+        faster on a GPU, int8 weights on a CPU, but rounding can change translations.
 
     >>> import regard, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""R-Drop: a loss that makes two forward passes with different dropout masks agree (Liang et al. 2021)."""
+"""R-Drop (Liang et al. 2021): a loss for similar outputs of two passes with different dropout masks."""
 
 from __future__ import annotations
 

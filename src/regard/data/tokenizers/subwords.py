@@ -76,7 +76,7 @@ About 95 % of the words of a text have at most this many segmentations."""
 
 THREADS = 8
 """Number of threads that train a unigram tokenizer. It is stored in the model file, and changes the rounding
-of probabilities. So it is the same on every machine, also if a machine has fewer cores."""
+of probabilities. So it is the same on every machine, even if a machine has fewer cores."""
 
 FEW_LINES = 64
 """Fewer lines than this are encoded in one thread, because starting more threads would take longer."""

@@ -86,7 +86,7 @@ class CpuTransformerDecoder(TransformerDecoder):
             self.source_mask[slots, number] = bias_bHS.flatten(1)[:, None]
 
     def _load_source_mask(self, slots: Tensor, lengths: Tensor) -> None:
-        """_load_sources() has written it."""
+        """Do nothing, because _load_sources() has already written the mask."""
 
     def _add_cross(self, number: int, x: Tensor, y: Tensor, at: Index) -> Tensor:
         key_BNM, value_BNM = self.sources[number].unbind(1)

@@ -117,7 +117,7 @@ class SearchSlots(ABC):
         """Run a step of the decoder; return the logits of the next tokens, (B, K, V)."""
         position_B = self.count + self.offset
         inference = self.decoder.in_inference_mode and position_B.device.type == "cpu"
-        # Not inference_mode(False), which would record gradients.
+        # nullcontext(), because inference_mode(False) would enable gradients.
         with torch.inference_mode() if inference else nullcontext():
             logits_BKV = self.decoder.step(self.last, self.parents, position_B, upto).contiguous()
         if self.forbidden is None:  # captured steps read these tensors, so that they must be kept

@@ -32,7 +32,7 @@ __all__ = [
 
 AUTO, INT8 = "auto", "int8"
 FIRST_HALF = (8, 0)
-"""The first compute capability of NVIDIA GPUs that decode in half precision by default (Ampere)."""
+"""The lowest compute capability of NVIDIA GPUs that decode in half precision by default (Ampere)."""
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """The values of load(precision=...): the dtype of the weights and of the computation. There is also "auto",

@@ -117,7 +117,7 @@ class TranslationTraining(Training):
     word_dropout: probability of replacing a source or target input token by <unk>.
     guided_alignment: weight of the guided-alignment loss (0 disables it).
     r_drop: weight of the R-Drop loss (0 disables it). Each step computes two forward passes of the batch with
-        different dropout masks, and their output distributions are trained to be equal.
+        different dropout masks, and the model is trained to give similar output distributions in both.
     """
 
     best: Literal["loss", "perplexity", "bleu", "chrf", "exact"] = "bleu"
