@@ -1,4 +1,7 @@
-"""Weights of several linear layers, one after another in memory, so that one product reads all of them."""
+"""Weights of several linear layers, one after another in memory, so that one product reads all of them.
+
+Each parameter has a storage of its own (by DLPack), so that torch.save() and safetensors write it alone.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.dlpack import from_dlpack
+from torch.utils.weak import WeakIdKeyDictionary
 
 __all__ = ["Joint", "addresses", "joint_parameters", "joint_view", "make_adjacent"]
 
@@ -14,16 +19,20 @@ ALIGNMENT = 64
 """Parameters are made adjacent if the size of each is a multiple of this number of bytes. Kernels load 16
 bytes at a time, and read aligned rows faster."""
 
-_PLAIN = (nn.Parameter, Tensor)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+_whole = WeakIdKeyDictionary()
+"""For each parameter that make_adjacent() has moved: the tensor of all of them, and the first row of this
+parameter in it."""
 
 
 class Joint(NamedTuple):
     """The weights and biases of several linear layers, each as one tensor that shares their memory.
 
-    places: the addresses of the parameters when this view was created.
+    places: address and shape of each parameter when this view was created.
     """
 
-    places: list[int]
+    places: list[tuple[int, torch.Size]]
     weight: Tensor
     bias: Tensor | None
 
@@ -39,9 +48,11 @@ def joint_parameters(parameters: Sequence[dict[str, Any]], kept: Joint | None) -
         weight, bias = each["weight"], each["bias"]
         if type(weight) is not nn.Parameter or not weight.is_contiguous():
             return None
-        places.append(weight.data_ptr())
+        places.append((weight.data_ptr(), weight.shape))
         if bias is not None:
-            places.append(bias.data_ptr())
+            if not bias.is_contiguous():
+                return None
+            places.append((bias.data_ptr(), bias.shape))
     if kept is not None and kept.places == places:
         return kept
     weights, biases = ([each[name] for each in parameters] for name in ("weight", "bias"))
@@ -56,7 +67,7 @@ def joint_parameters(parameters: Sequence[dict[str, Any]], kept: Joint | None) -
 
 
 def make_adjacent(layers: Sequence[nn.Module]) -> None:
-    """Move the weights of linear layers into one storage, one after another, and their biases into another.
+    """Move the weights of linear layers to one block of memory, one after another, and so their biases.
 
     joint_view() then returns them as one tensor. The parameters remain the same objects with the same values.
     A layer at the beginning whose inputs have another width is left out. Nothing changes for parameters of
@@ -89,7 +100,7 @@ def _can_move(parameter: Tensor) -> bool:
         return False
     if parameter.layout is not torch.strided or not parameter.is_contiguous():
         return False
-    if not parameter.numel() or parameter.nbytes % ALIGNMENT:
+    if parameter.dtype not in DTYPES or not parameter.numel() or parameter.nbytes % ALIGNMENT:
         return False
     return not (parameter.is_cpu and parameter.is_shared())
 
@@ -104,29 +115,35 @@ def _move(parameters: Sequence[Tensor]) -> None:
     ):
         return
     with torch.no_grad():
-        parts = torch.cat([each.detach() for each in parameters]).split([len(each) for each in parameters])
+        whole = torch.cat([each.detach() for each in parameters])
+        try:
+            parts = [from_dlpack(part) for part in whole.split([len(each) for each in parameters])]
+        except (BufferError, RuntimeError):  # for example, fake tensors
+            return
+        row = 0
         for each, part in zip(parameters, parts, strict=True):
             each.data = part
+            _whole[each] = whole, row
+            row += len(each)
 
 
 def joint_view(tensors: Sequence[Tensor]) -> Tensor | None:
     """Return adjacent weights (O, I) or biases (O,) as one tensor, without a copy; None if they are apart.
 
-    The view has no gradient. It is found from the addresses in each call, so it always has the values of the
-    parameters, even if they were moved or replaced.
+    The result has no gradient. The addresses are compared in each call, so the result always has the values
+    of the parameters, also if they were moved or replaced.
     """
-    first = tensors[0]
-    stride, begin, rows = first.stride(0), first.data_ptr(), 0
-    place = begin
+    whole, row = _whole.get(tensors[0], (None, 0))
+    if whole is None:
+        return None
+    place, rows = whole.data_ptr() + row * whole.stride(0) * whole.element_size(), 0
     for each in tensors:
-        if type(each) not in _PLAIN or each.data_ptr() != place or each.stride(0) != stride:
+        if type(each) is not nn.Parameter:
             return None
-        if not each.is_contiguous() or each.dtype is not first.dtype:
+        if each.data_ptr() != place or each.dtype is not whole.dtype or each.shape[1:] != whole.shape[1:]:
+            return None
+        if each.device != whole.device or not each.is_contiguous():
             return None
         place += each.nbytes
         rows += each.shape[0]
-    storage = first.untyped_storage()
-    if storage.data_ptr() + storage.nbytes() < place:  # neighbours by chance, in other storages
-        return None
-    sizes = (rows, stride) if first.dim() == 2 else (rows,)
-    return first.detach().as_strided(sizes, first.stride())
+    return whole[row : row + rows] if row + rows <= len(whole) else None

@@ -339,6 +339,8 @@ def are_plain_linear(layers: Sequence[nn.Module]) -> bool:
             return False
         if own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
             return False
+        if "weight" not in own["_parameters"]:  # a parametrized layer, or a replica of nn.DataParallel
+            return False
     return True
 
 

@@ -55,14 +55,20 @@ def check_arguments(
         raise ArgumentError(message("MultiHead()", problem, hint=hint))
 
 
-def _check_input(name: str, tensor: Tensor, linear: nn.Linear) -> None:
-    """Raise an ArgumentError if the shape or the dtype of an input does not match its linear layer."""
-    if tensor.dim() != 3 or tensor.shape[2] != linear.in_features:
-        expected = f"(B, length, {linear.in_features})"
+def _check_input(name: str, tensor: Tensor, linear: nn.Module) -> None:
+    """Raise an ArgumentError if the shape or the dtype of an input does not match its projection.
+
+    linear: an nn.Linear. Of other modules, what they do not have is not checked.
+    """
+    width = getattr(linear, "in_features", None)
+    if tensor.dim() != 3 or (width is not None and tensor.shape[2] != width):
+        expected = f"(B, length, {'width' if width is None else width})"
         raise ArgumentError(
             message("MultiHead()", f"{name} has the wrong shape", {name: (tensor, "BTM")}, expected)
         )
-    weight = linear.weight
+    weight = getattr(linear, "weight", None)
+    if not isinstance(weight, Tensor):
+        return
     if tensor.dtype != weight.dtype and not autocast_on(weight.device.type):
         raise ArgumentError(
             message(
