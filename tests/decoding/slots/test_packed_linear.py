@@ -90,3 +90,8 @@ def test_search_with_packed_weights(name: str) -> None:
     output.weight.zero_()
     output.bias.zero_()[9] = 50.0
     assert (slot_search(model, batch, how).tokens[..., 0] == 9).all()
+    output.weight.data.normal_()  # which changes no version counter
+    output.bias.data.zero_()
+    result, expected = (search(model, batch, how) for search in (slot_search, beam_search))
+    assert torch.equal(result.tokens, expected.tokens)
+    torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-3)

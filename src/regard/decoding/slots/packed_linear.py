@@ -30,8 +30,11 @@ Linear = Callable[[Tensor], Tensor]
 FEWEST_WEIGHTS = 2**15
 """The smallest number of weights for which packing pays off."""
 
-_kept: WeakKeyDictionary[nn.Module, tuple[Any, Any]] = WeakKeyDictionary()
-"""For each model, the version of its weights and the result of kept_products()."""
+SAMPLES = 256
+"""Number of elements of each weight that are compared with those of the last search."""
+
+_kept: WeakKeyDictionary[nn.Module, tuple[Any, Tensor, Any]] = WeakKeyDictionary()
+"""For each model, the version of its weights, some of their elements, and the result of kept_products()."""
 
 
 def kept_products(model: nn.Module, rows: int, build: Callable[[], T]) -> T:
@@ -45,14 +48,21 @@ def kept_products(model: nn.Module, rows: int, build: Callable[[], T]) -> T:
     present = [each for each in weights if each is not None]
     if torch.is_grad_enabled() or any(each.device.type != "cpu" or each.is_inference() for each in present):
         return build()
-    # _version counts the changes of a tensor in place.
+    # _version counts the changes of a tensor in place, but not those of weight.data. Code that changes
+    # weight.data, such as a moving average of weights, usually changes all elements. So some are compared.
     int8 = getattr(model, "int8_steps", False)
     key = rows < 2, int8, [(each.data_ptr(), each._version, each.dtype) for each in present]
+    some = torch.cat([_samples(each).float() for each in present])
     kept = _kept.get(model)
-    if kept is None or kept[0] != key:
-        kept = _kept[model] = key, build()
-    result: T = kept[1]
+    if kept is None or kept[0] != key or not torch.equal(kept[1], some):
+        kept = _kept[model] = key, some, build()
+    result: T = kept[2]
     return result
+
+
+def _samples(weight: Tensor) -> Tensor:
+    """Return about SAMPLES elements of a weight, at equal distances."""
+    return weight.detach().reshape(-1)[:: max(weight.numel() // SAMPLES, 1)]
 
 
 def packed_linear(
