@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from regard.evaluation.bleu import Score
+from regard.runs.seed_reports import SeedsReport
+from regard.tasks.translation.evaluate_translation import TranslationEvaluation
+from regard.tasks.translation.evaluation_report import EvaluationReport
 from regard.training.logs.live_table import in_words
 from regard.training.logs.seed_log import scores_table
 
@@ -66,6 +71,17 @@ def test_a_wide_table_keeps_every_number():
     text = console.file.getvalue()
     assert "…" not in text and text.count("±") == len(names)
     assert all(in_words(name, value) in text for row in scores.values() for name, value in row.items())
+
+
+def test_a_report_of_seeds_has_the_named_scores():
+    reports = {
+        seed: TranslationEvaluation(
+            EvaluationReport("pairs", 2, [Score("BLEU", 10.0 + seed, "x")], None, 4.0)
+        )
+        for seed in (0, 2)
+    }
+    report = SeedsReport(Path("run"), reports).to_dict()
+    assert report["mean"] == {"BLEU": 11.0, "perplexity": 4.0}
 
 
 def test_evaluate_every_length(command, tmp_path):

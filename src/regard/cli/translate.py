@@ -152,7 +152,7 @@ def translate(
     if draw and (n_best > 1 or scores):
         raise ArgumentError(message("--draw", "--draw cannot be combined with --n-best or --scores"))
     if probabilities and alignments is None:
-        raise ArgumentError(message("--probabilities", "--probabilities requires --alignments FILE"))
+        raise ArgumentError(message("--probabilities", "this option requires --alignments FILE"))
     numbers: tuple[float | None, ...] = (temperature, top_k, top_p, seed)
     sampling = dict(zip(("temperature", "top_k", "top_p", "seed"), numbers, strict=True))
     search = build_search(beam_size, length_penalty, n_best, greedy, max_length, sample, **sampling)

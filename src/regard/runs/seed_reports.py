@@ -37,11 +37,12 @@ class SeedsReport:
 
     @property
     def scores(self) -> dict[int, dict[str, float]]:
-        """The scores of each seed, such as {0: {"bleu": 12.5}}.
+        """The scores of each seed, such as {0: {"BLEU": 12.5}}.
 
-        The scores are the floats in Report.to_dict(). The integers are left out, because they are counts.
+        The scores are the floats in Report.to_dict(), and those in its list "scores", by their names. The
+        integers are left out, because they are counts.
         """
-        return {seed: _floats(report.to_dict()) for seed, report in self.reports.items()}
+        return {seed: _scores(report.to_dict()) for seed, report in self.reports.items()}
 
     @property
     def parts(self) -> dict[str, dict[int, dict[str, float]]]:
@@ -81,6 +82,12 @@ class SeedsReport:
         notes = [report.to_dict().get("notes") for report in self.reports.values()]
         for note in dict.fromkeys(each for some in notes if isinstance(some, list) for each in some):
             yield Text(printable(str(note)), "dim")
+
+
+def _scores(report: Mapping[str, Any]) -> dict[str, float]:
+    listed = report.get("scores")
+    named = {str(each["name"]): each["value"] for each in listed} if isinstance(listed, list) else {}
+    return _floats(named | dict(report))
 
 
 def _floats(values: Mapping[str, Any]) -> dict[str, float]:

@@ -96,5 +96,5 @@ def check_dropout(model: nn.Module) -> None:
     rates = (getattr(each, name, 0.0) for each in model.modules() for name in ("p", "dropout"))
     if not any(isinstance(rate, float) and rate > 0 for rate in rates):
         problem = "R-Drop compares two passes with different dropout masks, but the model has no dropout"
-        hint = "set model.dropout (--set model.dropout=0.3), or training.r_drop = 0"
+        hint = "set model.dropout (--dropout 0.3; for few epochs, the default is 0), or training.r_drop = 0"
         raise ArgumentError(message("training.r_drop", problem, hint=hint))
