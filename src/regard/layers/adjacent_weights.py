@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.utils.dlpack import from_dlpack
-from torch.utils.weak import WeakIdKeyDictionary
 
 __all__ = ["Joint", "addresses", "joint_parameters", "joint_view", "make_adjacent"]
 
@@ -21,9 +21,8 @@ bytes at a time, and read aligned rows faster."""
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
-_whole = WeakIdKeyDictionary()
-"""For each parameter that make_adjacent() has moved: the tensor of all of them, and the first row of this
-parameter in it."""
+_wholes: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
+"""By the address of each parameter that make_adjacent() has moved: the tensor of all of them."""
 
 
 class Joint(NamedTuple):
@@ -66,26 +65,29 @@ def joint_parameters(parameters: Sequence[dict[str, Any]], kept: Joint | None) -
     return Joint(places, weight, bias)
 
 
-def make_adjacent(layers: Sequence[nn.Module]) -> None:
+def make_adjacent(layers: Sequence[nn.Module]) -> list[Tensor]:
     """Move the weights of linear layers to one block of memory, one after another, and so their biases.
 
-    joint_view() then returns them as one tensor. The parameters remain the same objects with the same values.
+    Returns the tensor of all weights, and that of all biases. As long as they exist, joint_view() returns the
+    parameters as one tensor. The parameters remain the same objects with the same values.
     A layer at the beginning whose inputs have another width is left out. Nothing changes for parameters of
     different dtypes or devices, or if another process shares them.
 
     >>> layers = nn.Linear(16, 16), nn.Linear(16, 32)
-    >>> make_adjacent(layers)
+    >>> wholes = make_adjacent(layers)
     >>> joint_view([each.weight for each in layers]).shape
     torch.Size([48, 16])
     """
     linear = [each for each in layers if type(each) is nn.Linear]
     while linear and linear[0].in_features != linear[-1].in_features:
         del linear[0]
+    wholes = []
     for name in ("weight", "bias"):
         parameters = [each._parameters.get(name) for each in linear]
         movable = [each for each in parameters if each is not None and _can_move(each)]
         if len(movable) > 1 and len(movable) == len(linear):
-            _move(movable)
+            wholes.append(_move(movable))
+    return [each for each in wholes if each is not None]
 
 
 def addresses(layers: Sequence[nn.Module]) -> list[int]:
@@ -105,26 +107,26 @@ def _can_move(parameter: Tensor) -> bool:
     return not (parameter.is_cpu and parameter.is_shared())
 
 
-def _move(parameters: Sequence[Tensor]) -> None:
+def _move(parameters: Sequence[Tensor]) -> Tensor | None:
+    """Move parameters to one tensor, and return it; None if they cannot be parts of one tensor."""
     first = parameters[0]
-    if len({*map(id, parameters)}) < len(parameters) or joint_view(parameters) is not None:
-        return
+    if len({*map(id, parameters)}) < len(parameters):
+        return None
     if any(
         each.dtype != first.dtype or each.device != first.device or each.shape[1:] != first.shape[1:]
         for each in parameters
     ):
-        return
+        return None
     with torch.no_grad():
         whole = torch.cat([each.detach() for each in parameters])
         try:
             parts = [from_dlpack(part) for part in whole.split([len(each) for each in parameters])]
         except (BufferError, RuntimeError):  # for example, fake tensors
-            return
-        row = 0
+            return None
         for each, part in zip(parameters, parts, strict=True):
             each.data = part
-            _whole[each] = whole, row
-            row += len(each)
+            _wholes[each.data_ptr()] = whole
+    return whole
 
 
 def joint_view(tensors: Sequence[Tensor]) -> Tensor | None:
@@ -133,17 +135,17 @@ def joint_view(tensors: Sequence[Tensor]) -> Tensor | None:
     The result has no gradient. The addresses are compared in each call, so the result always has the values
     of the parameters, also if they were moved or replaced.
     """
-    whole, row = _whole.get(tensors[0], (None, 0))
+    first = place = tensors[0].data_ptr()
+    whole = _wholes.get(first)
     if whole is None:
         return None
-    place, rows = whole.data_ptr() + row * whole.stride(0) * whole.element_size(), 0
+    rows = 0
     for each in tensors:
-        if type(each) is not nn.Parameter:
+        if type(each) is not nn.Parameter or each.data_ptr() != place or each.dtype is not whole.dtype:
             return None
-        if each.data_ptr() != place or each.dtype is not whole.dtype or each.shape[1:] != whole.shape[1:]:
-            return None
-        if each.device != whole.device or not each.is_contiguous():
+        if each.shape[1:] != whole.shape[1:] or each.device != whole.device or not each.is_contiguous():
             return None
         place += each.nbytes
         rows += each.shape[0]
+    row = (first - whole.data_ptr()) // (whole.stride(0) * whole.element_size())
     return whole[row : row + rows] if row + rows <= len(whole) else None

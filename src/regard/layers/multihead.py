@@ -84,6 +84,7 @@ class MultiHead(nn.Module):
     ):
         super().__init__()
         self._joint: Joint | None = None
+        self._wholes: list[Tensor] = []
         key_heads = key_heads or heads
         if min(width, heads, key_heads) < 1 or width % heads or heads % key_heads:
             raise ArgumentError(
@@ -116,7 +117,7 @@ class MultiHead(nn.Module):
             )
         for linear in (self.query, self.key, self.value):
             nn.init.xavier_uniform_(linear.weight)
-        make_adjacent(self._projections())
+        self._wholes = make_adjacent(self._projections())
 
     def _apply(self, *arguments: Any, **keywords: Any) -> Any:
         """Implement to(), cuda(), half() and so on. Weights that it has moved become adjacent again."""
@@ -124,12 +125,12 @@ class MultiHead(nn.Module):
         self._joint = None
         result = super()._apply(*arguments, **keywords)
         if addresses(self._projections()) != before:
-            make_adjacent(self._projections())
+            self._wholes = make_adjacent(self._projections())
         return result
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy of the layer, which has its own weights."""
-        return {**self.__dict__, "_joint": None}
+        return {**self.__dict__, "_joint": None, "_wholes": []}
 
     def _projections(self) -> list[Any]:
         return [self._modules[name] for name in ("query", "key", "value")]
