@@ -82,6 +82,8 @@ MASKS: dict[str, Any] = {
     "table of keys": lambda queries, keys: _table(queries, keys)[:, :1, :1],
     "table of blocks": _blocks,
     "table and causal": lambda queries, keys: regard.dense(_table(queries, keys)) & regard.causal(),
+    "table and window": lambda queries, keys: regard.dense(_table(queries, keys)) & regard.window(left=9),
+    "documents and window": lambda queries, keys: _documents(queries, keys) & regard.window(left=6, right=2),
 }
 
 

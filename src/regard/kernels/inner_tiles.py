@@ -25,7 +25,8 @@ def key_tiles(
     the tiles `full_first` to full_last - 1, all keys are visible to all these queries.
 
     end: number of keys that are not padding.
-    ANY: True if the mask (documents or a bool table) can hide keys in any tile. Then full_first = full_last.
+    ANY: True if the mask (documents or a bool table) can hide keys in any tile. Then no tile is wholly
+        visible: full_first = full_last = first.
     """
     first, full_first, full_last, last = 0, 0, end // COLUMNS, tl.cdiv(end, COLUMNS)
     if LEFT:
@@ -37,7 +38,7 @@ def key_tiles(
         full_last = tl.minimum(full_last, tl.maximum(row + start + right + 1, 0) // COLUMNS)
     last = tl.maximum(last, first)
     if ANY:
-        full_last = first
+        full_first, full_last = first, first
     full_first = tl.minimum(tl.maximum(full_first, first), last)
     full_last = tl.minimum(tl.maximum(full_last, full_first), last)
     return first, full_first, full_last, last
