@@ -103,7 +103,18 @@ def covering(factors: dict[str, list], seed: int = 0) -> list[Case]:
     return cases
 
 
-CASES = covering(FACTORS)
+JOINED = {
+    **FACTORS,
+    "score": ["scaled_dot", "additive"],
+    "mask": ["window documents", "window table"],
+    "bias": ["none", "tensor"],
+    "size": [(63, 63), (128, 63), (1, 1000)],
+    "width": [16, 60],
+    "temperature": [1.0],
+}
+"""Factors of cases whose mask is a window joined with documents or with a bool tensor."""
+
+CASES = covering(FACTORS) + covering(JOINED)
 
 
 class Inputs:
@@ -170,6 +181,7 @@ class Inputs:
         causal, padding, window = regard.causal(), regard.padding(lengths), regard.window(2, 3)
         of_query = torch.arange(start + queries)[None].expand(batch, -1) // 7
         of_key = torch.arange(keys)[None].expand(batch, -1) // 7
+        documents = regard.documents(of_query, of_key)
         even = regard.where(lambda b, h, q, k: (q + k + b + h) % 2 == 0)
         return {
             "none": lambda: None,
@@ -178,8 +190,10 @@ class Inputs:
             "causal padding": lambda: causal & padding,
             "window": lambda: window,
             "causal window": lambda: causal & window,
-            "documents": lambda: regard.documents(of_query, of_key),
+            "documents": lambda: documents,
             "table": lambda: torch.rand(1, heads, queries, keys) < 0.7,
+            "window documents": lambda: window & documents & padding,
+            "window table": lambda: regard.dense(torch.rand(1, heads, queries, keys) < 0.7) & window,
             "question": lambda: even,
             "either": lambda: (even | causal) & ~regard.window(0, 0),
             "empty rows": lambda: (

@@ -21,7 +21,10 @@ from tests.kernels.series_bound import Unprojected
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, about NaN and log2(0)
 
 
-CASE_MASKS = ["padding", "causal padding", "window", "causal window", "documents", "table", "none", "causal"]
+CASE_MASKS = [
+    "padding", "causal padding", "window", "causal window", "documents", "table", "none", "causal",
+    "window documents", "window table",
+]  # fmt: skip
 SUPPORTED = covering(
     {
         **FACTORS,

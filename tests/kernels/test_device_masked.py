@@ -34,6 +34,9 @@ MASKS: dict[str, Callable[[], Any]] = {
     "window": lambda: regard.window(left=60, right=9),
     "documents": _documents,
     "table": _table,
+    "documents and window": lambda: _documents() & regard.window(left=60, right=9),
+    "documents, causal and padding": lambda: _documents() & regard.causal() & regard.padding([KEYS - 3, 77]),
+    "table and window": lambda: regard.dense(_table()) & regard.window(left=60, right=9),
 }
 ERROR = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-5}
 """Largest relative Frobenius error of a result against float64."""
