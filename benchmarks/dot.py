@@ -223,7 +223,8 @@ def dot_case(shape: Heads, device: str = "cuda", flex: int = 2) -> Case:
 def masked_case(shape: Heads, device: str = "cuda", turn: int = 3) -> Case:
     """Return a case with a mask that no fixed kernel supports; turn: that of Regard's flex backend.
 
-    The mask is compiled (flex), passed as a tensor (sdpa-efficient), or evaluated block by block (blocked).
+    The mask is evaluated in each tile (masked), compiled (flex), passed as a tensor (sdpa-efficient), or
+    evaluated block by block (blocked).
     """
     mine = [
         peer(
@@ -235,7 +236,7 @@ def masked_case(shape: Heads, device: str = "cuda", turn: int = 3) -> Case:
             turn=when,
             note=partial(_taken, name, shape, device),
         )
-        for name, when in (("sdpa-efficient", 0), ("blocked", 0), ("flex", turn))
+        for name, when in (("masked", 0), ("sdpa-efficient", 0), ("blocked", 0), ("flex", turn))
     ]
     peers = (
         peer("eager", eager_of, shape, device, holds=MATERIALISED_COPIES * shape.materialised),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import regard
 from regard.backends import BACKENDS, plans
 from regard.backends.fused_plan import FusedPlan
 from regard.kernels import inner_launch
+from regard.kernels.inner_documents import DocumentRanges
 from regard.kernels.inner_launch import Tiles
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
@@ -56,9 +58,18 @@ def test_agrees(case: Case):
     assert_case_agrees(case, "masked", "cpu")
 
 
-def _documents(queries: int, keys: int) -> regard.Mask:
-    of_query, of_key = (torch.arange(size)[None].expand(2, -1) // 9 for size in (queries + 3, keys))
+def _documents(queries: int, keys: int, length: int = 9) -> regard.Mask:
+    of_query, of_key = (torch.arange(size)[None].expand(2, -1) // length for size in (queries + 3, keys))
+    if length > 9:
+        return regard.documents(of_query[:1], of_key[:1])  # one row of ids for all sequences
     return regard.documents(of_query, of_key + 1)  # the keys of document 0 are hidden
+
+
+def _unsorted_documents(queries: int, keys: int) -> regard.Mask:
+    draw = torch.Generator().manual_seed(2)
+    of_query, of_key = (torch.randint(-3, 4, (2, size), generator=draw) for size in (queries + 3, keys))
+    of_key[:, 40:] = 9  # in no query
+    return regard.documents(of_query, of_key)
 
 
 def _table(queries: int, keys: int) -> Tensor:
@@ -87,15 +98,46 @@ MASKS: dict[str, Any] = {
     "table and causal": lambda queries, keys: regard.dense(_table(queries, keys)) & regard.causal(),
     "table and window": lambda queries, keys: regard.dense(_table(queries, keys)) & regard.window(left=9),
     "documents and window": lambda queries, keys: _documents(queries, keys) & regard.window(left=6, right=2),
+    "documents and causal": lambda queries, keys: _documents(queries, keys) & regard.causal(),
+    "long documents": lambda queries, keys: _documents(queries, keys, 70) & regard.padding([keys - 20, 0]),
+    "unsorted documents": _unsorted_documents,
 }
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("start", [0, 3])
+def test_documents_hide_whole_tiles(start: int, turned: bool):
+    """Tiles outside the range are hidden, those at its ends are seen, and full tiles are wholly visible."""
+    queries, keys, rows, columns = 100, 90, 16, 32
+    of_query = torch.arange(start + queries)[None] // torch.tensor([[40], [7]])
+    of_key = torch.arange(keys)[None] // torch.tensor([[45], [90]])
+    mask = regard.documents(of_query, of_key).dense(queries, keys, start, batch=2)[:, 0]
+    ranges = DocumentRanges((of_query, of_key), (queries, keys), rows, columns, turned)
+    if turned:
+        mask, rows, columns = mask.transpose(1, 2), columns, rows
+    found = ranges.run(of_query, of_key, start)
+    full = 0
+    for batch, tile in itertools.product(range(2), range(found.shape[1])):
+        seen = mask[batch, tile * rows : (tile + 1) * rows]
+        blocks = [seen[:, i : i + columns] for i in range(0, seen.shape[1], columns)]
+        first, full_first, full_last, last = found[batch, tile].tolist()
+        visible = [i for i, block in enumerate(blocks) if block.any()]
+        assert (first, last) == ((visible[0], visible[-1] + 1) if visible else (0, 0))
+        assert all(blocks[i].all() for i in range(full_first, full_last))
+        full += max(0, full_last - full_first)
+    assert full
 
 
 @pytest.mark.parametrize(
     ("name", "few"),
-    [*((name, 128) for name in MASKS), ("table", 0), ("table of keys", 0), ("table of blocks", 0)],
+    [
+        *((name, 128) for name in MASKS),
+        *((name, 0) for name in MASKS if "documents" in name),
+        *((name, 0) for name in ("table", "table of keys", "table of blocks")),
+    ],
 )
 def test_hidden_keys_may_be_nan(name: str, few: int, monkeypatch: pytest.MonkeyPatch):
-    """few: number of keys up to which no list of visible tiles is created for a bool tensor."""
+    """few: number of keys up to which visible tiles are not searched, for a bool tensor and documents."""
     monkeypatch.setattr(inner_launch, "FEW_KEYS", few)
     monkeypatch.setattr(inner_launch, "_kept", {})
     plans._plans.clear()

@@ -2,8 +2,8 @@
 
 The kernels evaluate the mask in each tile of scores and skip tiles that are hidden as a whole. A key or value
 that the mask hides from all queries of a tile has no effect there, even if it is NaN. So no copy of key and
-value and no table of the mask is needed. If the mask is only a bool tensor, a small kernel first lists the
-visible tiles. Without a mask, PyTorch's kernels are faster, and "auto" uses them.
+value and no table of the mask is needed. If the mask is only a bool tensor, or has documents, a small kernel
+first finds the visible tiles. Without a mask, PyTorch's kernels are faster, and "auto" uses them.
 
 This backend runs on CUDA. If TRITON_INTERPRET=1 is set in the environment before the first call, the
 kernels run in Triton's interpreter on the CPU, which is slow and meant for tests.
@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.backends import flex
 from regard.backends.double_backward import differentiable
 from regard.backends.inner_kernels import reasons_of_inner_kernels
 from regard.call import Call, Forward
@@ -31,10 +30,6 @@ PARTS = ("causal", "lengths", "window", "documents", "table")
 
 WIDEST = 256
 """The largest head width that the kernels support."""
-
-MANY_PAIRS = 1 << 24
-"""If T x S is at least this number, "auto" prefers flex for documents. flex skips the blocks that documents
-hide, and the kernels here do not. For bool tensors of this size, the kernels here are faster than flex."""
 
 
 def reasons(call: Call) -> list[str]:
@@ -58,8 +53,7 @@ def not_requested(call: Call) -> list[str]:
     square = call.start == 0 and queries == keys
     if not call.mask.parts or (call.mask.parts == ("causal",) and square):
         return ["the kernels of PyTorch are faster for this mask"]
-    large = queries * keys >= MANY_PAIRS and call.mask.documents is not None
-    return ["flex is preferred for documents of this size"] if large and not flex.reasons(call) else []
+    return []
 
 
 def run(call: Call) -> Forward:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from regard.kernels.inner_documents import tiles_in_range
 from regard.kernels.inner_forward import NOT_SPECIALISED
 from regard.kernels.inner_table import listed_tiles, only_seen, used_bits
 from regard.kernels.inner_tiles import key_tiles, load_rows, query_tiles, seen_pairs, used_keys
@@ -92,9 +93,9 @@ def inner_query_backward_kernel(
     documents_query_step, documents_key_step, lists_batch, lists_head, others, records, doutput_batch,
     doutput_head, doutput_row, dquery_batch, dquery_head, dquery_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    TABLE: tl.constexpr, LISTED: tl.constexpr, WHOLE: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, EIGHTS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    TABLE: tl.constexpr, LISTED: tl.constexpr, RANGED: tl.constexpr, WHOLE: tl.constexpr,
+    REDUCE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    DEPTH: tl.constexpr, EIGHTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute dquery and delta of one tile of queries.
 
@@ -127,23 +128,28 @@ def inner_query_backward_kernel(
     tl.store(delta + both * queries + rows, delta_R, mask=inside_R)
     level_R = _level(lse + both * queries, rows, queries)
     dquery_RD = tl.zeros([ROWS, WIDTH], tl.float32)
+    ANY: tl.constexpr = TABLE or (DOCUMENTS and not RANGED)
     first, full_first, full_last, last = key_tiles(
-        row, queries, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
+        row, queries, end, start, left, right, LEFT, RIGHT, ANY, ROWS, COLUMNS
     )
+    if RANGED:
+        first, full_first, full_last, last = tiles_in_range(
+            lists + batch * lists_batch + row // ROWS * 4, first, full_first, full_last, last
+        )
     indices = lists
     if LISTED:
         at = lists + records + batch * lists_batch + head * lists_head
         at += row // ROWS * (2 + others + table_row)
         indices, full_last, first = listed_tiles(at, others)
         full_first, last = 0, others
-    if LEFT and not (DOCUMENTS or TABLE):
+    if (LEFT or RANGED) and not ANY:
         dquery_RD = _add_key_tiles(
             dquery_RD, first, full_first, indices, indices + others, row, query_RD, doutput_RE, level_R,
             delta_R, key, value, table, document_of_query, document_of_key, start, left, right, scale,
             queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS,
             TABLE, LISTED, WHOLE, True, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
         )  # fmt: skip
-    if LISTED or not (DOCUMENTS or TABLE):
+    if LISTED or not ANY:
         dquery_RD = _add_key_tiles(
             dquery_RD, full_first, full_last, indices, indices + others, row, query_RD, doutput_RE, level_R,
             delta_R, key, value, table, document_of_query, document_of_key, start, left, right, scale,
@@ -221,9 +227,9 @@ def inner_key_backward_kernel(
     lists_batch, lists_head, others, records, doutput_batch, doutput_head, doutput_row, dkey_batch,
     dkey_head, dkey_row, dvalue_batch, dvalue_head, dvalue_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    TABLE: tl.constexpr, LISTED: tl.constexpr, WHOLE: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, EIGHTS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    TABLE: tl.constexpr, LISTED: tl.constexpr, RANGED: tl.constexpr, WHOLE: tl.constexpr,
+    REDUCE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    DEPTH: tl.constexpr, EIGHTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute dkey and dvalue of one tile of keys.
 
@@ -253,6 +259,9 @@ def inner_key_backward_kernel(
     dkey_CD = tl.zeros([COLUMNS, WIDTH], tl.float32)
     dvalue_CE = tl.zeros([COLUMNS, DEPTH], tl.float32)
     first, last = query_tiles(column, queries, end, start, left, right, LEFT, RIGHT, ROWS, COLUMNS)
+    if RANGED:
+        own = lists + batch * lists_batch + column // COLUMNS * 4
+        first, last = tl.maximum(first, tl.load(own)), tl.minimum(last, tl.load(own + 3))
     for head in range(own_head * groups, own_head * groups + groups):
         indices = lists
         query_at = query + batch * query_batch + head * query_head

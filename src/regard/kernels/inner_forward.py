@@ -3,7 +3,8 @@
 
 The kernel reads no value that the mask hides from all queries of a tile, so a NaN there has no effect, and
 key and value need no copy. Tiles that are hidden as a whole are skipped. No table of the mask is built. If
-the mask is only a bool tensor, inner_table.py lists the tiles to process.
+the mask is only a bool tensor, inner_table.py lists the tiles to process, and inner_documents.py finds those
+of documents.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from regard.kernels.inner_documents import tiles_in_range
 from regard.kernels.inner_table import listed_tiles, only_seen, used_bits
 from regard.kernels.inner_tiles import key_tiles, load_rows, seen_pairs, used_keys
 from regard.kernels.kernel_mask import end_of
@@ -87,9 +89,9 @@ def inner_forward_kernel(
     output_batch, output_head, output_row, table_batch, table_head, table_row, table_column,
     documents_query_step, documents_key_step, lists_batch, lists_head, others, records,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    TABLE: tl.constexpr, LISTED: tl.constexpr, WHOLE: tl.constexpr, REDUCE: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, EIGHTS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    TABLE: tl.constexpr, LISTED: tl.constexpr, RANGED: tl.constexpr, WHOLE: tl.constexpr,
+    REDUCE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    DEPTH: tl.constexpr, EIGHTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute output and lse of one tile of queries.
 
@@ -97,6 +99,7 @@ def inner_forward_kernel(
     because with a causal mask it takes the longest.
     table, lists: if LISTED, words and records of inner_table_kernel, with `others` tiles of keys. The records
         begin at the element `records`.
+    lists: if RANGED, the ranges of inner_documents_kernel.
     output, lse: (B, H, T, E) and (B, H, T), receive the results. Without a visible key they are 0 and -inf.
     """
     if EIGHTS:
@@ -121,23 +124,28 @@ def inner_forward_kernel(
     total_RE = tl.zeros([ROWS, DEPTH], tl.float32)
     sum_R = tl.zeros([ROWS], tl.float32)
     best_R = tl.full([ROWS], float("-inf"), tl.float32)
+    ANY: tl.constexpr = TABLE or (DOCUMENTS and not RANGED)
     first, full_first, full_last, last = key_tiles(
-        row, queries, end, start, left, right, LEFT, RIGHT, DOCUMENTS or TABLE, ROWS, COLUMNS
+        row, queries, end, start, left, right, LEFT, RIGHT, ANY, ROWS, COLUMNS
     )
+    if RANGED:
+        first, full_first, full_last, last = tiles_in_range(
+            lists + batch * lists_batch + row // ROWS * 4, first, full_first, full_last, last
+        )
     indices = lists
     if LISTED:
         at = lists + records + batch * lists_batch + head * lists_head
         at += row // ROWS * (2 + others + table_row)
         indices, full_last, first = listed_tiles(at, others)
         full_first, last = 0, others
-    if LEFT and not (DOCUMENTS or TABLE):
+    if (LEFT or RANGED) and not ANY:
         total_RE, sum_R, best_R = _read_tiles(
             total_RE, sum_R, best_R, first, full_first, indices, indices + others, row, query_RD, key,
             value, table, document_of_query, document_of_key, start, left, right, scale, queries, end,
             width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS, TABLE,
             LISTED, WHOLE, True, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
         )  # fmt: skip
-    if LISTED or not (DOCUMENTS or TABLE):
+    if LISTED or not ANY:
         total_RE, sum_R, best_R = _read_tiles(
             total_RE, sum_R, best_R, full_first, full_last, indices, indices + others, row, query_RD, key,
             value, table, document_of_query, document_of_key, start, left, right, scale, queries, end,

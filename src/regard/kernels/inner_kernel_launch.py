@@ -12,9 +12,13 @@ import torch
 from torch import Tensor
 
 from regard.kernels.direct_launch import DirectLaunch, direct_launch
+from regard.kernels.inner_documents import DocumentRanges
 from regard.kernels.inner_table import Listing
 
-__all__ = ["Launch"]
+__all__ = ["Launch", "Lists"]
+
+Lists = Listing | DocumentRanges
+"""A launch that finds the visible tiles."""
 
 Place = tuple[int, int | None, int | None]
 """Position of the first query, and the left and right limit of the window."""
@@ -27,7 +31,7 @@ class Launch:
     numbers: sizes and strides, in the order of the kernel's arguments after start, left and right, without
         the scale.
     constants: compile-time arguments in their order, and launch options.
-    listing: creates the lists of visible tiles; None if the kernel reads no lists.
+    listing: finds the visible tiles; None if the kernel reads neither lists nor ranges.
     """
 
     def __init__(
@@ -36,7 +40,7 @@ class Launch:
         programs: int,
         numbers: tuple[int, ...],
         constants: dict[str, Any],
-        listing: Listing | None,
+        listing: Lists | None,
     ):
         self.listing = listing
         self.kernel, self.programs, self.numbers, self.constants = kernel, programs, numbers, constants
@@ -54,9 +58,11 @@ class Launch:
         words: the bool tensor, already packed to words by the Listing of another Launch; None if the Listing
             of this Launch packs it.
         """
-        lengths, table, of_query, of_key, *_ = hidden
+        lengths, table, of_query, of_key, start, *_ = hidden
         lists = None
-        if table is not None:
+        if isinstance(self.listing, DocumentRanges):
+            lists = self.listing.run(of_query, of_key, start)
+        elif table is not None:
             if self.listing is not None:
                 lists = self.listing.run(table if words is None else words)
                 table = lists if words is None else words

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from regard.kernels import interpreting
 from regard.kernels.inner_backward import inner_key_backward_kernel, inner_query_backward_kernel
+from regard.kernels.inner_documents import DocumentRanges
 from regard.kernels.inner_forward import inner_forward_kernel
-from regard.kernels.inner_kernel_launch import Launch
+from regard.kernels.inner_kernel_launch import Launch, Lists
 from regard.kernels.inner_table import Listing
 from regard.kernels.launch import multiplies_tf32, processors
 
@@ -28,8 +29,8 @@ KEPT = 1024
 
 
 FEW_KEYS = 128
-"""If the mask is only a bool tensor and there are more keys than this, inner_table_kernel lists the visible
-tiles."""
+"""If there are more keys than this, another kernel runs first. If the mask is only a bool tensor, it lists
+the visible tiles (inner_table.py). If the mask has documents, it finds their tiles (inner_documents.py)."""
 
 
 class Tiles(NamedTuple):
@@ -89,6 +90,10 @@ class Hidden(NamedTuple):
         others = (self.lengths, self.document_of_query, self.left, self.right)
         return self.table is not None and keys > FEW_KEYS and all(each is None for each in others)
 
+    def finds_ranges(self, keys: int) -> bool:
+        """Whether the tiles of documents are found first: with many keys, and without a bool tensor."""
+        return self.document_of_query is not None and self.table is None and keys > FEW_KEYS
+
 
 def up(width: int) -> int:
     """Return the next power of two that a matrix product takes, at least 16."""
@@ -138,21 +143,25 @@ def _numbers(hidden: Hidden, query: Tensor, key: Tensor, value: Tensor) -> tuple
     return (*sizes, width, value.shape[3], *strides)
 
 
-def _listing(hidden: Hidden, query: Tensor, key: Tensor, tiles: Tiles, turned: bool) -> Listing | None:
-    """Return the launch that lists the visible tiles; None if there are no lists, see lists_tiles().
+def _listing(hidden: Hidden, query: Tensor, key: Tensor, tiles: Tiles, turned: bool) -> Lists | None:
+    """Return the launch that finds the visible tiles; None if it is not needed.
 
-    turned: see Listing.
+    turned: see Listing and DocumentRanges.
     """
     sizes = query.shape[2], key.shape[2]
-    if hidden.table is None or not hidden.lists_tiles(sizes[1]):
-        return None
-    return Listing(hidden.table, sizes, tiles.rows, tiles.columns, turned)
+    if hidden.table is not None and hidden.lists_tiles(sizes[1]):
+        return Listing(hidden.table, sizes, tiles.rows, tiles.columns, turned)
+    if hidden.finds_ranges(sizes[1]) and hidden.document_of_query is not None:
+        assert hidden.document_of_key is not None
+        ids = hidden.document_of_query, hidden.document_of_key
+        return DocumentRanges(ids, sizes, tiles.rows, tiles.columns, turned)
+    return None
 
 
-def _mask_steps(hidden: Hidden, listing: Listing | None) -> tuple[int, ...]:
+def _mask_steps(hidden: Hidden, listing: Lists | None) -> tuple[int, ...]:
     """Return the strides of the table, 0 in dimensions that are broadcast, of document ids and of lists."""
     steps: tuple[int, ...] = (0, 0, 0, 0)
-    if listing is not None:
+    if isinstance(listing, Listing):
         steps = (*listing.word_steps, 0)
     elif (table := hidden.table) is not None:
         steps = tuple(step if size > 1 else 0 for step, size in zip(table.stride(), table.shape, strict=True))
@@ -176,6 +185,7 @@ def _constants(
         "DOCUMENTS": hidden.document_of_query is not None,
         "TABLE": hidden.table is not None,
         "LISTED": hidden.lists_tiles(key.shape[2]),
+        "RANGED": hidden.finds_ranges(key.shape[2]),
         "WHOLE": hidden.table is not None and key.shape[2] % tiles.columns == 0,
         "REDUCE": hidden.reads_values,
         "ROWS": tiles.rows,
