@@ -106,26 +106,21 @@ MASKS: dict[str, Any] = {
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("start", [0, 3])
-def test_documents_hide_whole_tiles(start: int, turned: bool):
-    """Tiles outside the range are hidden, those at its ends are seen, and full tiles are wholly visible."""
-    queries, keys, rows, columns = 100, 90, 16, 32
-    of_query = torch.arange(start + queries)[None] // torch.tensor([[40], [7]])
-    of_key = torch.arange(keys)[None] // torch.tensor([[45], [90]])
-    mask = regard.documents(of_query, of_key).dense(queries, keys, start, batch=2)[:, 0]
-    ranges = DocumentRanges((of_query, of_key), (queries, keys), rows, columns, turned)
-    if turned:
-        mask, rows, columns = mask.transpose(1, 2), columns, rows
-    found = ranges.run(of_query, of_key, start)
-    full = 0
-    for batch, tile in itertools.product(range(2), range(found.shape[1])):
-        seen = mask[batch, tile * rows : (tile + 1) * rows]
-        blocks = [seen[:, i : i + columns] for i in range(0, seen.shape[1], columns)]
-        first, full_first, full_last, last = found[batch, tile].tolist()
-        visible = [i for i, block in enumerate(blocks) if block.any()]
-        assert (first, last) == ((visible[0], visible[-1] + 1) if visible else (0, 0))
-        assert all(blocks[i].all() for i in range(full_first, full_last))
-        full += max(0, full_last - full_first)
-    assert full
+def test_ranges_of_documents(start: int, turned: bool):
+    """A range begins and ends with a visible position. If `single`, the tile sees all positions in it."""
+    sizes, tile = (100, 90), 16
+    of_query = torch.arange(start + sizes[0])[None] // torch.tensor([[40], [7]])
+    of_key = torch.arange(sizes[1])[None] // torch.tensor([[45], [90]])
+    mask = regard.documents(of_query, of_key).dense(*sizes, start, batch=2)[:, 0]
+    found = DocumentRanges((of_query, of_key), sizes, tile, turned).run(of_query, of_key, start)
+    rows = mask.transpose(1, 2) if turned else mask
+    for batch, tile_index in itertools.product(range(2), range(found.shape[1])):
+        seen = rows[batch, tile_index * tile : (tile_index + 1) * tile]
+        visible = seen.any(0).nonzero().flatten().tolist()
+        begin, end, single = found[batch, tile_index].tolist()
+        assert (begin, end) == ((visible[0], visible[-1] + 1) if visible else (0, 0))
+        assert not visible or bool(single) == bool(seen[:, begin:end].all())
+    assert found[..., 2].any() and not found[..., 2].all()
 
 
 @pytest.mark.parametrize(

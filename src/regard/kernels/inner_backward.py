@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner_documents import tiles_in_range
+from regard.kernels.inner_documents import load_range
 from regard.kernels.inner_forward import NOT_SPECIALISED
 from regard.kernels.inner_table import listed_tiles, only_seen, used_bits
 from regard.kernels.inner_tiles import key_tiles, load_rows, query_tiles, seen_pairs, used_keys
@@ -129,38 +129,54 @@ def inner_query_backward_kernel(
     level_R = _level(lse + both * queries, rows, queries)
     dquery_RD = tl.zeros([ROWS, WIDTH], tl.float32)
     ANY: tl.constexpr = TABLE or (DOCUMENTS and not RANGED)
+    COMPARED: tl.constexpr = DOCUMENTS and not RANGED  # whether all tiles compare document ids
+    if RANGED:
+        begin, stop, single = load_range(lists, lists_batch, batch, row // ROWS, end)
+        # The keys of a single document are read as if they were the whole sequence.
+        shift = tl.where(single, begin, 0)
+        key += shift.to(tl.int64) * key_row
+        value += shift.to(tl.int64) * value_row
+        start, end = start - shift, tl.where(single, stop - begin, end)
     first, full_first, full_last, last = key_tiles(
         row, queries, end, start, left, right, LEFT, RIGHT, ANY, ROWS, COLUMNS
     )
     if RANGED:
-        first, full_first, full_last, last = tiles_in_range(
-            lists + batch * lists_batch + row // ROWS * 4, first, full_first, full_last, last
-        )
+        compared_first = tl.maximum(first, begin // COLUMNS)
+        compared_last = tl.where(single, compared_first, tl.minimum(last, tl.cdiv(stop, COLUMNS)))
+        full_first, full_last = tl.where(single, full_first, first), tl.where(single, full_last, first)
+        last = tl.where(single, last, first)
     indices = lists
     if LISTED:
         at = lists + records + batch * lists_batch + head * lists_head
         at += row // ROWS * (2 + others + table_row)
         indices, full_last, first = listed_tiles(at, others)
         full_first, last = 0, others
-    if (LEFT or RANGED) and not ANY:
+    if RANGED:
+        dquery_RD = _add_key_tiles(
+            dquery_RD, compared_first, compared_last, indices, indices, row, query_RD, doutput_RE, level_R,
+            delta_R, key, value, table, document_of_query, document_of_key, start, left, right, scale,
+            queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, True,
+            TABLE, LISTED, WHOLE, True, True, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+        )  # fmt: skip
+    if LEFT and not ANY:
         dquery_RD = _add_key_tiles(
             dquery_RD, first, full_first, indices, indices + others, row, query_RD, doutput_RE, level_R,
             delta_R, key, value, table, document_of_query, document_of_key, start, left, right, scale,
-            queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS,
-            TABLE, LISTED, WHOLE, True, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+            queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, COMPARED,
+            TABLE, LISTED, WHOLE, True, REDUCE and not RANGED, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
         )  # fmt: skip
     if LISTED or not ANY:
         dquery_RD = _add_key_tiles(
             dquery_RD, full_first, full_last, indices, indices + others, row, query_RD, doutput_RE, level_R,
             delta_R, key, value, table, document_of_query, document_of_key, start, left, right, scale,
-            queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, DOCUMENTS,
-            TABLE, LISTED, WHOLE, False, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+            queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, COMPARED,
+            TABLE, LISTED, WHOLE, False, REDUCE and not RANGED, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
         )  # fmt: skip
     dquery_RD = _add_key_tiles(
         dquery_RD, first if LISTED else full_last, last, indices, indices + others, row, query_RD,
         doutput_RE, level_R, delta_R, key, value, table, document_of_query, document_of_key, start, left,
         right, scale, queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT,
-        DOCUMENTS, TABLE, LISTED, WHOLE, True, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+        COMPARED, TABLE, LISTED, WHOLE, True, REDUCE and not RANGED, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
     )  # fmt: skip
     channels = tl.arange(0, WIDTH)
     at = batch * dquery_batch + head * dquery_head + rows.to(tl.int64)[:, None] * dquery_row
@@ -258,16 +274,34 @@ def inner_key_backward_kernel(
     )
     dkey_CD = tl.zeros([COLUMNS, WIDTH], tl.float32)
     dvalue_CE = tl.zeros([COLUMNS, DEPTH], tl.float32)
+    shift, all_queries = 0, queries
+    if RANGED:
+        begin, stop, single = load_range(lists, lists_batch, batch, column // COLUMNS, queries)
+        # The queries of a single document are read as if they were all queries.
+        shift = tl.where(single, begin, 0)
+        start, queries = start + shift, tl.where(single, stop - begin, queries)
     first, last = query_tiles(column, queries, end, start, left, right, LEFT, RIGHT, ROWS, COLUMNS)
     if RANGED:
-        own = lists + batch * lists_batch + column // COLUMNS * 4
-        first, last = tl.maximum(first, tl.load(own)), tl.minimum(last, tl.load(own + 3))
+        compared_first = tl.maximum(first, begin // ROWS)
+        compared_last = tl.where(single, compared_first, tl.minimum(last, tl.cdiv(stop, ROWS)))
+        last = tl.where(single, last, first)
     for head in range(own_head * groups, own_head * groups + groups):
         indices = lists
         query_at = query + batch * query_batch + head * query_head
         doutput_at = doutput + batch * doutput_batch + head * doutput_head
         table_at = table + batch * table_batch + head * table_head
-        at = (batch * heads + head) * queries
+        at = (batch * heads + head) * all_queries
+        if RANGED:
+            query_at += shift.to(tl.int64) * query_row
+            doutput_at += shift.to(tl.int64) * doutput_row
+            at += shift
+            dkey_CD, dvalue_CE = _add_query_tiles(
+                dkey_CD, dvalue_CE, compared_first, compared_last, indices, column, columns, key_CD, value_CE,
+                query_at, doutput_at, lse + at, delta + at, table_at, document_of_query, document_of_key,
+                start, left, right, scale, queries, end, width, depth, query_row, doutput_row, table_row,
+                table_column, LEFT, RIGHT, True, TABLE, LISTED, WHOLE, True, ROWS, COLUMNS, WIDTH, DEPTH,
+                PRECISION,
+            )  # fmt: skip
         if LISTED:
             list_at = lists + records + batch * lists_batch + head * lists_head
             list_at += column // COLUMNS * (2 + others)
@@ -283,7 +317,8 @@ def inner_key_backward_kernel(
             dkey_CD, dvalue_CE, first, last, indices, column, columns, key_CD, value_CE, query_at, doutput_at,
             lse + at, delta + at, table_at, document_of_query, document_of_key, start, left, right, scale,
             queries, end, width, depth, query_row, doutput_row, table_row, table_column,
-            LEFT, RIGHT, DOCUMENTS, TABLE, LISTED, WHOLE, True, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+            LEFT, RIGHT, DOCUMENTS and not RANGED, TABLE, LISTED, WHOLE, True, ROWS, COLUMNS, WIDTH, DEPTH,
+            PRECISION,
         )  # fmt: skip
     channels = tl.arange(0, WIDTH)
     at = batch * dkey_batch + own_head * dkey_head + columns.to(tl.int64)[:, None] * dkey_row

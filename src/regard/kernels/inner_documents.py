@@ -1,11 +1,12 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Documents as masks: which tiles of keys the queries of a tile see, for the kernels of inner products.
+"""Documents as masks: the keys that the queries of a tile see, for the kernels of inner products.
 
-inner_documents_kernel reads the document ids once for each tile, before the attention kernels, which then
-skip tiles outside the range that it finds. If the ids of a sequence are sorted, as in packed sequences, the
-range has no hidden tile. Otherwise it can have some, and the kernels mask them.
+inner_documents_kernel reads the document ids once for each tile, before the attention kernels. It finds the
+first and the last key that some query of the tile can see. In packed sequences, most tiles of queries lie in
+one document, whose keys are neighbours. For such a tile, the attention kernels read these keys as if they
+were the whole sequence, without document ids. For the other tiles, they compare the ids in this range.
 
-Tested: under Triton's interpreter (triton 3.7).
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from regard.kernels.direct_launch import DirectLaunch, direct_launch
 
-__all__ = ["DocumentRanges", "inner_documents_kernel", "tiles_in_range"]
+__all__ = ["DocumentRanges", "inner_documents_kernel", "load_range"]
 
 BLOCK = 4096
 """Number of document ids that a program loads at once."""
@@ -30,16 +31,16 @@ BLOCK = 4096
 @triton.jit(do_not_specialize=("own_start", "other_start"))
 def inner_documents_kernel(
     own_ids, other_ids, ranges, own_start, other_start, own_step, other_step, owns, others, tiles,
-    OWN: tl.constexpr, OTHER: tl.constexpr, BLOCK: tl.constexpr,
+    OWN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the range of other tiles that one tile sees.
+    """Write the range of positions that one tile sees.
 
     own_ids, other_ids: document ids of queries and keys, or of keys and queries, (B or 1, N).
-    ranges: int32, (B or 1, tiles, 4), receives the tiles first, full_first, full_last and last, see
-        key_tiles() in inner_tiles.py.
+    ranges: int32, (B or 1, tiles, 3), receives the first position, the position after the last one, and 1 if
+        the tile sees all positions between them because it lies in one document, otherwise 0.
     own_start, other_start: the position of the first id.
     own_step, other_step: strides along B. owns, others: number of positions.
-    OWN, OTHER: size of the tiles.
+    OWN: size of the tiles.
     Launch grid: (tiles * batch size of the ids,).
     """
     batch, own = (tl.program_id(0) // tiles).to(tl.int64), tl.program_id(0) % tiles * OWN + tl.arange(0, OWN)
@@ -56,25 +57,22 @@ def inner_documents_kernel(
         end = tl.maximum(end, tl.max(tl.where(seen, other + 1, 0), 0))
         count += tl.sum(seen.to(tl.int32), 0)
     begin = tl.minimum(begin, end)  # both are 0 if no document is seen
-    whole = (least == most) & (count == end - begin)
-    ranges += tl.program_id(0).to(tl.int64) * 4
-    tl.store(ranges, begin // OTHER)
-    tl.store(ranges + 1, tl.where(whole, tl.cdiv(begin, OTHER), begin // OTHER))
-    tl.store(ranges + 2, tl.where(whole, end // OTHER, begin // OTHER))
-    tl.store(ranges + 3, tl.cdiv(end, OTHER))
+    ranges += tl.program_id(0).to(tl.int64) * 3
+    tl.store(ranges, begin)
+    tl.store(ranges + 1, end)
+    tl.store(ranges + 2, ((least == most) & (count == end - begin)).to(tl.int32))
 
 
 @triton.jit
-def tiles_in_range(own, first, full_first, full_last, last):
-    """Return the tiles first, full_first, full_last and last that key_tiles() found, within a range.
+def load_range(ranges, step, batch, tile, ends):
+    """Return the range of a tile: the first position, the position after the last one, and `single`.
 
-    own: pointer to the range.
+    ends: number of positions that are not padding. single: whether the tile lies in one document, which is
+    the whole range.
     """
-    first = tl.maximum(first, tl.load(own))
-    last = tl.maximum(tl.minimum(last, tl.load(own + 3)), first)
-    full_first, full_last = tl.maximum(full_first, tl.load(own + 1)), tl.minimum(full_last, tl.load(own + 2))
-    full_first = tl.minimum(tl.maximum(full_first, first), last)
-    return first, full_first, tl.minimum(tl.maximum(full_last, full_first), last), last
+    at = ranges + batch * step + tile * 3
+    first = tl.load(at)
+    return first, tl.maximum(tl.minimum(tl.load(at + 1), ends), first), tl.load(at + 2) != 0
 
 
 class DocumentRanges:
@@ -83,28 +81,27 @@ class DocumentRanges:
     steps: stride of the ranges along B, 0 if all sequences share them; the other strides of lists are 0.
     """
 
-    def __init__(
-        self, ids: tuple[Tensor, Tensor], sizes: tuple[int, int], rows: int, columns: int, turned: bool
-    ):
-        """Prepare for document ids of queries and keys, of T queries and S keys, in tiles rows x columns.
+    def __init__(self, ids: tuple[Tensor, Tensor], sizes: tuple[int, int], tile: int, turned: bool):
+        """Prepare for document ids of T queries and S keys; sizes: T and S.
 
-        turned: whether to find the range of tiles of queries for each tile of keys.
+        tile: number of queries of a tile. turned: whether to find the queries that a tile of keys sees.
+            Then it is the number of keys.
         """
         (own, other), (owns, others) = ids, sizes
-        self.turned, self.constants = turned, (rows, columns, BLOCK)
         if turned:
-            own, other, owns, others, self.constants = other, own, others, owns, (columns, rows, BLOCK)
-        batch, tiles = max(own.shape[0], other.shape[0]), -(-owns // self.constants[0])
+            own, other, owns, others = other, own, others, owns
+        self.turned, self.constants = turned, (tile, BLOCK)
+        batch, tiles = max(own.shape[0], other.shape[0]), -(-owns // tile)
         steps = (0 if each.shape[0] == 1 else each.stride(0) for each in (own, other))
         self.numbers = (*steps, owns, others, tiles)
-        self.shape, self.grid = (batch, tiles, 4), (batch * tiles, 1, 1)
-        self.steps = (4 * tiles if batch > 1 else 0, 0, 0, 0)
+        self.shape, self.grid = (batch, tiles, 3), (batch * tiles, 1, 1)
+        self.steps = (3 * tiles if batch > 1 else 0, 0, 0, 0)
         self.compiled: Callable[..., None] | None = None
         self.direct: DirectLaunch | None = None
         self.lock = threading.Lock()
 
     def run(self, of_query: Tensor, of_key: Tensor, start: int) -> Tensor:
-        """Return the ranges, (B or 1, tiles, 4). start: position of the first query."""
+        """Return the ranges, (B or 1, tiles, 3). start: position of the first query."""
         ranges = torch.empty(self.shape, dtype=torch.int32, device=of_query.device)
         ids, starts = (of_query, of_key), (start, 0)
         if self.turned:
@@ -120,7 +117,7 @@ class DocumentRanges:
         if self.compiled is not None:
             self.compiled(*ids, ranges, *arguments)
             return ranges
-        launched: Any = inner_documents_kernel[self.grid](*ids, ranges, *arguments, num_warps=4)
+        launched: Any = inner_documents_kernel[self.grid](*ids, ranges, *arguments, num_warps=8)
         if launched is not None:  # None if interpreted, or only compiled
             direct = direct_launch(launched, self.grid, (None, None, None, *arguments))
             self.compiled, self.direct = launched[self.grid], None if direct is None else direct[0]

@@ -154,7 +154,7 @@ def _listing(hidden: Hidden, query: Tensor, key: Tensor, tiles: Tiles, turned: b
     if hidden.finds_ranges(sizes[1]) and hidden.document_of_query is not None:
         assert hidden.document_of_key is not None
         ids = hidden.document_of_query, hidden.document_of_key
-        return DocumentRanges(ids, sizes, tiles.rows, tiles.columns, turned)
+        return DocumentRanges(ids, sizes, tiles.columns if turned else tiles.rows, turned)
     return None
 
 
