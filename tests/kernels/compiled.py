@@ -136,6 +136,7 @@ def compile_masked(lengths: torch.Tensor, documents: torch.Tensor) -> None:
         (128, torch.float16, (lengths, None, None, None, 0, 7, 0)),
         (60, torch.float32, (None, table, documents, documents, 1, None, 0)),
         (64, torch.bfloat16, (None, table, None, None, 0, None, None)),
+        (64, torch.bfloat16, (lengths, None, documents, documents, 0, 7, 0)),
     ):
         query, key, value = (torch.zeros(2, heads, 300, width, dtype=dtype) for heads in (2, 1, 1))
         mask = inner_launch.Hidden(*hidden)

@@ -49,6 +49,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"forward": Tiles(32, 16, 1, 1), "query": Tiles(16, 32, 1, 1), "key": Tiles(32, 16, 1, 1)}
     tiles = {(name, dtype): {256: sizes[name]} for name, dtype in inner_launch.TILES}
     monkeypatch.setattr(inner_launch, "TILES", tiles)
+    monkeypatch.setattr(inner_launch, "SMALL_TILES", {})
     monkeypatch.setattr(inner_launch, "_kept", {})
 
 

@@ -134,8 +134,8 @@ def inner_query_backward_kernel(
         begin, stop, single = load_range(lists, lists_batch, batch, row // ROWS, end)
         # The keys of a single document are read as if they were the whole sequence.
         shift = tl.where(single, begin, 0)
-        key += shift.to(tl.int64) * key_row
-        value += shift.to(tl.int64) * value_row
+        key += tl.cast(shift, tl.int64) * key_row
+        value += tl.cast(shift, tl.int64) * value_row
         start, end = start - shift, tl.where(single, stop - begin, end)
     first, full_first, full_last, last = key_tiles(
         row, queries, end, start, left, right, LEFT, RIGHT, ANY, ROWS, COLUMNS
@@ -292,8 +292,8 @@ def inner_key_backward_kernel(
         table_at = table + batch * table_batch + head * table_head
         at = (batch * heads + head) * all_queries
         if RANGED:
-            query_at += shift.to(tl.int64) * query_row
-            doutput_at += shift.to(tl.int64) * doutput_row
+            query_at += tl.cast(shift, tl.int64) * query_row
+            doutput_at += tl.cast(shift, tl.int64) * doutput_row
             at += shift
             dkey_CD, dvalue_CE = _add_query_tiles(
                 dkey_CD, dvalue_CE, compared_first, compared_last, indices, column, columns, key_CD, value_CE,

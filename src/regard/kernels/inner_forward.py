@@ -130,8 +130,8 @@ def inner_forward_kernel(
         begin, stop, single = load_range(lists, lists_batch, batch, row // ROWS, end)
         # The keys of a single document are read as if they were the whole sequence.
         shift = tl.where(single, begin, 0)
-        key += shift.to(tl.int64) * key_row
-        value += shift.to(tl.int64) * value_row
+        key += tl.cast(shift, tl.int64) * key_row
+        value += tl.cast(shift, tl.int64) * value_row
         start, end = start - shift, tl.where(single, stop - begin, end)
     first, full_first, full_last, last = key_tiles(
         row, queries, end, start, left, right, LEFT, RIGHT, ANY, ROWS, COLUMNS

@@ -56,6 +56,10 @@ precision and widths up to 128 were chosen by timing on an H200."""
 LISTED_TILES = {("query", "half"): {64: Tiles(64, 64, 4, 2)}}
 """Other tile sizes for bool tensors whose visible tiles are listed; see Hidden.lists_tiles()."""
 
+SMALL_TILES = {("forward", "half"): {64: Tiles(64, 64, 4, 3)}, ("key", "half"): {64: Tiles(32, 64, 4, 2)}}
+"""Other tile sizes for documents and for windows with a left limit. With small tiles, fewer tiles are at the
+edges of the mask, and more tiles of queries lie in one document. Chosen by timing on an H200."""
+
 
 class Hidden(NamedTuple):
     """The mask of a call: which keys j the query at position i may attend to.
@@ -100,14 +104,15 @@ def up(width: int) -> int:
     return max(16, 1 << (width - 1).bit_length())
 
 
-def tiles_of(kernel: str, query: Tensor, key: Tensor, value: Tensor, listed: bool = False) -> Tiles:
-    """Return the launch parameters of a kernel: "forward", "query" or "key" (backward pass).
-
-    listed: whether the kernel reads lists of visible tiles.
-    """
+def tiles_of(kernel: str, query: Tensor, key: Tensor, value: Tensor, hidden: Hidden) -> Tiles:
+    """Return the launch parameters of a kernel: "forward", "query" or "key" (backward pass)."""
     dtype = "float32" if query.dtype == torch.float32 else "half"
     widest = max(up(query.shape[3]), up(value.shape[3]))
-    sizes = TILES[kernel, dtype] | (LISTED_TILES.get((kernel, dtype), {}) if listed else {})
+    sizes = TILES[kernel, dtype]
+    if hidden.lists_tiles(key.shape[2]):
+        sizes = sizes | LISTED_TILES.get((kernel, dtype), {})
+    elif hidden.left is not None or hidden.document_of_query is not None:
+        sizes = sizes | SMALL_TILES.get((kernel, dtype), {})
     tiles = next(tiles for width, tiles in sizes.items() if widest <= width)
     rows, columns = min(tiles.rows, up(query.shape[2])), min(tiles.columns, up(key.shape[2]))
     sequences = query.shape[0] * query.shape[1]
@@ -214,7 +219,7 @@ def _like(tensor: Tensor, rows: int, width: int) -> Tensor:
 
 
 def _forward_launch(hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> Launch:
-    tiles = tiles_of("forward", query, key, value)
+    tiles = tiles_of("forward", query, key, value, hidden)
     numbers = _numbers(hidden, query, key, value)
     listing = _listing(hidden, query, key, tiles, turned=False)
     numbers += (*output.stride()[:3], *_mask_steps(hidden, listing))
@@ -228,8 +233,7 @@ def _backward_launches(
     dquery: Tensor, dkey: Tensor, dvalue: Tensor,
 ) -> tuple[Launch, Launch]:  # fmt: skip
     numbers, eights = _numbers(hidden, query, key, value), _in_eights(query, key, value)
-    listed = hidden.lists_tiles(key.shape[2])
-    of_query, of_key = (tiles_of(kernel, query, key, value, listed) for kernel in ("query", "key"))
+    of_query, of_key = (tiles_of(kernel, query, key, value, hidden) for kernel in ("query", "key"))
     key_listing = _listing(hidden, query, key, of_query, turned=False)
     query_listing = _listing(hidden, query, key, of_key, turned=True)
     masks = _mask_steps(hidden, key_listing)
