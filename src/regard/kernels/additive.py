@@ -265,27 +265,27 @@ def _backward_in_parts(
     parts: int, doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, norm: Tensor,
     scores: Tensor, lengths: Tensor | None, scale: float, others: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """run_backward() with the queries of each sequence split into parts, as further sequences."""
+    """run_backward() with the queries of each sequence split into parts, as heads that share keys and values.
+
+    The keys and values of all heads are the same memory, with stride 0, so they are not copied. Each head has
+    its own gradient of them, and these are added.
+    """
     batch, _, queries, _ = query.shape
-    many, rows, keys = batch * parts, queries // parts, key.shape[2]
-    doutput, query = (each.reshape(many, 1, rows, each.shape[3]) for each in (doutput, query))
-    key, value = (
-        each[:, None].expand(-1, parts, -1, -1, -1).reshape(many, *each.shape[1:]) for each in (key, value)
-    )
-    if lengths is not None and len(lengths) > 1:
-        lengths = lengths[:, None].expand(-1, parts).reshape(many)
+    rows, keys = queries // parts, key.shape[2]
+    doutput, query = (each.reshape(batch, parts, rows, each.shape[3]) for each in (doutput, query))
+    key, value = (each.expand(-1, parts, -1, -1) for each in (key, value))
     sight = Sight(lengths, None, None, 0, None, None)
     forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True)
-    norm, scores = norm.reshape(2, many, 1, rows), scores.reshape(many, rows, keys)
+    norm, scores = norm.reshape(2, batch, parts, rows), scores.reshape(batch * parts, rows, keys)
     dquery, dkey, dvalue, dvector, dbias = Backward(forward, doutput, norm, scores, others).run()
     if others:
-        dkey, dvalue = (_summed(each.unflatten(0, (batch, parts))) for each in (dkey, dvalue))
+        dkey, dvalue = map(_summed, (dkey, dvalue))
     return dquery.reshape(batch, 1, queries, -1), dkey, dvalue, dvector, dbias
 
 
 def _summed(gradients: Tensor) -> Tensor:
-    """Return the sum over the parts of a gradient (B, parts, 1, S, D)."""
-    found = gradients.new_empty(gradients[:, 0].shape)
+    """Return the sum over the parts of a gradient (B, parts, S, D), as (B, 1, S, D)."""
+    found = gradients.new_empty(gradients[:, :1].shape)
     sum_parts(gradients.transpose(0, 1), found)
     return found
 

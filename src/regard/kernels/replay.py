@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels import interpreting
-from regard.kernels.direct_launch import DirectLaunch, direct_launch
+from regard.kernels.direct_launch import DirectLaunch, LaunchSequence, direct_launch
 from regard.kernels.recording import Launch, Operation, Place, Recorder, recorder, recording
 
 __all__ = ["Tape", "forget", "replayed"]
@@ -81,7 +81,8 @@ class Tape:
     results: number of each tensor that it returns.
     room: size in bytes of the tensor that contains all temporary tensors that only kernels use.
     by_address: whether launches get the addresses of tensors; False in Triton's interpreter.
-    simple: whether all steps are an Allocation or a Direct, so that _run_launches() runs them.
+    simple: whether all steps are an Allocation or a Direct.
+    launches: if so, all launches.
     """
 
     def __init__(self, recorder: Recorder, results: list[int]):
@@ -106,11 +107,8 @@ class Tape:
         kinds = {type(step) for step in self.steps}
         self.simple = kinds <= {Allocation, Direct}
         self.allocations = [step for step in self.steps if isinstance(step, Allocation)]
-        self.launches = [
-            (step.launch.run, step.launch.slots, step.places)
-            for step in self.steps
-            if isinstance(step, Direct)
-        ]
+        direct = [step for step in self.steps if isinstance(step, Direct)]
+        self.launches = LaunchSequence(direct) if self.simple else None
 
     def _needed(self, recorder: Recorder) -> tuple[set[int], dict[int, int]]:
         """Return the numbers of all tensors that must exist as tensors: results, and inputs of operations.
@@ -205,8 +203,8 @@ class Tape:
             temporary = torch.empty(self.room, dtype=torch.uint8, device=self.device)
             addresses[self.count] = temporary.data_ptr()
         stream = torch._C._cuda_getCurrentRawStream(self.device.index) if self.device.type == "cuda" else 0
-        if self.simple:
-            self._run_launches(tensors, addresses, stream)
+        if self.launches is not None:
+            self._run_launches(self.launches, tensors, addresses, stream)
             return [tensors[number] for number in self.results]
         for step in self.steps:
             if type(step) is Direct:
@@ -256,16 +254,15 @@ class Tape:
                 tensors[number], addresses[number] = each, each.data_ptr()
         return [tensors[number] for number in self.results]
 
-    def _run_launches(self, tensors: list[Any], addresses: list[int], stream: int) -> None:
+    def _run_launches(
+        self, launches: LaunchSequence, tensors: list[Any], addresses: list[int], stream: int
+    ) -> None:
         """run() without PyTorch operations: all allocations, then all launches."""
         for number, root, sizes, strides, dtype in self.allocations:
             result = torch.empty_strided(sizes, strides, dtype=dtype, device=self.device)
             tensors[number], addresses[root] = result, result.data_ptr()
         with self.lock:  # another thread may run the same tape
-            for launch, slots, places in self.launches:
-                for slot, number, offset in places:
-                    slots[slot] = addresses[number] + offset
-                launch(stream)
+            launches.run(addresses, stream)
 
 
 def _flattened(step: Operation) -> Operation | FlatOperation:
