@@ -11,7 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["MaskTensors", "PlannedMask"]
+from regard.masks.mask import Mask
+
+__all__ = ["MaskTensors", "PlannedMask", "table_of"]
 
 KEPT = 1 << 13
 """Tensors of a mask are kept only if the mask has at most this many elements: 40 KiB in each plan."""
@@ -102,3 +104,12 @@ def _by_key_head(seen_BHS: Tensor, key_heads: int) -> Tensor:
     if seen_BHS.shape[1] in (1, key_heads):
         return seen_BHS
     return seen_BHS.unflatten(1, (key_heads, -1)).any(2)
+
+
+def table_of(mask: Mask | Tensor | None) -> Tensor:
+    """Return the bool tensor of a mask as (B, H, T, S). With three dimensions it is (B, T, S)."""
+    table = mask.table if isinstance(mask, Mask) else mask
+    assert table is not None
+    if table.dim() == 4:
+        return table
+    return table[None, None] if table.dim() == 2 else table.unsqueeze(1)

@@ -22,11 +22,12 @@ from torch.autograd import forward_ad
 
 from regard import sites
 from regard.attended import Attended
-from regard.backends import BACKENDS, blocked, fused, masked, sdpa, small_inputs
+from regard.backends import BACKENDS, blocked, fused, sdpa, small_inputs
 from regard.backends.aten_attention import Operator
 from regard.backends.backend import Backend
 from regard.backends.fused_plan import FusedPlan, fused_plan
-from regard.backends.planned_masks import PlannedMask
+from regard.backends.masked_plan import MaskedPlan, masked_plan
+from regard.backends.planned_masks import PlannedMask, table_of
 from regard.backends.strides import dense
 from regard.backends.transforms import refuse_double_backward
 from regard.call import Call
@@ -37,7 +38,7 @@ from regard.memory import Memory
 from regard.scores import Additive, Dot, ScaledDot, Score
 from regard.select import Select, Soft
 
-__all__ = ["Plan", "Signature", "keep_plan", "planned"]
+__all__ = ["Plan", "Signature", "is_transformed", "keep_plan", "plan_of", "planned"]
 
 PLANS = 512
 """Maximum number of plans. When it is reached, the oldest plan is removed."""
@@ -101,7 +102,7 @@ class Plan(NamedTuple):
                 _, bias, seeing, seen, *_ = self.mask.of_lengths(mask.lengths, lengths)
         elif self.part == "table":
             assert self.mask is not None
-            _, bias, seeing, seen, *_ = self.mask.of_table(_table(mask))
+            _, bias, seeing, seen, *_ = self.mask.of_table(table_of(mask))
         if seen is not None and not self.cleaned and (self.trains or not _finite(key, value)):
             same = value is key
             key = torch.where(seen, key, self.zero)
@@ -122,49 +123,6 @@ class Plan(NamedTuple):
             return Attended(output.squeeze(1), lse.squeeze(1))
         attended = Attended(output, lse)
         return attended if self.dims == 4 else attended.map(lower(self.dims))
-
-
-class MaskedPlan(NamedTuple):
-    """How to run the calls of one signature by the backend `masked`, whose kernels read the mask themselves.
-
-    The fields of Plan, and:
-
-    start: position of the first query.
-    right: number of keys after its position that a query sees, 0 for a causal mask; None for no limit.
-    passes: kernels/inner_launch.Passes for each layout of the mask tensor, filled by run().
-    """
-
-    name: str
-    backend: Backend
-    scale: float
-    dims: int
-    trains: bool
-    start: int
-    right: int | None
-    passes: dict[Any, Any]
-
-    def run(
-        self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
-    ) -> Attended | None:
-        """Compute the call. Return None if a length of the mask is above S; check() then raises the error."""
-        if self.dims != 4:
-            query, key, value = lift(query), lift(key), lift(value)
-        lengths = mask.lengths if isinstance(mask, Mask) else None
-        if lengths is not None and lengths.is_cpu and max(lengths.tolist()) > key.shape[2]:
-            return None
-        table = None if isinstance(mask, Mask) and mask.table is None else _table(mask)
-        hidden = masked.hidden_of(lengths, table, None, None, self.start, None, self.right)
-        given = lengths if table is None else table
-        layout: Any = None
-        if given is not None:
-            layout = given.stride(), given.dtype, given.data_ptr() % 16
-        if query.is_cpu:  # in Triton's interpreter; on CUDA, the signature of the plan contains the strides
-            layout = (layout, query.stride(), key.stride(), value.stride())
-        passes = self.passes.get(layout)
-        if passes is None:
-            passes = self.passes[layout] = masked.passes_of(query, key, value, hidden)
-        results = masked.attend(passes, query, key, value, hidden, self.scale, self.trains)
-        return Attended(*results) if self.dims == 4 else Attended(*results).map(lower(self.dims))
 
 
 class AdditivePlan(NamedTuple):
@@ -250,21 +208,12 @@ def planned(
         return None, None
     device, dtype = query.device, query.dtype
     mask_part = () if mask is None else _mask_signature(mask, device)
-    if mask_part is None or _transformed():
+    if mask_part is None or is_transformed():
         return None, None
     if not (mask_part and mask_part[-1]):  # only a causal mask depends on the position of the first query
         start = 0
-    trains = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    layout: Any
-    if query.is_cuda:  # what dense() needs; comparing it takes less time than calling dense()
-        places = query.data_ptr(), key.data_ptr(), value.data_ptr()
-        unaligned = (places[0] | places[1] | places[2]) % 16 and tuple(each % 16 for each in places)
-        layout = query.stride(), key.stride(), value.stride(), unaligned
-    else:
-        layout = dense(query) and dense(key) and dense(value)
-    signature = (
-        query.shape, key.shape, value.shape, dtype, key.dtype, value.dtype, device, key.device,
-        value.device, trains, layout, type(score), of_score, key_size, select.temperature, start,
+    signature = _signature(
+        query, key, value, dtype, device, type(score), of_score, key_size, select.temperature, start,
         mask_part, prepared, backend,
     )  # fmt: skip
     plan = _plans.get(signature)
@@ -273,18 +222,48 @@ def planned(
     return signature, plan.run(score, query, key, value, mask)
 
 
+def _signature(
+    query: Tensor, key: Tensor, value: Tensor, dtype: torch.dtype, device: torch.device, *options: Any
+) -> Signature:
+    """Return the signature of a call.
+
+    dtype, device: those of the query. options: what the signature contains after the layout of the tensors.
+    """
+    trains = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    layout: Any
+    if query.is_cuda:  # what dense() needs; comparing it takes less time than calling dense()
+        places = query.data_ptr(), key.data_ptr(), value.data_ptr()
+        unaligned = (places[0] | places[1] | places[2]) % 16 and tuple(each % 16 for each in places)
+        layout = query.stride(), key.stride(), value.stride(), unaligned
+    else:
+        layout = dense(query) and dense(key) and dense(value)
+    return (
+        query.shape, key.shape, value.shape, dtype, key.dtype, value.dtype, device, key.device,
+        value.device, trains, layout, *options,
+    )  # fmt: skip
+
+
+def plan_of(query: Tensor, key: Tensor, value: Tensor) -> Plan | MaskedPlan | AdditivePlan | FusedPlan | None:
+    """Return the plan of attention(query, key, value), after such a call; None if there is none."""
+    options = (ScaledDot, (), None, 1.0, 0, (), False, "auto")
+    return _plans.get(_signature(query, key, value, query.dtype, query.device, *options))
+
+
 def keep_plan(signature: Signature, call: Call, name: str, dims: int) -> None:
     """Keep a plan for later calls with this signature, if the kernel of this call can be run by a plan.
 
     call, name: the checked call, and the backend that was chosen for it.
     dims: number of dimensions of the user's query.
     """
-    plan = (
-        _masked_plan(signature, call, name, dims)
-        or _fused_plan(signature, call, name, dims)
-        or _additive_plan(signature, call, name, dims)
-        or _inner_plan(signature, call, name, dims)
-    )
+    plan: Plan | MaskedPlan | AdditivePlan | FusedPlan | None
+    if name == "masked":
+        plan = masked_plan(call, BACKENDS[name], dims) if signature[-3] else None
+    else:
+        plan = (
+            _fused_plan(signature, call, name, dims)
+            or _additive_plan(signature, call, name, dims)
+            or _inner_plan(signature, call, name, dims)
+        )
     if plan is None:
         return
     with _lock:
@@ -327,22 +306,6 @@ def _inner_plan(signature: Signature, call: Call, name: str, dims: int) -> Plan 
         zero=zero,
         operate=kernel.operators[1],
         queries=queries,
-    )
-
-
-def _masked_plan(signature: Signature, call: Call, name: str, dims: int) -> MaskedPlan | None:
-    """Return a plan that runs the backend `masked`; None if this call is not run by it."""
-    if name != "masked" or BACKENDS[name].run != masked.run or not signature[-3]:
-        return None
-    return MaskedPlan(
-        name=name,
-        backend=BACKENDS[name],
-        scale=call.scale / call.temperature,
-        dims=dims,
-        trains=call.trains,
-        start=call.start,
-        right=call.mask.sides[1],
-        passes={},
     )
 
 
@@ -425,16 +388,7 @@ def _finite(key: Tensor, value: Tensor) -> bool:
     return math.isfinite(key.sum()) and math.isfinite(value.sum())
 
 
-def _table(mask: Mask | Tensor | None) -> Tensor:
-    """Return the bool tensor of a mask as (B, H, T, S). With three dimensions it is (B, T, S)."""
-    table = mask.table if isinstance(mask, Mask) else mask
-    assert table is not None
-    if table.dim() == 4:
-        return table
-    return table[None, None] if table.dim() == 2 else table.unsqueeze(1)
-
-
-def _transformed() -> bool:
+def is_transformed() -> bool:
     """Whether a transform, a tracer or autocast is active, inside of which no plan is used."""
     return bool(
         torch._C._functorch.get_interpreter_stack()
