@@ -27,15 +27,15 @@ class MaskTensors(NamedTuple):
         -inf, for which kernels return NaN.
     seeing: which queries see some key, broadcastable to (B, H, T); None if all do.
     seen: which keys some query sees, (B or 1, K or 1, S, 1); None if all are seen.
-    visible_rows, seeing_rows: if requested, for lengths: the visible keys, (B or 1, 1, S), and which queries
-        see some key, (B or 1, 1), for tensors without heads; None if all do.
+    bias_rows, seeing_rows: if requested, for lengths: `bias`, (B or 1, 1, S), and which queries see some
+        key, (B or 1, 1), for tensors without heads; the latter is None if all do.
     """
 
     values: list[int] | Tensor | None
     bias: Tensor
     seeing: Tensor | None
     seen: Tensor | None
-    visible_rows: Tensor | None = None
+    bias_rows: Tensor | None = None
     seeing_rows: Tensor | None = None
 
 
@@ -45,7 +45,7 @@ class PlannedMask:
     def __init__(self, keys: int, key_heads: int, dtype: torch.dtype, rows: bool = False):
         """Prepare for S = keys and K = key_heads.
 
-        dtype: that of the bias. rows: whether to return visible_rows and seeing_rows.
+        dtype: that of the bias. rows: whether to return bias_rows and seeing_rows.
         """
         with torch.inference_mode(False):
             self.columns_S = torch.arange(keys, device="cpu")
@@ -69,7 +69,7 @@ class PlannedMask:
         tensors = MaskTensors(kept, bias, seeing_B11, visible_B11S.mT)
         if self.rows:
             seeing_B1 = None if seeing_B11 is None else seeing_B11[:, 0]
-            tensors = tensors._replace(visible_rows=visible_B11S[:, 0], seeing_rows=seeing_B1)
+            tensors = tensors._replace(bias_rows=bias[:, 0], seeing_rows=seeing_B1)
         return self._kept(tensors)
 
     def of_table(self, table_BHTS: Tensor) -> MaskTensors:

@@ -23,6 +23,7 @@ from torch.autograd import forward_ad
 from regard import sites
 from regard.attended import Attended
 from regard.backends import BACKENDS, blocked, fused, sdpa, small_inputs
+from regard.backends.additive_plan import AdditivePlan, Step, additive_plan, score_signature
 from regard.backends.aten_attention import Operator
 from regard.backends.backend import Backend
 from regard.backends.fused_plan import FusedPlan, fused_plan
@@ -35,7 +36,7 @@ from regard.dimensions import lift, lower
 from regard.masks.mask import Mask
 from regard.masks.readable import PLAIN
 from regard.memory import Memory
-from regard.scores import Additive, Dot, ScaledDot, Score
+from regard.scores import ScaledDot, Score
 from regard.select import Select, Soft
 
 __all__ = ["Plan", "Signature", "is_transformed", "keep_plan", "plan_of", "planned"]
@@ -125,50 +126,6 @@ class Plan(NamedTuple):
         return attended if self.dims == 4 else attended.map(lower(self.dims))
 
 
-class AdditivePlan(NamedTuple):
-    """How to run the calls of one signature: an additive score, a Memory, and a small input.
-
-    The fields have the same meaning as in Plan.
-    """
-
-    name: str
-    backend: Backend
-    temperature: float
-    dims: int
-    mask: PlannedMask | None
-
-    def run(
-        self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
-    ) -> Attended | None:
-        """Compute the call. Return None if a length of the mask is above S; check() then raises the error."""
-        visible = seeing = None
-        if self.mask is not None:
-            assert isinstance(mask, Mask) and mask.lengths is not None
-            lengths, keys = mask.lengths.tolist(), key.shape[-2]
-            if max(lengths) > keys:
-                return None
-            if min(lengths) < keys:
-                *_, seeing, seen, visible, seeing_rows = self.mask.of_lengths(mask.lengths, lengths)
-                if self.dims == 3:
-                    seeing = seeing_rows
-                else:
-                    assert seen is not None
-                    visible = seen.mT
-        vector: Tensor | None
-        if type(score) is Additive:  # reading a parameter from this dict is faster
-            weight, vector = score._parameters["query_weight"], score._parameters["vector"]
-            assert weight is not None
-            query = query @ weight
-        else:
-            query, vector = score.project_query(query), score.mixing_vector()
-        assert vector is not None
-        if self.dims == 2:
-            query, key, value = lift(query), lift(key), lift(value)
-        output, lse = small_inputs.attend(query, key, value, vector, visible, seeing, self.temperature)
-        attended = Attended(output, lse)
-        return attended if self.dims != 2 else attended.map(lower(self.dims))
-
-
 def planned(
     query: Tensor,
     key: Tensor | Memory,
@@ -186,8 +143,14 @@ def planned(
     """
     if torch.compiler.is_compiling() or sites._any_open or type(select) is not Soft:
         return None, None
-    prepared, key_size = False, None
+    prepared, key_size, memory, by_memory = False, None, None, mask is None
     if isinstance(key, Memory):
+        step: Step | None = key.__dict__.get("_step")
+        if step is not None and by_memory and BACKENDS.get(step.plan.name) is step.plan.backend:
+            valid = type(start) is int and start >= 0 and not is_transformed()
+            attended = step.run(query, key, select.temperature, backend) if valid else None
+            if attended is not None:
+                return None, attended
         if not key.mask.empty:
             if mask is not None:
                 return None, None
@@ -219,6 +182,9 @@ def planned(
     plan = _plans.get(signature)
     if plan is None or BACKENDS.get(plan.name) is not plan.backend:
         return signature, None
+    if memory is not None and by_memory and type(plan) is AdditivePlan:
+        facts = query.shape, dtype, device, of_score, select.temperature, backend
+        memory.__dict__["_step"] = Step(plan, *facts)
     return signature, plan.run(score, query, key, value, mask)
 
 
@@ -320,39 +286,12 @@ def _fused_plan(signature: Signature, call: Call, name: str, dims: int) -> Fused
 
 def _additive_plan(signature: Signature, call: Call, name: str, dims: int) -> AdditivePlan | None:
     """Return a plan that runs the small-input path of `blocked`; None if this call does not take it."""
-    key_size, (mask_part, prepared) = signature[13], signature[-3:-1]
     if name != "blocked" or BACKENDS[name].run != blocked.run or not small_inputs.fits(call):
         return None
-    lengths = "lengths" in mask_part
-    if key_size is None or call.mask.causal or "table" in mask_part or (lengths and not prepared):
+    key_size, (mask_part, prepared) = signature[13], signature[-3:-1]
+    if key_size is None:
         return None
-    if lengths and not call.query.is_cpu:  # reading the lengths would wait for the device
-        return None
-    return AdditivePlan(
-        name=name,
-        backend=BACKENDS[name],
-        temperature=call.temperature,
-        dims=dims,
-        mask=PlannedMask(call.key.shape[2], 1, torch.float32, rows=dims == 3) if lengths else None,
-    )
-
-
-def score_signature(score: Score) -> Signature | None:
-    """Return the part of a signature that describes the score; None if calls with it are always checked.
-
-    A score function of another class can declare it in a method plan_key().
-    """
-    if type(score) in (ScaledDot, Dot):
-        return ()
-    if type(score) is Additive:
-        parameters: Any = score._parameters
-        weight, vector = parameters["query_weight"], parameters["vector"]
-        return (
-            score.query_size, score.key_size, score.heads,
-            weight.shape, weight.dtype, weight.device, weight.requires_grad,
-            vector.shape, vector.dtype, vector.device, vector.requires_grad,
-        )  # fmt: skip
-    return score.plan_key() if hasattr(score, "plan_key") else None
+    return additive_plan(call, BACKENDS[name], dims, mask_part, prepared)
 
 
 def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signature | None:
@@ -391,9 +330,16 @@ def _finite(key: Tensor, value: Tensor) -> bool:
 def is_transformed() -> bool:
     """Whether a transform, a tracer or autocast is active, inside of which no plan is used."""
     return bool(
-        torch._C._functorch.get_interpreter_stack()
+        _interpreter_stack()
         or forward_ad._current_level >= 0
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._get_tracing_state() is not None
-        or torch._C._is_any_autocast_enabled()
+        or _dispatch_modes()
+        or _tracing_state() is not None
+        or _autocast_enabled()
     )
+
+
+# With one name, because they are called in each call.
+_interpreter_stack = torch._C._functorch.get_interpreter_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_tracing_state = torch._C._get_tracing_state
+_autocast_enabled = torch._C._is_any_autocast_enabled
