@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,6 +14,7 @@ from torch import Tensor, func
 
 import regard
 from regard.backends import BACKENDS, plans
+from regard.backends.additive_plan import Step
 from regard.call import Call, Forward
 
 MASKS: dict[str, Callable[[int, int], Any]] = {
@@ -264,6 +266,60 @@ def test_a_planned_additive_step_is_the_checked_step(
     score.float()
     with pytest.raises(regard.ArgumentError, match="float32 parameters"):
         regard.attention(query, memory)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_step_that_a_memory_keeps_is_used_for_the_same_signature_only(
+    padded: bool, monkeypatch: pytest.MonkeyPatch
+):
+    steps = list[bool]()
+    run = Step.run
+
+    def counted(step: Step, *arguments: Any) -> Any:
+        attended = run(step, *arguments)
+        steps.append(attended is not None)
+        return attended
+
+    monkeypatch.setattr(Step, "run", counted)
+    score, lengths = regard.Additive(4, 5, 6).double(), torch.tensor([7, 3])
+    query, key = torch.randn(2, 1, 4, dtype=torch.float64), torch.randn(2, 7, 5, dtype=torch.float64)
+    with torch.no_grad():
+        memory = regard.prepare(key, score=score, mask=regard.padding(lengths) if padded else None)
+
+    def same(*inputs: Any, **options: Any) -> None:
+        exact = regard.attention(*inputs, **{**options, "backend": "reference"})
+        ours = regard.attention(*inputs, **options)
+        torch.testing.assert_close(ours.output, exact.output)
+        torch.testing.assert_close(ours.lse, exact.lse)
+
+    for _ in range(2):
+        same(query, memory)
+    steps.clear()
+    looked = regard.attention(query, memory, look=regard.Look(weights=True))
+    ours = regard.attention(query, memory)
+    assert steps == [True]
+    assert torch.equal(ours.output, looked.output) and torch.equal(ours.lse, looked.lse)
+    with torch.no_grad():
+        same(query, memory)
+    same(query, pickle.loads(pickle.dumps(memory)))
+    if padded:
+        lengths.fill_(2)  # the mask of the memory reads the same tensor
+        same(query, memory)
+    steps.clear()
+    same(torch.randn(2, 3, 4, dtype=torch.float64), memory)
+    same(query, memory, select=regard.Soft(2.0))
+    same(query, memory, mask=torch.ones(1, 7, dtype=torch.bool))
+    with regard.record() as records:
+        same(query, memory)
+    assert len(records["attention"]) == 2 and not any(steps)
+    with pytest.raises(regard.ArgumentError):
+        regard.attention(query.float(), memory)
+    with pytest.raises(regard.ArgumentError):
+        regard.attention(query, memory, start=-1)
+    if padded:
+        lengths.fill_(8)
+        with pytest.raises(regard.ArgumentError, match="8"):
+            regard.attention(query, memory)
 
 
 @pytest.mark.gpu
