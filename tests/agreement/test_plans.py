@@ -281,10 +281,10 @@ def test_the_step_that_a_memory_keeps_is_used_for_the_same_signature_only(
         return attended
 
     monkeypatch.setattr(Step, "run", counted)
-    score, lengths = regard.Additive(4, 5, 6).double(), torch.tensor([7, 3])
+    score, mask = regard.Additive(4, 5, 6).double(), regard.padding([7, 3]) if padded else None
     query, key = torch.randn(2, 1, 4, dtype=torch.float64), torch.randn(2, 7, 5, dtype=torch.float64)
     with torch.no_grad():
-        memory = regard.prepare(key, score=score, mask=regard.padding(lengths) if padded else None)
+        memory = regard.prepare(key, score=score, mask=mask)
 
     def same(*inputs: Any, **options: Any) -> None:
         exact = regard.attention(*inputs, **{**options, "backend": "reference"})
@@ -303,7 +303,7 @@ def test_the_step_that_a_memory_keeps_is_used_for_the_same_signature_only(
         same(query, memory)
     same(query, pickle.loads(pickle.dumps(memory)))
     if padded:
-        lengths.fill_(2)  # the mask of the memory reads the same tensor
+        memory.mask.lengths.fill_(2)
         same(query, memory)
     steps.clear()
     same(torch.randn(2, 3, 4, dtype=torch.float64), memory)
@@ -317,7 +317,7 @@ def test_the_step_that_a_memory_keeps_is_used_for_the_same_signature_only(
     with pytest.raises(regard.ArgumentError):
         regard.attention(query, memory, start=-1)
     if padded:
-        lengths.fill_(8)
+        memory.mask.lengths.fill_(8)
         with pytest.raises(regard.ArgumentError, match="8"):
             regard.attention(query, memory)
 
