@@ -268,6 +268,48 @@ def test_a_planned_additive_step_is_the_checked_step(
         regard.attention(query, memory)
 
 
+@pytest.mark.parametrize("hidden", [torch.nan, torch.inf, -torch.inf, 3e38, -3e38, 5.0])
+@pytest.mark.parametrize("lengths", [[6, 3], [7, 0]])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_hidden_keys_and_values_have_no_effect_on_a_planned_call(
+    hidden: float, lengths: list[int], gradients: bool
+):
+    query, key, value = tensors(5, 7, torch.float32)
+    mask = regard.padding(lengths)
+    with torch.no_grad():
+        for row, length in enumerate(lengths):
+            key[row, :, length:], value[row, :, length:] = 1.0, 1.0
+    leaves = [query, key, value]
+
+    def run() -> list[Tensor]:
+        if gradients:
+            return results(*leaves, leaves=leaves, mask=mask)
+        with torch.no_grad():
+            return list(regard.attention(*leaves, mask=mask)[:2])
+
+    expected = run()
+    with torch.no_grad():
+        for row, length in enumerate(lengths):
+            key[row, :, length:], value[row, :, length:] = hidden, hidden
+    for _ in range(2):
+        for ours, exact in zip(run(), expected, strict=True):
+            assert torch.equal(ours, exact)
+
+
+def test_lengths_of_other_dtypes_and_many_keys_are_read():
+    for keys in (7, 200):
+        query, key, value = tensors(2, keys)
+        for dtype in (torch.int64, torch.int32, torch.int16):
+            for lengths in ([1, keys - 1], [keys - 3, 2], [0, 3], [keys, 1]):
+                mask = regard.padding(torch.tensor(lengths, dtype=dtype))
+                ours, exact = (
+                    regard.attention(query, key, value, mask=mask, backend=backend)
+                    for backend in ("auto", "reference")
+                )
+                torch.testing.assert_close(ours.output, exact.output)
+                torch.testing.assert_close(ours.lse, exact.lse)
+
+
 @pytest.mark.parametrize("padded", [False, True])
 def test_the_step_that_a_memory_keeps_is_used_for_the_same_signature_only(
     padded: bool, monkeypatch: pytest.MonkeyPatch

@@ -26,7 +26,7 @@ class MaskTensors(NamedTuple):
     bias: what to add to the scores, 0 or -inf, broadcastable to (B, H, T, S). A row that sees no key has no
         -inf, for which kernels return NaN.
     seeing: which queries see some key, broadcastable to (B, H, T); None if all do.
-    seen: which keys some query sees, (B or 1, K or 1, S, 1); None if all are seen.
+    seen: for a bool tensor: which keys some query sees, (B or 1, K or 1, S, 1); None if all are seen.
     bias_rows, seeing_rows: if requested, for lengths: `bias`, (B or 1, 1, S), and which queries see some
         key, (B or 1, 1), for tensors without heads; the latter is None if all do.
     """
@@ -51,6 +51,10 @@ class PlannedMask:
             self.columns_S = torch.arange(keys, device="cpu")
             self.visible = torch.zeros((), dtype=dtype, device="cpu")
             self.hidden = torch.full((), -torch.inf, dtype=dtype, device="cpu")
+            self.biases: Tensor | None = None  # by length, (S + 1, 1, 1, S); 0 for the length 0
+            if keys * (keys + 1) <= KEPT:
+                lengths = torch.arange(keys + 1, device="cpu")
+                self.biases = self._bias(self._visible(lengths), (lengths > 0).view(-1, 1, 1))
         self.keys, self.key_heads, self.rows = keys, key_heads, rows
         self.last: MaskTensors | None = None
 
@@ -62,15 +66,25 @@ class PlannedMask:
         if torch.is_inference_mode_enabled():  # such tensors could not be used again outside of it
             with torch.inference_mode(False):
                 return self.of_lengths(lengths_B, values)
-        visible_B11S = torch.lt(self.columns_S, lengths_B.view(-1, 1, 1, 1))
         seeing_B11 = None if min(values) > 0 else (lengths_B > 0).view(-1, 1, 1)
-        kept = values if visible_B11S.numel() <= KEPT else None
-        bias = self._bias(visible_B11S, seeing_B11)
-        tensors = MaskTensors(kept, bias, seeing_B11, visible_B11S.mT)
+        if self.biases is not None and lengths_B.dtype is torch.int64 and min(values) >= 0:
+            bias = self.biases.index_select(0, lengths_B)
+        else:
+            bias = self._bias(self._visible(lengths_B), seeing_B11)
+        kept = values if bias.numel() <= KEPT else None
+        tensors = MaskTensors(kept, bias, seeing_B11, None)
         if self.rows:
             seeing_B1 = None if seeing_B11 is None else seeing_B11[:, 0]
             tensors = tensors._replace(bias_rows=bias[:, 0], seeing_rows=seeing_B1)
         return self._kept(tensors)
+
+    def seen_by_lengths(self, lengths_B: Tensor) -> Tensor:
+        """Return which keys some query sees for the lengths of padding(), (B or 1, 1, S, 1)."""
+        return self._visible(lengths_B).mT
+
+    def _visible(self, lengths_B: Tensor) -> Tensor:
+        """Return which keys are visible, (B or 1, 1, 1, S)."""
+        return torch.lt(self.columns_S, lengths_B.view(-1, 1, 1, 1))
 
     def of_table(self, table_BHTS: Tensor) -> MaskTensors:
         """Return the tensors for a bool tensor that broadcasts to (B, H, T, S)."""

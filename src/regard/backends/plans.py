@@ -63,8 +63,7 @@ class Plan(NamedTuple):
     dims: number of dimensions of the query.
     part: the part of the mask that the kernel gets as a bias: "lengths", "table" or None.
     cleaned: whether the keys and values that the mask hides are already 0, because prepare() has set them.
-    trains: whether an input requires a gradient. Without gradients, a hidden key has a weight of exactly 0,
-        so hidden keys and values are set to 0 only if they contain NaN or inf.
+    trains: whether an input requires a gradient.
     mask: reads the values of lengths or table; None without them.
     zero: 0 in the dtype of key and value.
     operate: the operator of the kernel, for calls that are not compiled.
@@ -94,18 +93,25 @@ class Plan(NamedTuple):
         if self.dims != 4:
             query, key, value = lift(query), lift(key), lift(value)
         bias = seeing = seen = None
+        hides = False  # whether no query sees some key
         if self.part == "lengths":
             assert isinstance(mask, Mask) and mask.lengths is not None and self.mask is not None
             lengths, keys = mask.lengths.tolist(), key.shape[2]
             if max(lengths) > keys:
                 return None
             if min(lengths) < keys:
-                _, bias, seeing, seen, *_ = self.mask.of_lengths(mask.lengths, lengths)
+                hides = True
+                _, bias, seeing, *_ = self.mask.of_lengths(mask.lengths, lengths)
         elif self.part == "table":
             assert self.mask is not None
             _, bias, seeing, seen, *_ = self.mask.of_table(table_of(mask))
-        if seen is not None and not self.cleaned and (self.trains or not _finite(key, value)):
+            hides = seen is not None
+        if hides and not self.cleaned and not _bounded(key, value):
+            assert self.mask is not None
             same = value is key
+            if seen is None:
+                assert isinstance(mask, Mask) and mask.lengths is not None
+                seen = self.mask.seen_by_lengths(mask.lengths)
             key = torch.where(seen, key, self.zero)
             value = key if same else torch.where(seen, value, self.zero)
         if self.direct:
@@ -322,9 +328,16 @@ def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signatu
     return ("table" if lengths is None else "lengths", tensor.shape, causal)
 
 
-def _finite(key: Tensor, value: Tensor) -> bool:
-    """Whether all keys and values are finite; False may also mean that their sum is too large."""
-    return math.isfinite(key.sum()) and math.isfinite(value.sum())
+def _bounded(key: Tensor, value: Tensor) -> bool:
+    """Whether the norms of all keys and of all values are finite.
+
+    Then their products with queries and gradients of the output are finite too, unless these are extremely
+    large. So a key with the weight 0 has no effect, and need not be set to 0.
+    """
+    norm = torch.linalg.vector_norm(key.detach()).item()
+    if value is not key and math.isfinite(norm):
+        norm = torch.linalg.vector_norm(value.detach()).item()
+    return math.isfinite(norm)
 
 
 def is_transformed() -> bool:
