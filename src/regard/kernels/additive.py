@@ -23,7 +23,8 @@ from regard.kernels.additive_vector import sum_parts
 from regard.kernels.backward_pass import Backward
 from regard.kernels.forward_pass import Extra, Forward, Sight
 from regard.kernels.launch import Shape
-from regard.kernels.replay import replayed
+from regard.kernels.recording import recorder
+from regard.kernels.replay import Tape, layout_of, replayed, tape_of
 
 __all__ = [
     "additive_backward",
@@ -114,6 +115,104 @@ def run_inference(
     tensors = (query, key, value, vector, lengths, document_of_query, document_of_key, bias, seed)
     output, lse = _run(_inference, tensors, (start, left, right, scale, False, dropout), query, key)
     return output, lse
+
+
+class KeptTapes:
+    """The tapes of the calls of one plan, found with less time on the host than by replayed().
+
+    All calls have the same shapes, dtypes, numbers and device, and neither bias nor dropout. So only the
+    layouts of the tensors are compared.
+
+    numbers: start, left, right and scale.
+    """
+
+    MOST = 16
+
+    def __init__(self, numbers: tuple[Any, ...]):
+        self.numbers = numbers
+        self.tapes: dict[Any, Tape] = {}
+
+    def inference(
+        self, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None
+    ) -> list[Tensor] | tuple[Tensor, ...]:
+        """run_inference()."""
+        inputs, addresses, layout = _described(query, key, value, vector, lengths)
+        tape = self.tapes.get(layout)
+        if tape is not None and _can_run(tape, query):
+            return tape.run(inputs, addresses)
+        results = run_inference(
+            query, key, value, vector, lengths, None, None, *self.numbers, None, None, 0.0
+        )
+        self._keep(layout, _inference, (query, key, value, vector, lengths, *[None] * 4), (False, 0.0))
+        return results
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None
+    ) -> tuple[list[Tensor] | tuple[Tensor, ...], Any]:
+        """run_forward(). Also returns what backward() needs to know about this call."""
+        inputs, addresses, layout = _described(query, key, value, vector, lengths)
+        tape = self.tapes.get((layout, True))
+        if tape is not None and _can_run(tape, query):
+            results = tape.run(inputs, addresses)
+            addresses += [results[2].data_ptr(), results[3].data_ptr()]
+            return results, (layout, addresses)
+        more = (None, None, *self.numbers, True, None, None, 0.0)
+        first = run_forward(query, key, value, vector, lengths, *more)
+        tensors = (query, key, value, vector, lengths, *[None] * 4)
+        self._keep((layout, True), _forward, tensors, (True, 0.0))
+        return first, None
+
+    def backward(self, doutput: Tensor, inputs: list[Tensor], others: bool, kept: Any) -> list[Tensor] | None:
+        """run_backward(), if there is a tape of it; otherwise None.
+
+        inputs: query, key, value and vector, the lengths if there are any, norm, and scores.
+        kept: what forward() has returned.
+        """
+        layout, known = kept
+        addresses = [each.data_ptr() for each in inputs]
+        if addresses != known:  # by hooks of saved tensors
+            return None
+        address = doutput.data_ptr()
+        tape = self.tapes.get((layout, doutput.stride(), address % 16, others))
+        if tape is None or not _can_run(tape, doutput):
+            return None
+        *four, norm, scores = inputs
+        lengths = [four.pop()] if len(four) > 4 else []
+        at = [*addresses[:4], *addresses[-2:], *addresses[4:-2]]
+        return tape.run([doutput, *four, norm, scores, *lengths], [address, *at])
+
+    def keep_backward(self, doutput: Tensor, inputs: list[Tensor], others: bool, kept: Any) -> None:
+        """Keep the tape of a backward pass, if run_backward() has left one. Arguments: see backward()."""
+        *four, norm, scores = inputs
+        lengths = four.pop() if len(four) > 4 else None
+        key = (kept[0], doutput.stride(), doutput.data_ptr() % 16, others)
+        tensors = (doutput, *four, norm, scores, lengths, None, None, None, None)
+        self._keep(key, _backward, tensors, (others, 0.0, False))
+
+    def _keep(
+        self, key: Any, function: Any, tensors: tuple[Tensor | None, ...], more: tuple[Any, ...]
+    ) -> None:
+        start, left, right, scale = self.numbers
+        start = 0 if left is None and right is None else start
+        tape = tape_of(function, tensors, (start, left, right, scale, *more))
+        if tape is not None:
+            if len(self.tapes) >= self.MOST:
+                self.tapes.clear()
+            self.tapes[key] = tape
+
+
+def _described(*tensors: Tensor | None) -> tuple[list[Tensor], list[int], tuple[Any, ...]]:
+    """Return the tensors that are not None, their addresses, and their layout."""
+    inputs = [each for each in tensors if each is not None]
+    addresses = [each.data_ptr() for each in inputs]
+    return inputs, addresses, (inputs[-1].dtype, *layout_of(inputs, addresses))
+
+
+def _can_run(tape: Tape, tensor: Tensor) -> bool:
+    """Whether a kept tape can be run now, for tensors on the device of this tensor."""
+    if not tape.valid or recorder() is not None:
+        return False
+    return not tensor.is_cuda or tensor.get_device() == torch._C._cuda_getDevice()
 
 
 def _inference(*arguments: Any) -> tuple[Tensor, ...]:

@@ -13,7 +13,7 @@ one of its inputs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +23,7 @@ from regard.kernels import interpreting
 from regard.kernels.direct_launch import DirectLaunch, LaunchSequence, direct_launch
 from regard.kernels.recording import Launch, Operation, Place, Recorder, recorder, recording
 
-__all__ = ["Tape", "forget", "replayed"]
+__all__ = ["Tape", "forget", "layout_of", "replayed", "tape_of"]
 
 KEPT, KEPT_STEPS = 1024, 1 << 16
 """Maximum number of signatures that are kept, and of steps of all tapes. When one is reached, all tapes are
@@ -83,10 +83,11 @@ class Tape:
     by_address: whether launches get the addresses of tensors; False in Triton's interpreter.
     simple: whether all steps are an Allocation or a Direct.
     launches: if so, all launches.
+    valid: False after forget().
     """
 
     def __init__(self, recorder: Recorder, results: list[int]):
-        self.results, self.device = results, recorder.device
+        self.results, self.device, self.valid = results, recorder.device, True
         self.count = len(recorder.facts)
         self.constants = [(number, each, each.data_ptr()) for number, each in recorder.constants.items()]
         self.by_address = not interpreting()
@@ -316,18 +317,7 @@ def replayed(
     """
     if recorder() is not None:  # this call is a part of a function that is being recorded
         return function(*tensors, *numbers)
-    inputs: list[Tensor] = []
-    addresses: list[int] = []
-    facts: list[Any] = []
-    for each in tensors:
-        if each is None:
-            facts.append(None)
-            continue
-        address = each.data_ptr()
-        inputs.append(each)
-        addresses.append(address)
-        facts.append((each.shape, each.stride(), each.dtype, address % 16))
-    key = (function, numbers, inputs[0].device, *facts)
+    key, inputs, addresses = _signature(function, tensors, numbers)
     tape = _tapes.get(key)
     if type(tape) is Tape:
         return tuple(tape.run(inputs, addresses))
@@ -353,7 +343,46 @@ def replayed(
     return results
 
 
+def _signature(
+    function: Any, tensors: tuple[Tensor | None, ...], numbers: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], list[Tensor], list[int]]:
+    """Return the signature of a call, the tensors that are not None, and their addresses."""
+    inputs: list[Tensor] = []
+    addresses: list[int] = []
+    facts: list[Any] = []
+    for each in tensors:
+        if each is None:
+            facts.append(None)
+            continue
+        address = each.data_ptr()
+        inputs.append(each)
+        addresses.append(address)
+        facts.append((each.shape, each.stride(), each.dtype, address % 16))
+    return (function, numbers, inputs[0].device, *facts), inputs, addresses
+
+
+def tape_of(function: Any, tensors: tuple[Tensor | None, ...], numbers: tuple[Any, ...]) -> Tape | None:
+    """Return the tape of such a call, for callers that keep it; None if there is none yet.
+
+    A kept tape may be run only for tensors of the same shapes, dtypes and layout_of(), on the current device,
+    while it is valid and nothing is recorded.
+    """
+    tape = _tapes.get(_signature(function, tensors, numbers)[0])
+    return tape if isinstance(tape, Tape) else None
+
+
+def layout_of(tensors: Sequence[Tensor], addresses: Sequence[int]) -> tuple[Any, ...]:
+    """Return the strides and the alignment of tensors. addresses: those of the tensors."""
+    bits = 0
+    for address in addresses:
+        bits |= address
+    return bits % 16 and tuple(each % 16 for each in addresses), *[each.stride() for each in tensors]
+
+
 def forget() -> None:
     """Remove all tapes, for example after a change of what functions launch."""
+    for tape in _tapes.values():
+        if isinstance(tape, Tape):
+            tape.valid = False
     _tapes.clear()
     _count[0] = 0
