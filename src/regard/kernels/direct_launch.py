@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from regard.kernels.graph_launch import Graphs
+
 __all__ = ["DirectLaunch", "LaunchSequence", "Place", "direct_launch"]
 
 Place = tuple[int, int, int]
@@ -116,10 +118,17 @@ class LaunchSequence:
         for launch, each in launches:
             launch.share(self.stream, {slot: address[number, offset] for slot, number, offset in each})
         self.launches = [(launch.launch, launch.arguments, launch) for launch, _ in launches]
+        self.graphs = Graphs(self._launch) if len(launches) > 1 else None
 
     def run(self, addresses: Sequence[int], stream: int) -> None:
         """Launch all kernels. addresses: those of the tensors, by number."""
-        self.write(self.slots, 0, *[addresses[number] + offset for number, offset in self.places])
+        values = (*[addresses[number] + offset for number, offset in self.places],)
+        if self.graphs is None or not self.graphs.run(values, stream):
+            self._launch(values, stream)
+
+    def _launch(self, values: tuple[int, ...], stream: int) -> None:
+        """Launch all kernels one by one. values: the addresses to write to self.slots."""
+        self.write(self.slots, 0, *values)
         self.stream.value = stream
         for launch, arguments, direct in self.launches:
             error = launch(*arguments)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from regard.kernels import interpreting
 from regard.kernels.direct_launch import DirectLaunch, LaunchSequence, direct_launch
-from regard.kernels.recording import Launch, Operation, Place, Recorder, recorder, recording
+from regard.kernels.recording import Facts, Launch, Operation, Place, Recorder, recorder, recording
 
 __all__ = ["Tape", "forget", "layout_of", "replayed", "tape_of"]
 
@@ -89,6 +89,8 @@ class Tape:
     def __init__(self, recorder: Recorder, results: list[int]):
         self.results, self.device, self.valid = results, recorder.device, True
         self.count = len(recorder.facts)
+        self.unknown: list[Any] = [None] * (self.count - recorder.inputs)
+        self.unplaced = [0] * (self.count + 1 - recorder.inputs)
         self.constants = [(number, each, each.data_ptr()) for number, each in recorder.constants.items()]
         self.by_address = not interpreting()
         needed, views = self._needed(recorder)
@@ -100,9 +102,11 @@ class Tape:
                 self.steps.append(self._launch(step, recorder, offsets))
             elif step.function.name() in EMPTY:
                 (number,) = step.results
-                if number in needed or number in views:
-                    result = views.get(number, number)
+                result = views.get(number, number)
+                if (number in needed or number in views) and recorder.facts[result].sizes != (0,):
                     self.steps.append(Allocation(result, number, *recorder.facts[result][:3]))
+                elif number in needed:  # an unused result
+                    self.constants.append((number, _empty(recorder.facts[number], self.device), 0))
             elif not step.view or not (needed - set(views.values())).isdisjoint(step.results):
                 self.steps.append(_flattened(step))
         kinds = {type(step) for step in self.steps}
@@ -196,8 +200,8 @@ class Tape:
 
     def run(self, inputs: list[Tensor], addresses: list[int]) -> list[Tensor]:
         """Run the steps with other inputs, whose addresses are given; return the results."""
-        tensors: list[Any] = [*inputs, *[None] * (self.count - len(inputs))]
-        addresses = addresses + [0] * (self.count + 1 - len(addresses))
+        tensors: list[Any] = inputs + self.unknown
+        addresses = addresses + self.unplaced
         for number, constant, address in self.constants:
             tensors[number], addresses[number] = constant, address
         if self.room:
@@ -264,6 +268,12 @@ class Tape:
             tensors[number], addresses[root] = result, result.data_ptr()
         with self.lock:  # another thread may run the same tape
             launches.run(addresses, stream)
+
+
+def _empty(facts: Facts, device: torch.device) -> Tensor:
+    """Return a tensor without elements, which all calls share."""
+    with torch.inference_mode(False):
+        return torch.empty_strided(facts.sizes, facts.strides, dtype=facts.dtype, device=device)
 
 
 def _flattened(step: Operation) -> Operation | FlatOperation:
