@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,8 +54,9 @@ class Driver:
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     driver = Driver()
     monkeypatch.setattr(module, "_driver", lambda: driver)
-    monkeypatch.setattr(module, "_capture_stream", lambda _: SimpleNamespace(cuda_stream=7))
+    monkeypatch.setattr(module, "_capture_stream", lambda _: 7)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: driver.failing == "captured")
     monkeypatch.setattr(module, "_count", [0])
     return driver

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -33,8 +34,13 @@ MOST_MISSES = 256
 RELAXED = 2
 """Capture mode of the driver: what other streams and threads do is not restricted."""
 
+NON_BLOCKING = 1
+"""Option of a stream: the default stream does not wait for it."""
+
 _count = [0]
 """Number of all graphs."""
+
+_lock = threading.Lock()  # one stream is used for all captures
 
 
 @functools.cache
@@ -51,9 +57,14 @@ def _driver() -> Any:
 
 
 @functools.cache
-def _capture_stream(device: int) -> Any:
-    """Return the stream on which launches are captured. Nothing is ever run on it."""
-    return torch.cuda.Stream(device)
+def _capture_stream(device: int) -> int:
+    """Return the stream on which launches are captured; 0 if it cannot be created.
+
+    Nothing is ever run on it. It is not a torch.cuda.Stream, which other code could get from PyTorch's pool.
+    """
+    stream = ctypes.c_void_p(None)
+    failed = _driver().cuStreamCreate(ctypes.byref(stream), NON_BLOCKING)
+    return 0 if failed else stream.value or 0
 
 
 class Graphs:
@@ -93,7 +104,8 @@ class Graphs:
             return None
         if torch._C._cuda_isCurrentStreamCapturing():
             return None
-        graph = _capture(lambda stream: self.launch(addresses, stream))
+        with _lock:
+            graph = _capture(lambda stream: self.launch(addresses, stream))
         if graph is None:
             self.misses = MOST_MISSES
             return None
@@ -105,7 +117,11 @@ class Graphs:
 
 def _capture(launch: Callable[[int], None]) -> ctypes.c_void_p | None:
     """Return an executable graph of the kernels that launch(stream) launches; None if this fails."""
-    driver, stream = _driver(), _capture_stream(torch.cuda.current_device()).cuda_stream
+    device = torch.cuda.current_device()
+    torch.cuda.set_device(device)  # the driver needs a context, which a new thread does not have
+    driver, stream = _driver(), _capture_stream(device)
+    if not stream:
+        return None
     handle, graph, executable = (ctypes.c_void_p(each) for each in (stream, None, None))
     if driver.cuStreamBeginCapture_v2(handle, RELAXED):
         return None
