@@ -165,8 +165,8 @@ class LateAttended(Attended):
         return whole
 
     @property
-    def lse(self) -> Tensor | None:  # type: ignore[override]
-        return self._whole()[1]  # type: ignore[no-any-return]
+    def lse(self) -> Tensor | None:
+        return self._whole()[1]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._whole())
@@ -178,7 +178,7 @@ class LateAttended(Attended):
         return Attended, self._whole()
 
     @classmethod
-    def _make(cls, iterable: Iterable[Any]) -> Attended:
+    def _make(cls, iterable: Iterable[Any]) -> Attended:  # type: ignore[override]
         return Attended._make(iterable)
 
 

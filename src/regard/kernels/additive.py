@@ -140,9 +140,9 @@ class KeptTapes:
         tape = self.tapes.get(layout)
         if tape is not None and _can_run(tape, query):
             return tape.run(inputs, addresses)
-        results = run_inference(
-            query, key, value, vector, lengths, None, None, *self.numbers, None, None, 0.0
-        )
+        start, left, right, scale = self.numbers
+        masks = (lengths, None, None, start, left, right)
+        results = run_inference(query, key, value, vector, *masks, scale, None, None, 0.0)
         self._keep(layout, _inference, (query, key, value, vector, lengths, *[None] * 4), (False, 0.0))
         return results
 
@@ -156,8 +156,9 @@ class KeptTapes:
             results = tape.run(inputs, addresses)
             addresses += [results[2].data_ptr(), results[3].data_ptr()]
             return results, (layout, addresses)
-        more = (None, None, *self.numbers, True, None, None, 0.0)
-        first = run_forward(query, key, value, vector, lengths, *more)
+        start, left, right, scale = self.numbers
+        masks = (lengths, None, None, start, left, right)
+        first = run_forward(query, key, value, vector, *masks, scale, True, None, None, 0.0)
         tensors = (query, key, value, vector, lengths, *[None] * 4)
         self._keep((layout, True), _forward, tensors, (True, 0.0))
         return first, None

@@ -63,8 +63,9 @@ def planned_self_attention(layer: Any, x: Tensor) -> Attended | None:
     if BACKENDS.get(plan.name) is not plan.backend:
         return None
     linear: Any = linear_without_gradients if x.is_cuda else functional.linear
-    heads = linear(x, joint.weight, joint.bias).view(sizes).permute(2, 0, 3, 1, 4).unbind()
-    attended = plan.run(own["score"], *heads, None)
+    product: Tensor = linear(x, joint.weight, joint.bias)
+    queries, keys, values = product.view(sizes).permute(2, 0, 3, 1, 4).unbind()
+    attended = plan.run(own["score"], queries, keys, values, None)
     assert attended is not None  # only the lengths of a mask can be wrong
     joined = attended.output.transpose(1, 2).flatten(-2)
     return Attended(linear(joined, output["weight"], output["bias"]), *attended[1:])
