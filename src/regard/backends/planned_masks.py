@@ -1,7 +1,8 @@
 """PlannedMask: what the calls of one plan need from the values of a mask, on CPU.
 
 The layers of a model, and the steps of a decoder, often pass masks of equal values one after another. So the
-tensors for the last mask are kept with a copy of its values, and are used again for equal values.
+tensors for the last mask are kept with a copy of its values, and are used again for equal values. For few
+keys, a table has the bias of every length.
 """
 
 from __future__ import annotations
@@ -57,17 +58,19 @@ class PlannedMask:
                 self.biases = self._bias(self._visible(lengths), (lengths > 0).view(-1, 1, 1))
         self.keys, self.key_heads, self.rows = keys, key_heads, rows
         self.last: MaskTensors | None = None
+        self.of_length: dict[int, MaskTensors] = {}  # for padding() of one length, few keys
 
     def of_lengths(self, lengths_B: Tensor, values: list[int]) -> MaskTensors:
         """Return the tensors for the lengths of padding(), which are also given as a list."""
-        last = self.last
+        last = self.last if len(values) > 1 else self.of_length.get(values[0], self.last)
         if last is not None and last.values == values:
             return last
         if torch.is_inference_mode_enabled():  # such tensors could not be used again outside of it
             with torch.inference_mode(False):
                 return self.of_lengths(lengths_B, values)
-        seeing_B11 = None if min(values) > 0 else (lengths_B > 0).view(-1, 1, 1)
-        if self.biases is not None and lengths_B.dtype is torch.int64 and min(values) >= 0:
+        least = min(values)
+        seeing_B11 = None if least > 0 else (lengths_B > 0).view(-1, 1, 1)
+        if self.biases is not None and lengths_B.dtype is torch.int64 and least >= 0:
             bias = self.biases.index_select(0, lengths_B)
         else:
             bias = self._bias(self._visible(lengths_B), seeing_B11)
@@ -76,6 +79,9 @@ class PlannedMask:
         if self.rows:
             seeing_B1 = None if seeing_B11 is None else seeing_B11[:, 0]
             tensors = tensors._replace(bias_rows=bias[:, 0], seeing_rows=seeing_B1)
+        if len(values) == 1 and self.biases is not None and least >= 0:
+            self.of_length[values[0]] = tensors
+            return tensors
         return self._kept(tensors)
 
     def seen_by_lengths(self, lengths_B: Tensor) -> Tensor:
