@@ -20,6 +20,10 @@ KEPT = 1 << 13
 """Tensors of a mask are kept only if the mask has at most this many elements: 40 KiB in each plan."""
 
 
+FEW = 8
+"""For at most this many lengths, the bias is concatenated from a table of the biases of all lengths."""
+
+
 class MaskTensors(NamedTuple):
     """The tensors for one value of a mask.
 
@@ -52,17 +56,17 @@ class PlannedMask:
             self.columns_S = torch.arange(keys, device="cpu")
             self.visible = torch.zeros((), dtype=dtype, device="cpu")
             self.hidden = torch.full((), -torch.inf, dtype=dtype, device="cpu")
-            self.biases: Tensor | None = None  # by length, (S + 1, 1, 1, S); 0 for the length 0
+            self.biases: list[Tensor] = []  # by length, (1, 1, 1, S); 0 for the length 0
             if keys * (keys + 1) <= KEPT:
                 lengths = torch.arange(keys + 1, device="cpu")
-                self.biases = self._bias(self._visible(lengths), (lengths > 0).view(-1, 1, 1))
+                biases = self._bias(self._visible(lengths), (lengths > 0).view(-1, 1, 1))
+                self.biases = list(biases.split(1))
         self.keys, self.key_heads, self.rows = keys, key_heads, rows
         self.last: MaskTensors | None = None
-        self.of_length: dict[int, MaskTensors] = {}  # for padding() of one length, few keys
 
     def of_lengths(self, lengths_B: Tensor, values: list[int]) -> MaskTensors:
         """Return the tensors for the lengths of padding(), which are also given as a list."""
-        last = self.last if len(values) > 1 else self.of_length.get(values[0], self.last)
+        last = self.last
         if last is not None and last.values == values:
             return last
         if torch.is_inference_mode_enabled():  # such tensors could not be used again outside of it
@@ -70,8 +74,9 @@ class PlannedMask:
                 return self.of_lengths(lengths_B, values)
         least = min(values)
         seeing_B11 = None if least > 0 else (lengths_B > 0).view(-1, 1, 1)
-        if self.biases is not None and lengths_B.dtype is torch.int64 and least >= 0:
-            bias = self.biases.index_select(0, lengths_B)
+        if self.biases and len(values) <= FEW and least >= 0:
+            biases = [self.biases[each] for each in values]
+            bias = biases[0] if len(biases) == 1 else torch.cat(biases)
         else:
             bias = self._bias(self._visible(lengths_B), seeing_B11)
         kept = values if bias.numel() <= KEPT else None
@@ -79,9 +84,6 @@ class PlannedMask:
         if self.rows:
             seeing_B1 = None if seeing_B11 is None else seeing_B11[:, 0]
             tensors = tensors._replace(bias_rows=bias[:, 0], seeing_rows=seeing_B1)
-        if len(values) == 1 and self.biases is not None and least >= 0:
-            self.of_length[values[0]] = tensors
-            return tensors
         return self._kept(tensors)
 
     def seen_by_lengths(self, lengths_B: Tensor) -> Tensor:
