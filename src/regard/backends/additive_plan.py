@@ -100,20 +100,26 @@ class Step(NamedTuple):
     A Memory does not change, so only the rest of the signature is compared.
 
     shape, dtype, device: those of the query.
-    of_score: what describes the score, which has parameters.
+    temperature, backend: those of the call.
+    of_score: the result of _facts(), because the parameters of the score can change.
     """
 
     plan: AdditivePlan
     shape: torch.Size
     dtype: torch.dtype
     device: torch.device
-    of_score: tuple[Any, ...] | None
     temperature: float
     backend: str
+    of_score: tuple[Any, ...] | None
+
+    @classmethod
+    def of(cls, plan: AdditivePlan, query: Tensor, memory: Memory, temperature: float, backend: str) -> Step:
+        """Return the plan of a call with its signature."""
+        return cls(plan, query.shape, query.dtype, query.device, temperature, backend, _facts(memory.score))
 
     def run(self, query: Tensor, memory: Memory, temperature: float, backend: str) -> Attended | None:
         """Compute the call if it has the same signature; otherwise return None."""
-        plan, shape, dtype, device, of_score, known_temperature, known_backend = self
+        plan, shape, dtype, device, known_temperature, known_backend, of_score = self
         if query.shape != shape or query.dtype is not dtype or query.device != device:
             return None
         if type(query) not in PLAIN or query.layout is not torch.strided:
@@ -121,9 +127,18 @@ class Step(NamedTuple):
         if temperature != known_temperature or backend != known_backend:
             return None
         score = memory.score
-        if score_signature(score) != of_score:
+        if _facts(score) != of_score:
             return None
         return plan.run(score, query, memory.key, memory.value, memory.mask)
+
+
+def _facts(score: Score) -> tuple[Any, ...] | None:
+    """Return what an AdditivePlan depends on, of the parts of a score that can change."""
+    if type(score) is Additive:
+        parameters: Any = score._parameters
+        weight, vector = parameters["query_weight"], parameters["vector"]
+        return weight.shape, weight.dtype, weight.device, vector.shape, vector.dtype, vector.device
+    return score_signature(score)
 
 
 def score_signature(score: Score) -> tuple[Any, ...] | None:

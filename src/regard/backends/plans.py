@@ -189,8 +189,7 @@ def planned(
     if plan is None or BACKENDS.get(plan.name) is not plan.backend:
         return signature, None
     if memory is not None and by_memory and type(plan) is AdditivePlan:
-        facts = query.shape, dtype, device, of_score, select.temperature, backend
-        memory.__dict__["_step"] = Step(plan, *facts)
+        memory.__dict__["_step"] = Step.of(plan, query, memory, select.temperature, backend)
     return signature, plan.run(score, query, key, value, mask)
 
 
