@@ -75,14 +75,24 @@ class Direct(NamedTuple):
     places: list[tuple[int, int, int]]
 
 
+Step = Operation | FlatOperation | Allocation | Launch | Direct
+
+
+class Section(NamedTuple):
+    """Launches without PyTorch operations between them. All their tensors are allocated first."""
+
+    allocations: list[Allocation]
+    launches: LaunchSequence | None
+
+
 class Tape:
     """The recorded steps of a function.
 
     results: number of each tensor that it returns.
     room: size in bytes of the tensor that contains all temporary tensors that only kernels use.
     by_address: whether launches get the addresses of tensors; False in Triton's interpreter.
-    simple: whether all steps are an Allocation or a Direct.
-    launches: if so, all launches.
+    sections: the steps, with each Allocation and Direct as a part of a Section.
+    simple: whether there is only one Section, and no other step.
     valid: False after forget().
     """
 
@@ -96,7 +106,7 @@ class Tape:
         needed, views = self._needed(recorder)
         self.room, offsets = self._arranged(recorder, needed | set(views))
         self.lock = threading.Lock()
-        self.steps: list[Operation | FlatOperation | Allocation | Launch | Direct] = []
+        self.steps: list[Step] = []
         for step in recorder.steps:
             if isinstance(step, Launch):
                 self.steps.append(self._launch(step, recorder, offsets))
@@ -109,11 +119,8 @@ class Tape:
                     self.constants.append((number, _empty(recorder.facts[number], self.device), 0))
             elif not step.view or not (needed - set(views.values())).isdisjoint(step.results):
                 self.steps.append(_flattened(step))
-        kinds = {type(step) for step in self.steps}
-        self.simple = kinds <= {Allocation, Direct}
-        self.allocations = [step for step in self.steps if isinstance(step, Allocation)]
-        direct = [step for step in self.steps if isinstance(step, Direct)]
-        self.launches = LaunchSequence(direct) if self.simple else None
+        self.sections = _sections(self.steps)
+        self.simple = [type(each) for each in self.sections] == [Section]
 
     def _needed(self, recorder: Recorder) -> tuple[set[int], dict[int, int]]:
         """Return the numbers of all tensors that must exist as tensors: results, and inputs of operations.
@@ -208,17 +215,14 @@ class Tape:
             temporary = torch.empty(self.room, dtype=torch.uint8, device=self.device)
             addresses[self.count] = temporary.data_ptr()
         stream = torch._C._cuda_getCurrentRawStream(self.device.index) if self.device.type == "cuda" else 0
-        if self.launches is not None:
-            self._run_launches(self.launches, tensors, addresses, stream)
-            return [tensors[number] for number in self.results]
-        for step in self.steps:
-            if type(step) is Direct:
-                direct, places = step
-                with self.lock:  # another thread may run the same tape
-                    slots = direct.slots
-                    for slot, number, offset in places:
-                        slots[slot] = addresses[number] + offset
-                    direct.run(stream)
+        for step in self.sections:
+            if type(step) is Section:
+                for number, root, sizes, strides, dtype in step.allocations:
+                    result = torch.empty_strided(sizes, strides, dtype=dtype, device=self.device)
+                    tensors[number], addresses[root] = result, result.data_ptr()
+                if step.launches is not None:
+                    with self.lock:  # another thread may run the same tape
+                        step.launches.run(addresses, stream)
                 continue
             if type(step) is Launch:
                 run, numbers, places = step
@@ -235,11 +239,6 @@ class Tape:
                         else:
                             values[position].base.address = addresses[number] + offset
                     run.launch(*values, stream=stream)
-                continue
-            if type(step) is Allocation:
-                number, root, sizes, strides, dtype = step
-                result = torch.empty_strided(sizes, strides, dtype=dtype, device=self.device)
-                tensors[number], addresses[root] = result, result.data_ptr()
                 continue
             if type(step) is FlatOperation:
                 function, numbers, flat, others, flat_named, _ = step
@@ -259,15 +258,23 @@ class Tape:
                 tensors[number], addresses[number] = each, each.data_ptr()
         return [tensors[number] for number in self.results]
 
-    def _run_launches(
-        self, launches: LaunchSequence, tensors: list[Any], addresses: list[int], stream: int
-    ) -> None:
-        """run() without PyTorch operations: all allocations, then all launches."""
-        for number, root, sizes, strides, dtype in self.allocations:
-            result = torch.empty_strided(sizes, strides, dtype=dtype, device=self.device)
-            tensors[number], addresses[root] = result, result.data_ptr()
-        with self.lock:  # another thread may run the same tape
-            launches.run(addresses, stream)
+
+def _sections(steps: Sequence[Step]) -> list[Section | Launch | Operation | FlatOperation]:
+    """Return the steps, with each Allocation and Direct as a part of a Section."""
+    sections: list[Section | Launch | Operation | FlatOperation] = []
+    inside: list[Step] = []
+    for step in [*steps, None]:
+        if isinstance(step, (Allocation, Direct)):
+            inside.append(step)
+            continue
+        direct = [each for each in inside if isinstance(each, Direct)]
+        if inside:
+            allocations = [each for each in inside if isinstance(each, Allocation)]
+            sections.append(Section(allocations, LaunchSequence(direct) if direct else None))
+            inside = []
+        if step is not None:
+            sections.append(step)
+    return sections
 
 
 def _empty(facts: Facts, device: torch.device) -> Tensor:
