@@ -24,7 +24,7 @@ from regard.kernels.backward_pass import Backward
 from regard.kernels.forward_pass import Extra, Forward, Sight
 from regard.kernels.launch import Shape
 from regard.kernels.recording import recorder
-from regard.kernels.replay import Tape, layout_of, replayed, tape_of
+from regard.kernels.replay import Tape, replayed, tape_of
 
 __all__ = [
     "additive_backward",
@@ -202,11 +202,19 @@ class KeptTapes:
             self.tapes[key] = tape
 
 
-def _described(*tensors: Tensor | None) -> tuple[list[Tensor], list[int], tuple[Any, ...]]:
-    """Return the tensors that are not None, their addresses, and their layout."""
-    inputs = [each for each in tensors if each is not None]
+def _described(
+    query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None
+) -> tuple[list[Tensor], list[int], tuple[Any, ...]]:
+    """Return the tensors that are not None, their addresses, and their layout: strides and alignment."""
+    inputs, bits, dtype = [query, key, value, vector], 0, None
+    if lengths is not None:
+        inputs.append(lengths)
+        dtype = lengths.dtype
     addresses = [each.data_ptr() for each in inputs]
-    return inputs, addresses, (inputs[-1].dtype, *layout_of(inputs, addresses))
+    for address in addresses:
+        bits |= address
+    alignment = bits % 16 and tuple(each % 16 for each in addresses)
+    return inputs, addresses, (alignment, dtype, *[each.stride() for each in inputs])
 
 
 def _can_run(tape: Tape, tensor: Tensor) -> bool:

@@ -23,7 +23,7 @@ from regard.kernels import interpreting
 from regard.kernels.direct_launch import DirectLaunch, LaunchSequence, direct_launch
 from regard.kernels.recording import Facts, Launch, Operation, Place, Recorder, recorder, recording
 
-__all__ = ["Tape", "forget", "layout_of", "replayed", "tape_of"]
+__all__ = ["Tape", "forget", "replayed", "tape_of"]
 
 KEPT, KEPT_STEPS = 1024, 1 << 16
 """Maximum number of signatures that are kept, and of steps of all tapes. When one is reached, all tapes are
@@ -381,19 +381,11 @@ def _signature(
 def tape_of(function: Any, tensors: tuple[Tensor | None, ...], numbers: tuple[Any, ...]) -> Tape | None:
     """Return the tape of such a call, for callers that keep it; None if there is none yet.
 
-    A kept tape may be run only for tensors of the same shapes, dtypes and layout_of(), on the current device,
-    while it is valid and nothing is recorded.
+    A kept tape may be run only for tensors of the same shapes, strides, dtypes and alignment, on the current
+    device, while it is valid and nothing is recorded.
     """
     tape = _tapes.get(_signature(function, tensors, numbers)[0])
     return tape if isinstance(tape, Tape) else None
-
-
-def layout_of(tensors: Sequence[Tensor], addresses: Sequence[int]) -> tuple[Any, ...]:
-    """Return the strides and the alignment of tensors. addresses: those of the tensors."""
-    bits = 0
-    for address in addresses:
-        bits |= address
-    return bits % 16 and tuple(each % 16 for each in addresses), *[each.stride() for each in tensors]
 
 
 def forget() -> None:
