@@ -75,7 +75,7 @@ class Graphs:
 
     def __init__(self, launch: Callable[[tuple[int, ...], int], None]):
         self.launch = launch
-        self.uses: dict[tuple[int, ...], int] = {}
+        self.uses: dict[int, int] = {}  # by the hash of the addresses
         self.graphs: dict[tuple[int, ...], ctypes.c_void_p] = {}
         self.misses, self.stream = 0, ctypes.c_void_p(0)
 
@@ -99,7 +99,8 @@ class Graphs:
         if self.misses >= MOST_MISSES:
             self.uses.clear()
             return None
-        uses = self.uses[addresses] = self.uses.get(addresses, 0) + 1
+        place = hash(addresses)
+        uses = self.uses[place] = self.uses.get(place, 0) + 1
         if uses < USES or len(self.graphs) >= KEPT or _count[0] >= ALL_KEPT or _driver() is None:
             return None
         if torch._C._cuda_isCurrentStreamCapturing():
