@@ -160,9 +160,8 @@ def attend_kept(
         output, lse = tapes.inference(*tensors, lengths)
         return output, lse
     results: list[Tensor] = []
-    return _apply(*tensors, None, (lengths, None, None, *numbers, True, None, 0.0), results, tapes), results[
-        0
-    ]
+    output = _apply(*tensors, None, (lengths, None, None, *numbers, True, None, 0.0), results, tapes)
+    return output, results[0]
 
 
 def _traced(tensors: tuple[Tensor, ...]) -> bool:
