@@ -184,9 +184,12 @@ class KeptTapes:
 
     def keep_backward(self, doutput: Tensor, inputs: list[Tensor], others: bool, kept: Any) -> None:
         """Keep the tape of a backward pass, if run_backward() has left one. Arguments: see backward()."""
+        layout, known = kept
+        if [each.data_ptr() for each in inputs] != known:
+            return
         *four, norm, scores = inputs
         lengths = four.pop() if len(four) > 4 else None
-        key = (kept[0], doutput.stride(), doutput.data_ptr() % 16, others)
+        key = (layout, doutput.stride(), doutput.data_ptr() % 16, others)
         tensors = (doutput, *four, norm, scores, lengths, None, None, None, None)
         self._keep(key, _backward, tensors, (others, 0.0, False))
 
