@@ -136,6 +136,7 @@ def test_graphs_give_the_same_bits_on_a_gpu(
             query.copy_(query.flip(0)), doutput.copy_(doutput.flip(0))
     assert module._count[0] > before
     stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         for _ in range(5):
             for ours, exact in zip(results(), expected, strict=True):

@@ -124,26 +124,30 @@ class KeptTapes:
     layouts of the tensors are compared.
 
     numbers: start, left, right and scale.
+    of_inference, of_forward, of_backward: by layout. The last one contains a dict of tapes for each layout.
     """
 
     MOST = 16
 
     def __init__(self, numbers: tuple[Any, ...]):
         self.numbers = numbers
-        self.tapes: dict[Any, Tape] = {}
+        self.of_inference: dict[Any, Tape] = {}
+        self.of_forward: dict[Any, Tape] = {}
+        self.of_backward: dict[Any, dict[Any, Tape]] = {}
 
     def inference(
         self, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None
     ) -> list[Tensor] | tuple[Tensor, ...]:
         """run_inference()."""
         inputs, addresses, layout = _described(query, key, value, vector, lengths)
-        tape = self.tapes.get(layout)
+        tape = self.of_inference.get(layout)
         if tape is not None and _can_run(tape, query):
             return tape.run(inputs, addresses)
         start, left, right, scale = self.numbers
         masks = (lengths, None, None, start, left, right)
         results = run_inference(query, key, value, vector, *masks, scale, None, None, 0.0)
-        self._keep(layout, _inference, (query, key, value, vector, lengths, *[None] * 4), (False, 0.0))
+        tensors = (query, key, value, vector, lengths, *[None] * 4)
+        self._keep(self.of_inference, layout, _inference, tensors, (False, 0.0))
         return results
 
     def forward(
@@ -151,16 +155,16 @@ class KeptTapes:
     ) -> tuple[list[Tensor] | tuple[Tensor, ...], Any]:
         """run_forward(). Also returns what backward() needs to know about this call."""
         inputs, addresses, layout = _described(query, key, value, vector, lengths)
-        tape = self.tapes.get((layout, True))
+        tape = self.of_forward.get(layout)
         if tape is not None and _can_run(tape, query):
             results = tape.run(inputs, addresses)
             addresses += [results[2].data_ptr(), results[3].data_ptr()]
-            return results, (layout, addresses)
+            return results, (self.of_backward.setdefault(layout, {}), addresses)
         start, left, right, scale = self.numbers
         masks = (lengths, None, None, start, left, right)
         first = run_forward(query, key, value, vector, *masks, scale, True, None, None, 0.0)
         tensors = (query, key, value, vector, lengths, *[None] * 4)
-        self._keep((layout, True), _forward, tensors, (True, 0.0))
+        self._keep(self.of_forward, layout, _forward, tensors, (True, 0.0))
         return first, None
 
     def backward(self, doutput: Tensor, inputs: list[Tensor], others: bool, kept: Any) -> list[Tensor] | None:
@@ -169,12 +173,12 @@ class KeptTapes:
         inputs: query, key, value and vector, the lengths if there are any, norm, and scores.
         kept: what forward() has returned.
         """
-        layout, known = kept
+        tapes, known = kept
         addresses = [each.data_ptr() for each in inputs]
         if addresses != known:  # by hooks of saved tensors
             return None
         address = doutput.data_ptr()
-        tape = self.tapes.get((layout, doutput.stride(), address % 16, others))
+        tape = tapes.get((doutput.stride(), address % 16, others))
         if tape is None or not _can_run(tape, doutput):
             return None
         *four, norm, scores = inputs
@@ -184,25 +188,30 @@ class KeptTapes:
 
     def keep_backward(self, doutput: Tensor, inputs: list[Tensor], others: bool, kept: Any) -> None:
         """Keep the tape of a backward pass, if run_backward() has left one. Arguments: see backward()."""
-        layout, known = kept
+        tapes, known = kept
         if [each.data_ptr() for each in inputs] != known:
             return
         *four, norm, scores = inputs
         lengths = four.pop() if len(four) > 4 else None
-        key = (layout, doutput.stride(), doutput.data_ptr() % 16, others)
+        key = (doutput.stride(), doutput.data_ptr() % 16, others)
         tensors = (doutput, *four, norm, scores, lengths, None, None, None, None)
-        self._keep(key, _backward, tensors, (others, 0.0, False))
+        self._keep(tapes, key, _backward, tensors, (others, 0.0, False))
 
     def _keep(
-        self, key: Any, function: Any, tensors: tuple[Tensor | None, ...], more: tuple[Any, ...]
-    ) -> None:
+        self, tapes: dict[Any, Tape], key: Any, function: Any, tensors: tuple[Tensor | None, ...],
+        more: tuple[Any, ...],
+    ) -> None:  # fmt: skip
+        """Keep the tape of such a call, if there is one. more: the numbers after `scale`."""
         start, left, right, scale = self.numbers
         start = 0 if left is None and right is None else start
         tape = tape_of(function, tensors, (start, left, right, scale, *more))
-        if tape is not None:
-            if len(self.tapes) >= self.MOST:
-                self.tapes.clear()
-            self.tapes[key] = tape
+        if tape is None:
+            return
+        if len(tapes) >= self.MOST:
+            tapes.clear()
+        if len(self.of_backward) >= 2 * self.MOST:
+            self.of_backward.clear()
+        tapes[key] = tape
 
 
 def _described(

@@ -25,8 +25,9 @@ ENABLED = True
 USES = 3
 """A graph is captured when the same addresses are passed for this many times."""
 
-KEPT, ALL_KEPT = 32, 1024
-"""Maximum number of graphs of one sequence of launches, and of all together. Graphs are never removed."""
+KEPT, ALL_KEPT = 16, 256
+"""Maximum number of graphs of one sequence of launches, and of all together. Graphs are never removed. Each
+takes about 100 KB of device memory."""
 
 MOST_MISSES = 256
 """If this many calls of one sequence, one after another, captured no graph, no more graphs are captured."""

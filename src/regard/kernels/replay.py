@@ -59,10 +59,12 @@ class Allocation(NamedTuple):
 
     number: the number of the allocated tensor.
     root: the number of the tensor whose address this allocation determines for kernels.
+    like: the number of an input with the same sizes, strides and dtype, which takes less time; otherwise -1.
     """
 
     number: int
     root: int
+    like: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
@@ -114,7 +116,8 @@ class Tape:
                 (number,) = step.results
                 result = views.get(number, number)
                 if (number in needed or number in views) and recorder.facts[result].sizes != (0,):
-                    self.steps.append(Allocation(result, number, *recorder.facts[result][:3]))
+                    facts, like = recorder.facts[result][:3], recorder.input_like(result)
+                    self.steps.append(Allocation(result, number, like, *facts))
                 elif number in needed:  # an unused result
                     self.constants.append((number, _empty(recorder.facts[number], self.device), 0))
             elif not step.view or not (needed - set(views.values())).isdisjoint(step.results):
@@ -217,8 +220,11 @@ class Tape:
         stream = torch._C._cuda_getCurrentRawStream(self.device.index) if self.device.type == "cuda" else 0
         for step in self.sections:
             if type(step) is Section:
-                for number, root, sizes, strides, dtype in step.allocations:
-                    result = torch.empty_strided(sizes, strides, dtype=dtype, device=self.device)
+                for number, root, like, sizes, strides, dtype in step.allocations:
+                    if like >= 0:
+                        result = torch.empty_like(tensors[like])
+                    else:
+                        result = torch.empty_strided(sizes, strides, dtype=dtype, device=self.device)
                     tensors[number], addresses[root] = result, result.data_ptr()
                 if step.launches is not None:
                     with self.lock:  # another thread may run the same tape
