@@ -69,7 +69,7 @@ def run(graphs: Graphs, *addresses: int) -> None:
 
 
 def test_a_graph_is_launched_from_the_third_call_with_the_same_addresses_on(driver: Driver):
-    graphs = Graphs(driver.launch)
+    graphs = Graphs(driver.launch, 3)
     for first in (16, 32, 16, 16, 16, 32):
         run(graphs, first, 64)
     streams = [stream for _, stream in driver.launched]
@@ -81,7 +81,7 @@ def test_a_graph_is_launched_from_the_third_call_with_the_same_addresses_on(driv
 def test_kernels_are_launched_one_by_one_if_a_graph_fails_or_the_stream_is_captured(
     driver: Driver, failing: str
 ):
-    graphs = Graphs(driver.launch)
+    graphs = Graphs(driver.launch, 3)
     driver.failing = failing
     for _ in range(5):
         run(graphs, 16)
@@ -91,7 +91,7 @@ def test_kernels_are_launched_one_by_one_if_a_graph_fails_or_the_stream_is_captu
 def test_the_number_of_graphs_is_limited(driver: Driver, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "KEPT", 2)
     monkeypatch.setattr(module, "MOST_MISSES", 20)
-    graphs = Graphs(driver.launch)
+    graphs = Graphs(driver.launch, 3)
     for first in (1, 2, 3):
         for _ in range(4):
             run(graphs, first)
@@ -101,6 +101,11 @@ def test_the_number_of_graphs_is_limited(driver: Driver, monkeypatch: pytest.Mon
     assert not graphs.uses and graphs.misses == 20
     run(graphs, 1)
     assert driver.launched[-1] == ((1,), -3)
+    monkeypatch.setattr(module, "KEPT_LAUNCHES", 8)  # the two graphs have six
+    others = Graphs(driver.launch, 3)
+    for _ in range(5):
+        run(others, 1)
+    assert not others.graphs
 
 
 @pytest.mark.gpu

@@ -118,7 +118,7 @@ class LaunchSequence:
         for launch, each in launches:
             launch.share(self.stream, {slot: address[number, offset] for slot, number, offset in each})
         self.launches = [(launch.launch, launch.arguments, launch) for launch, _ in launches]
-        self.graphs = Graphs(self._launch) if len(launches) > 1 else None
+        self.graphs = Graphs(self._launch, len(launches)) if len(launches) > 1 else None
 
     def run(self, addresses: Sequence[int], stream: int) -> None:
         """Launch all kernels. addresses: those of the tensors, by number."""

@@ -25,9 +25,9 @@ ENABLED = True
 USES = 3
 """A graph is captured when the same addresses are passed for this many times."""
 
-KEPT, ALL_KEPT = 16, 256
-"""Maximum number of graphs of one sequence of launches, and of all together. Graphs are never removed. Each
-takes about 100 KB of device memory."""
+KEPT, KEPT_LAUNCHES = 16, 4096
+"""Maximum number of graphs of one sequence of launches, and of launches in all graphs together. Graphs are
+never removed. A graph of seven launches takes about 100 KB of device memory."""
 
 MOST_MISSES = 256
 """If this many calls of one sequence, one after another, captured no graph, no more graphs are captured."""
@@ -39,7 +39,7 @@ NON_BLOCKING = 1
 """Option of a stream: the default stream does not wait for it."""
 
 _count = [0]
-"""Number of all graphs."""
+"""Number of launches in all graphs."""
 
 _lock = threading.Lock()  # one stream is used for all captures
 
@@ -72,10 +72,11 @@ class Graphs:
     """The CUDA graphs of one sequence of launches, by the addresses that its kernels get.
 
     launch: launches all kernels on a stream, with these addresses.
+    count: number of kernels.
     """
 
-    def __init__(self, launch: Callable[[tuple[int, ...], int], None]):
-        self.launch = launch
+    def __init__(self, launch: Callable[[tuple[int, ...], int], None], count: int):
+        self.launch, self.count = launch, count
         self.uses: dict[int, int] = {}  # by the hash of the addresses
         self.graphs: dict[tuple[int, ...], ctypes.c_void_p] = {}
         self.misses, self.stream = 0, ctypes.c_void_p(0)
@@ -102,16 +103,16 @@ class Graphs:
             return None
         place = hash(addresses)
         uses = self.uses[place] = self.uses.get(place, 0) + 1
-        if uses < USES or len(self.graphs) >= KEPT or _count[0] >= ALL_KEPT or _driver() is None:
+        if uses < USES or len(self.graphs) >= KEPT or _count[0] + self.count > KEPT_LAUNCHES:
             return None
-        if torch._C._cuda_isCurrentStreamCapturing():
+        if _driver() is None or torch._C._cuda_isCurrentStreamCapturing():
             return None
         with _lock:
             graph = _capture(lambda stream: self.launch(addresses, stream))
         if graph is None:
             self.misses = MOST_MISSES
             return None
-        _count[0] += 1
+        _count[0] += self.count
         self.graphs[addresses] = graph
         self.misses = 0
         return graph
