@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from regard.attended import Attended, LateAttended
 
@@ -46,6 +47,7 @@ def test_every_way_to_read_returns_the_lse(late: LateAttended):
     assert torch.equal(output, late.output) and torch.equal(lse, LSE) and others == [None] * 9
     assert torch.equal(Attended(*late).lse, LSE) and torch.equal(tuple(late)[1], LSE)
     assert torch.equal(late[1:][0], LSE) and torch.equal(late._asdict()["lse"], LSE)
+    assert torch.equal((late + (1,))[1], LSE)
     assert "lse=(2,) float32" in repr(late)
     match late:
         case Attended(lse=matched):
@@ -57,7 +59,10 @@ def test_copies_are_plain(late: LateAttended):
         late.map(Tensor.clone),
         late.but(output=late.output),
         late._replace(output=late.output),
+        copy.copy(late),
         copy.deepcopy(late),
+        type(late)(*late),
+        tree_map(lambda each: each, late),
         pickle.loads(pickle.dumps(late)),
     ):
         assert type(each) is Attended and torch.equal(each.lse, LSE)

@@ -146,6 +146,10 @@ class LateAttended(Attended):
 
     later: tuple[Callable[..., Tensor], tuple[Any, ...]]
 
+    def __new__(cls, *fields: Any, **named: Any) -> Any:
+        """Return an Attended, for code that copies a named tuple by calling its class."""
+        return Attended(*fields, **named)
+
     @classmethod
     def with_output(
         cls, output: Tensor, compute: Callable[..., Tensor], *arguments: Tensor | None
@@ -173,6 +177,9 @@ class LateAttended(Attended):
 
     def __getitem__(self, index: Any) -> Any:
         return self._whole()[index]
+
+    def __add__(self, other: Any) -> Any:
+        return self._whole() + other
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Attended, self._whole()
