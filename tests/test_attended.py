@@ -47,7 +47,8 @@ def test_every_way_to_read_returns_the_lse(late: LateAttended):
     assert torch.equal(output, late.output) and torch.equal(lse, LSE) and others == [None] * 9
     assert torch.equal(Attended(*late).lse, LSE) and torch.equal(tuple(late)[1], LSE)
     assert torch.equal(late[1:][0], LSE) and torch.equal(late._asdict()["lse"], LSE)
-    assert torch.equal((late + (1,))[1], LSE)
+    more = (1,)
+    assert torch.equal((late + more)[1], LSE)
     assert "lse=(2,) float32" in repr(late)
     match late:
         case Attended(lse=matched):
