@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 import regard
-from regard.backends import BACKENDS, fused, plans
+from regard.backends import BACKENDS, fused
 from regard.kernels import additive, launch, replay
 from tests.agreement.cases import DTYPES, Inputs, checked
 from tests.agreement.test_backends import assert_case_agrees
@@ -421,61 +420,3 @@ def test_operators_pass_opcheck(queries: int, others: bool):
     arguments = (torch.randn_like(output), *tensors, *held, *sight, others, *extra, others)
     checks = torch.library.opcheck(backward.default, arguments, test_utils=utilities)
     assert set(checks.values()) == {"SUCCESS"}
-
-
-@pytest.mark.parametrize("lengths", [None, torch.tensor([7, 3])], ids=["no mask", "padding"])
-def test_kept_tapes_of_a_plan_are_run_for_the_same_layouts_only(
-    lengths: torch.Tensor | None, monkeypatch: pytest.MonkeyPatch
-):
-    replay.forget()
-    plans._plans.clear()
-    replayed = list[bool]()
-    run = additive.KeptTapes.backward
-
-    def counted(*arguments: Any) -> Any:
-        gradients = run(*arguments)
-        replayed.append(gradients is not None)
-        return gradients
-
-    monkeypatch.setattr(additive.KeptTapes, "backward", counted)
-    score = Unprojected(torch.linspace(-1, 1, 5)[None].requires_grad_())
-    mask = None if lengths is None else regard.padding(lengths)
-    leaves = [torch.randn(2, 7, 10)[..., :5].requires_grad_() for _ in range(3)]
-
-    def results(backend: str, doutput: torch.Tensor, needed: list[torch.Tensor]) -> list[torch.Tensor]:
-        attended = regard.attention(*leaves, score=score, mask=mask, backend=backend)
-        return [attended.output, attended.lse, *torch.autograd.grad(attended.output, needed, doutput)]
-
-    def agrees(doutput: torch.Tensor, needed: list[torch.Tensor]) -> None:
-        ours, exact = (results(backend, doutput, needed) for backend in ("fused", "reference"))
-        torch.testing.assert_close(ours, exact, atol=2e-5, rtol=1e-4)
-
-    everything = [*leaves, score.vector]
-    for hooks in (True,) * 6 + (False,) * 7:  # with hooks, the saved tensors have other strides
-        scope: Any = nullcontext()
-        if hooks:
-            scope = torch.autograd.graph.saved_tensors_hooks(
-                torch.Tensor.contiguous, lambda each: each.clone()
-            )
-        with scope:
-            agrees(torch.randn(2, 7, 5), everything)
-        assert not hooks or not any(replayed)
-    assert replayed[-1]
-    replayed.clear()
-    for _ in range(7):
-        agrees(torch.randn(2, 7, 5), everything)
-    assert replayed[-1]
-    for _ in range(4):
-        agrees(torch.randn(2, 5, 7).mT, everything)
-        agrees(torch.randn(()).expand(2, 7, 5), everything)
-        agrees(torch.randn(2, 7, 5), leaves[:1])
-        agrees(torch.randn(2, 7, 5), [leaves[2]])
-    assert replayed[-4:] == [True] * 4
-    with torch.autograd.graph.saved_tensors_hooks(lambda each: each.clone(), lambda each: each):
-        agrees(torch.randn(2, 7, 5), everything)
-    assert not replayed[-1]
-    replay.forget()
-    with torch.no_grad():
-        leaves[0].mul_(2.0)
-    agrees(torch.randn(2, 7, 5), everything)
-    assert len(replayed) == 7 + 16 + 1  # without a tape of its forward pass, a call asks for none
