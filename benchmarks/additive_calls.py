@@ -23,8 +23,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from benchmarks.additive import PEERS, Shape, gate, ours
 from benchmarks.cases import Passes, Wrong, both_ways
@@ -48,6 +50,13 @@ SCALED = [
     Shape(*sizes)
     for sizes in ((64, 50, 50, 1000), (8, 512, 512, 256), (4, 2048, 2048, 128), (32, 37, 61, 768))
 ]
+BACKWARD = [
+    Shape(*sizes)
+    for sizes in (
+        (64, 50, 50, 1000), (32, 37, 61, 768), (16, 1, 300, 1024), (4, 7, 5, 3), (2, 8192, 1, 64),
+        (256, 10, 10, 64), (8, 512, 512, 256),
+    )
+]  # fmt: skip
 NAMES = ("regard", "eager", "torch.compile")
 
 
@@ -154,12 +163,29 @@ def padded(shape: Shape, seconds: float) -> list[Row]:
     return measured(shape, {"regard": passes("regard", shape), "padded": passes("regard", masked)}, seconds)
 
 
+class EmptyFunction(torch.autograd.Function):
+    """A function whose backward pass computes nothing: what autograd takes for Python functions."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
+        """Save the inputs, and return a tensor like the first one."""
+        ctx.save_for_backward(*inputs)
+        return torch.empty_like(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, doutput: Tensor) -> tuple[Tensor, ...]:
+        """Return the inputs as gradients."""
+        gradients: tuple[Tensor, ...] = ctx.saved_tensors
+        return gradients
+
+
 def backward(shape: Shape, seconds: float) -> list[Row]:
     """Measure the host time of the backward pass alone, of a graph that is kept."""
     query, key, value, vector = inputs = shape.inputs(torch.bfloat16)
-    outputs = {
+    outputs: dict[str, Tensor] = {
         "regard": ours(query, key, value, vector, backend="auto"),
         "eager": PEERS["eager"]()(*inputs),
+        "empty Python function": EmptyFunction.apply(*inputs),
         "one product": query * 2.0,
     }
     runs: dict[str, Callable[[], object]] = {
@@ -188,7 +214,7 @@ def scaled(shape: Shape, seconds: float) -> list[Row]:
 KINDS = {
     "scales": (scaled, "measure Regard at several scales of the inputs instead, at four shapes"),
     "padded": (padded, "measure Regard with padding() and without instead, at four shapes"),
-    "backward": (backward, "measure the host time of the backward pass instead, at four shapes"),
+    "backward": (backward, "measure the host time of the backward pass instead, at seven shapes"),
 }
 """What to measure instead of all peers, by option: functions of a shape and the seconds for each number, and
 the help of the option."""
@@ -283,7 +309,8 @@ def main() -> None:
     first, step = map(int, arguments.part.split("/"))
     kind = next((name for name in KINDS if getattr(arguments, name)), None)
     rows, begun = list[Row](), time.monotonic()
-    for shape in (SHAPES if kind is None else SCALED)[first::step]:
+    shapes = {None: SHAPES, "backward": BACKWARD}.get(kind, SCALED)
+    for shape in shapes[first::step]:
         if time.monotonic() - begun > arguments.limit:
             break
         if kind is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.errors import message
 from regard.look import Look
 
-__all__ = ["Attended", "Top"]
+__all__ = ["Attended", "LateAttended", "Top"]
 
 
 class Top(NamedTuple):
@@ -135,6 +135,62 @@ class Attended(NamedTuple):
             log_probability=self.log_probability,
             entropy=detached.entropy if self.log_probability is None else self.entropy,
         )
+
+
+class LateAttended(Attended):
+    """An Attended whose lse is computed when it is first read, since small calls take less time without it.
+
+    It has an output and an lse only. All ways to read a named tuple return the lse: by name, by index, and by
+    iteration. A copy, by pickle, map() or but(), is an Attended.
+    """
+
+    later: tuple[Callable[..., Tensor], tuple[Any, ...]]
+
+    def __new__(cls, *fields: Any, **named: Any) -> Any:
+        """Return an Attended, for code that copies a named tuple by calling its class."""
+        return Attended(*fields, **named)
+
+    @classmethod
+    def with_output(
+        cls, output: Tensor, compute: Callable[..., Tensor], *arguments: Tensor | None
+    ) -> LateAttended:
+        """Return a result whose lse is compute(*arguments)."""
+        attended = tuple.__new__(cls, (output, *_UNREAD))
+        attended.later = compute, arguments
+        return attended
+
+    def _whole(self) -> tuple[Any, ...]:
+        """Return all fields as a tuple, with the lse."""
+        own = self.__dict__
+        if "whole" not in own:
+            compute, arguments = own["later"]
+            own["whole"] = (self.output, compute(*arguments), *_UNREAD[1:])
+        whole: tuple[Any, ...] = own["whole"]
+        return whole
+
+    @property
+    def lse(self) -> Tensor | None:
+        return self._whole()[1]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._whole())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._whole()[index]
+
+    def __add__(self, other: Any) -> Any:
+        return self._whole() + other
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Attended, self._whole()
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> Attended:  # type: ignore[override]
+        return Attended._make(iterable)
+
+
+_UNREAD = (None,) * (len(Attended._fields) - 1)
+"""The fields of a LateAttended besides `output`, as long as its lse is not computed."""
 
 
 def _short(field: Tensor | Top) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -47,6 +47,10 @@ class Memory:
     def __repr__(self) -> str:
         shapes = f"key={tuple(self.key.shape)}, value={tuple(self.value.shape)}"
         return f"Memory({shapes}, score={self.score!r}, mask={self.mask!r})"
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the fields for a copy. What plans.py keeps for later calls is not copied."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @property
     def length(self) -> int:

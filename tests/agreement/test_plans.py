@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,6 +14,7 @@ from torch import Tensor, func
 
 import regard
 from regard.backends import BACKENDS, plans
+from regard.backends.additive_plan import Step
 from regard.call import Call, Forward
 
 MASKS: dict[str, Callable[[int, int], Any]] = {
@@ -264,6 +266,98 @@ def test_a_planned_additive_step_is_the_checked_step(
     score.float()
     with pytest.raises(regard.ArgumentError, match="float32 parameters"):
         regard.attention(query, memory)
+
+
+@pytest.mark.parametrize("hidden", [torch.nan, torch.inf, -torch.inf, 3e38, -3e38, 5.0])
+@pytest.mark.parametrize("lengths", [[6, 3], [7, 0]])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_hidden_keys_and_values_have_no_effect_on_a_planned_call(
+    hidden: float, lengths: list[int], gradients: bool
+):
+    query, key, value = tensors(5, 7, torch.float32)
+    mask = regard.padding(lengths)
+    with torch.no_grad():
+        for row, length in enumerate(lengths):
+            key[row, :, length:], value[row, :, length:] = 1.0, 1.0
+    leaves = [query, key, value]
+
+    def run() -> list[Tensor]:
+        if gradients:
+            return results(*leaves, leaves=leaves, mask=mask)
+        with torch.no_grad():
+            return list(regard.attention(*leaves, mask=mask)[:2])
+
+    expected = run()
+    with torch.no_grad():
+        for row, length in enumerate(lengths):
+            key[row, :, length:], value[row, :, length:] = hidden, hidden
+    for _ in range(2):
+        for ours, exact in zip(run(), expected, strict=True):
+            assert torch.equal(ours, exact)
+
+
+def test_lengths_of_other_dtypes_and_many_keys_are_read():
+    for keys in (7, 200):
+        query, key, value = tensors(2, keys)
+        for dtype in (torch.int64, torch.int32, torch.int16):
+            for lengths in ([1, keys - 1], [keys - 3, 2], [0, 3], [keys, 1]):
+                mask = regard.padding(torch.tensor(lengths, dtype=dtype))
+                ours, exact = (
+                    regard.attention(query, key, value, mask=mask, backend=backend)
+                    for backend in ("auto", "reference")
+                )
+                torch.testing.assert_close(ours.output, exact.output)
+                torch.testing.assert_close(ours.lse, exact.lse)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_step_that_a_memory_keeps_is_used_for_the_same_signature_only(
+    padded: bool, monkeypatch: pytest.MonkeyPatch
+):
+    steps = list[bool]()
+    run = Step.run
+
+    def counted(step: Step, *arguments: Any) -> Any:
+        attended = run(step, *arguments)
+        steps.append(attended is not None)
+        return attended
+
+    monkeypatch.setattr(Step, "run", counted)
+    score, mask = regard.Additive(4, 5, 6).double(), regard.padding([7, 3]) if padded else None
+    query, key = torch.randn(2, 1, 4, dtype=torch.float64), torch.randn(2, 7, 5, dtype=torch.float64)
+    with torch.no_grad():
+        memory = regard.prepare(key, score=score, mask=mask)
+
+    def same(*inputs: Any, **options: Any) -> None:
+        exact = regard.attention(*inputs, **{**options, "backend": "reference"})
+        ours = regard.attention(*inputs, **options)
+        torch.testing.assert_close(ours.output, exact.output)
+        torch.testing.assert_close(ours.lse, exact.lse)
+
+    for _ in range(2):
+        same(query, memory)
+    steps.clear()
+    looked = regard.attention(query, memory, look=regard.Look(weights=True))
+    ours = regard.attention(query, memory)
+    assert steps == [True]
+    assert torch.equal(ours.output, looked.output) and torch.equal(ours.lse, looked.lse)
+    with torch.no_grad():
+        same(query, memory)
+    same(query, pickle.loads(pickle.dumps(memory)))
+    if padded:
+        memory.mask.lengths.fill_(2)
+        same(query, memory)
+    steps.clear()
+    same(torch.randn(2, 3, 4, dtype=torch.float64), memory)
+    same(query, memory, select=regard.Soft(2.0))
+    same(query, memory, mask=torch.ones(1, 7, dtype=torch.bool))
+    with regard.record() as records:
+        same(query, memory)
+    assert len(records["attention"]) == 2 and not any(steps)
+    with pytest.raises(regard.ArgumentError):
+        regard.attention(query.float(), memory)
+    with pytest.raises(regard.ArgumentError):
+        regard.attention(query, memory, start=-1)
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from regard.kernels import direct_launch as module
-from regard.kernels.direct_launch import direct_launch
+from regard.kernels.direct_launch import LaunchSequence, direct_launch
 
 KINDS = {"source": "*bf16", "count": "i32", "ONE": "constexpr", "scale": "fp32", "far": "i64"}
 VALUES = (None, -3, 1, 0.5, 1 << 40)
@@ -80,3 +80,23 @@ def test_an_error_of_the_driver_is_raised(driver: Driver):
     driver.errors = [700]
     with pytest.raises(RuntimeError, match="700"):
         launch.run(0)
+
+
+def test_launches_of_a_sequence_read_each_address_from_one_place(driver: Driver):
+    driver.sizes = [8, 4, 4, 8, 8, 8]
+    launches = [direct_launch(compiled(), (1, 1, 1), VALUES) or pytest.fail("not launched") for _ in range(3)]
+    places = [[(0, 5, 0)], [(0, 2, 64)], [(0, 5, 0)]]
+    sequence = LaunchSequence([(launch, each) for (launch, _), each in zip(launches, places, strict=True)])
+    assert sequence.places == [(5, 0), (2, 64)]
+    for base in (1 << 40, 1 << 50):
+        sequence.run([0, 0, base, 0, 0, base + 4096], 12)
+    addresses = [values[0] for *_, values in driver.launches]
+    assert addresses == [base + more for base in (1 << 40, 1 << 50) for more in (4096, 64, 4096)]
+    assert all(stream == 12 for *_, stream, _ in driver.launches)
+
+
+def test_an_error_in_a_sequence_is_raised(driver: Driver):
+    launch, _ = direct_launch(compiled(), (1, 1, 1), VALUES) or pytest.fail("not launched directly")
+    driver.errors = [700]
+    with pytest.raises(RuntimeError, match="700"):
+        LaunchSequence([(launch, [(0, 0, 0)])]).run([0], 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import ctypes
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -183,12 +182,19 @@ def test_launches_without_operations_are_replayed_with_the_addresses_of_other_te
     class Direct:
         """Stands for a DirectLaunch of AddKernel."""
 
-        def __init__(self, values: list[Any]):
-            self.slots, self.values, self.streams = array.array("Q", [0] * 4), values, list[int]()
+        arguments = ()
 
-        def run(self, stream: int) -> None:
-            self.streams.append(stream)
-            AddKernel()[(1,)](*self.slots[:2], *self.values[2:])
+        def __init__(self, values: list[Any]):
+            self.values, self.streams = values, list[int | None]()
+
+        def share(self, stream: ctypes.c_void_p, slots: dict[int, int]) -> None:
+            self.stream, self.shared = stream, slots
+
+        def launch(self) -> int:
+            self.streams.append(self.stream.value)
+            addresses = (ctypes.c_uint64.from_address(self.shared[slot]).value for slot in (0, 1))
+            AddKernel()[(1,)](*addresses, *self.values[2:])
+            return 0
 
     def added(source: Tensor) -> tuple[Tensor, ...]:
         first, result, temporary = source.new_empty(4), source.new_empty(2, 4), source.new_empty(4)
@@ -207,5 +213,5 @@ def test_launches_without_operations_are_replayed_with_the_addresses_of_other_te
         assert torch.equal(first, source[1:] + 5)
     (tape,) = (each for each in replay._tapes.values() if isinstance(each, replay.Tape))
     assert tape.simple and all(
-        each.launch.streams == [0, 0] for each in tape.steps if type(each) is replay.Direct
+        each.launch.streams == [None, None] for each in tape.steps if type(each) is replay.Direct
     )

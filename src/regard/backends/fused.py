@@ -26,7 +26,7 @@ from regard.masks.readable import PLAIN
 from regard.positions import Bias
 from regard.select import Soft
 
-__all__ = ["approximations", "attend", "attend_untraced", "not_requested", "reasons", "run", "skips_hidden"]
+__all__ = ["approximations", "attend", "attend_kept", "not_requested", "reasons", "run", "skips_hidden"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -135,24 +135,33 @@ def attend(
         output, lse, *_ = torch.ops.regard.additive_forward(*tensors, *rest, trains, *extra)
     elif trains:
         results: list[Tensor] = []
-        output = _apply(*tensors, bias, (*rest, True, seed, dropout), results)
+        output = _apply(*tensors, bias, (*rest, True, seed, dropout), results, None)
         lse = results[0]
     else:
         output, lse = _functions[2](*tensors, *rest, *extra)
     return output, lse
 
 
-def attend_untraced(arguments: tuple[Any, ...], trains: bool) -> tuple[Tensor, Tensor]:
-    """attend() without bias and dropout, if no tracer is active.
+def attend_kept(
+    tensors: tuple[Tensor, ...], lengths: Tensor | None, numbers: tuple[Any, ...], trains: bool,
+    kept: dict[str, Any],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """attend() without bias and dropout, if no tracer is active, for all calls of a plan.
 
-    arguments: `tensors` and then `rest` of attend(), as one tuple. The tensors may have no head dimension.
+    tensors: query, key, value and vector. They may have no head dimension.
+    numbers: start, left, right and scale.
+    kept: a dict for the tapes of these calls, see kernels/additive.KeptTapes. At first, it is empty.
     """
-    _load()
-    if trains:
-        results: list[Tensor] = []
-        return _apply(*arguments[:4], None, (*arguments[4:], True, None, 0.0), results), results[0]
-    output, lse = _functions[2](*arguments, None, None, 0.0)
-    return output, lse
+    tapes = kept.get("tapes")
+    if tapes is None:
+        _load()
+        tapes = kept["tapes"] = _functions[3](numbers)
+    if not trains:
+        output, lse = tapes.inference(*tensors, lengths)
+        return output, lse
+    results: list[Tensor] = []
+    output = _apply(*tensors, None, (lengths, None, None, *numbers, True, None, 0.0), results, tapes)
+    return output, results[0]
 
 
 def _traced(tensors: tuple[Tensor, ...]) -> bool:
@@ -173,16 +182,23 @@ def _mask(call: Call) -> tuple[Any, ...]:
 
 
 _functions: list[Callable[..., Any]] = []
-"""run_forward(), run_backward() and run_inference() of kernels/additive.py, after the first call."""
+"""run_forward(), run_backward(), run_inference() and KeptTapes of kernels/additive.py, after the first
+call."""
 
 
 def _load() -> bool:
     """Import the custom operators and Triton on the first call, and register the backward pass."""
     if not _functions:
-        from regard.kernels.additive import additive_forward, run_backward, run_forward, run_inference
+        from regard.kernels.additive import (
+            KeptTapes,
+            additive_forward,
+            run_backward,
+            run_forward,
+            run_inference,
+        )
 
         additive_forward.register_autograd(_operator_backward, setup_context=_save)
-        _functions.extend((run_forward, run_backward, run_inference))
+        _functions.extend((run_forward, run_backward, run_inference, KeptTapes))
     return True
 
 
@@ -195,32 +211,47 @@ class _Additive(torch.autograd.Function):
     """The operator additive_forward with its backward pass, without the overhead of a custom operator.
 
     Each argument and result takes time on the host. So the arguments without a gradient are one tuple, `rest`
-    (those of additive_forward after vector, without bias), and the lse is appended to `results`.
+    (those of additive_forward after vector, without bias), and the lse is appended to `results`. tapes: the
+    KeptTapes of a plan, or None.
     """
 
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, bias: Tensor | None,
-        rest: tuple[Any, ...], results: list[Tensor],
+        rest: tuple[Any, ...], results: list[Tensor], tapes: Any,
     ) -> Tensor:  # fmt: skip
-        *others, seed, dropout = rest
-        output, lse, norm, scores = _functions[0](query, key, value, vector, *others, bias, seed, dropout)
+        ctx.tapes, kept, seed = tapes, None, None
+        if tapes is not None:
+            (output, lse, norm, scores), kept = tapes.forward(query, key, value, vector, rest[0])
+            ctx.rest = *rest[3:7], 0.0
+        else:
+            *others, seed, dropout = rest
+            output, lse, norm, scores = _functions[0](query, key, value, vector, *others, bias, seed, dropout)
+            ctx.rest = *rest[3:7], dropout
         results.append(lse)
+        ctx.kept = kept
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(query, key, value, vector, *rest[:3], bias, seed, norm, scores)
-        ctx.rest = *rest[3:7], dropout
         return cast(Tensor, output)
 
     @staticmethod
     def backward(ctx: Any, doutput: Tensor | None) -> tuple[Tensor | None, ...]:
         if doutput is None:
-            return (None,) * 7
-        query, key, value, vector, *others = ctx.saved_tensors
-        return (
-            *_gradients(doutput, (query, key, value, vector), others, ctx.rest, ctx.needs_input_grad),
-            None,
-            None,
-        )
+            return (None,) * 8
+        saved, needed = ctx.saved_tensors, ctx.needs_input_grad
+        if ctx.kept is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return *_gradients(doutput, saved[:4], saved[4:], ctx.rest, needed), None, None, None
+        inputs, others = [each for each in saved if each is not None], needed[1] or needed[2] or needed[3]
+        plain = not torch._C._len_torch_dispatch_stack() and type(doutput) is Tensor
+        gradients = ctx.tapes.backward(doutput, inputs, others, ctx.kept) if plain else None
+        if gradients is None:
+            gradients = _gradients(doutput, saved[:4], saved[4:], ctx.rest, needed)
+            if plain:
+                ctx.tapes.keep_backward(doutput, inputs, others, ctx.kept)
+            return *gradients, None, None, None
+        if not all(needed[:4]):
+            gradients = [each if wanted else None for each, wanted in zip(gradients, needed, strict=False)]
+        return *gradients[:4], None, None, None, None
 
 
 # Function.apply() without its support for functorch, for which this backend is not used.

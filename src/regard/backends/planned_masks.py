@@ -1,7 +1,8 @@
 """PlannedMask: what the calls of one plan need from the values of a mask, on CPU.
 
 The layers of a model, and the steps of a decoder, often pass masks of equal values one after another. So the
-tensors for the last mask are kept with a copy of its values, and are used again for equal values.
+tensors for the last mask are kept with a copy of its values, and are used again for equal values. For few
+keys, a table has the bias of every length.
 """
 
 from __future__ import annotations
@@ -11,10 +12,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["MaskTensors", "PlannedMask"]
+from regard.masks.mask import Mask
+
+__all__ = ["MaskTensors", "PlannedMask", "table_of"]
 
 KEPT = 1 << 13
 """Tensors of a mask are kept only if the mask has at most this many elements: 40 KiB in each plan."""
+
+
+FEW = 8
+"""For at most this many lengths, the bias is concatenated from a table of the biases of all lengths."""
 
 
 class MaskTensors(NamedTuple):
@@ -24,16 +31,16 @@ class MaskTensors(NamedTuple):
     bias: what to add to the scores, 0 or -inf, broadcastable to (B, H, T, S). A row that sees no key has no
         -inf, for which kernels return NaN.
     seeing: which queries see some key, broadcastable to (B, H, T); None if all do.
-    seen: which keys some query sees, (B or 1, K or 1, S, 1); None if all are seen.
-    visible_rows, seeing_rows: if requested, for lengths: the visible keys, (B or 1, 1, S), and which queries
-        see some key, (B or 1, 1), for tensors without heads; None if all do.
+    seen: for a bool tensor: which keys some query sees, (B or 1, K or 1, S, 1); None if all are seen.
+    bias_rows, seeing_rows: if requested, for lengths: `bias`, (B or 1, 1, S), and which queries see some
+        key, (B or 1, 1), for tensors without heads; the latter is None if all do.
     """
 
     values: list[int] | Tensor | None
     bias: Tensor
     seeing: Tensor | None
     seen: Tensor | None
-    visible_rows: Tensor | None = None
+    bias_rows: Tensor | None = None
     seeing_rows: Tensor | None = None
 
 
@@ -43,12 +50,17 @@ class PlannedMask:
     def __init__(self, keys: int, key_heads: int, dtype: torch.dtype, rows: bool = False):
         """Prepare for S = keys and K = key_heads.
 
-        dtype: that of the bias. rows: whether to return visible_rows and seeing_rows.
+        dtype: that of the bias. rows: whether to return bias_rows and seeing_rows.
         """
         with torch.inference_mode(False):
             self.columns_S = torch.arange(keys, device="cpu")
             self.visible = torch.zeros((), dtype=dtype, device="cpu")
             self.hidden = torch.full((), -torch.inf, dtype=dtype, device="cpu")
+            self.biases: list[Tensor] = []  # by length, (1, 1, 1, S); 0 for the length 0
+            if keys * (keys + 1) <= KEPT:
+                lengths = torch.arange(keys + 1, device="cpu")
+                biases = self._bias(self._visible(lengths), (lengths > 0).view(-1, 1, 1))
+                self.biases = list(biases.split(1))
         self.keys, self.key_heads, self.rows = keys, key_heads, rows
         self.last: MaskTensors | None = None
 
@@ -60,15 +72,27 @@ class PlannedMask:
         if torch.is_inference_mode_enabled():  # such tensors could not be used again outside of it
             with torch.inference_mode(False):
                 return self.of_lengths(lengths_B, values)
-        visible_B11S = torch.lt(self.columns_S, lengths_B.view(-1, 1, 1, 1))
-        seeing_B11 = None if min(values) > 0 else (lengths_B > 0).view(-1, 1, 1)
-        kept = values if visible_B11S.numel() <= KEPT else None
-        bias = self._bias(visible_B11S, seeing_B11)
-        tensors = MaskTensors(kept, bias, seeing_B11, visible_B11S.mT)
+        least = min(values)
+        seeing_B11 = None if least > 0 else (lengths_B > 0).view(-1, 1, 1)
+        if self.biases and len(values) <= FEW and least >= 0:
+            biases = [self.biases[each] for each in values]
+            bias = biases[0] if len(biases) == 1 else torch.cat(biases)
+        else:
+            bias = self._bias(self._visible(lengths_B), seeing_B11)
+        kept = values if bias.numel() <= KEPT else None
+        tensors = MaskTensors(kept, bias, seeing_B11, None)
         if self.rows:
             seeing_B1 = None if seeing_B11 is None else seeing_B11[:, 0]
-            tensors = tensors._replace(visible_rows=visible_B11S[:, 0], seeing_rows=seeing_B1)
+            tensors = tensors._replace(bias_rows=bias[:, 0], seeing_rows=seeing_B1)
         return self._kept(tensors)
+
+    def seen_by_lengths(self, lengths_B: Tensor) -> Tensor:
+        """Return which keys some query sees for the lengths of padding(), (B or 1, 1, S, 1)."""
+        return self._visible(lengths_B).mT
+
+    def _visible(self, lengths_B: Tensor) -> Tensor:
+        """Return which keys are visible, (B or 1, 1, 1, S)."""
+        return torch.lt(self.columns_S, lengths_B.view(-1, 1, 1, 1))
 
     def of_table(self, table_BHTS: Tensor) -> MaskTensors:
         """Return the tensors for a bool tensor that broadcasts to (B, H, T, S)."""
@@ -102,3 +126,12 @@ def _by_key_head(seen_BHS: Tensor, key_heads: int) -> Tensor:
     if seen_BHS.shape[1] in (1, key_heads):
         return seen_BHS
     return seen_BHS.unflatten(1, (key_heads, -1)).any(2)
+
+
+def table_of(mask: Mask | Tensor | None) -> Tensor:
+    """Return the bool tensor of a mask as (B, H, T, S). With three dimensions it is (B, T, S)."""
+    table = mask.table if isinstance(mask, Mask) else mask
+    assert table is not None
+    if table.dim() == 4:
+        return table
+    return table[None, None] if table.dim() == 2 else table.unsqueeze(1)

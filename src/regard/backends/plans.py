@@ -22,11 +22,13 @@ from torch.autograd import forward_ad
 
 from regard import sites
 from regard.attended import Attended
-from regard.backends import BACKENDS, blocked, fused, masked, sdpa, small_inputs
+from regard.backends import BACKENDS, blocked, fused, sdpa, small_inputs
+from regard.backends.additive_plan import AdditivePlan, Step, additive_plan, score_signature
 from regard.backends.aten_attention import Operator
 from regard.backends.backend import Backend
 from regard.backends.fused_plan import FusedPlan, fused_plan
-from regard.backends.planned_masks import PlannedMask
+from regard.backends.masked_plan import MaskedPlan, masked_plan
+from regard.backends.planned_masks import PlannedMask, table_of
 from regard.backends.strides import dense
 from regard.backends.transforms import refuse_double_backward
 from regard.call import Call
@@ -34,10 +36,10 @@ from regard.dimensions import lift, lower
 from regard.masks.mask import Mask
 from regard.masks.readable import PLAIN
 from regard.memory import Memory
-from regard.scores import Additive, Dot, ScaledDot, Score
+from regard.scores import ScaledDot, Score
 from regard.select import Select, Soft
 
-__all__ = ["Plan", "Signature", "keep_plan", "planned"]
+__all__ = ["Plan", "Signature", "is_transformed", "keep_plan", "plan_of", "planned"]
 
 PLANS = 512
 """Maximum number of plans. When it is reached, the oldest plan is removed."""
@@ -61,8 +63,7 @@ class Plan(NamedTuple):
     dims: number of dimensions of the query.
     part: the part of the mask that the kernel gets as a bias: "lengths", "table" or None.
     cleaned: whether the keys and values that the mask hides are already 0, because prepare() has set them.
-    trains: whether an input requires a gradient. Without gradients, a hidden key has a weight of exactly 0,
-        so hidden keys and values are set to 0 only if they contain NaN or inf.
+    trains: whether an input requires a gradient.
     mask: reads the values of lengths or table; None without them.
     zero: 0 in the dtype of key and value.
     operate: the operator of the kernel, for calls that are not compiled.
@@ -92,18 +93,25 @@ class Plan(NamedTuple):
         if self.dims != 4:
             query, key, value = lift(query), lift(key), lift(value)
         bias = seeing = seen = None
+        hides = False  # whether no query sees some key
         if self.part == "lengths":
             assert isinstance(mask, Mask) and mask.lengths is not None and self.mask is not None
             lengths, keys = mask.lengths.tolist(), key.shape[2]
             if max(lengths) > keys:
                 return None
             if min(lengths) < keys:
-                _, bias, seeing, seen, *_ = self.mask.of_lengths(mask.lengths, lengths)
+                hides = True
+                _, bias, seeing, *_ = self.mask.of_lengths(mask.lengths, lengths)
         elif self.part == "table":
             assert self.mask is not None
-            _, bias, seeing, seen, *_ = self.mask.of_table(_table(mask))
-        if seen is not None and not self.cleaned and (self.trains or not _finite(key, value)):
+            _, bias, seeing, seen, *_ = self.mask.of_table(table_of(mask))
+            hides = seen is not None
+        if hides and not self.cleaned and not _bounded(key, value):
+            assert self.mask is not None
             same = value is key
+            if seen is None:
+                assert isinstance(mask, Mask) and mask.lengths is not None
+                seen = self.mask.seen_by_lengths(mask.lengths)
             key = torch.where(seen, key, self.zero)
             value = key if same else torch.where(seen, value, self.zero)
         if self.direct:
@@ -124,93 +132,6 @@ class Plan(NamedTuple):
         return attended if self.dims == 4 else attended.map(lower(self.dims))
 
 
-class MaskedPlan(NamedTuple):
-    """How to run the calls of one signature by the backend `masked`, whose kernels read the mask themselves.
-
-    The fields of Plan, and:
-
-    start: position of the first query.
-    right: number of keys after its position that a query sees, 0 for a causal mask; None for no limit.
-    passes: kernels/inner_launch.Passes for each layout of the mask tensor, filled by run().
-    """
-
-    name: str
-    backend: Backend
-    scale: float
-    dims: int
-    trains: bool
-    start: int
-    right: int | None
-    passes: dict[Any, Any]
-
-    def run(
-        self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
-    ) -> Attended | None:
-        """Compute the call. Return None if a length of the mask is above S; check() then raises the error."""
-        if self.dims != 4:
-            query, key, value = lift(query), lift(key), lift(value)
-        lengths = mask.lengths if isinstance(mask, Mask) else None
-        if lengths is not None and lengths.is_cpu and max(lengths.tolist()) > key.shape[2]:
-            return None
-        table = None if isinstance(mask, Mask) and mask.table is None else _table(mask)
-        hidden = masked.hidden_of(lengths, table, None, None, self.start, None, self.right)
-        given = lengths if table is None else table
-        layout: Any = None
-        if given is not None:
-            layout = given.stride(), given.dtype, given.data_ptr() % 16
-        if query.is_cpu:  # in Triton's interpreter; on CUDA, the signature of the plan contains the strides
-            layout = (layout, query.stride(), key.stride(), value.stride())
-        passes = self.passes.get(layout)
-        if passes is None:
-            passes = self.passes[layout] = masked.passes_of(query, key, value, hidden)
-        results = masked.attend(passes, query, key, value, hidden, self.scale, self.trains)
-        return Attended(*results) if self.dims == 4 else Attended(*results).map(lower(self.dims))
-
-
-class AdditivePlan(NamedTuple):
-    """How to run the calls of one signature: an additive score, a Memory, and a small input.
-
-    The fields have the same meaning as in Plan.
-    """
-
-    name: str
-    backend: Backend
-    temperature: float
-    dims: int
-    mask: PlannedMask | None
-
-    def run(
-        self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
-    ) -> Attended | None:
-        """Compute the call. Return None if a length of the mask is above S; check() then raises the error."""
-        visible = seeing = None
-        if self.mask is not None:
-            assert isinstance(mask, Mask) and mask.lengths is not None
-            lengths, keys = mask.lengths.tolist(), key.shape[-2]
-            if max(lengths) > keys:
-                return None
-            if min(lengths) < keys:
-                *_, seeing, seen, visible, seeing_rows = self.mask.of_lengths(mask.lengths, lengths)
-                if self.dims == 3:
-                    seeing = seeing_rows
-                else:
-                    assert seen is not None
-                    visible = seen.mT
-        vector: Tensor | None
-        if type(score) is Additive:  # reading a parameter from this dict is faster
-            weight, vector = score._parameters["query_weight"], score._parameters["vector"]
-            assert weight is not None
-            query = query @ weight
-        else:
-            query, vector = score.project_query(query), score.mixing_vector()
-        assert vector is not None
-        if self.dims == 2:
-            query, key, value = lift(query), lift(key), lift(value)
-        output, lse = small_inputs.attend(query, key, value, vector, visible, seeing, self.temperature)
-        attended = Attended(output, lse)
-        return attended if self.dims != 2 else attended.map(lower(self.dims))
-
-
 def planned(
     query: Tensor,
     key: Tensor | Memory,
@@ -228,8 +149,14 @@ def planned(
     """
     if torch.compiler.is_compiling() or sites._any_open or type(select) is not Soft:
         return None, None
-    prepared, key_size = False, None
+    prepared, key_size, memory, by_memory = False, None, None, mask is None
     if isinstance(key, Memory):
+        step: Step | None = key.__dict__.get("_step")
+        if step is not None and by_memory and BACKENDS.get(step.plan.name) is step.plan.backend:
+            valid = type(start) is int and start >= 0 and not is_transformed()
+            attended = step.run(query, key, select.temperature, backend) if valid else None
+            if attended is not None:
+                return None, attended
         if not key.mask.empty:
             if mask is not None:
                 return None, None
@@ -250,10 +177,29 @@ def planned(
         return None, None
     device, dtype = query.device, query.dtype
     mask_part = () if mask is None else _mask_signature(mask, device)
-    if mask_part is None or _transformed():
+    if mask_part is None or is_transformed():
         return None, None
     if not (mask_part and mask_part[-1]):  # only a causal mask depends on the position of the first query
         start = 0
+    signature = _signature(
+        query, key, value, dtype, device, type(score), of_score, key_size, select.temperature, start,
+        mask_part, prepared, backend,
+    )  # fmt: skip
+    plan = _plans.get(signature)
+    if plan is None or BACKENDS.get(plan.name) is not plan.backend:
+        return signature, None
+    if memory is not None and by_memory and type(plan) is AdditivePlan:
+        memory.__dict__["_step"] = Step.of(plan, query, memory, select.temperature, backend)
+    return signature, plan.run(score, query, key, value, mask)
+
+
+def _signature(
+    query: Tensor, key: Tensor, value: Tensor, dtype: torch.dtype, device: torch.device, *options: Any
+) -> Signature:
+    """Return the signature of a call.
+
+    dtype, device: those of the query. options: what the signature contains after the layout of the tensors.
+    """
     trains = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     layout: Any
     if query.is_cuda:  # what dense() needs; comparing it takes less time than calling dense()
@@ -262,15 +208,16 @@ def planned(
         layout = query.stride(), key.stride(), value.stride(), unaligned
     else:
         layout = dense(query) and dense(key) and dense(value)
-    signature = (
+    return (
         query.shape, key.shape, value.shape, dtype, key.dtype, value.dtype, device, key.device,
-        value.device, trains, layout, type(score), of_score, key_size, select.temperature, start,
-        mask_part, prepared, backend,
+        value.device, trains, layout, *options,
     )  # fmt: skip
-    plan = _plans.get(signature)
-    if plan is None or BACKENDS.get(plan.name) is not plan.backend:
-        return signature, None
-    return signature, plan.run(score, query, key, value, mask)
+
+
+def plan_of(query: Tensor, key: Tensor, value: Tensor) -> Plan | MaskedPlan | AdditivePlan | FusedPlan | None:
+    """Return the plan of attention(query, key, value), after such a call; None if there is none."""
+    options = (ScaledDot, (), None, 1.0, 0, (), False, "auto")
+    return _plans.get(_signature(query, key, value, query.dtype, query.device, *options))
 
 
 def keep_plan(signature: Signature, call: Call, name: str, dims: int) -> None:
@@ -279,12 +226,15 @@ def keep_plan(signature: Signature, call: Call, name: str, dims: int) -> None:
     call, name: the checked call, and the backend that was chosen for it.
     dims: number of dimensions of the user's query.
     """
-    plan = (
-        _masked_plan(signature, call, name, dims)
-        or _fused_plan(signature, call, name, dims)
-        or _additive_plan(signature, call, name, dims)
-        or _inner_plan(signature, call, name, dims)
-    )
+    plan: Plan | MaskedPlan | AdditivePlan | FusedPlan | None
+    if name == "masked":
+        plan = masked_plan(call, BACKENDS[name], dims) if signature[-3] else None
+    else:
+        plan = (
+            _fused_plan(signature, call, name, dims)
+            or _additive_plan(signature, call, name, dims)
+            or _inner_plan(signature, call, name, dims)
+        )
     if plan is None:
         return
     with _lock:
@@ -330,22 +280,6 @@ def _inner_plan(signature: Signature, call: Call, name: str, dims: int) -> Plan 
     )
 
 
-def _masked_plan(signature: Signature, call: Call, name: str, dims: int) -> MaskedPlan | None:
-    """Return a plan that runs the backend `masked`; None if this call is not run by it."""
-    if name != "masked" or BACKENDS[name].run != masked.run or not signature[-3]:
-        return None
-    return MaskedPlan(
-        name=name,
-        backend=BACKENDS[name],
-        scale=call.scale / call.temperature,
-        dims=dims,
-        trains=call.trains,
-        start=call.start,
-        right=call.mask.sides[1],
-        passes={},
-    )
-
-
 def _fused_plan(signature: Signature, call: Call, name: str, dims: int) -> FusedPlan | None:
     """Return a plan that runs the kernels of the backend `fused`; None if this call is not run by them."""
     if name != "fused" or BACKENDS[name].run != fused.run:
@@ -357,39 +291,12 @@ def _fused_plan(signature: Signature, call: Call, name: str, dims: int) -> Fused
 
 def _additive_plan(signature: Signature, call: Call, name: str, dims: int) -> AdditivePlan | None:
     """Return a plan that runs the small-input path of `blocked`; None if this call does not take it."""
-    key_size, (mask_part, prepared) = signature[13], signature[-3:-1]
     if name != "blocked" or BACKENDS[name].run != blocked.run or not small_inputs.fits(call):
         return None
-    lengths = "lengths" in mask_part
-    if key_size is None or call.mask.causal or "table" in mask_part or (lengths and not prepared):
+    key_size, (mask_part, prepared) = signature[13], signature[-3:-1]
+    if key_size is None:
         return None
-    if lengths and not call.query.is_cpu:  # reading the lengths would wait for the device
-        return None
-    return AdditivePlan(
-        name=name,
-        backend=BACKENDS[name],
-        temperature=call.temperature,
-        dims=dims,
-        mask=PlannedMask(call.key.shape[2], 1, torch.float32, rows=dims == 3) if lengths else None,
-    )
-
-
-def score_signature(score: Score) -> Signature | None:
-    """Return the part of a signature that describes the score; None if calls with it are always checked.
-
-    A score function of another class can declare it in a method plan_key().
-    """
-    if type(score) in (ScaledDot, Dot):
-        return ()
-    if type(score) is Additive:
-        parameters: Any = score._parameters
-        weight, vector = parameters["query_weight"], parameters["vector"]
-        return (
-            score.query_size, score.key_size, score.heads,
-            weight.shape, weight.dtype, weight.device, weight.requires_grad,
-            vector.shape, vector.dtype, vector.device, vector.requires_grad,
-        )  # fmt: skip
-    return score.plan_key() if hasattr(score, "plan_key") else None
+    return additive_plan(call, BACKENDS[name], dims, mask_part, prepared)
 
 
 def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signature | None:
@@ -420,26 +327,31 @@ def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signatu
     return ("table" if lengths is None else "lengths", tensor.shape, causal)
 
 
-def _finite(key: Tensor, value: Tensor) -> bool:
-    """Whether all keys and values are finite; False may also mean that their sum is too large."""
-    return math.isfinite(key.sum()) and math.isfinite(value.sum())
+def _bounded(key: Tensor, value: Tensor) -> bool:
+    """Whether the norms of all keys and of all values are finite.
+
+    Then their products with queries and gradients of the output are finite too, unless these are extremely
+    large. So a key with the weight 0 has no effect, and need not be set to 0.
+    """
+    norm = torch.linalg.vector_norm(key.detach()).item()
+    if value is not key and math.isfinite(norm):
+        norm = torch.linalg.vector_norm(value.detach()).item()
+    return math.isfinite(norm)
 
 
-def _table(mask: Mask | Tensor | None) -> Tensor:
-    """Return the bool tensor of a mask as (B, H, T, S). With three dimensions it is (B, T, S)."""
-    table = mask.table if isinstance(mask, Mask) else mask
-    assert table is not None
-    if table.dim() == 4:
-        return table
-    return table[None, None] if table.dim() == 2 else table.unsqueeze(1)
-
-
-def _transformed() -> bool:
+def is_transformed() -> bool:
     """Whether a transform, a tracer or autocast is active, inside of which no plan is used."""
     return bool(
-        torch._C._functorch.get_interpreter_stack()
+        _interpreter_stack()
         or forward_ad._current_level >= 0
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._get_tracing_state() is not None
-        or torch._C._is_any_autocast_enabled()
+        or _dispatch_modes()
+        or _tracing_state() is not None
+        or _autocast_enabled()
     )
+
+
+# With one name, because they are called in each call.
+_interpreter_stack = torch._C._functorch.get_interpreter_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_tracing_state = torch._C._get_tracing_state
+_autocast_enabled = torch._C._is_any_autocast_enabled

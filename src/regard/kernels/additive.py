@@ -23,7 +23,8 @@ from regard.kernels.additive_vector import sum_parts
 from regard.kernels.backward_pass import Backward
 from regard.kernels.forward_pass import Extra, Forward, Sight
 from regard.kernels.launch import Shape
-from regard.kernels.replay import replayed
+from regard.kernels.recording import recorder
+from regard.kernels.replay import Tape, replayed, tape_of
 
 __all__ = [
     "additive_backward",
@@ -114,6 +115,125 @@ def run_inference(
     tensors = (query, key, value, vector, lengths, document_of_query, document_of_key, bias, seed)
     output, lse = _run(_inference, tensors, (start, left, right, scale, False, dropout), query, key)
     return output, lse
+
+
+class KeptTapes:
+    """The tapes of the calls of one plan, found with less time on the host than by replayed().
+
+    All calls have the same shapes, dtypes, numbers and device, and neither bias nor dropout. So only the
+    layouts of the tensors are compared.
+
+    numbers: start, left, right and scale.
+    of_inference, of_forward, of_backward: by layout. The last one contains a dict of tapes for each layout.
+    """
+
+    MOST = 16
+
+    def __init__(self, numbers: tuple[Any, ...]):
+        self.numbers = numbers
+        self.of_inference: dict[Any, Tape] = {}
+        self.of_forward: dict[Any, Tape] = {}
+        self.of_backward: dict[Any, dict[Any, Tape]] = {}
+
+    def inference(
+        self, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None
+    ) -> list[Tensor] | tuple[Tensor, ...]:
+        """run_inference()."""
+        inputs, addresses, layout = _described(query, key, value, vector, lengths)
+        tape = self.of_inference.get(layout)
+        if tape is not None and _can_run(tape, query):
+            return tape.run(inputs, addresses)
+        start, left, right, scale = self.numbers
+        masks = (lengths, None, None, start, left, right)
+        results = run_inference(query, key, value, vector, *masks, scale, None, None, 0.0)
+        tensors = (query, key, value, vector, lengths, *[None] * 4)
+        self._keep(self.of_inference, layout, _inference, tensors, (False, 0.0))
+        return results
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None
+    ) -> tuple[list[Tensor] | tuple[Tensor, ...], Any]:
+        """run_forward(). Also returns what backward() needs to know about this call."""
+        inputs, addresses, layout = _described(query, key, value, vector, lengths)
+        tape = self.of_forward.get(layout)
+        if tape is not None and _can_run(tape, query):
+            results = tape.run(inputs, addresses)
+            addresses += [results[2].data_ptr(), results[3].data_ptr()]
+            return results, (self.of_backward.setdefault(layout, {}), addresses)
+        start, left, right, scale = self.numbers
+        masks = (lengths, None, None, start, left, right)
+        first = run_forward(query, key, value, vector, *masks, scale, True, None, None, 0.0)
+        tensors = (query, key, value, vector, lengths, *[None] * 4)
+        self._keep(self.of_forward, layout, _forward, tensors, (True, 0.0))
+        return first, None
+
+    def backward(self, doutput: Tensor, inputs: list[Tensor], others: bool, kept: Any) -> list[Tensor] | None:
+        """run_backward(), if there is a tape of it; otherwise None.
+
+        inputs: query, key, value and vector, the lengths if there are any, norm, and scores.
+        kept: what forward() has returned.
+        """
+        tapes, known = kept
+        addresses = [each.data_ptr() for each in inputs]
+        if addresses != known:  # by hooks of saved tensors
+            return None
+        address = doutput.data_ptr()
+        tape = tapes.get((doutput.stride(), address % 16, others))
+        if tape is None or not _can_run(tape, doutput):
+            return None
+        *four, norm, scores = inputs
+        lengths = [four.pop()] if len(four) > 4 else []
+        at = [*addresses[:4], *addresses[-2:], *addresses[4:-2]]
+        return tape.run([doutput, *four, norm, scores, *lengths], [address, *at])
+
+    def keep_backward(self, doutput: Tensor, inputs: list[Tensor], others: bool, kept: Any) -> None:
+        """Keep the tape of a backward pass, if run_backward() has left one. Arguments: see backward()."""
+        tapes, known = kept
+        if [each.data_ptr() for each in inputs] != known:
+            return
+        *four, norm, scores = inputs
+        lengths = four.pop() if len(four) > 4 else None
+        key = (doutput.stride(), doutput.data_ptr() % 16, others)
+        tensors = (doutput, *four, norm, scores, lengths, None, None, None, None)
+        self._keep(tapes, key, _backward, tensors, (others, 0.0, False))
+
+    def _keep(
+        self, tapes: dict[Any, Tape], key: Any, function: Any, tensors: tuple[Tensor | None, ...],
+        more: tuple[Any, ...],
+    ) -> None:  # fmt: skip
+        """Keep the tape of such a call, if there is one. more: the numbers after `scale`."""
+        start, left, right, scale = self.numbers
+        start = 0 if left is None and right is None else start
+        tape = tape_of(function, tensors, (start, left, right, scale, *more))
+        if tape is None:
+            return
+        if len(tapes) >= self.MOST:
+            tapes.clear()
+        if len(self.of_backward) >= 2 * self.MOST:
+            self.of_backward.clear()
+        tapes[key] = tape
+
+
+def _described(
+    query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None
+) -> tuple[list[Tensor], list[int], tuple[Any, ...]]:
+    """Return the tensors that are not None, their addresses, and their layout: strides and alignment."""
+    inputs, bits, dtype = [query, key, value, vector], 0, None
+    if lengths is not None:
+        inputs.append(lengths)
+        dtype = lengths.dtype
+    addresses = [each.data_ptr() for each in inputs]
+    for address in addresses:
+        bits |= address
+    alignment = bits % 16 and tuple(each % 16 for each in addresses)
+    return inputs, addresses, (alignment, dtype, *[each.stride() for each in inputs])
+
+
+def _can_run(tape: Tape, tensor: Tensor) -> bool:
+    """Whether a kept tape can be run now, for tensors on the device of this tensor."""
+    if not tape.valid or recorder() is not None:
+        return False
+    return not tensor.is_cuda or tensor.get_device() == torch._C._cuda_getDevice()
 
 
 def _inference(*arguments: Any) -> tuple[Tensor, ...]:
@@ -265,27 +385,27 @@ def _backward_in_parts(
     parts: int, doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, norm: Tensor,
     scores: Tensor, lengths: Tensor | None, scale: float, others: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """run_backward() with the queries of each sequence split into parts, as further sequences."""
+    """run_backward() with the queries of each sequence split into parts, as heads that share keys and values.
+
+    The keys and values of all heads are the same memory, with stride 0, so they are not copied. Each head has
+    its own gradient of them, and these are added.
+    """
     batch, _, queries, _ = query.shape
-    many, rows, keys = batch * parts, queries // parts, key.shape[2]
-    doutput, query = (each.reshape(many, 1, rows, each.shape[3]) for each in (doutput, query))
-    key, value = (
-        each[:, None].expand(-1, parts, -1, -1, -1).reshape(many, *each.shape[1:]) for each in (key, value)
-    )
-    if lengths is not None and len(lengths) > 1:
-        lengths = lengths[:, None].expand(-1, parts).reshape(many)
+    rows, keys = queries // parts, key.shape[2]
+    doutput, query = (each.reshape(batch, parts, rows, each.shape[3]) for each in (doutput, query))
+    key, value = (each.expand(-1, parts, -1, -1) for each in (key, value))
     sight = Sight(lengths, None, None, 0, None, None)
     forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True)
-    norm, scores = norm.reshape(2, many, 1, rows), scores.reshape(many, rows, keys)
+    norm, scores = norm.reshape(2, batch, parts, rows), scores.reshape(batch * parts, rows, keys)
     dquery, dkey, dvalue, dvector, dbias = Backward(forward, doutput, norm, scores, others).run()
     if others:
-        dkey, dvalue = (_summed(each.unflatten(0, (batch, parts))) for each in (dkey, dvalue))
+        dkey, dvalue = map(_summed, (dkey, dvalue))
     return dquery.reshape(batch, 1, queries, -1), dkey, dvalue, dvector, dbias
 
 
 def _summed(gradients: Tensor) -> Tensor:
-    """Return the sum over the parts of a gradient (B, parts, 1, S, D)."""
-    found = gradients.new_empty(gradients[:, 0].shape)
+    """Return the sum over the parts of a gradient (B, parts, S, D), as (B, 1, S, D)."""
+    found = gradients.new_empty(gradients[:, :1].shape)
     sum_parts(gradients.transpose(0, 1), found)
     return found
 

@@ -20,7 +20,13 @@ from typing import Any
 
 import torch
 
-__all__ = ["DirectLaunch", "direct_launch"]
+from regard.kernels.graph_launch import Graphs
+
+__all__ = ["DirectLaunch", "LaunchSequence", "Place", "direct_launch"]
+
+Place = tuple[int, int, int]
+"""(slot, tensor, offset): a slot of a launch that gets the address of a tensor, given by its number, plus an
+offset in bytes."""
 
 SIZES = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u1": 1, "u8": 1, "u16": 2, "u32": 4, "u64": 8}
 """Size in bytes of each integer type of Triton."""
@@ -72,11 +78,62 @@ class DirectLaunch:
         """Launch the kernel with the arguments in self.slots. They are copied before this returns."""
         self.stream.value = stream
         error = self.launch(*self.arguments)
+        if error:
+            self.launch_again(error)
+
+    def launch_again(self, error: int) -> None:
+        """Launch after this error of the driver, if the reason was a missing context; otherwise raise it."""
         if error == INVALID_CONTEXT:
             torch.cuda.set_device(torch.cuda.current_device())
             error = self.launch(*self.arguments)
         if error:
             raise RuntimeError(f"cuLaunchKernel failed with CUDA error {error}")
+
+    def share(self, stream: ctypes.c_void_p, slots: dict[int, int]) -> None:
+        """Read the stream, and some slots, from memory that other launches read too.
+
+        slots: the address of the memory by slot."""
+        self.stream = stream
+        self.arguments = (*self.arguments[:8], stream, self.pointers, None)
+        for slot, address in slots.items():
+            self.pointers[slot] = address
+
+
+class LaunchSequence:
+    """Several launches that are run one after another.
+
+    Kernels of one function often read the same tensors. So each address is written only once, to memory that
+    all launches read.
+
+    launches: each launch with the places of its tensors.
+    """
+
+    def __init__(self, launches: Sequence[tuple[DirectLaunch, Sequence[Place]]]):
+        places = dict.fromkeys(place[1:] for _, each in launches for place in each)
+        self.places, self.stream = list(places), ctypes.c_void_p(0)
+        self.slots = array.array("Q", [0] * len(places))
+        self.write = struct.Struct(f"{len(places)}Q").pack_into
+        first, _ = self.slots.buffer_info()
+        address = {place: first + 8 * i for i, place in enumerate(self.places)}
+        for launch, each in launches:
+            launch.share(self.stream, {slot: address[number, offset] for slot, number, offset in each})
+        self.launches = [(launch.launch, launch.arguments, launch) for launch, _ in launches]
+        self.graphs = Graphs(self._launch, len(launches)) if len(launches) > 1 else None
+
+    def run(self, addresses: Sequence[int], stream: int) -> None:
+        """Launch all kernels. addresses: those of the tensors, by number."""
+        values = (*[addresses[number] + offset for number, offset in self.places],)
+        if self.graphs is None or not self.graphs.run(values, stream):
+            self._launch(values, stream)
+
+    def _launch(self, values: tuple[int, ...], stream: int) -> None:
+        """Launch all kernels one by one. values: the addresses to write to self.slots."""
+        self.write(self.slots, 0, *values)
+        self.stream.value = stream
+        for launch, arguments, direct in self.launches:
+            error = launch(*arguments)
+            if error:
+                direct.launch_again(error)
 
 
 def direct_launch(

@@ -182,6 +182,18 @@ class Recorder(TorchDispatchMode):
             described.base = Address()
         self.steps.append(Launch(run, numbers, places))
 
+    def input_like(self, number: int) -> int:
+        """Return the number of a contiguous input with the sizes and dtype of a contiguous tensor, or -1."""
+        wanted = self.facts[number]
+        row, contiguous = 1, []
+        for size in reversed(wanted.sizes):
+            contiguous.append(row)
+            row *= size
+        if wanted.strides != tuple(reversed(contiguous)):
+            return -1
+        same = (i for i, each in enumerate(self.facts[: self.inputs]) if each[:3] == wanted[:3])
+        return next(same, -1)
+
     def root(self, number: int) -> tuple[int, int]:
         """Return the number of the tensor of which this tensor is a view, or its own, and the offset."""
         offset = 0

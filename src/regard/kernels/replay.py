@@ -13,17 +13,17 @@ one of its inputs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.kernels import interpreting
-from regard.kernels.direct_launch import DirectLaunch, direct_launch
-from regard.kernels.recording import Launch, Operation, Place, Recorder, recorder, recording
+from regard.kernels.direct_launch import DirectLaunch, LaunchSequence, direct_launch
+from regard.kernels.recording import Facts, Launch, Operation, Place, Recorder, recorder, recording
 
-__all__ = ["Tape", "forget", "replayed"]
+__all__ = ["Tape", "forget", "replayed", "tape_of"]
 
 KEPT, KEPT_STEPS = 1024, 1 << 16
 """Maximum number of signatures that are kept, and of steps of all tapes. When one is reached, all tapes are
@@ -59,10 +59,12 @@ class Allocation(NamedTuple):
 
     number: the number of the allocated tensor.
     root: the number of the tensor whose address this allocation determines for kernels.
+    like: the number of an input with the same sizes, strides and dtype, which takes less time; otherwise -1.
     """
 
     number: int
     root: int
+    like: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
@@ -75,42 +77,53 @@ class Direct(NamedTuple):
     places: list[tuple[int, int, int]]
 
 
+Step = Operation | FlatOperation | Allocation | Launch | Direct
+
+
+class Section(NamedTuple):
+    """Launches without PyTorch operations between them. All their tensors are allocated first."""
+
+    allocations: list[Allocation]
+    launches: LaunchSequence | None
+
+
 class Tape:
     """The recorded steps of a function.
 
     results: number of each tensor that it returns.
     room: size in bytes of the tensor that contains all temporary tensors that only kernels use.
     by_address: whether launches get the addresses of tensors; False in Triton's interpreter.
-    simple: whether all steps are an Allocation or a Direct, so that _run_launches() runs them.
+    sections: the steps, with each Allocation and Direct as a part of a Section.
+    simple: whether there is only one Section, and no other step.
+    valid: False after forget().
     """
 
     def __init__(self, recorder: Recorder, results: list[int]):
-        self.results, self.device = results, recorder.device
+        self.results, self.device, self.valid = results, recorder.device, True
         self.count = len(recorder.facts)
+        self.unknown: list[Any] = [None] * (self.count - recorder.inputs)
+        self.unplaced = [0] * (self.count + 1 - recorder.inputs)
         self.constants = [(number, each, each.data_ptr()) for number, each in recorder.constants.items()]
         self.by_address = not interpreting()
         needed, views = self._needed(recorder)
         self.room, offsets = self._arranged(recorder, needed | set(views))
         self.lock = threading.Lock()
-        self.steps: list[Operation | FlatOperation | Allocation | Launch | Direct] = []
+        self.steps: list[Step] = []
         for step in recorder.steps:
             if isinstance(step, Launch):
                 self.steps.append(self._launch(step, recorder, offsets))
             elif step.function.name() in EMPTY:
                 (number,) = step.results
-                if number in needed or number in views:
-                    result = views.get(number, number)
-                    self.steps.append(Allocation(result, number, *recorder.facts[result][:3]))
+                result = views.get(number, number)
+                if (number in needed or number in views) and recorder.facts[result].sizes != (0,):
+                    facts, like = recorder.facts[result][:3], recorder.input_like(result)
+                    self.steps.append(Allocation(result, number, like, *facts))
+                elif number in needed:  # an unused result
+                    self.constants.append((number, _empty(recorder.facts[number], self.device), 0))
             elif not step.view or not (needed - set(views.values())).isdisjoint(step.results):
                 self.steps.append(_flattened(step))
-        kinds = {type(step) for step in self.steps}
-        self.simple = kinds <= {Allocation, Direct}
-        self.allocations = [step for step in self.steps if isinstance(step, Allocation)]
-        self.launches = [
-            (step.launch.run, step.launch.slots, step.places)
-            for step in self.steps
-            if isinstance(step, Direct)
-        ]
+        self.sections = _sections(self.steps)
+        self.simple = [type(each) for each in self.sections] == [Section]
 
     def _needed(self, recorder: Recorder) -> tuple[set[int], dict[int, int]]:
         """Return the numbers of all tensors that must exist as tensors: results, and inputs of operations.
@@ -197,25 +210,25 @@ class Tape:
 
     def run(self, inputs: list[Tensor], addresses: list[int]) -> list[Tensor]:
         """Run the steps with other inputs, whose addresses are given; return the results."""
-        tensors: list[Any] = [*inputs, *[None] * (self.count - len(inputs))]
-        addresses = addresses + [0] * (self.count + 1 - len(addresses))
+        tensors: list[Any] = inputs + self.unknown
+        addresses = addresses + self.unplaced
         for number, constant, address in self.constants:
             tensors[number], addresses[number] = constant, address
         if self.room:
             temporary = torch.empty(self.room, dtype=torch.uint8, device=self.device)
             addresses[self.count] = temporary.data_ptr()
         stream = torch._C._cuda_getCurrentRawStream(self.device.index) if self.device.type == "cuda" else 0
-        if self.simple:
-            self._run_launches(tensors, addresses, stream)
-            return [tensors[number] for number in self.results]
-        for step in self.steps:
-            if type(step) is Direct:
-                direct, places = step
-                with self.lock:  # another thread may run the same tape
-                    slots = direct.slots
-                    for slot, number, offset in places:
-                        slots[slot] = addresses[number] + offset
-                    direct.run(stream)
+        for step in self.sections:
+            if type(step) is Section:
+                for number, root, like, sizes, strides, dtype in step.allocations:
+                    if like >= 0:
+                        result = torch.empty_like(tensors[like])
+                    else:
+                        result = torch.empty_strided(sizes, strides, dtype=dtype, device=self.device)
+                    tensors[number], addresses[root] = result, result.data_ptr()
+                if step.launches is not None:
+                    with self.lock:  # another thread may run the same tape
+                        step.launches.run(addresses, stream)
                 continue
             if type(step) is Launch:
                 run, numbers, places = step
@@ -232,11 +245,6 @@ class Tape:
                         else:
                             values[position].base.address = addresses[number] + offset
                     run.launch(*values, stream=stream)
-                continue
-            if type(step) is Allocation:
-                number, root, sizes, strides, dtype = step
-                result = torch.empty_strided(sizes, strides, dtype=dtype, device=self.device)
-                tensors[number], addresses[root] = result, result.data_ptr()
                 continue
             if type(step) is FlatOperation:
                 function, numbers, flat, others, flat_named, _ = step
@@ -256,16 +264,29 @@ class Tape:
                 tensors[number], addresses[number] = each, each.data_ptr()
         return [tensors[number] for number in self.results]
 
-    def _run_launches(self, tensors: list[Any], addresses: list[int], stream: int) -> None:
-        """run() without PyTorch operations: all allocations, then all launches."""
-        for number, root, sizes, strides, dtype in self.allocations:
-            result = torch.empty_strided(sizes, strides, dtype=dtype, device=self.device)
-            tensors[number], addresses[root] = result, result.data_ptr()
-        with self.lock:  # another thread may run the same tape
-            for launch, slots, places in self.launches:
-                for slot, number, offset in places:
-                    slots[slot] = addresses[number] + offset
-                launch(stream)
+
+def _sections(steps: Sequence[Step]) -> list[Section | Launch | Operation | FlatOperation]:
+    """Return the steps, with each Allocation and Direct as a part of a Section."""
+    sections: list[Section | Launch | Operation | FlatOperation] = []
+    inside: list[Step] = []
+    for step in [*steps, None]:
+        if isinstance(step, (Allocation, Direct)):
+            inside.append(step)
+            continue
+        direct = [each for each in inside if isinstance(each, Direct)]
+        if inside:
+            allocations = [each for each in inside if isinstance(each, Allocation)]
+            sections.append(Section(allocations, LaunchSequence(direct) if direct else None))
+            inside = []
+        if step is not None:
+            sections.append(step)
+    return sections
+
+
+def _empty(facts: Facts, device: torch.device) -> Tensor:
+    """Return a tensor without elements, which all calls share."""
+    with torch.inference_mode(False):
+        return torch.empty_strided(facts.sizes, facts.strides, dtype=facts.dtype, device=device)
 
 
 def _flattened(step: Operation) -> Operation | FlatOperation:
@@ -319,18 +340,7 @@ def replayed(
     """
     if recorder() is not None:  # this call is a part of a function that is being recorded
         return function(*tensors, *numbers)
-    inputs: list[Tensor] = []
-    addresses: list[int] = []
-    facts: list[Any] = []
-    for each in tensors:
-        if each is None:
-            facts.append(None)
-            continue
-        address = each.data_ptr()
-        inputs.append(each)
-        addresses.append(address)
-        facts.append((each.shape, each.stride(), each.dtype, address % 16))
-    key = (function, numbers, inputs[0].device, *facts)
+    key, inputs, addresses = _signature(function, tensors, numbers)
     tape = _tapes.get(key)
     if type(tape) is Tape:
         return tuple(tape.run(inputs, addresses))
@@ -356,7 +366,38 @@ def replayed(
     return results
 
 
+def _signature(
+    function: Any, tensors: tuple[Tensor | None, ...], numbers: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], list[Tensor], list[int]]:
+    """Return the signature of a call, the tensors that are not None, and their addresses."""
+    inputs: list[Tensor] = []
+    addresses: list[int] = []
+    facts: list[Any] = []
+    for each in tensors:
+        if each is None:
+            facts.append(None)
+            continue
+        address = each.data_ptr()
+        inputs.append(each)
+        addresses.append(address)
+        facts.append((each.shape, each.stride(), each.dtype, address % 16))
+    return (function, numbers, inputs[0].device, *facts), inputs, addresses
+
+
+def tape_of(function: Any, tensors: tuple[Tensor | None, ...], numbers: tuple[Any, ...]) -> Tape | None:
+    """Return the tape of such a call, for callers that keep it; None if there is none yet.
+
+    A kept tape may be run only for tensors of the same shapes, strides, dtypes and alignment, on the current
+    device, while it is valid and nothing is recorded.
+    """
+    tape = _tapes.get(_signature(function, tensors, numbers)[0])
+    return tape if isinstance(tape, Tape) else None
+
+
 def forget() -> None:
     """Remove all tapes, for example after a change of what functions launch."""
+    for tape in _tapes.values():
+        if isinstance(tape, Tape):
+            tape.valid = False
     _tapes.clear()
     _count[0] = 0

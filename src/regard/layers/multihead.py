@@ -23,6 +23,11 @@ from regard.layers.joint_linear import (
     plain_heads,
 )
 from regard.layers.multihead_arguments import check_arguments
+from regard.layers.self_attention_plan import (
+    SelfAttentionPlan,
+    keep_self_attention,
+    planned_self_attention,
+)
 from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
@@ -85,6 +90,7 @@ class MultiHead(nn.Module):
         super().__init__()
         self._joint: Joint | None = None
         self._wholes: list[Tensor] = []
+        self._plans: dict[Any, SelfAttentionPlan] = {}
         key_heads = key_heads or heads
         if min(width, heads, key_heads) < 1 or width % heads or heads % key_heads:
             raise ArgumentError(
@@ -122,7 +128,7 @@ class MultiHead(nn.Module):
     def _apply(self, *arguments: Any, **keywords: Any) -> Any:
         """Implement to(), cuda(), half() and so on. Weights that it has moved become adjacent again."""
         before = addresses(self._projections())
-        self._joint = None
+        self._joint, self._plans = None, {}
         result = super()._apply(*arguments, **keywords)
         if addresses(self._projections()) != before:
             self._wholes = make_adjacent(self._projections())
@@ -130,7 +136,7 @@ class MultiHead(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy of the layer, which has its own weights."""
-        return {**self.__dict__, "_joint": None, "_wholes": []}
+        return {**self.__dict__, "_joint": None, "_wholes": [], "_plans": {}}
 
     def _projections(self) -> list[Any]:
         return [self._modules[name] for name in ("query", "key", "value")]
@@ -158,7 +164,11 @@ class MultiHead(nn.Module):
         options: other arguments of attention(), such as look and backend.
         """
         if key is None and value is None and start is None and not options:
-            attended = self._attend_plainly(query, mask)
+            attended = None
+            if mask is None and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                attended = planned_self_attention(self, query)
+            if attended is None:
+                attended = self._attend_plainly(query, mask)
             if attended is not None:
                 return attended
         alone = query.dim() == 2
@@ -190,6 +200,8 @@ class MultiHead(nn.Module):
                 self.__dict__["_joint"] = joint
         tensors = plain_heads(x, parameters, (self.heads, self.key_heads, self.key_heads), joint)
         attended = attention(*tensors, mask=mask, site=self.site, role=self.role)
+        if mask is None and joint is not None:
+            keep_self_attention(self, x, tuple(tensors), joint)
         joined = attended.output.transpose(1, 2).flatten(-2)
         linear = linear_without_gradients if joint is not None and x.is_cuda else functional.linear
         return Attended(linear(joined, of_output["weight"], of_output["bias"]), *attended[1:])
