@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from regard.data.batch import EOS
 from regard.decoding.beam import Beam
 from regard.decoding.hypothesis import SearchResult
-from regard.decoding.slots.candidates import forbid, highest_in_order
+from regard.decoding.slots.candidates import highest_in_order
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.host_beams import HostBeams
 from regard.decoding.slots.search_slots import Array, SearchSlots, follow
@@ -100,10 +100,7 @@ class BeamSlots(SearchSlots):
         suits = logits_BKV.device.type == "cpu" and logits_BKV.shape[-1] >= self._on_host().fewest_tokens
         if not suits or self.prefix.shape[1]:
             return False
-        assert self.forbidden is not None
-        scores_BKV = logits_BKV.float().log_softmax(-1)
-        forbid(scores_BKV, self.forbidden, self.count, self.rules.minimum)
-        return self._on_host().step_by_blocks(scores_BKV)
+        return self._on_host().step_by_blocks(logits_BKV.float().log_softmax(-1))
 
     def _on_host(self) -> HostBeams:
         """Return the NumPy views of the tensors, which are created at the first call."""

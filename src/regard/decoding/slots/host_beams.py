@@ -25,6 +25,10 @@ BLOCK = 64
 """Number of tokens of a block. step_by_blocks() first computes the maximum of each block."""
 
 
+MOST_SLICES = 4
+"""The largest number of slices to which the log-probability -inf of forbidden tokens is written."""
+
+
 class HostBeams:
     """Views of the tensors of BeamSlots on a CPU, for B slots with K beams."""
 
@@ -38,9 +42,12 @@ class HostBeams:
         self.ranking, *self.pool = (arrays[name] for name in pool)
         self.divisors: Array = slots.cpu_divisors.numpy()
         self.size, self.best = slots.how.size, slots.how.best
-        self.beam_sums: Tensor = slots.sums
+        self.beam_sums = self.sums.reshape(-1)
         self.rows = np.arange(len(self.done))
-        self.column = self.rows[:, None]
+        self.column, self.index_C = self.rows[:, None], np.arange(2 * self.size)
+        self.in_block = np.arange(BLOCK)
+        assert slots.forbidden is not None
+        self.forbidden, self.minimum = _indices(slots.forbidden.ids.numpy()), slots.rules.minimum
 
     @property
     def fewest_tokens(self) -> int:
@@ -50,41 +57,70 @@ class HostBeams:
     def step_by_blocks(self, scores: Tensor) -> bool:
         """Select the next beams; update the tensors of BeamSlots as BeamSlots.step() does.
 
-        scores: (B, K, V), the log-probabilities of the next tokens, -inf for forbidden ones.
+        scores: (B, K, V), the log-probabilities of the next tokens, contiguous. Those of forbidden tokens are
+            set to -inf.
 
-        The 2K + 1 best continuations of a sentence are in the 2K + 1 blocks of tokens with the highest
-        maxima, or after the last whole block. The last of them is only compared with the one before.
+        If `lowest` is the 2K-th highest maximum of the blocks of a sentence, at least 2K continuations are not
+        below it. So the 2K best ones are in blocks whose maximum is not below it, or after the last block.
 
-        Returns False, without changes, if continuations are equally probable, or a log-probability is NaN.
+        Returns False, without changes, if a log-probability is NaN.
         """
-        slots, vocabulary = len(scores), scores.shape[2]
-        blocks, count = vocabulary // BLOCK, 2 * self.size
-        blocked = scores[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK))
-        maxima_BKN = blocked.amax(-1).add_(self.beam_sums[:, :, None])
-        best = maxima_BKN.flatten(1).topk(count + 1).indices.numpy()
-        beam_BC, block_BC = best // blocks, best % blocks
-        value_BCT = blocked.numpy()[self.column, beam_BC, block_BC]
-        sums_BCT = value_BCT + self.sums[self.column, beam_BC][..., None]
-        value_BN, sums_BN = (each.reshape(slots, -1) for each in (value_BCT, sums_BCT))
-        inside, rest = value_BN.shape[1], vocabulary - blocks * BLOCK
-        if rest:  # the tokens after the last whole block, of all beams
-            value_BKR = scores[..., -rest:].numpy()
-            sums_BKR = value_BKR + self.sums[:, :, None]
-            value_BN = np.concatenate((value_BN, value_BKR.reshape(slots, -1)), 1)
-            sums_BN = np.concatenate((sums_BN, sums_BKR.reshape(slots, -1)), 1)
-        highest, places = (each.numpy() for each in torch.from_numpy(sums_BN).topk(count + 1))
-        if np.isnan(highest).any() or (highest[:, 1:] == highest[:, :-1]).any():
+        slots, beams, vocabulary = scores.shape
+        blocks, count, scores_BKV = vocabulary // BLOCK, 2 * self.size, scores.numpy()
+        self._forbid(scores_BKV)
+        flat = scores_BKV.reshape(-1)
+        whole = scores if vocabulary == blocks * BLOCK else scores[..., : blocks * BLOCK]
+        maxima_BKN = whole.view(slots, beams, blocks, BLOCK).amax(-1).numpy()
+        maxima_BN = (maxima_BKN + self.sums[:, :, None]).reshape(slots, -1)
+        if np.isnan(maxima_BN.max()):
             return False
-        place_BC, sums_BC = places[:, :count], highest[:, :count]
-        at_BC = np.minimum(place_BC, inside - 1) // BLOCK
-        token_BC = block_BC[self.column, at_BC] * BLOCK + place_BC % BLOCK
-        parent_BC = beam_BC[self.column, at_BC]
-        if rest:
-            after = place_BC - inside
-            token_BC = np.where(after < 0, token_BC, blocks * BLOCK + after % rest)
-            parent_BC = np.where(after < 0, parent_BC, after // rest)
-        self._advance(token_BC, parent_BC, value_BN[self.column, place_BC], sums_BC)
+        lowest_B = np.partition(maxima_BN, -count, 1)[:, -count]
+        block_n = np.nonzero((maxima_BN >= lowest_B[:, None]).reshape(-1))[0]
+        row_n, block_n = np.divmod(block_n, blocks)
+        place_n = row_n * vocabulary + block_n * BLOCK
+        sums_nT = flat[place_n[:, None] + self.in_block] + self.beam_sums[row_n, None]
+        at, inside = np.nonzero(sums_nT >= lowest_B[row_n // beams, None])
+        sums_m, place_m = sums_nT[at, inside], place_n[at] + inside
+        if blocks * BLOCK < vocabulary:
+            sums_m, place_m = self._with_rest(scores_BKV, blocks * BLOCK, lowest_B, sums_m, place_m)
+        # The candidates are in the order of sentence, beam and token, which a stable sort keeps.
+        sentence_m = place_m // (beams * vocabulary)
+        order_m = np.lexsort((-sums_m, sentence_m)) if slots > 1 else (-sums_m).argsort(kind="stable")
+        first_B1 = sentence_m.searchsorted(self.column)
+        order_BC = order_m[first_B1 + self.index_C]
+        place_BC = place_m[order_BC]
+        row_BC, token_BC = np.divmod(place_BC, vocabulary)
+        self._advance(token_BC, row_BC % beams, flat[place_BC], sums_m[order_BC])
         return True
+
+    def _forbid(self, scores_BKV: Array) -> None:
+        """Set the log-probabilities of forbidden tokens to -inf, in place; see candidates.forbid()."""
+        for tokens in self.forbidden:
+            scores_BKV[..., tokens] = -np.inf
+        if self.minimum > 1:
+            short = self.count + 1 < self.minimum
+            if short.all():
+                scores_BKV[..., EOS] = -np.inf
+            else:
+                scores_BKV[short, :, EOS] = -np.inf
+
+    def _with_rest(
+        self, scores_BKV: Array, begin: int, lowest_B: Array, sums_m: Array, place_m: Array
+    ) -> tuple[Array, Array]:
+        """Add candidates after the last whole block, which ends before token `begin`; see step_by_blocks().
+
+        sums_m, place_m: the candidates in the blocks: their log-probabilities, and their places in
+            scores_BKV.
+        """
+        slots, beams, vocabulary = scores_BKV.shape
+        sums_BKR = scores_BKV[..., begin:] + self.sums[:, :, None]
+        row_r, token_r = np.nonzero((sums_BKR >= lowest_B[:, None, None]).reshape(slots * beams, -1))
+        if not len(row_r):
+            return sums_m, place_m
+        place_m = np.concatenate((place_m, row_r * vocabulary + begin + token_r))
+        sums_m = np.concatenate((sums_m, sums_BKR.reshape(slots * beams, -1)[row_r, token_r]))
+        order_m = place_m.argsort()
+        return sums_m[order_m], place_m[order_m]
 
     def step(self, values: Tensor, tokens: Tensor, vocabulary: int) -> bool:
         """Select the next beams as step_by_blocks() does, but also if continuations are equally probable.
@@ -139,6 +175,14 @@ class HostBeams:
         steps_BK = np.broadcast_to(self.count[:, None], beams.shape)
         for pool, new in zip(self.pool, (steps_BK, beams, scores), strict=True):
             pool[:] = np.concatenate((pool, new), 1).take(place)
+
+
+def _indices(ids: Array) -> list[Any]:
+    """Return ascending token ids as slices, to which NumPy writes faster, or as one array if there are many."""
+    ends = np.flatnonzero(np.diff(ids) > 1) + 1
+    if len(ends) >= MOST_SLICES:
+        return [ids]
+    return [slice(int(each[0]), int(each[-1]) + 1) for each in np.split(ids, ends) if len(each)]
 
 
 def _highest(sums_BN: Array, token_BN: Array, per_beam: int, vocabulary: int, count: int) -> Array:
