@@ -7,7 +7,6 @@ from typing import Self
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from regard.data.batch import EOS
 from regard.decoding.beam import Beam
@@ -133,13 +132,11 @@ class BeamSlots(SearchSlots):
 
     def _unfinished(self, sums_bK: Array, count_b: Array) -> tuple[Array, Array]:
         """Return ranking and beam of the N best unfinished outputs, (b, N); ranking -inf for missing ones."""
-        best, size, sums = self.how.best, self.how.size, torch.from_numpy(sums_bK)
-        order_bM = highest_in_order(sums, torch.arange(size).expand_as(sums), min(best, size))
-        ranking_bM = sums.gather(1, order_bM) / self.cpu_divisors[torch.from_numpy(count_b)[:, None]]
-        more = (0, best - order_bM.shape[1])
-        if more[1]:
-            ranking_bM, order_bM = pad(ranking_bM, more, value=-torch.inf), pad(order_bM, more)
-        return ranking_bM.numpy(), order_bM.numpy()
+        divisors_b1 = self.cpu_divisors.numpy()[count_b][:, None]
+        order_bN = (-sums_bK).argsort(1, kind="stable")[:, : self.how.best]
+        ranking_bN = np.take_along_axis(sums_bK, order_bN, 1) / divisors_b1
+        missing = ((0, 0), (0, max(self.how.best - self.how.size, 0)))
+        return np.pad(ranking_bN, missing, constant_values=-np.inf), np.pad(order_bN, missing)
 
     def _add_finished(self, ends: Tensor, sums: Tensor, beams: Tensor, scores: Tensor) -> None:
         """Add the continuations that end with EOS to the pool, if their ranking is high enough.

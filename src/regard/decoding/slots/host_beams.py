@@ -47,7 +47,9 @@ class HostBeams:
         self.column, self.index_C = self.rows[:, None], np.arange(2 * self.size)
         self.in_block = np.arange(BLOCK)
         assert slots.forbidden is not None
-        self.forbidden, self.minimum = _indices(slots.forbidden.ids.numpy()), slots.rules.minimum
+        ids: Array = slots.forbidden.ids.numpy()
+        self.forbidden, self.minimum = _indices(ids), slots.rules.minimum
+        self.forbidden_with_end = _indices(np.union1d(ids, EOS))
 
     @property
     def fewest_tokens(self) -> int:
@@ -95,14 +97,11 @@ class HostBeams:
 
     def _forbid(self, scores_BKV: Array) -> None:
         """Set the log-probabilities of forbidden tokens to -inf, in place; see candidates.forbid()."""
-        for tokens in self.forbidden:
+        without_end = self.minimum > 1 and self.count.max() + 1 < self.minimum
+        for tokens in self.forbidden_with_end if without_end else self.forbidden:
             scores_BKV[..., tokens] = -np.inf
-        if self.minimum > 1:
-            short = self.count + 1 < self.minimum
-            if short.all():
-                scores_BKV[..., EOS] = -np.inf
-            else:
-                scores_BKV[short, :, EOS] = -np.inf
+        if self.minimum > 1 and not without_end:
+            scores_BKV[self.count + 1 < self.minimum, :, EOS] = -np.inf
 
     def _with_rest(
         self, scores_BKV: Array, begin: int, lowest_B: Array, sums_m: Array, place_m: Array
