@@ -177,7 +177,7 @@ class DecoderArrays:
         slots, beams, heads, width = decoder.slots, decoder.beams, decoder.heads, decoder.width
         like = decoder.output.weight
         self.slots, self.beams, self.heads = slots, beams, heads
-        self.scale, self.like = (width // heads) ** -0.5, like
+        self.scale = (width // heads) ** -0.5
         self.embedding: Array = decoder.embedding.weight.detach().numpy()
         self.positions: Array = decoder.tables[0].numpy() if decoder.tables else np.zeros(0)
         self.mask: Array = decoder.mask.numpy()
@@ -216,14 +216,14 @@ class DecoderArrays:
         self.mask[self.place[0], :, self.place[1]] = self.own
         if upto != self.upto:
             self.upto, sizes = upto, (self.slots, self.heads, self.beams, upto * self.beams)
-            self.scores_t, self.weights_t = (self.like.new_zeros(sizes) for _ in range(2))
-            self.scores, self.weights = self.scores_t.numpy(), self.weights_t.numpy()
+            self.scores, self.weights = (np.empty(sizes, self.x.dtype) for _ in range(2))
+            self.scores_t, self.weights_t = torch.from_numpy(self.scores), torch.from_numpy(self.weights)
 
     def attend(self, number: int, new_BK3HD: Array) -> Tensor:
         """Write keys and values of the newest tokens to a cache; return the self-attention, (B K, M)."""
         self.caches[number][self.place] = new_BK3HD[:, :, 1:]
-        query_BHKD = np.multiply(new_BK3HD[:, :, 0], self.scale).swapaxes(1, 2)
-        entries = self.upto * self.beams
+        entries, query_BHKD = self.upto * self.beams, new_BK3HD[:, :, 0].swapaxes(1, 2)
+        query_BHKD *= self.scale
         small_matmul(query_BHKD, self.keys[number][..., :entries], self.scores)
         np.add(self.scores, self.flat_mask[..., :entries], out=self.scores)
         torch.softmax(self.scores_t, -1, out=self.weights_t)

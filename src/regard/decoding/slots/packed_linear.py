@@ -112,7 +112,8 @@ def packed_linear(
     suits = weight.device.type == "cpu" and weight.dtype == torch.float32 and not torch.is_grad_enabled()
     if suits and int8 and weight.numel() >= FEWEST_WEIGHTS:
         return int8_linear(weight, bias, relu)
-    if suits and rows < 2 and weight.numel() >= FEWEST_WEIGHTS:
+    wide = weight.dim() == 2 and weight.shape[0] >= weight.shape[1]
+    if suits and rows < 2 and weight.numel() >= FEWEST_WEIGHTS and wide:
         return _row_linear(weight.detach(), bias, relu)
     if not suits or rows < 2 or weight.numel() < FEWEST_WEIGHTS or not _available():
         return plain
@@ -136,7 +137,8 @@ def packed_linear(
 def _row_linear(weight: Tensor, bias: Tensor | None, relu: bool) -> Linear:
     """Return a function that computes functional.linear(x, weight, bias) with transposed weights.
 
-    For one row x, this is up to twice as fast: MKL reads the weights in order.
+    For one row x, this is up to twice as fast for weights (N, M) with N >= M: MKL reads the weights in order.
+    With N < M, it is slower.
     """
     turned = weight.T.contiguous()
 
