@@ -9,8 +9,9 @@ from torch import Tensor
 from regard.data.batch import EOS
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import SearchResult
-from regard.decoding.slots.candidates import forbid, highest_in_order
+from regard.decoding.slots.candidates import highest_in_order
 from regard.decoding.slots.decoder import SlotDecoder
+from regard.decoding.slots.host_forbidden import HostForbidden
 from regard.decoding.slots.search_slots import SearchSlots, follow
 
 __all__ = ["GreedySlots"]
@@ -21,6 +22,7 @@ class GreedySlots(SearchSlots):
 
     def __init__(self, decoder: SlotDecoder, how: Greedy, prefix: int, device: torch.device):
         super().__init__(decoder, how.rules, prefix, device)
+        self._host: HostForbidden | None = None
 
     def step(self, upto: int) -> None:
         logits_B1V = self.logits(upto)
@@ -46,11 +48,14 @@ class GreedySlots(SearchSlots):
 
     def _step_on_host(self, logits_B1V: Tensor) -> None:
         """Select the next tokens with NumPy, which starts operations on a few numbers faster than PyTorch."""
-        scores_B1V = logits_B1V.float().log_softmax(-1)
-        assert self.forbidden is not None
-        forbid(scores_B1V, self.forbidden, self.count, self.rules.minimum)
-        scores_BV, rows = scores_B1V.numpy()[:, 0], self.rows.numpy()
-        token_B, count, done = scores_BV.argmax(1), self.count.numpy(), self.done.numpy()
+        scores_B1V, rows = logits_B1V.float().log_softmax(-1).numpy(), self.rows.numpy()
+        count, done = self.count.numpy(), self.done.numpy()
+        if self._host is None:
+            assert self.forbidden is not None
+            self._host = HostForbidden(self.forbidden.ids.numpy(), self.rules.minimum)
+        self._host.forbid(scores_B1V, count)
+        scores_BV = scores_B1V[:, 0]
+        token_B = scores_BV.argmax(1)
         # The only parent is beam 0, which `links` and `parents` contain from the beginning.
         self.tokens.numpy()[rows, count, 0] = token_B
         self.token_scores.numpy()[rows, count, 0] = scores_BV[rows, token_B]

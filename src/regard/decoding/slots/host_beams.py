@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import EOS
+from regard.decoding.slots.host_forbidden import HostForbidden
 
 if TYPE_CHECKING:
     from regard.decoding.slots.beam_slots import BeamSlots
@@ -23,10 +24,6 @@ Array = np.ndarray[Any, Any]
 
 BLOCK = 64
 """Number of tokens of a block. step_by_blocks() first computes the maximum of each block."""
-
-
-MOST_SLICES = 4
-"""The largest number of slices to which the log-probability -inf of forbidden tokens is written."""
 
 
 class HostBeams:
@@ -47,9 +44,7 @@ class HostBeams:
         self.column, self.index_C = self.rows[:, None], np.arange(2 * self.size)
         self.in_block = np.arange(BLOCK)
         assert slots.forbidden is not None
-        ids: Array = slots.forbidden.ids.numpy()
-        self.forbidden, self.minimum = _indices(ids), slots.rules.minimum
-        self.forbidden_with_end = _indices(np.union1d(ids, EOS))
+        self.forbidden = HostForbidden(slots.forbidden.ids.numpy(), slots.rules.minimum)
 
     @property
     def fewest_tokens(self) -> int:
@@ -69,7 +64,7 @@ class HostBeams:
         """
         slots, beams, vocabulary = scores.shape
         blocks, count, scores_BKV = vocabulary // BLOCK, 2 * self.size, scores.numpy()
-        self._forbid(scores_BKV)
+        self.forbidden.forbid(scores_BKV, self.count)
         flat = scores_BKV.reshape(-1)
         whole = scores if vocabulary == blocks * BLOCK else scores[..., : blocks * BLOCK]
         maxima_BKN = whole.view(slots, beams, blocks, BLOCK).amax(-1).numpy()
@@ -94,14 +89,6 @@ class HostBeams:
         row_BC, token_BC = np.divmod(place_BC, vocabulary)
         self._advance(token_BC, row_BC % beams, flat[place_BC], sums_m[order_BC])
         return True
-
-    def _forbid(self, scores_BKV: Array) -> None:
-        """Set the log-probabilities of forbidden tokens to -inf, in place; see candidates.forbid()."""
-        without_end = self.minimum > 1 and self.count.max() + 1 < self.minimum
-        for tokens in self.forbidden_with_end if without_end else self.forbidden:
-            scores_BKV[..., tokens] = -np.inf
-        if self.minimum > 1 and not without_end:
-            scores_BKV[self.count + 1 < self.minimum, :, EOS] = -np.inf
 
     def _with_rest(
         self, scores_BKV: Array, begin: int, lowest_B: Array, sums_m: Array, place_m: Array
@@ -174,14 +161,6 @@ class HostBeams:
         steps_BK = np.broadcast_to(self.count[:, None], beams.shape)
         for pool, new in zip(self.pool, (steps_BK, beams, scores), strict=True):
             pool[:] = np.concatenate((pool, new), 1).take(place)
-
-
-def _indices(ids: Array) -> list[Any]:
-    """Return ascending token ids as slices, to which NumPy writes faster, or as one array if there are many."""
-    ends = np.flatnonzero(np.diff(ids) > 1) + 1
-    if len(ends) >= MOST_SLICES:
-        return [ids]
-    return [slice(int(each[0]), int(each[-1]) + 1) for each in np.split(ids, ends) if len(each)]
 
 
 def _highest(sums_BN: Array, token_BN: Array, per_beam: int, vocabulary: int, count: int) -> Array:
