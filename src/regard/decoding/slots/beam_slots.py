@@ -134,9 +134,11 @@ class BeamSlots(SearchSlots):
         """Return ranking and beam of the N best unfinished outputs, (b, N); ranking -inf for missing ones."""
         divisors_b1 = self.cpu_divisors.numpy()[count_b][:, None]
         order_bN = (-sums_bK).argsort(1, kind="stable")[:, : self.how.best]
-        ranking_bN = np.take_along_axis(sums_bK, order_bN, 1) / divisors_b1
-        missing = ((0, 0), (0, max(self.how.best - self.how.size, 0)))
-        return np.pad(ranking_bN, missing, constant_values=-np.inf), np.pad(order_bN, missing)
+        ranking_bN = sums_bK[np.arange(len(sums_bK))[:, None], order_bN] / divisors_b1
+        if self.how.best > self.how.size:
+            missing = ((0, 0), (0, self.how.best - self.how.size))
+            return np.pad(ranking_bN, missing, constant_values=-np.inf), np.pad(order_bN, missing)
+        return ranking_bN, order_bN
 
     def _add_finished(self, ends: Tensor, sums: Tensor, beams: Tensor, scores: Tensor) -> None:
         """Add the continuations that end with EOS to the pool, if their ranking is high enough.

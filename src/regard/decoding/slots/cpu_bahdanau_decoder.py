@@ -38,6 +38,10 @@ FEW_WEIGHTS = 2**17
 """With at most this many weights, addmm_() of a few rows is as fast as a product with packed weights."""
 
 
+SOURCE_ROWS = 32
+"""The expected number of source tokens of a search."""
+
+
 class StepArrays:
     """Buffers of one step for R rows, and their views, which would take time to create in every step.
 
@@ -116,7 +120,8 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         The weights: those of the word and of the context, for the gates and the output layer, and 2 v.
 
         The functions: the first writes W e(y) + b for token ids y to an array. Two return a product with the
-        new state, and with the maxout units. The last one adds a product with r * s to its first argument.
+        new state, and with the maxout units. The next one adds a product with r * s to its first argument.
+        The last one returns the product of the context weights with encoder states.
         """
         from_word, from_context, from_state, from_new, to_output, bias = self._joined()
         size, hidden, rows = self.width, self.score.key_weight.shape[-1], self.slots * self.beams
@@ -132,6 +137,7 @@ class CpuBahdanauDecoder(BahdanauDecoder):
             packed_linear(of_state, None, rows, self.int8),
             packed_linear(to_output, self.readout.output.bias, rows, self.int8),
             self._adding(self.cell.state.weight.detach()),
+            packed_linear(from_context, None, SOURCE_ROWS),
         ]
         return weights, functions
 
@@ -168,8 +174,12 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         own = self.products[1](state.hidden[0]).numpy()
         self.own.reshape(self.slots, self.beams, -1)[slots.numpy()] = own[:, None]
 
+    def _source_values(self, states: Tensor) -> Tensor:
+        values: Tensor = self.products[4](states)
+        return values
+
     def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
-        words, of_state, to_output, add_reset = self.products
+        words, of_state, to_output, add_reset, _ = self.products
         if self._arrays is None:
             self._arrays = StepArrays(self.states, self.pairs)
         at, own, pairs, hidden = self._arrays, self.own, self.pairs, self.keys.shape[-1]
