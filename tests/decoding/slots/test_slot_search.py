@@ -26,6 +26,7 @@ from regard.decoding.slots import (
     slot_runs,
     slot_search,
     supports_slots,
+    transformer_arrays,
 )
 from regard.decoding.slots import decoder as decoder_module
 from regard.decoding.slots.host_beams import HostBeams
@@ -138,21 +139,28 @@ def test_bahdanau_on_a_cpu_without_table(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("name", ["sinusoidal", "rotary, post", "learned"])
+@pytest.mark.parametrize("kind", ["FoldedTransformerDecoder", "CpuTransformerDecoder", "TransformerDecoder"])
 @torch.no_grad()
-def test_transformer_on_a_cpu_with_short_sources(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoders_of_a_transformer_on_a_cpu(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sentences wait for a slot, so that slots are at different positions; buffers grow."""
-    monkeypatch.setattr(cpu_transformer_decoder, "MOST_PAIRS", 100)
+    module = cpu_transformer_decoder
+    monkeypatch.setattr(module, "MOST_PAIRS", 100 if kind == "FoldedTransformerDecoder" else 0)
+    monkeypatch.setattr(module, "MOST_SLOTS", 0 if kind == "TransformerDecoder" else 10**6)
     monkeypatch.setattr(slot_runs, "FIRST_LENGTH", 4)
     monkeypatch.setitem(slot_runs.MOST_SLOTS, "cpu", 3)
     torch.manual_seed(6)
     model = prepared(MODELS[name]())
-    kind = slot_runs.decoder_for(model)
-    assert kind is not None and type(kind.build(model, 3, 2, 8, 7)) is kind
-    assert kind is cpu_transformer_decoder.CpuTransformerDecoder
+    assert slot_runs.decoder_for(model) is module.CpuTransformerDecoder
+    assert type(module.CpuTransformerDecoder.build(model, 3, 2, 8, 7)).__name__ == kind
     batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in (3, 6, 1, 4)])
     for how, prefixes in SEARCHES:
         assert_same(slot_search(model, batch, how, prefixes), simple(model, batch, how, prefixes))
     recorded = search(model, batch, Beam(3, best=2))
+    monkeypatch.setattr(transformer_arrays, "MOST_ROW_PRODUCTS", 0)
+    monkeypatch.setattr(transformer_arrays, "MOST_PRODUCTS", 40)  # most with PyTorch, as for large products
+    assert_same_attention(search(model, batch, Beam(3, best=2)), recorded)
+    for how in (Greedy(), Beam(size=1)):
+        assert_same(slot_search(model, batch, how), simple(model, batch, how))
     monkeypatch.setitem(decoder_module.MOST_LOOK_BYTES, "cpu", 0)  # too large: forced decoding
     assert_same_attention(recorded, search(model, batch, Beam(3, best=2)))
 

@@ -93,9 +93,7 @@ class CpuBahdanauDecoder(BahdanauDecoder):
     def __init__(self, model: Bahdanau, slots: int, beams: int, length: int, source_length: int):
         super().__init__(model, slots, beams, length, source_length)
         hidden, self.pairs = self.keys.shape[-1], self.values.shape[-1] - 3 * self.width
-        self.own: Array = self.keys.new_zeros(
-            slots * beams, self.pairs + hidden + 2 * self.width
-        ).numpy()
+        self.own: Array = self.keys.new_zeros(slots * beams, self.pairs + hidden + 2 * self.width).numpy()
 
     @classmethod
     def supports(cls, model: Model) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from regard.data.batch import EOS
@@ -57,8 +56,8 @@ class HostBeams:
         scores: (B, K, V), the log-probabilities of the next tokens, contiguous. Those of forbidden tokens are
             set to -inf.
 
-        If `lowest` is the 2K-th highest maximum of the blocks of a sentence, at least 2K continuations are not
-        below it. So the 2K best ones are in blocks whose maximum is not below it, or after the last block.
+        If `lowest` is the 2K-th highest maximum of the blocks of a sentence, at least 2K continuations are
+        not below it. So the 2K best ones are in blocks whose maximum is not below it, or after the last one.
 
         Returns False, without changes, if a log-probability is NaN.
         """
@@ -109,7 +108,7 @@ class HostBeams:
         return sums_m[order_m], place_m[order_m]
 
     def step(self, values: Tensor, tokens: Tensor, vocabulary: int) -> bool:
-        """Select the next beams as step_by_blocks() does, but also if continuations are equally probable.
+        """Select the next beams as step_by_blocks() does, given only some continuations of each beam.
 
         values, tokens: (B, K, C), log-probabilities and ids of the most probable next tokens of each beam.
         vocabulary: the number of tokens.

@@ -45,7 +45,7 @@ class HostForbidden:
 
 
 def _indices(ids: Array) -> list[Any]:
-    """Return ascending token ids as slices, to which NumPy writes faster, or as one array if there are many."""
+    """Return ascending token ids as slices, to which NumPy writes faster; many of them as one array."""
     ends = np.flatnonzero(np.diff(ids) > 1) + 1
     if len(ends) >= MOST_SLICES:
         return [ids]

@@ -53,9 +53,7 @@ _kept: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()
 """The last matrix products of each model."""
 
 
-def kept_products(
-    model: nn.Module, rows: int, build: Callable[[], T], others: Sequence[nn.Module] = ()
-) -> T:
+def kept_products(model: nn.Module, rows: int, build: Callable[[], T], others: Sequence[nn.Module] = ()) -> T:
     """Return build(), the matrix products of a model, or its last result if the weights are the same.
 
     rows: the expected number of rows of the products; see packed_linear().

@@ -105,9 +105,10 @@ class TransformerDecoder(SlotDecoder):
     def _products(
         self,
     ) -> tuple[list[tuple[Tensor, Tensor | None]], list[Linear], list[LayerParts], Linear]:
-        """Return the joined weights (see joined_projections()), and the functions of all layers and of the output layer.
+        """Return the joined weights, and the functions of all layers and of the output layer.
 
-        The functions are for query, key and value of the self-attention, and for the rest of the layer.
+        The functions are for query, key and value of the self-attention (see joined_projections()), and for
+        the rest of the layer.
         """
 
         def product(weight: Tensor, bias: Tensor | None, relu: bool = False) -> Linear:
