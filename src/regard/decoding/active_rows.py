@@ -71,13 +71,11 @@ def start_decoding(
     prefixes: Sequence[Sequence[int]] | None,
     per_sentence: int,
     limit: LengthLimit = TRANSLATION_LIMIT,
-    encode: Callable[[Tensor, Tensor], Encoded] | None = None,
 ) -> tuple[ActiveRows, State, Tensor]:
     """Encode the B sources, or read the B prompts of a language model, and prepare the first decoding step.
 
     per_sentence: the number of hypotheses (rows) for each sentence, K.
     limit: the maximum number of output tokens, used if rules.maximum is None.
-    encode: a function that computes model.encode(). Default: model.encode.
 
     All tokens of a prompt except its last one are read here, in one call, once for all K rows. The last token
     is the first input of the search.
@@ -89,7 +87,7 @@ def start_decoding(
     if isinstance(batch, Prompts):
         encoded = model.encode(batch.tokens[:, :0], active.encoded.lengths)
     else:
-        encoded = (encode or model.encode)(batch.source, batch.source_lengths)
+        encoded = model.encode(batch.source, batch.source_lengths)
     state = model.start(encoded)
     if before_BP.shape[1]:
         state, _ = model.step(state, before_BP, encoded)

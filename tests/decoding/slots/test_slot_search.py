@@ -109,7 +109,7 @@ def test_same_hypotheses_as_the_simple_search(name: str) -> None:
         assert_same(slot_search(model, batch, how, prefixes), simple(model, batch, how, prefixes))
 
 
-@pytest.mark.parametrize(("words", "equal"), [(1301, False), (1344, False), (1301, True)])
+@pytest.mark.parametrize(("words", "equal"), [(1301, False), (1344, False), (1301, True), (640, True)])
 @torch.no_grad()
 def test_blocks_of_a_large_vocabulary(words: int, equal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """1301 tokens are not whole blocks. Of equally probable tokens, the one with the lower id comes first."""
@@ -122,8 +122,10 @@ def test_blocks_of_a_large_vocabulary(words: int, equal: bool, monkeypatch: pyte
         HostBeams, "step_by_blocks", lambda *given: found.append(by_blocks(*given)) or found[-1]
     )
     batch = Batch.collate([[4, 5, 6], [7], [8, 9, 4, 5], [6, 6]])
-    for how in (Beam(), Beam(size=3, best=3, length=GNMT(0.0), rules=Rules(minimum=4, forbidden=(7,)))):
-        assert_same(slot_search(model, batch, how), simple(model, batch, how))
+    for rules in (Rules(minimum=4, forbidden=(7,)), Rules(forbidden=tuple(range(1, 600, 9)))):
+        for how in (Beam(), Beam(rules=rules), Beam(size=3, best=3, length=GNMT(0.0), rules=rules)):
+            for some in (batch, batch.select(slice(1))):
+                assert_same(slot_search(model, some, how), simple(model, some, how))
     assert all(found) and len(found) > 8
 
 

@@ -47,8 +47,8 @@ class HostBeams:
 
     @property
     def fewest_tokens(self) -> int:
-        """The smallest vocabulary for step_by_blocks()."""
-        return 4 * BLOCK * self.size
+        """The smallest vocabulary for step_by_blocks(): 2K blocks, because only one beam is used at first."""
+        return 2 * BLOCK * self.size
 
     def step_by_blocks(self, scores: Tensor) -> bool:
         """Select the next beams; update the tensors of BeamSlots as BeamSlots.step() does.

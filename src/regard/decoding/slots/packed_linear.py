@@ -10,7 +10,7 @@ With int8 weights (dynamic quantization), a product with 5 rows was 1.8 times fa
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -53,17 +53,16 @@ _kept: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()
 """The last matrix products of each model."""
 
 
-def kept_products(model: nn.Module, rows: int, build: Callable[[], T], others: Sequence[nn.Module] = ()) -> T:
-    """Return build(), the matrix products of a model, or its last result if the weights are the same.
+def kept_products(model: nn.Module, rows: int, build: Callable[[], T]) -> T:
+    """Return build(), the matrix products of a decoder, or its last result if the weights are the same.
 
     rows: the expected number of rows of the products; see packed_linear().
-    others: other modules whose weights the products use.
 
     Results are kept only for a model on a CPU, where packed_linear() copies weights.
     """
     key: list[Any] = [rows < 2, getattr(model, "int8_steps", False)]
     weights = list[Tensor]()
-    for module in (*all_modules(model), *others):
+    for module in all_modules(model):
         for weight in module._parameters.values():
             if weight is None:
                 continue

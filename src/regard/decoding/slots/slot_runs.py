@@ -25,7 +25,6 @@ from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.captured_slots import forget_slots, kept_slots, round_up
 from regard.decoding.slots.cpu_bahdanau_decoder import CpuBahdanauDecoder
 from regard.decoding.slots.cpu_transformer_decoder import CpuTransformerDecoder
-from regard.decoding.slots.cpu_transformer_encoder import encode_short
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
@@ -36,7 +35,7 @@ from regard.decoding.slots.search_slots import SearchSlots
 from regard.decoding.slots.transformer_decoder import TransformerDecoder
 from regard.kernels.kernel_choice import is_current
 from regard.layers.freed_memory import keep_freed_memory
-from regard.models.base import Encoded, Model, State
+from regard.models.base import Model, State
 from regard.sites import open_scopes
 
 __all__ = [
@@ -178,11 +177,7 @@ def sentences_of(
     limit: LengthLimit = TRANSLATION_LIMIT,
 ) -> Sentences:
     """Encode the sources of a batch, or read prompts. The arguments are those of search()."""
-
-    def encode(source: Tensor, lengths: Tensor) -> Encoded:
-        return encode_short(model, source, lengths) or model.encode(source, lengths)
-
-    active, state, last_B1 = start_decoding(model, batch, how.rules, prefixes, 1, limit, encode)
+    active, state, last_B1 = start_decoding(model, batch, how.rules, prefixes, 1, limit)
     source_length = max((memory.length for memory in active.encoded.memories), default=0)
     return Sentences(active, state, last_B1[:, 0], int(active.limits.max()), source_length)
 

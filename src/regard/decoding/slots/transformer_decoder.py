@@ -26,7 +26,7 @@ from regard.roles import Role
 from regard.scores import ScaledDot
 from regard.select import Soft
 
-__all__ = ["LayerParts", "TransformerDecoder", "is_plain", "joined_projections", "normalisation"]
+__all__ = ["TransformerDecoder", "normalisation"]
 
 Index = tuple[Tensor | slice, Tensor | int]
 """The index of slots and of their positions."""
@@ -105,16 +105,15 @@ class TransformerDecoder(SlotDecoder):
     def _products(
         self,
     ) -> tuple[list[tuple[Tensor, Tensor | None]], list[Linear], list[LayerParts], Linear]:
-        """Return the joined weights, and the functions of all layers and of the output layer.
+        """Return the joined weights (see _joined()), and the functions of all layers and of the output layer.
 
-        The functions are for query, key and value of the self-attention (see joined_projections()), and for
-        the rest of the layer.
+        The functions are for query, key and value of the self-attention, and for the rest of the layer.
         """
 
         def product(weight: Tensor, bias: Tensor | None, relu: bool = False) -> Linear:
             return packed_linear(weight, bias, self.slots * self.beams, self.int8, relu)
 
-        weights = [joined_projections(layer.itself) for layer in self.layers]
+        weights = [_joined(layer.itself) for layer in self.layers]
         projections = [product(*joined) for joined in weights]
         parts = [LayerParts.of(layer, product) for layer in self.layers]
         return weights, projections, parts, product(self.output.weight, self.output.bias)
@@ -136,9 +135,9 @@ class TransformerDecoder(SlotDecoder):
         if type(model) not in (Transformer, TransformerLanguageModel):
             return False
         chosen: Any = model
-        layers = [each for each in chosen.decoder if each.select == Soft() and is_plain(each.itself)]
+        layers = [each for each in chosen.decoder if each.select == Soft() and _is_plain(each.itself)]
         layers = [each for each in layers if each.feedforward is not None]
-        plain = [each for each in layers if each.cross is None or is_plain(each.cross)]
+        plain = [each for each in layers if each.cross is None or _is_plain(each.cross)]
         scheme = chosen.position
         return len(plain) == len(chosen.decoder) and (scheme is None or isinstance(scheme, Embedded))
 
@@ -152,7 +151,7 @@ class TransformerDecoder(SlotDecoder):
             self.weights, self.projections, self.parts, self.to_words = self._products()
             return
         for layer, (weight, bias) in zip(self.layers, self.weights, strict=True):
-            new_weight, new_bias = joined_projections(layer.itself)
+            new_weight, new_bias = _joined(layer.itself)
             weight.copy_(new_weight)
             if bias is not None and new_bias is not None:
                 bias.copy_(new_bias)
@@ -329,7 +328,7 @@ class TransformerDecoder(SlotDecoder):
         return inner.turns(0, self.length, like) if isinstance(inner, Rotary) else ()
 
 
-def is_plain(attention: Any) -> bool:
+def _is_plain(attention: Any) -> bool:
     """Return whether a MultiHead layer computes softmax(q . k / sqrt(D)); Rotary positions are allowed."""
     position = attention.position
     return (
@@ -364,7 +363,7 @@ def _feed_forward(layer: FeedForward, product: Callable[..., Linear]) -> Linear:
     return compute
 
 
-def joined_projections(attention: nn.Module) -> tuple[Tensor, Tensor | None]:
+def _joined(attention: nn.Module) -> tuple[Tensor, Tensor | None]:
     """Return the weights and biases of the query, key and value projections as one matrix and one vector."""
     parts: Any = attention
     linears = (parts.query, parts.key, parts.value)
