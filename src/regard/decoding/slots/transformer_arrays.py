@@ -132,7 +132,7 @@ class TransformerArrays:
 
 def small_matmul(a: Array, b: Array, out: Array) -> None:
     """Write the matrix products of two arrays (..., K, N) and (..., N, M) to `out`."""
-    rows, inner, columns = *a.shape[-2:], b.shape[-1]
+    rows, inner, columns = a.shape[-2], a.shape[-1], b.shape[-1]
     if rows == 1 and inner * columns > MOST_ROW_PRODUCTS:
         twice = np.empty((*out.shape[:-2], 2, columns), out.dtype)
         small_matmul(np.concatenate((a, a), -2), b, twice)
