@@ -131,7 +131,7 @@ class TransformerArrays:
 
 
 def small_matmul(a: Array, b: Array, out: Array) -> None:
-    """Write the matrix products of two arrays (..., K, N) and (..., N, M) to `out`."""
+    """Write the matrix products of two arrays (B, H, K, N) and (B, H, N, M) to `out`."""
     rows, inner, columns = a.shape[-2], a.shape[-1], b.shape[-1]
     if rows == 1 and inner * columns > MOST_ROW_PRODUCTS:
         twice = np.empty((*out.shape[:-2], 2, columns), out.dtype)
@@ -139,5 +139,6 @@ def small_matmul(a: Array, b: Array, out: Array) -> None:
         out[...] = twice[..., :1, :]
     elif rows * inner * columns <= MOST_PRODUCTS:
         np.matmul(a, b, out=out)
-    else:
-        out[...] = (torch.from_numpy(a) @ torch.from_numpy(b)).numpy()
+    else:  # one slot after the other, because PyTorch would copy the slots of a strided array
+        for result_HKM, *factors in zip(out, a, b, strict=True):
+            result_HKM[...] = torch.bmm(*map(torch.from_numpy, factors)).numpy()
