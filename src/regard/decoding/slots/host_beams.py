@@ -38,7 +38,7 @@ class HostBeams:
         self.ranking, *self.pool = (arrays[name] for name in pool)
         self.divisors: Array = slots.cpu_divisors.numpy()
         self.size, self.best = slots.how.size, slots.how.best
-        self.beam_sums = self.sums.reshape(-1)
+        self.beam_sums, self.sums_BK1 = self.sums.reshape(-1), self.sums[:, :, None]
         self.rows = np.arange(len(self.done))
         self.column, self.index_C = self.rows[:, None], np.arange(2 * self.size)
         self.in_block = np.arange(BLOCK)
@@ -67,7 +67,8 @@ class HostBeams:
         flat = scores_BKV.reshape(-1)
         whole = scores if vocabulary == blocks * BLOCK else scores[..., : blocks * BLOCK]
         maxima_BKN = whole.view(slots, beams, blocks, BLOCK).amax(-1).numpy()
-        maxima_BN = (maxima_BKN + self.sums[:, :, None]).reshape(slots, -1)
+        maxima_BKN += self.sums_BK1
+        maxima_BN = maxima_BKN.reshape(slots, -1)
         if np.isnan(maxima_BN.max()):
             return False
         lowest_B = np.partition(maxima_BN, -count, 1)[:, -count]
@@ -80,10 +81,12 @@ class HostBeams:
         if blocks * BLOCK < vocabulary:
             sums_m, place_m = self._with_rest(scores_BKV, blocks * BLOCK, lowest_B, sums_m, place_m)
         # The candidates are in the order of sentence, beam and token, which a stable sort keeps.
-        sentence_m = place_m // (beams * vocabulary)
-        order_m = np.lexsort((-sums_m, sentence_m)) if slots > 1 else (-sums_m).argsort(kind="stable")
-        first_B1 = sentence_m.searchsorted(self.column)
-        order_BC = order_m[first_B1 + self.index_C]
+        if slots == 1:
+            order_BC = (-sums_m).argsort(kind="stable")[None, :count]
+        else:
+            sentence_m = place_m // (beams * vocabulary)
+            order_m = np.lexsort((-sums_m, sentence_m))
+            order_BC = order_m[sentence_m.searchsorted(self.column) + self.index_C]
         place_BC = place_m[order_BC]
         row_BC, token_BC = np.divmod(place_BC, vocabulary)
         self._advance(token_BC, row_BC % beams, flat[place_BC], sums_m[order_BC])
@@ -98,7 +101,7 @@ class HostBeams:
             scores_BKV.
         """
         slots, beams, vocabulary = scores_BKV.shape
-        sums_BKR = scores_BKV[..., begin:] + self.sums[:, :, None]
+        sums_BKR = scores_BKV[..., begin:] + self.sums_BK1
         row_r, token_r = np.nonzero((sums_BKR >= lowest_B[:, None, None]).reshape(slots * beams, -1))
         if not len(row_r):
             return sums_m, place_m
