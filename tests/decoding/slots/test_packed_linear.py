@@ -15,7 +15,7 @@ from regard.decoding import Beam, Rules
 from regard.decoding.beam import beam_search
 from regard.decoding.slots import packed_linear as module
 from regard.decoding.slots import slot_search
-from regard.decoding.slots.packed_linear import packed_linear
+from regard.decoding.slots.packed_linear import kept_products, packed_linear
 from regard.models import Model
 from regard.models.bahdanau import Bahdanau
 from regard.models.transformer import Size, Transformer
@@ -33,6 +33,11 @@ def test_same_as_linear() -> None:
             torch.testing.assert_close(compute(x), expected, rtol=1e-4, atol=1e-4)
             with_relu = packed_linear(weight, bias, rows, relu=True)(x)
             torch.testing.assert_close(with_relu, expected.relu(), rtol=1e-4, atol=1e-4)
+    tall = weight.T.contiguous()
+    row = torch.randn(1, 3, 520)
+    torch.testing.assert_close(
+        packed_linear(tall, None, 1)(row), functional.linear(row, tall), rtol=1e-4, atol=1e-4
+    )
     small = packed_linear(weight[:8], None, 5, relu=True)
     assert torch.equal(small(x), functional.linear(x, weight[:8]).relu())
     torch.testing.assert_close(
@@ -53,6 +58,24 @@ def test_weights_are_packed_only_where_it_is_faster() -> None:
         assert torch.equal(packed_linear(large, None, 5)(x), functional.linear(x, large))
     if module._available():
         reorder.assert_called_once()
+
+
+def test_products_are_kept_until_the_weights_change() -> None:
+    layer, built = nn.Linear(40, 30), list[int]()
+    layer.weight.data = torch.randn(40, 30).T  # not contiguous
+
+    def products() -> int:
+        return kept_products(layer, 5, lambda: built.append(1) or len(built))
+
+    with torch.no_grad():
+        assert products() == products() == 1
+        layer.weight.mul_(2.0)
+        assert products() == products() == 2
+        layer.weight.data.normal_()  # which changes no version counter
+        assert products() == products() == 3
+        layer.bias.data = torch.randn(30)
+        assert products() == products() == 4
+    assert products() == 5 and products() == 6  # not kept if gradients are enabled
 
 
 @torch.no_grad()

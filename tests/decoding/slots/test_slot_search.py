@@ -26,6 +26,7 @@ from regard.decoding.slots import (
     slot_runs,
     slot_search,
     supports_slots,
+    transformer_arrays,
 )
 from regard.decoding.slots import decoder as decoder_module
 from regard.decoding.slots.host_beams import HostBeams
@@ -108,10 +109,10 @@ def test_same_hypotheses_as_the_simple_search(name: str) -> None:
         assert_same(slot_search(model, batch, how, prefixes), simple(model, batch, how, prefixes))
 
 
-@pytest.mark.parametrize(("words", "equal"), [(1301, False), (1344, False), (1301, True)])
+@pytest.mark.parametrize(("words", "equal"), [(1301, False), (1344, False), (1301, True), (640, True)])
 @torch.no_grad()
 def test_blocks_of_a_large_vocabulary(words: int, equal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1301 tokens are not whole blocks. Equal log-probabilities are selected without blocks."""
+    """1301 tokens are not whole blocks. Of equally probable tokens, the one with the lower id comes first."""
     model = Table(words, seed=3).eval()
     model.table[:, EOS] += 4.0
     model.table = model.table.round() if equal else model.table
@@ -121,9 +122,11 @@ def test_blocks_of_a_large_vocabulary(words: int, equal: bool, monkeypatch: pyte
         HostBeams, "step_by_blocks", lambda *given: found.append(by_blocks(*given)) or found[-1]
     )
     batch = Batch.collate([[4, 5, 6], [7], [8, 9, 4, 5], [6, 6]])
-    for how in (Beam(), Beam(size=3, best=3, length=GNMT(0.0), rules=Rules(minimum=4, forbidden=(7,)))):
-        assert_same(slot_search(model, batch, how), simple(model, batch, how))
-    assert (False in found) if equal else all(found[1:]) and len(found) > 8
+    for rules in (Rules(minimum=4, forbidden=(7,)), Rules(forbidden=tuple(range(1, 600, 9)))):
+        for how in (Beam(), Beam(rules=rules), Beam(size=3, best=3, length=GNMT(0.0), rules=rules)):
+            for some in (batch, batch.select(slice(1))):
+                assert_same(slot_search(model, some, how), simple(model, some, how))
+    assert all(found) and len(found) > 8
 
 
 @torch.no_grad()
@@ -138,21 +141,28 @@ def test_bahdanau_on_a_cpu_without_table(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("name", ["sinusoidal", "rotary, post", "learned"])
+@pytest.mark.parametrize("kind", ["FoldedTransformerDecoder", "CpuTransformerDecoder", "TransformerDecoder"])
 @torch.no_grad()
-def test_transformer_on_a_cpu_with_short_sources(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoders_of_a_transformer_on_a_cpu(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sentences wait for a slot, so that slots are at different positions; buffers grow."""
-    monkeypatch.setattr(cpu_transformer_decoder, "MOST_PAIRS", 100)
+    module = cpu_transformer_decoder
+    monkeypatch.setattr(module, "MOST_PAIRS", 100 if kind == "FoldedTransformerDecoder" else 0)
+    monkeypatch.setattr(module, "MOST_SLOTS", 0 if kind == "TransformerDecoder" else 10**6)
     monkeypatch.setattr(slot_runs, "FIRST_LENGTH", 4)
     monkeypatch.setitem(slot_runs.MOST_SLOTS, "cpu", 3)
     torch.manual_seed(6)
     model = prepared(MODELS[name]())
-    kind = slot_runs.decoder_for(model)
-    assert kind is not None and type(kind.build(model, 3, 2, 8, 7)) is kind
-    assert kind is cpu_transformer_decoder.CpuTransformerDecoder
+    assert slot_runs.decoder_for(model) is module.CpuTransformerDecoder
+    assert type(module.CpuTransformerDecoder.build(model, 3, 2, 8, 7)).__name__ == kind
     batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in (3, 6, 1, 4)])
     for how, prefixes in SEARCHES:
         assert_same(slot_search(model, batch, how, prefixes), simple(model, batch, how, prefixes))
     recorded = search(model, batch, Beam(3, best=2))
+    monkeypatch.setattr(transformer_arrays, "MOST_ROW_PRODUCTS", 0)
+    monkeypatch.setattr(transformer_arrays, "MOST_PRODUCTS", 40)  # most with PyTorch, as for large products
+    assert_same_attention(search(model, batch, Beam(3, best=2)), recorded)
+    for how in (Greedy(), Beam(size=1)):
+        assert_same(slot_search(model, batch, how), simple(model, batch, how))
     monkeypatch.setitem(decoder_module.MOST_LOOK_BYTES, "cpu", 0)  # too large: forced decoding
     assert_same_attention(recorded, search(model, batch, Beam(3, best=2)))
 

@@ -92,10 +92,14 @@ class BahdanauDecoder(SlotDecoder):
         (memory,) = encoded.memories
         write_rows(self.keys, slots, memory.key)
         self.lengths.index_copy_(0, slots, encoded.lengths)
-        write_rows(self.values, slots, functional.linear(memory.value, self.weights[1]))
+        write_rows(self.values, slots, self._source_values(memory.value))
         inside = torch.arange(self.source_length, device=slots.device) < encoded.lengths[:, None]
         self.mask.index_copy_(0, slots, torch.where(inside, 0.0, -torch.inf).to(self.mask.dtype)[:, None])
         self.states[slots] = state.hidden[0][:, None]
+
+    def _source_values(self, states: Tensor) -> Tensor:
+        """Return [C; C_o] h_j for encoder states h_j, (b, S, 2 M)."""
+        return functional.linear(states, self.weights[1])
 
     def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
         from_word, from_state, from_reset, from_new, to_output = self.products

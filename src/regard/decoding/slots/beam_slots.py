@@ -7,12 +7,11 @@ from typing import Self
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from regard.data.batch import EOS
 from regard.decoding.beam import Beam
 from regard.decoding.hypothesis import SearchResult
-from regard.decoding.slots.candidates import forbid, highest_in_order
+from regard.decoding.slots.candidates import highest_in_order
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.host_beams import HostBeams
 from regard.decoding.slots.search_slots import Array, SearchSlots, follow
@@ -100,10 +99,7 @@ class BeamSlots(SearchSlots):
         suits = logits_BKV.device.type == "cpu" and logits_BKV.shape[-1] >= self._on_host().fewest_tokens
         if not suits or self.prefix.shape[1]:
             return False
-        assert self.forbidden is not None
-        scores_BKV = logits_BKV.float().log_softmax(-1)
-        forbid(scores_BKV, self.forbidden, self.count, self.rules.minimum)
-        return self._on_host().step_by_blocks(scores_BKV)
+        return self._on_host().step_by_blocks(logits_BKV.float().log_softmax(-1))
 
     def _on_host(self) -> HostBeams:
         """Return the NumPy views of the tensors, which are created at the first call."""
@@ -136,13 +132,13 @@ class BeamSlots(SearchSlots):
 
     def _unfinished(self, sums_bK: Array, count_b: Array) -> tuple[Array, Array]:
         """Return ranking and beam of the N best unfinished outputs, (b, N); ranking -inf for missing ones."""
-        best, size, sums = self.how.best, self.how.size, torch.from_numpy(sums_bK)
-        order_bM = highest_in_order(sums, torch.arange(size).expand_as(sums), min(best, size))
-        ranking_bM = sums.gather(1, order_bM) / self.cpu_divisors[torch.from_numpy(count_b)[:, None]]
-        more = (0, best - order_bM.shape[1])
-        if more[1]:
-            ranking_bM, order_bM = pad(ranking_bM, more, value=-torch.inf), pad(order_bM, more)
-        return ranking_bM.numpy(), order_bM.numpy()
+        divisors_b1 = self.cpu_divisors.numpy()[count_b][:, None]
+        order_bN = (-sums_bK).argsort(1, kind="stable")[:, : self.how.best]
+        ranking_bN = sums_bK[np.arange(len(sums_bK))[:, None], order_bN] / divisors_b1
+        if self.how.best > self.how.size:
+            missing = ((0, 0), (0, self.how.best - self.how.size))
+            return np.pad(ranking_bN, missing, constant_values=-np.inf), np.pad(order_bN, missing)
+        return ranking_bN, order_bN
 
     def _add_finished(self, ends: Tensor, sums: Tensor, beams: Tensor, scores: Tensor) -> None:
         """Add the continuations that end with EOS to the pool, if their ranking is high enough.

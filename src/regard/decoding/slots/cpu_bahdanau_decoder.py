@@ -2,27 +2,34 @@
 
 - W e(y) + b, the part of the gates and of the output layer that depends on the last word, is computed once
   for all words of the vocabulary, if the table is small. A step only reads its rows.
+- One product with the new state s_i computes its part of the output layer, and the query and the gates of the
+  next step, which reads the rows of the parents.
 - tanh(x) = 2 sigmoid(2 x) - 1, because torch.sigmoid() is several times as fast as torch.tanh() on a CPU. The
   score v . tanh(x) is then 2 v . sigmoid(2 x) - sum(v). The softmax does not depend on the constant sum(v).
 - The elements of the maxout pairs are stored in two blocks, so that their maximum reads adjacent elements.
+- Operations on a few thousand numbers run in NumPy, which starts them faster than PyTorch, and whose tanh is
+  several times as fast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
-from regard.decoding.slots.packed_linear import Linear, packed_linear
+from regard.decoding.slots.packed_linear import packed_linear
 from regard.kernels.kernel_choice import by_kernel
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
 
 __all__ = ["CpuBahdanauDecoder"]
+
+Array = np.ndarray[Any, Any]
 
 MOST_TABLE_BYTES = 2**26
 """The largest size of the table of W e(y) + b for all words y."""
@@ -31,16 +38,62 @@ FEW_WEIGHTS = 2**17
 """With at most this many weights, addmm_() of a few rows is as fast as a product with packed weights."""
 
 
+SOURCE_ROWS = 32
+"""The expected number of source tokens of a search."""
+
+
+class StepArrays:
+    """Buffers of one step for R rows, and their views, which would take time to create in every step.
+
+    gates: (R, 3 M + P), the gates z and r, the candidate state, and the maxout pairs.
+    both, new, pairs: the three parts of the gates.
+    take, reset: the two halves of `both`, z and r.
+    state: (R, M), the state s_{i-1} of the parents.
+    reset_state: (R, M), r * s_{i-1}.
+    units: (R, P / 2), the maxout units.
+    states: (R, M), the new states: a view of `states` of the decoder.
+
+    Names that end with _t are the same memory as a tensor.
+    """
+
+    def __init__(self, states: Tensor, pairs: int):
+        slots, beams, size = states.shape
+        rows = slots * beams
+        self.gates_t = states.new_zeros(rows, 3 * size + pairs)
+        self.slot_gates_t = self.gates_t.view(slots, beams, -1)
+        self.state_t, self.reset_state_t = (states.new_zeros(rows, size) for _ in range(2))
+        self.units_t, self.states_t = states.new_zeros(rows, pairs // 2), states.view(rows, size)
+        self.both_t, self.new_t, _ = self.gates_t.tensor_split((2 * size, 3 * size), 1)
+        self.take_t = self.both_t[:, :size]
+        self.gates: Array = self.gates_t.numpy()
+        self.state: Array = self.state_t.numpy()
+        self.reset_state: Array = self.reset_state_t.numpy()
+        self.units: Array = self.units_t.numpy()
+        self.states: Array = self.states_t.numpy()
+        self.both, self.new, self.pairs = np.split(self.gates, (2 * size, 3 * size), 1)
+        self.reset = self.both[:, size:]
+        self.even, self.odd = np.split(self.pairs, 2, 1)
+        self.first_row = np.arange(slots)[:, None] * beams
+
+
 class CpuBahdanauDecoder(BahdanauDecoder):
     """The decoder of a Bahdanau model with additive attention and softmax, on a CPU.
 
     keys: (B, S, A), 2 U_a h_j.
     values, lengths, mask, states: see BahdanauDecoder.
     padded: whether a source has padding. If not, the mask is not added.
+    own: (B K, P + A + 2 M), the product with the states: for the maxout pairs, which the step that computed
+        the states has used, and for the query and the gates of the next step.
     """
 
     in_inference_mode = True
     padded = True
+    _arrays: StepArrays | None = None
+
+    def __init__(self, model: Bahdanau, slots: int, beams: int, length: int, source_length: int):
+        super().__init__(model, slots, beams, length, source_length)
+        hidden, self.pairs = self.keys.shape[-1], self.values.shape[-1] - 3 * self.width
+        self.own: Array = self.keys.new_zeros(slots * beams, self.pairs + hidden + 2 * self.width).numpy()
 
     @classmethod
     def supports(cls, model: Model) -> bool:
@@ -64,8 +117,9 @@ class CpuBahdanauDecoder(BahdanauDecoder):
 
         The weights: those of the word and of the context, for the gates and the output layer, and 2 v.
 
-        The functions: three return a product with the embeddings of token ids, with the previous state, and
-        with the maxout units. Two add a product with r * s and with the new state to their first argument.
+        The functions: the first writes W e(y) + b for token ids y to an array. Two return a product with the
+        new state, and with the maxout units. The next one adds a product with r * s to its first argument.
+        The last one returns the product of the context weights with encoder states.
         """
         from_word, from_context, from_state, from_new, to_output, bias = self._joined()
         size, hidden, rows = self.width, self.score.key_weight.shape[-1], self.slots * self.beams
@@ -74,25 +128,34 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         )  # first the even units, then the odd ones
         order = torch.cat((torch.arange(3 * size), 3 * size + blocks))
         from_word, from_context, bias = (each[order] for each in (from_word, from_context, bias))
-        from_state = torch.cat((2 * from_state[:hidden], from_state[hidden:]))
+        of_state = torch.cat((from_new[blocks], 2 * from_state[:hidden], from_state[hidden:]))
         weights = from_word, from_context, 2 * self.score.vector.detach().flatten()
         functions = [
             self._words(from_word, bias),
-            packed_linear(from_state, None, rows, self.int8),
+            packed_linear(of_state, None, rows, self.int8),
             packed_linear(to_output, self.readout.output.bias, rows, self.int8),
             self._adding(self.cell.state.weight.detach()),
-            self._adding(from_new[blocks]),
+            packed_linear(from_context, None, SOURCE_ROWS),
         ]
         return weights, functions
 
-    def _words(self, weight: Tensor, bias: Tensor) -> Linear:
-        """Return a function that computes W e(y) + b for token ids y (R,)."""
+    def _words(self, weight: Tensor, bias: Tensor) -> Callable[[Array, Array], None]:
+        """Return a function of token ids y (R,) and an array, to which it writes W e(y) + b."""
         embedded = self.embedding.weight.detach()
         if len(embedded) * weight.shape[0] * weight.itemsize <= MOST_TABLE_BYTES:
-            table = functional.linear(embedded, weight, bias)
-            return lambda tokens: table.index_select(0, tokens)
+            table: Array = functional.linear(embedded, weight, bias).numpy()
+
+            def read(tokens: Array, out: Array) -> None:
+                # Without mode="clip", NumPy writes to a temporary array. Token ids are always valid.
+                table.take(tokens, 0, out, "clip")
+
+            return read
         product = packed_linear(weight, bias, self.slots * self.beams, self.int8)
-        return lambda tokens: product(embedded.index_select(0, tokens))
+
+        def compute(tokens: Array, out: Array) -> None:
+            out[:] = product(embedded.index_select(0, torch.from_numpy(tokens))).numpy()
+
+        return compute
 
     def _adding(self, weight: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         """Return a function of y and x that adds W x to y in place."""
@@ -106,23 +169,37 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         super().load(slots, encoded, state)
         self.keys[slots] *= 2
         self.padded = bool((self.lengths < self.source_length).any())
+        own = self.products[1](state.hidden[0]).numpy()
+        self.own.reshape(self.slots, self.beams, -1)[slots.numpy()] = own[:, None]
+
+    def _source_values(self, states: Tensor) -> Tensor:
+        values: Tensor = self.products[4](states)
+        return values
 
     def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
-        words, from_state, to_output, add_reset, add_new = self.products
-        size, hidden, states_RM = self.width, self.keys.shape[-1], self.states.view(-1, self.width)
-        state_RM = states_RM
+        words, of_state, to_output, add_reset, _ = self.products
+        if self._arrays is None:
+            self._arrays = StepArrays(self.states, self.pairs)
+        at, own, pairs, hidden = self._arrays, self.own, self.pairs, self.keys.shape[-1]
         if self.beams > 1:
-            state_RM = states_RM.index_select(0, (parents + self.rows * self.beams).view(-1))
-        gates_RG = words(tokens.view(-1))
-        own_RN = from_state(state_RM)
-        weights_BKS = self._attend(own_RN[:, :hidden], position)
-        gates_RG.view(self.slots, self.beams, -1).baddbmm_(weights_BKS, self.values)
-        both_RM, new_RM, pairs_RP = gates_RG.tensor_split((2 * size, 3 * size), 1)
-        take_RM, reset_RM = both_RM.add_(own_RN[:, hidden:]).sigmoid_().chunk(2, 1)
-        add_reset(new_RM, reset_RM * state_RM).tanh_()
-        states_RM.copy_(torch.lerp(state_RM, new_RM, take_RM))
-        even, odd = add_new(pairs_RP, states_RM).chunk(2, 1)
-        logits: Tensor = to_output(torch.maximum(even, odd))
+            rows_R = (parents.numpy() + at.first_row).reshape(-1)
+            own = own.take(rows_R, 0)
+            at.states.take(rows_R, 0, at.state, "clip")
+        else:
+            at.state[:] = at.states
+        words(tokens.numpy().reshape(-1), at.gates)
+        weights_BKS = self._attend(torch.from_numpy(own[:, pairs : pairs + hidden]), position)
+        at.slot_gates_t.baddbmm_(weights_BKS, self.values)
+        np.add(at.both, own[:, pairs + hidden :], at.both)
+        at.both_t.sigmoid_()
+        np.multiply(at.reset, at.state, at.reset_state)
+        add_reset(at.new_t, at.reset_state_t)
+        np.tanh(at.new, at.new)
+        torch.lerp(at.state_t, at.new_t, at.take_t, out=at.states_t)
+        self.own = of_state(at.states_t).numpy()
+        np.add(at.pairs, self.own[:, :pairs], at.pairs)
+        np.maximum(at.even, at.odd, out=at.units)
+        logits: Tensor = to_output(at.units_t)
         return logits.view(*tokens.shape, -1)
 
     def _attend(self, query_RA: Tensor, position: Tensor) -> Tensor:
@@ -133,3 +210,11 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         if self.looks is not None:
             self.looks[self.rows[:, 0], position] = weights_BKS[:, :, None, None].to(self.looks.dtype)
         return weights_BKS
+
+    def resized(self, slots: Tensor | None, length: int) -> Self:
+        other = super().resized(slots, length)
+        other._arrays = None  # its views are of the tensors before the change
+        if slots is not None:
+            own = self.own.reshape(self.slots, self.beams, -1)[slots.numpy()]
+            other.own = own.reshape(-1, own.shape[-1])
+        return other

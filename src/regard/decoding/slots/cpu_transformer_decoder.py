@@ -1,25 +1,31 @@
-"""CpuTransformerDecoder: TransformerDecoder with fewer operations in a step, on a CPU.
+"""CpuTransformerDecoder: TransformerDecoder with fewer and faster operations in a step, on a CPU.
 
-The query of the cross-attention is only used in products with the keys: (W_q y) . k_j = y . (W_q^T k_j). The
-values are only used in the output layer: W_o sum_j a_j v_j = sum_j a_j (W_o v_j). So W_q^T k_j and W_o v_j
-are computed once for each source token, layer and head. A step then needs two products instead of four: with
-all W_q^T k_j of a sentence, and with all its W_o v_j.
+The attention of a few beams, the mask and the sums run in NumPy; see transformer_arrays.py. The layers with
+many weights are products with packed weights.
+
+FoldedTransformerDecoder, for few sentences: The query of the cross-attention is only used in products with
+the keys: (W_q y) . k_j = y . (W_q^T k_j). The values are only used in the output layer: W_o sum_j a_j v_j =
+sum_j a_j (W_o v_j). So W_q^T k_j and W_o v_j are computed once for each source token, layer and head. A step
+then needs two products instead of four: with all W_q^T k_j of a sentence, and with all its W_o v_j.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from regard.decoding.slots.transformer_decoder import Index, TransformerDecoder
+from regard.decoding.slots.transformer_arrays import TransformerArrays
+from regard.decoding.slots.transformer_decoder import TransformerDecoder, normalisation
 from regard.kernels.kernel_choice import by_kernel
 from regard.models.base import Encoded, Model
 from regard.models.transformer import Transformer
+from regard.positions.embedded import Embedded
 
-__all__ = ["CpuTransformerDecoder"]
+__all__ = ["CpuTransformerDecoder", "FoldedTransformerDecoder"]
 
 MOST_PAIRS = 2.0
 """The largest number of pairs of a head and a source token, B H S, relative to the width M of the model.
@@ -28,14 +34,28 @@ W_q^T k_j has H times the size of k_j. With more pairs, a step reads more memory
 the four. With 16 sentences of 20 tokens and 4 heads of size 64, it was slower.
 """
 
+MOST_SLOTS = 32
+"""The largest number of slots, multiplied by the number of threads, for which the attention runs in NumPy.
+
+NumPy computes the attention with one thread. With one thread and 16 slots, it is twice as fast as PyTorch.
+"""
+
 
 class CpuTransformerDecoder(TransformerDecoder):
     """The decoder of a Transformer with cross-attention on preallocated caches, on a CPU.
 
-    sources: for each layer, (B, 2, H S, M): W_q^T k_j / sqrt(D), and W_o v_j + b_o / H.
-    source_mask: (B, X, 1, H S), added to the scores of each of the X layers: b_q . k_j / sqrt(D), or -inf for
-        padding.
+    The buffers are those of TransformerDecoder.
+
+    folded: whether the query and output projections of the cross-attention are part of `sources`.
     """
+
+    folded = False
+    _arrays: TransformerArrays | None = None
+
+    def __init__(self, model: Model, slots: int, beams: int, length: int, source_length: int):
+        super().__init__(model, slots, beams, length, source_length)
+        norm = self.decoded
+        self.last_norm = normalisation(norm) if isinstance(norm, nn.LayerNorm) else norm
 
     @classmethod
     def supports(cls, model: Model) -> bool:
@@ -49,11 +69,64 @@ class CpuTransformerDecoder(TransformerDecoder):
     def build(
         cls, model: Model, slots: int, beams: int, length: int, source_length: int
     ) -> TransformerDecoder:
-        """Allocate the buffers of this class, or with many pairs those of TransformerDecoder."""
+        """Allocate the buffers of the class that is the fastest for this number of slots."""
         chosen: Any = model
         few = slots * chosen.decoder[0].itself.heads * source_length <= MOST_PAIRS * chosen.width
-        kind = cls if few else TransformerDecoder
+        alone = slots * torch.get_num_threads() <= MOST_SLOTS
+        kind = FoldedTransformerDecoder if few else CpuTransformerDecoder if alone else TransformerDecoder
         return kind(model, slots, beams, length, source_length)
+
+    def resized(self, slots: Tensor | None, length: int) -> Self:
+        other = super().resized(slots, length)
+        other._arrays = None  # its views are of the tensors before the change
+        return other
+
+    def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
+        if self._arrays is None:
+            self._arrays = TransformerArrays(self)
+        arrays = self._arrays
+        arrays.begin(parents.numpy(), position.numpy(), upto)
+        x, x_t = arrays.x, arrays.x_t
+        arrays.embedding.take(tokens.numpy().reshape(-1), 0, x, "clip")
+        np.multiply(x, self.width**0.5, out=x)
+        if isinstance(self.scheme, Embedded):
+            place = arrays.place[1]
+            places = arrays.positions[place]  # (M,) if all slots have the same position
+            rows_BKM = x.reshape(*tokens.shape, -1)
+            rows_BKM += places if isinstance(place, int) else places[:, None]
+        turns = self._turns(position)
+        for number, parts in enumerate(self.parts):
+            norms, pre = parts.norms, self.pre
+            new_BK3HD = self._projected(number, norms[0](x_t) if pre else x_t, turns)
+            x += parts.output(arrays.attend(number, new_BK3HD.numpy())).numpy()
+            if not pre:
+                x_t.copy_(norms[0](x_t))
+            x += self._cross(number, norms[1](x_t) if pre else x_t).numpy()
+            if not pre:
+                x_t.copy_(norms[1](x_t))
+            x += parts.feed_forward(norms[-1](x_t) if pre else x_t).numpy()
+            if not pre:
+                x_t.copy_(norms[-1](x_t))
+        return self.to_words(self.last_norm(x_t)).view(*tokens.shape, -1)
+
+    def _cross(self, number: int, y: Tensor) -> Tensor:
+        """Return the output of the cross-attention of a layer, (B K, M); the queries are computed from y."""
+        arrays, parts = self._arrays, self.parts[number]
+        assert arrays is not None and parts.cross_query is not None and parts.cross_output is not None
+        query_BKHD = parts.cross_query(y).numpy().reshape(self.slots, self.beams, self.heads, -1)
+        query_BKHD *= arrays.scale
+        return parts.cross_output(arrays.attend_source(number, query_BKHD.swapaxes(1, 2)))
+
+
+class FoldedTransformerDecoder(CpuTransformerDecoder):
+    """The decoder of a Transformer for few sentences on a CPU.
+
+    sources: for each layer, (B, 2, H S, M): W_q^T k_j / sqrt(D), and W_o v_j + b_o / H.
+    source_mask: (B, X, 1, H S), added to the scores of each of the X layers: b_q . k_j / sqrt(D), or -inf for
+        padding.
+    """
+
+    folded = True
 
     def _new_sources(self, like: Tensor) -> list[Tensor]:
         pairs = self.heads * self.source_length
@@ -88,12 +161,6 @@ class CpuTransformerDecoder(TransformerDecoder):
     def _load_source_mask(self, slots: Tensor, lengths: Tensor) -> None:
         """Do nothing, because _load_sources() has already written the mask."""
 
-    def _add_cross(self, number: int, x: Tensor, y: Tensor, at: Index) -> Tensor:
-        key_BNM, value_BNM = self.sources[number].unbind(1)
-        sizes = self.slots, self.beams, -1
-        scores_BKN = torch.baddbmm(self.source_mask[:, number], y.view(sizes), key_BNM.transpose(1, 2))
-        weights_BKHS = scores_BKN.view(*sizes[:2], self.heads, -1).softmax(-1)
-        if self.looks is not None:
-            self.looks[*at, :, number] = weights_BKHS.to(self.looks.dtype)
-        x.view(sizes).baddbmm_(weights_BKHS.view(sizes), value_BNM)
-        return x
+    def _cross(self, number: int, y: Tensor) -> Tensor:
+        assert self._arrays is not None
+        return self._arrays.attend_source(number, y.numpy().reshape(self.slots, 1, self.beams, -1))

@@ -11,6 +11,7 @@ from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import SearchResult
 from regard.decoding.slots.candidates import highest_in_order
 from regard.decoding.slots.decoder import SlotDecoder
+from regard.decoding.slots.host_forbidden import HostForbidden
 from regard.decoding.slots.search_slots import SearchSlots, follow
 
 __all__ = ["GreedySlots"]
@@ -21,6 +22,7 @@ class GreedySlots(SearchSlots):
 
     def __init__(self, decoder: SlotDecoder, how: Greedy, prefix: int, device: torch.device):
         super().__init__(decoder, how.rules, prefix, device)
+        self._host: HostForbidden | None = None
 
     def step(self, upto: int) -> None:
         logits_B1V = self.logits(upto)
@@ -31,6 +33,9 @@ class GreedySlots(SearchSlots):
 
             greedy_step(candidates, self, EOS)
             return
+        if logits_B1V.device.type == "cpu" and not self.prefix.shape[1]:
+            self._step_on_host(logits_B1V)
+            return
         value_B1C, token_B1C = self.next_tokens(logits_B1V, 1)
         value_BC, token_BC = value_B1C.flatten(1), token_B1C.flatten(1)
         token_B1, score_B1 = token_BC, value_BC
@@ -40,6 +45,23 @@ class GreedySlots(SearchSlots):
         self.write_step(token_B1, self.parents, score_B1)
         self.count.add_(~self.done)
         self.done.logical_or_((token_B1[:, 0] == EOS) | (self.count >= self.limits))
+
+    def _step_on_host(self, logits_B1V: Tensor) -> None:
+        """Select the next tokens with NumPy, which starts operations on a few numbers faster than PyTorch."""
+        scores_B1V, rows = logits_B1V.float().log_softmax(-1).numpy(), self.rows.numpy()
+        count, done = self.count.numpy(), self.done.numpy()
+        if self._host is None:
+            assert self.forbidden is not None
+            self._host = HostForbidden(self.forbidden.ids.numpy(), self.rules.minimum)
+        self._host.forbid(scores_B1V, count)
+        scores_BV = scores_B1V[:, 0]
+        token_B = scores_BV.argmax(1)
+        # The only parent is beam 0, which `links` and `parents` contain from the beginning.
+        self.tokens.numpy()[rows, count, 0] = token_B
+        self.token_scores.numpy()[rows, count, 0] = scores_BV[rows, token_B]
+        self.last.numpy()[:, 0] = token_B
+        count += ~done
+        done |= (token_B == EOS) | (count >= self.limits.numpy())
 
     def results(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor]:
         *tree, count_b = self.fetch(slots, longest, "count")

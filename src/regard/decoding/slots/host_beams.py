@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from regard.data.batch import EOS
+from regard.decoding.slots.host_forbidden import HostForbidden
 
 if TYPE_CHECKING:
     from regard.decoding.slots.beam_slots import BeamSlots
@@ -38,56 +38,80 @@ class HostBeams:
         self.ranking, *self.pool = (arrays[name] for name in pool)
         self.divisors: Array = slots.cpu_divisors.numpy()
         self.size, self.best = slots.how.size, slots.how.best
-        self.beam_sums: Tensor = slots.sums
+        self.beam_sums, self.sums_BK1 = self.sums.reshape(-1), self.sums[:, :, None]
         self.rows = np.arange(len(self.done))
-        self.column = self.rows[:, None]
+        self.column, self.index_C = self.rows[:, None], np.arange(2 * self.size)
+        self.in_block = np.arange(BLOCK)
+        assert slots.forbidden is not None
+        self.forbidden = HostForbidden(slots.forbidden.ids.numpy(), slots.rules.minimum)
 
     @property
     def fewest_tokens(self) -> int:
-        """The smallest vocabulary for step_by_blocks()."""
-        return 4 * BLOCK * self.size
+        """The smallest vocabulary for step_by_blocks(): 2K blocks, because only one beam is used at first."""
+        return 2 * BLOCK * self.size
 
     def step_by_blocks(self, scores: Tensor) -> bool:
         """Select the next beams; update the tensors of BeamSlots as BeamSlots.step() does.
 
-        scores: (B, K, V), the log-probabilities of the next tokens, -inf for forbidden ones.
+        scores: (B, K, V), the log-probabilities of the next tokens, contiguous. Those of forbidden tokens are
+            set to -inf.
 
-        The 2K + 1 best continuations of a sentence are in the 2K + 1 blocks of tokens with the highest
-        maxima, or after the last whole block. The last of them is only compared with the one before.
+        If `lowest` is the 2K-th highest maximum of the blocks of a sentence, at least 2K continuations are
+        not below it. So the 2K best ones are in blocks whose maximum is not below it, or after the last one.
 
-        Returns False, without changes, if continuations are equally probable, or a log-probability is NaN.
+        Returns False, without changes, if a log-probability is NaN.
         """
-        slots, vocabulary = len(scores), scores.shape[2]
-        blocks, count = vocabulary // BLOCK, 2 * self.size
-        blocked = scores[..., : blocks * BLOCK].unflatten(-1, (blocks, BLOCK))
-        maxima_BKN = blocked.amax(-1).add_(self.beam_sums[:, :, None])
-        best = maxima_BKN.flatten(1).topk(count + 1).indices.numpy()
-        beam_BC, block_BC = best // blocks, best % blocks
-        value_BCT = blocked.numpy()[self.column, beam_BC, block_BC]
-        sums_BCT = value_BCT + self.sums[self.column, beam_BC][..., None]
-        value_BN, sums_BN = (each.reshape(slots, -1) for each in (value_BCT, sums_BCT))
-        inside, rest = value_BN.shape[1], vocabulary - blocks * BLOCK
-        if rest:  # the tokens after the last whole block, of all beams
-            value_BKR = scores[..., -rest:].numpy()
-            sums_BKR = value_BKR + self.sums[:, :, None]
-            value_BN = np.concatenate((value_BN, value_BKR.reshape(slots, -1)), 1)
-            sums_BN = np.concatenate((sums_BN, sums_BKR.reshape(slots, -1)), 1)
-        highest, places = (each.numpy() for each in torch.from_numpy(sums_BN).topk(count + 1))
-        if np.isnan(highest).any() or (highest[:, 1:] == highest[:, :-1]).any():
+        slots, beams, vocabulary = scores.shape
+        blocks, count, scores_BKV = vocabulary // BLOCK, 2 * self.size, scores.numpy()
+        self.forbidden.forbid(scores_BKV, self.count)
+        flat = scores_BKV.reshape(-1)
+        whole = scores if vocabulary == blocks * BLOCK else scores[..., : blocks * BLOCK]
+        maxima_BKN = whole.view(slots, beams, blocks, BLOCK).amax(-1).numpy()
+        maxima_BKN += self.sums_BK1
+        maxima_BN = maxima_BKN.reshape(slots, -1)
+        if np.isnan(maxima_BN.max()):
             return False
-        place_BC, sums_BC = places[:, :count], highest[:, :count]
-        at_BC = np.minimum(place_BC, inside - 1) // BLOCK
-        token_BC = block_BC[self.column, at_BC] * BLOCK + place_BC % BLOCK
-        parent_BC = beam_BC[self.column, at_BC]
-        if rest:
-            after = place_BC - inside
-            token_BC = np.where(after < 0, token_BC, blocks * BLOCK + after % rest)
-            parent_BC = np.where(after < 0, parent_BC, after // rest)
-        self._advance(token_BC, parent_BC, value_BN[self.column, place_BC], sums_BC)
+        lowest_B = np.partition(maxima_BN, -count, 1)[:, -count]
+        block_n = np.nonzero((maxima_BN >= lowest_B[:, None]).reshape(-1))[0]
+        row_n, block_n = np.divmod(block_n, blocks)
+        place_n = row_n * vocabulary + block_n * BLOCK
+        sums_nT = flat[place_n[:, None] + self.in_block] + self.beam_sums[row_n, None]
+        at, inside = np.nonzero(sums_nT >= lowest_B[row_n // beams, None])
+        sums_m, place_m = sums_nT[at, inside], place_n[at] + inside
+        if blocks * BLOCK < vocabulary:
+            sums_m, place_m = self._with_rest(scores_BKV, blocks * BLOCK, lowest_B, sums_m, place_m)
+        # The candidates are in the order of sentence, beam and token, which a stable sort keeps.
+        if slots == 1:
+            order_BC = (-sums_m).argsort(kind="stable")[None, :count]
+        else:
+            sentence_m = place_m // (beams * vocabulary)
+            order_m = np.lexsort((-sums_m, sentence_m))
+            order_BC = order_m[sentence_m.searchsorted(self.column) + self.index_C]
+        place_BC = place_m[order_BC]
+        row_BC, token_BC = np.divmod(place_BC, vocabulary)
+        self._advance(token_BC, row_BC % beams, flat[place_BC], sums_m[order_BC])
         return True
 
+    def _with_rest(
+        self, scores_BKV: Array, begin: int, lowest_B: Array, sums_m: Array, place_m: Array
+    ) -> tuple[Array, Array]:
+        """Add candidates after the last whole block, which ends before token `begin`; see step_by_blocks().
+
+        sums_m, place_m: the candidates in the blocks: their log-probabilities, and their places in
+            scores_BKV.
+        """
+        slots, beams, vocabulary = scores_BKV.shape
+        sums_BKR = scores_BKV[..., begin:] + self.sums_BK1
+        row_r, token_r = np.nonzero((sums_BKR >= lowest_B[:, None, None]).reshape(slots * beams, -1))
+        if not len(row_r):
+            return sums_m, place_m
+        place_m = np.concatenate((place_m, row_r * vocabulary + begin + token_r))
+        sums_m = np.concatenate((sums_m, sums_BKR.reshape(slots * beams, -1)[row_r, token_r]))
+        order_m = place_m.argsort()
+        return sums_m[order_m], place_m[order_m]
+
     def step(self, values: Tensor, tokens: Tensor, vocabulary: int) -> bool:
-        """Select the next beams as step_by_blocks() does, but also if continuations are equally probable.
+        """Select the next beams as step_by_blocks() does, given only some continuations of each beam.
 
         values, tokens: (B, K, C), log-probabilities and ids of the most probable next tokens of each beam.
         vocabulary: the number of tokens.

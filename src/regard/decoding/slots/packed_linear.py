@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -33,8 +33,24 @@ FEWEST_WEIGHTS = 2**15
 SAMPLES = 256
 """Number of elements of each weight that are compared with those of the last search."""
 
-_kept: WeakKeyDictionary[nn.Module, tuple[Any, Tensor, Any]] = WeakKeyDictionary()
-"""For each model, the version of its weights, some of their elements, and the result of kept_products()."""
+
+class Kept(NamedTuple):
+    """The matrix products of a model.
+
+    key: the addresses and versions of the weights.
+    views: some elements of each weight. They share memory with the weight.
+    samples: a copy of these elements.
+    products: the result of kept_products().
+    """
+
+    key: list[Any]
+    views: list[Tensor]
+    samples: Tensor
+    products: Any
+
+
+_kept: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()
+"""The last matrix products of each model."""
 
 
 def kept_products(model: nn.Module, rows: int, build: Callable[[], T]) -> T:
@@ -44,25 +60,36 @@ def kept_products(model: nn.Module, rows: int, build: Callable[[], T]) -> T:
 
     Results are kept only for a model on a CPU, where packed_linear() copies weights.
     """
-    weights = [each for module in all_modules(model) for each in module._parameters.values()]
-    present = [each for each in weights if each is not None]
-    if torch.is_grad_enabled() or any(each.device.type != "cpu" or each.is_inference() for each in present):
+    key: list[Any] = [rows < 2, getattr(model, "int8_steps", False)]
+    weights = list[Tensor]()
+    for module in all_modules(model):
+        for weight in module._parameters.values():
+            if weight is None:
+                continue
+            if weight.device.type != "cpu" or weight.is_inference():
+                return build()
+            weights.append(weight)
+            key += weight.data_ptr(), weight._version, weight.dtype
+    if torch.is_grad_enabled() or not weights:
         return build()
     # _version counts the changes of a tensor in place, but not those of weight.data. Code that changes
     # weight.data, such as a moving average of weights, usually changes all elements. So some are compared.
-    int8 = getattr(model, "int8_steps", False)
-    key = rows < 2, int8, [(each.data_ptr(), each._version, each.dtype) for each in present]
-    some = torch.cat([_samples(each).float() for each in present])
     kept = _kept.get(model)
-    if kept is None or kept[0] != key or not torch.equal(kept[1], some):
-        kept = _kept[model] = key, some, build()
-    result: T = kept[2]
+    if kept is None or kept.key != key or not torch.equal(torch.cat(kept.views), kept.samples):
+        views = [_samples(each) for each in weights]
+        kept = _kept[model] = Kept(key, views, torch.cat(views), build())
+    result: T = kept.products
     return result
 
 
 def _samples(weight: Tensor) -> Tensor:
-    """Return about SAMPLES elements of a weight, at equal distances."""
-    return weight.detach().reshape(-1)[:: max(weight.numel() // SAMPLES, 1)]
+    """Return a view (n,) of about SAMPLES elements of a weight, at equal distances."""
+    view = weight.detach()
+    if view.is_contiguous():
+        return view.view(-1)[:: max(view.numel() // SAMPLES, 1)]
+    while view.dim() > 1:
+        view = view[:, 0]
+    return view
 
 
 def packed_linear(
@@ -85,7 +112,8 @@ def packed_linear(
     suits = weight.device.type == "cpu" and weight.dtype == torch.float32 and not torch.is_grad_enabled()
     if suits and int8 and weight.numel() >= FEWEST_WEIGHTS:
         return int8_linear(weight, bias, relu)
-    if suits and rows < 2 and weight.numel() >= FEWEST_WEIGHTS:
+    wide = weight.dim() == 2 and weight.shape[0] >= weight.shape[1]
+    if suits and rows < 2 and weight.numel() >= FEWEST_WEIGHTS and wide:
         return _row_linear(weight.detach(), bias, relu)
     if not suits or rows < 2 or weight.numel() < FEWEST_WEIGHTS or not _available():
         return plain
@@ -109,7 +137,8 @@ def packed_linear(
 def _row_linear(weight: Tensor, bias: Tensor | None, relu: bool) -> Linear:
     """Return a function that computes functional.linear(x, weight, bias) with transposed weights.
 
-    For one row x, this is up to twice as fast: MKL reads the weights in order.
+    For one row x, this is up to twice as fast for weights (N, M) with N >= M: MKL reads the weights in order.
+    With N < M, it is slower.
     """
     turned = weight.T.contiguous()
 

@@ -38,6 +38,8 @@ class SearchSlots(ABC):
     done: (B,), whether the output of a slot is complete. A slot that is done does not change any more.
     prefix: (B, P), the tokens that each output must begin with, padded with PAD.
     tokens, links, token_scores: (B, L, K), the tokens of each step, their parents and log-probabilities.
+    forbidden: the tokens that no output may have; None before the first step.
+    kernels: whether steps use the kernels of beam_step; None before the first step.
     """
 
     def __init__(self, decoder: SlotDecoder, rules: Rules, prefix: int, device: torch.device):
@@ -54,6 +56,7 @@ class SearchSlots(ABC):
         self.token_scores = torch.zeros(slots, length, beams, device=device)
         self.rows = torch.arange(slots, device=device)
         self.forbidden: Forbidden | None = None
+        self.kernels: bool | None = None
 
     @property
     def slots(self) -> int:
@@ -134,7 +137,9 @@ class SearchSlots(ABC):
 
         Return None if the step runs without these kernels: on a CPU, with many beams, or with prefixes.
         """
-        if self.prefix.shape[1] or not uses_kernel(logits, count):
+        if self.kernels is None:
+            self.kernels = not self.prefix.shape[1] and uses_kernel(logits, count)
+        if not self.kernels:
             return None
         # Imported here, because it imports Triton.
         from regard.kernels.token_candidates import find_candidates
@@ -186,6 +191,10 @@ class SearchSlots(ABC):
 
         All tensors are copied from the device at once.
         """
+        if slots.device.type == "cpu":
+            index: Array = slots.numpy()
+            arrays = [each.numpy()[index, :longest] for each in (self.tokens, self.links, self.token_scores)]
+            return arrays + [getattr(self, name).numpy()[index] for name in names]
         tree = (each[:, :longest] for each in (self.tokens, self.links, self.token_scores))
         picked = [each.index_select(0, slots) for each in (*tree, *(getattr(self, name) for name in names))]
         bits = [each.flatten().view(torch.int32) for each in picked]

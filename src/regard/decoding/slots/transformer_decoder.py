@@ -26,7 +26,7 @@ from regard.roles import Role
 from regard.scores import ScaledDot
 from regard.select import Soft
 
-__all__ = ["Index", "TransformerDecoder"]
+__all__ = ["TransformerDecoder", "normalisation"]
 
 Index = tuple[Tensor | slice, Tensor | int]
 """The index of slots and of their positions."""
@@ -57,7 +57,7 @@ class LayerParts(NamedTuple):
         cross: Any = layer.cross
         assert layer.feedforward is not None  # see supports()
         return cls(
-            [_normalisation(each) for each in norms],
+            [normalisation(each) for each in norms],
             product(layer.itself.output.weight, layer.itself.output.bias),
             None if cross is None else product(cross.query.weight, cross.query.bias),
             None if cross is None else product(cross.output.weight, cross.output.bias),
@@ -338,7 +338,7 @@ def _is_plain(attention: Any) -> bool:
     )
 
 
-def _normalisation(norm: nn.LayerNorm) -> Linear:
+def normalisation(norm: nn.LayerNorm) -> Linear:
     """Return a function that computes norm(x)."""
     shape, weight, bias, epsilon = norm.normalized_shape, norm.weight, norm.bias, norm.eps
     return lambda x: torch.layer_norm(x, shape, weight, bias, epsilon)

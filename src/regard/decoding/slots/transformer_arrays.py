@@ -1,0 +1,144 @@
+"""TransformerArrays: the attention of a decoding step of a Transformer on a CPU, in NumPy.
+
+NumPy starts an operation, and a matrix product of a few rows, several times as fast as PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from regard.decoding.slots.cpu_transformer_decoder import CpuTransformerDecoder
+
+__all__ = ["TransformerArrays"]
+
+Array = np.ndarray[Any, Any]
+
+Place = tuple[Array | slice, Array | int]
+"""The index of slots and of their positions, in an array."""
+
+MOST_PRODUCTS, MOST_ROW_PRODUCTS = 2**18, 9216
+"""The largest numbers of multiplications for which small_matmul() uses NumPy, and for one row of the result.
+
+For larger products, OpenBLAS would start its own threads, which compete with those of PyTorch.
+"""
+
+
+class TransformerArrays:
+    """NumPy views of the buffers of a CpuTransformerDecoder, and the arrays of one step.
+
+    Creating views takes time, so most are created once. Names that end with _t are the same memory as a
+    tensor. There are N = L K entries in the cache of a slot.
+
+    x: (B K, M), the residual stream.
+    place: the index of the slots and of their positions.
+    keys, values: for each layer, (B, H, D, N) and (B, H, N, D), the cache of the self-attention.
+    sources: for each layer, the keys and values of the cross-attention. (B, H, D, S) and (B, H, S, D); or
+        (B, 1, M, H S) and (B, 1, H S, M) if CpuTransformerDecoder.folded.
+    scores, weights: (B, H, K, n) of the self-attention, n = upto K.
+    source_scores, source_weights: of the cross-attention, (B, H, K, S), or (B, 1, K, H S) if folded.
+    """
+
+    def __init__(self, decoder: CpuTransformerDecoder):
+        slots, beams, heads, width = decoder.slots, decoder.beams, decoder.heads, decoder.width
+        like = decoder.output.weight
+        self.slots, self.beams, self.heads = slots, beams, heads
+        self.scale = (width // heads) ** -0.5
+        self.embedding: Array = decoder.embedding.weight.detach().numpy()
+        self.positions: Array = decoder.tables[0].numpy() if decoder.tables else np.zeros(0)
+        self.mask: Array = decoder.mask.numpy()
+        self.flat_mask: Array = self.mask.reshape(slots, 1, beams, -1)
+        self.own: Array = decoder.own.numpy()
+        self.caches: list[Array] = [each.numpy() for each in decoder.caches]
+        flat = [each.reshape(slots, -1, 2, heads, width // heads) for each in self.caches]
+        self.keys = [each[:, :, 0].transpose(0, 2, 3, 1) for each in flat]
+        self.values = [each[:, :, 1].transpose(0, 2, 1, 3) for each in flat]
+        sources = [each.numpy() for each in decoder.sources]
+        if decoder.folded:
+            self.sources = [(each[:, :1].swapaxes(2, 3), each[:, 1:]) for each in sources]
+        else:
+            turned = [(each[:, :, 0], each[:, :, 1]) for each in sources]
+            self.sources = [(key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)) for key, value in turned]
+        mask: Array = decoder.source_mask.numpy()
+        self.source_masks = [mask[:, at : at + 1] if decoder.folded else mask for at in range(len(sources))]
+        self.looks: Array | None = None if decoder.looks is None else decoder.looks.numpy()
+        self.rows = np.arange(slots)
+        self.place: Place = (slice(None), 0)
+        self.x_t, self.read_t = (like.new_zeros(slots * beams, width) for _ in range(2))
+        self.x: Array = self.x_t.numpy()
+        self.read_BHKD = self.read_t.numpy().reshape(slots, beams, heads, -1).swapaxes(1, 2)
+        self.source_read_t, source_length = torch.zeros_like(self.x_t), decoder.source_length
+        sizes = (slots, beams, heads) if decoder.folded else (slots, heads, beams)
+        self.source_scores_t, self.source_weights_t = (
+            like.new_zeros(*sizes, source_length) for _ in range(2)
+        )
+        scores, weights = self.source_scores_t.numpy(), self.source_weights_t.numpy()
+        self.weights_BKHS = weights if decoder.folded else weights.swapaxes(1, 2)
+        read = self.source_read_t.numpy()
+        if decoder.folded:
+            self.source_scores, self.source_weights = (
+                each.reshape(slots, 1, beams, -1) for each in (scores, weights)
+            )
+            self.source_read = read.reshape(slots, 1, beams, -1)
+        else:
+            self.source_scores, self.source_weights = scores, weights
+            self.source_read = read.reshape(slots, beams, heads, -1).swapaxes(1, 2)
+        self.upto = 0
+
+    def begin(self, parents: Array, position: Array, upto: int) -> None:
+        """Update the mask of the self-attention, and allocate the arrays of its scores; see step()."""
+        if self.beams > 1:
+            if self.slots == 1:  # the same, but faster
+                self.mask[0, :, :upto] = self.mask[0, :, :upto][parents[0]]
+            else:
+                self.mask[:, :, :upto] = self.mask[:, :, :upto][self.rows[:, None], parents]
+        same = self.slots == 1 or bool((position == position[0]).all())
+        self.place = (slice(None), int(position[0])) if same else (self.rows, position)
+        self.mask[self.place[0], :, self.place[1]] = self.own
+        if upto != self.upto:
+            self.upto, sizes = upto, (self.slots, self.heads, self.beams, upto * self.beams)
+            self.scores, self.weights = (np.empty(sizes, self.x.dtype) for _ in range(2))
+            self.scores_t, self.weights_t = torch.from_numpy(self.scores), torch.from_numpy(self.weights)
+
+    def attend(self, number: int, new_BK3HD: Array) -> Tensor:
+        """Write keys and values of the newest tokens to a cache; return the self-attention, (B K, M)."""
+        self.caches[number][self.place] = new_BK3HD[:, :, 1:]
+        entries, query_BHKD = self.upto * self.beams, new_BK3HD[:, :, 0].swapaxes(1, 2)
+        query_BHKD *= self.scale
+        small_matmul(query_BHKD, self.keys[number][..., :entries], self.scores)
+        np.add(self.scores, self.flat_mask[..., :entries], out=self.scores)
+        torch.softmax(self.scores_t, -1, out=self.weights_t)
+        small_matmul(self.weights, self.values[number][:, :, :entries], self.read_BHKD)
+        return self.read_t
+
+    def attend_source(self, number: int, query: Array) -> Tensor:
+        """Return the cross-attention of a layer, (B K, M), and record its weights.
+
+        query: (B, H, K, D); or (B, 1, K, M) if the keys are folded.
+        """
+        key, value = self.sources[number]
+        small_matmul(query, key, self.source_scores)
+        np.add(self.source_scores, self.source_masks[number], out=self.source_scores)
+        torch.softmax(self.source_scores_t, -1, out=self.source_weights_t)
+        if self.looks is not None:
+            self.looks[*self.place, :, number] = self.weights_BKHS
+        small_matmul(self.source_weights, value, self.source_read)
+        return self.source_read_t
+
+
+def small_matmul(a: Array, b: Array, out: Array) -> None:
+    """Write the matrix products of two arrays (B, H, K, N) and (B, H, N, M) to `out`."""
+    rows, inner, columns = a.shape[-2], a.shape[-1], b.shape[-1]
+    if rows == 1 and inner * columns > MOST_ROW_PRODUCTS:
+        twice = np.empty((*out.shape[:-2], 2, columns), out.dtype)
+        small_matmul(np.concatenate((a, a), -2), b, twice)
+        out[...] = twice[..., :1, :]
+    elif rows * inner * columns <= MOST_PRODUCTS:
+        np.matmul(a, b, out=out)
+    else:  # one slot after the other, because PyTorch would copy the slots of a strided array
+        for result_HKM, *factors in zip(out, a, b, strict=True):
+            result_HKM[...] = torch.bmm(*map(torch.from_numpy, factors)).numpy()
