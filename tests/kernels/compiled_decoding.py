@@ -14,6 +14,7 @@ from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.kernels.beam_step import beam_step, greedy_step
+from regard.kernels.output_attention import copy_and_align
 from regard.kernels.token_candidates import find_candidates
 from regard.layers import gated_cell
 from regard.models.bahdanau import Bahdanau
@@ -47,6 +48,9 @@ def main() -> None:
                 if beams > 1:
                     decoder.record(1, model.output.weight)
                 decoder.step(tokens, tokens, generated, LENGTH)
+                if decoder.looks is not None:
+                    places = torch.zeros(SLOTS * 2 * LENGTH + SLOTS, dtype=torch.int32)
+                    copy_and_align(decoder.looks, places, generated, torch.Size((SLOTS, 2, LENGTH)))
             count = 2 * beams if beams > 1 else 1
             logits = torch.zeros(SLOTS * beams, WORDS, dtype=dtype)
             found = find_candidates(logits, count, barred, generated, 3, 3)

@@ -16,6 +16,8 @@ from regard.decoding.slots import recorded_attention, search_slots, slot_search
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.slot_runs import decoder_for
+from regard.decoding.word_alignment import averaged
+from regard.kernels.output_attention import copy_and_align
 from regard.models import Model
 from regard.models.bahdanau import Bahdanau
 from regard.models.transformer import Size, Transformer
@@ -44,7 +46,9 @@ def assert_same_search(model: Model, lengths: tuple[int, ...], how: Beam | Greed
     for row, source in enumerate(batch.source):
         pair = Batch.collate([source[: lengths[row]].tolist()], [result.tokens[row, 0].tolist()])
         length = int(result.lengths[row, 0])
+        alignment = recorded.alignments()[row][0][:length]
         attention, _ = recorded.of_hypothesis(row, 0, length)
+        assert alignment == tuple(averaged(attention).argmax(-1).tolist())
         for site, weights in observe(model, pair, "cross").attention.items():
             mine = attention[site]
             torch.testing.assert_close(mine, weights[0][..., :length, :], rtol=0, atol=1e-4)
@@ -73,6 +77,26 @@ def test_equal_scores() -> None:
 def test_bahdanau(how: Beam | Greedy) -> None:
     torch.manual_seed(0)
     assert_same_search(Bahdanau(WORDS, WORDS, 9), (10, 3), how)
+
+
+@pytest.mark.parametrize(("sites", "heads", "keys"), [(1, 1, 5), (3, 6, 300), (2, 8, 16)])
+def test_copies_and_alignments_of_outputs(sites: int, heads: int, keys: int) -> None:
+    """Columns after the end of a source have the highest weights, and must not be chosen."""
+    random = torch.Generator().manual_seed(keys)
+    looks = torch.rand(4, 7, 3, sites, heads, keys, generator=random)
+    lengths = torch.randint(1, keys + 1, (6,), generator=random)
+    rows, shape = [5, 2], torch.Size((2, 2, 5))
+    for slot, row in enumerate(rows):
+        looks[slot, ..., int(lengths[row]) :] += 5.0
+    tokens = torch.randint(0, 7 * 3, (2, 10), generator=random)
+    tokens[1] += 7 * 3
+    places = torch.cat((tokens.flatten(), torch.tensor(rows))).int()
+    copies, aligned = copy_and_align(looks, places, lengths, shape)
+    expected = looks.flatten(0, 2)[tokens.flatten()].view(*shape, sites, heads, keys)
+    assert torch.equal(copies, expected)
+    for slot, row in enumerate(rows):
+        mean = expected[slot, ..., : int(lengths[row])].mean((2, 3))
+        assert torch.equal(aligned[slot].long(), mean.argmax(-1))
 
 
 def step_of_both(

@@ -347,7 +347,8 @@ class SlotRun:
         self.collected = self.collected.with_room_for(outputs.tokens.shape[-1], self.sentences.longest)
         self.collected.write(torch.tensor(rows), outputs)
         if self.recorded is not None:
-            self.recorded.write(rows, self.slots.decoder.attention(finished, readers))
+            lengths = self.sentences.active.encoded.lengths
+            self.recorded.write(rows, *self.slots.decoder.attention(finished, readers, rows, lengths))
         for slot in finished:
             self.rows[slot] = None
         self.fill()
