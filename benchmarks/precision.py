@@ -23,7 +23,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.measure import environment, require_device
-from benchmarks.training_run import summary
+from benchmarks.training_run import EVERY, summary
 from regard.runs.prepare_run import Machine
 from regard.tasks.translation import train_translation
 
@@ -42,7 +42,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def settings_of(
-    model: str, precision: str, seed: int, steps: int, pairs: int, batch_tokens: int
+    model: str, precision: str, seed: int, steps: int, pairs: int, batch_tokens: int, sentences: int = 1000
 ) -> dict[str, Any]:
     """Return the settings of a run. The learning rate and its schedule are the same for all precisions."""
     return {
@@ -56,8 +56,9 @@ def settings_of(
             "warmup_steps": min(200, steps // 4),
             "precision": precision,
             "evaluate_every": steps,
-            "log_every": 25,
+            "log_every": EVERY,
         },
+        "evaluation": {"sentences": sentences},
     }
 
 
@@ -118,13 +119,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600, help="number of steps of each run")
     parser.add_argument("--pairs", type=int, default=20_000, help="number of pairs of the corpus")
     parser.add_argument("--batch-tokens", type=int, default=8192, help="tokens of a batch")
+    parser.add_argument("--sentences", type=int, default=1000, help="validation sentences for BLEU")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="folder of the result files")
     arguments = parser.parse_args()
     require_device(parser, arguments.device)
+    if arguments.steps < EVERY:
+        parser.error(f"--steps must be at least {EVERY}, the number of steps between two records of the log")
     where = environment()
     if arguments.device == "cuda":
         where["gpu"] = torch.cuda.get_device_name()
-    sizes = arguments.steps, arguments.pairs, arguments.batch_tokens
+    sizes = arguments.steps, arguments.pairs, arguments.batch_tokens, arguments.sentences
     about = f"{sizes[0]:,} steps of {sizes[2]:,} tokens, {sizes[1]:,} pairs of the built-in corpus."
     found: dict[str, Any] = {"date": f"{datetime.date.today()}", "about": about, "environment": where}
     found["rows"] = []
