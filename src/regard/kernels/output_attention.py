@@ -24,23 +24,27 @@ HEADS, KEYS = 16, 256
 
 
 @quick_launch
-@triton.jit(do_not_specialize=["tokens", "steps"])
+@triton.jit(do_not_specialize=["outputs", "steps", "width", "length", "beams"])
 def copy_and_align_kernel(
-    looks, places, lengths, copies, aligned, tokens, steps, heads, keys,
-    HEADS: tl.constexpr, KEYS: tl.constexpr,
+    looks, slots, readers, sentences, lengths, copies, aligned, outputs, steps, width, length, beams, heads,
+    keys, HEADS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """Copy the weights of one token of an output, and find the source token with the highest sum of weights.
 
-    looks: reads (rows, heads, keys).
-    places: reads (tokens + sentences,), int32: for each token, a row of `looks`; then, for each sentence, an
-        index of `lengths`. Each sentence has `steps` tokens.
+    looks: reads (any, length, beams, heads, keys).
+    slots, sentences: read (b,), an index of `looks` and an index of `lengths`.
+    readers: reads (b, outputs, width), of which `steps` columns are used.
     lengths: reads (any,), the number of source tokens.
-    copies: writes (tokens, heads, keys). aligned: writes (tokens,), int32.
+    copies: writes (b, outputs, steps, heads, keys). aligned: writes (b, outputs, steps), int32.
     """
     token = tl.program_id(0).to(tl.int64)
-    row = tl.load(places + token).to(tl.int64)
-    end = tl.load(lengths + tl.load(places + tokens + token // steps))
-    source, target = looks + row * heads * keys, copies + token * heads * keys
+    output, step = token // steps, token % steps
+    place = output // outputs
+    slot = tl.load(slots + place)
+    reader = tl.load(readers + output * width + step)
+    end = tl.load(lengths + tl.load(sentences + place))
+    source = looks + ((slot * length + step) * beams + reader) * heads * keys
+    target = copies + token * heads * keys
     best, index = tl.full([], -1.0, tl.float32), tl.zeros([], tl.int32)
     for first in range(0, keys, KEYS):
         column = first + tl.arange(0, KEYS)
@@ -61,25 +65,28 @@ def copy_and_align_kernel(
 
 
 def copy_and_align(
-    looks: Tensor, places: Tensor, lengths: Tensor, shape: torch.Size
+    looks: Tensor, slots: Tensor, readers: Tensor, sentences: Tensor, lengths: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return a copy of the attention weights of outputs, (b, N, T, X, H, S), and their alignments, (b, N, T).
 
     looks: (slots, L, beams, X, H, S), contiguous.
-    places: (b N T + b,), int32: the row of each token in (slots, L, beams), and the index of each sentence in
-        `lengths`.
+    slots: (b,), the slot of the outputs.
+    readers: (b, N, T), int32, the beam that generated each token.
+    sentences: (b,), the index of `lengths` for each slot.
     lengths: the number of source tokens of each sentence.
-    shape: (b, N, T).
 
     The alignment of a token is the index of the source token with the highest mean weight over all sites and
     heads, int32.
     """
-    *_, sites, heads, keys = looks.shape
-    copies = looks.new_empty(*shape, sites, heads, keys)
-    aligned = torch.empty(shape, dtype=torch.int32, device=looks.device)
+    _, length, beams, sites, heads, keys = looks.shape
+    if readers.stride(2) != 1 or readers.stride(0) != readers.shape[1] * readers.stride(1):
+        readers = readers.contiguous()
+    copies = looks.new_empty(*readers.shape, sites, heads, keys)
+    aligned = torch.empty(readers.shape, dtype=torch.int32, device=looks.device)
     rows = sites * heads
     copy_and_align_kernel[(aligned.numel(),)](
-        looks, places, lengths, copies, aligned, aligned.numel(), shape[1] * shape[2], rows, keys,
+        looks, slots, readers, sentences, lengths, copies, aligned, *readers.shape[1:], readers.stride(1),
+        length, beams, rows, keys,
         HEADS=min(HEADS, triton.next_power_of_2(rows)), KEYS=min(KEYS, triton.next_power_of_2(keys)),
         num_warps=2,
     )  # fmt: skip
