@@ -33,7 +33,7 @@ class Paths(NamedTuple):
 
     tokens, scores: (b, N, L), token ids and log-probabilities, padded with 0.
     lengths: (b, N), the number of tokens; 0 for outputs that do not exist.
-    ranking, sums, count: rows of the tensors of BeamSlots.
+    ranking, sums, generated: rows of the tensors pool_ranking, sums and count of BeamSlots.
     readers: (b, N, L), int32, on the device: the beam that generated each token; 0 for padding.
     """
 
@@ -42,7 +42,7 @@ class Paths(NamedTuple):
     lengths: NDArray[np.int32]
     ranking: NDArray[np.float32]
     sums: NDArray[np.float32]
-    count: NDArray[np.int32]
+    generated: NDArray[np.int32]
     readers: Tensor
 
 

@@ -148,7 +148,7 @@ class BeamSlots(SearchSlots):
             return None
         ranking_bN, none_b1 = paths.ranking, paths.ranking[:, :1] == -np.inf
         if none_b1.any():
-            ranking_bN = np.where(none_b1, self._unfinished(paths.sums, paths.count)[0], ranking_bN)
+            ranking_bN = np.where(none_b1, self._unfinished(paths.sums, paths.generated)[0], ranking_bN)
         length = int(paths.lengths.max())
         tokens, scores = paths.tokens[..., :length].astype(np.int64), paths.scores[..., :length].copy()
         result = SearchResult(*map(torch.from_numpy, (tokens, scores, ranking_bN.copy())))
