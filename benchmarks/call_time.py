@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.call_pairs import Pair, Run, pairs
+from benchmarks.device import graphed
 from benchmarks.measure import environment, require_device
 
 __all__ = ["Merged", "Pair", "Row", "measured", "merged", "pairs", "same", "table", "write"]
@@ -68,20 +69,8 @@ def measured(pair: Pair, device: str, seconds: float) -> list[Row]:
             same(pair)
         kinds: dict[str, tuple[Run, Run]] = {"wall": (pair.ours, pair.theirs)}
         if device == "cuda":
-            kinds["device"] = (_captured(pair.ours), _captured(pair.theirs))
+            kinds["device"] = (graphed(pair.ours), graphed(pair.theirs))
         return [_row(pair, kind, runs, device, seconds) for kind, runs in kinds.items()]
-
-
-def _captured(run: Run) -> Run:
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
 
 
 def _row(pair: Pair, kind: str, runs: tuple[Run, Run], device: str, seconds: float) -> Row:

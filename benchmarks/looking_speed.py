@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 import regard
+from benchmarks.device import graphed
 from benchmarks.measure import require_device
 from regard.call import Call, Forward
 from regard.checking import check
@@ -84,22 +85,18 @@ def replayed_ms(functions: Sequence[Callable[[], object]], seconds: float = 0.1)
 
     The graphs are replayed in turns, so that a change of the clock of the GPU affects all of them.
     """
-    graphs: list[torch.cuda.CUDAGraph] = []
-    for function in functions:
-        function()
-        graphs.append(torch.cuda.CUDAGraph())
-        with torch.cuda.graph(graphs[-1]):
-            function()
-        graphs[-1].replay()
+    replays = [graphed(function) for function in functions]
+    for replay in replays:
+        replay()
     taken: list[list[float]] = []
-    while len(taken) < 5 or (sum(map(sum, taken)) < 1000 * seconds * len(graphs) and len(taken) < 100):
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * len(graphs))]
-        for i, graph in enumerate(graphs):
+    while len(taken) < 5 or (sum(map(sum, taken)) < 1000 * seconds * len(replays) and len(taken) < 100):
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * len(replays))]
+        for i, replay in enumerate(replays):
             events[2 * i].record()
-            graph.replay()
+            replay()
             events[2 * i + 1].record()
         torch.cuda.synchronize()
-        taken.append([events[2 * i].elapsed_time(events[2 * i + 1]) for i in range(len(graphs))])
+        taken.append([events[2 * i].elapsed_time(events[2 * i + 1]) for i in range(len(replays))])
     return [statistics.median(times) for times in zip(*taken, strict=True)]
 
 

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,12 +36,24 @@ from benchmarks.measure import RESULTS, environment
 
 __all__ = ["WAYS", "agreement", "summary", "table", "scores_of_runs"]
 
+
+@dataclass(frozen=True)
+class Way:
+    """A variant of `regard train`. launcher: the arguments of Python before `train`."""
+
+    options: tuple[str, ...] = ()
+    launcher: tuple[str, ...] = ("-m", "regard")
+
+
 WAYS = {
-    "regard train": (),
-    "regard train, without CUDA graphs": ("--set", "training.capture=false"),
-    "regard train, compiled": ("--set", "training.compile=true"),
+    "regard train": Way(),
+    "regard train, without CUDA graphs": Way(("--set", "training.capture=false")),
+    "regard train, compiled": Way(("--set", "training.compile=true")),
+    "torchrun, one process": Way(
+        launcher=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "-m", "regard")
+    ),
 }
-"""Options of `regard train` for each way."""
+"""The variants that are measured."""
 
 TOLERANCE = 0.05
 """Largest relative difference of the losses of two ways. Their batches and random numbers differ."""
@@ -52,12 +65,10 @@ INTERRUPTED = 130
 """Exit status of `regard train` after Ctrl-C."""
 
 
-def trained(
-    recipe: Path, folder: Path, options: Sequence[str], device: str, seconds: float
-) -> dict[str, Any]:
+def trained(recipe: Path, folder: Path, way: Way, device: str, seconds: float) -> dict[str, Any]:
     """Train a recipe in a new process, and return the summary of its log."""
-    command = [sys.executable, "-m", "regard", "train", "--recipe", str(recipe), "--output", str(folder)]
-    command += ["--device", device, "--set", f"training.log_every={EVERY}", *options]
+    command = [sys.executable, *way.launcher, "train", "--recipe", str(recipe), "--output", str(folder)]
+    command += ["--device", device, "--set", f"training.log_every={EVERY}", *way.options]
     began = time.time()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -169,6 +180,7 @@ def main() -> None:
     parser.add_argument(
         "--into", type=Path, default=RESULTS, metavar="FOLDER", help="folder of the result files"
     )
+    parser.add_argument("--repeats", type=int, default=1, help="number of rounds; each trains every way")
     parser.add_argument("--seeds", default="", help="train with these seeds, such as 1,2,3")
     parser.add_argument(
         "--test", nargs=2, metavar=("SOURCE", "TARGET"), help="test set to score with --seeds"
@@ -178,13 +190,16 @@ def main() -> None:
     arguments = parser.parse_args()
     ways = {name: WAYS[name] for name in arguments.only or WAYS}
     if arguments.seeds:
-        ways = {f"seed {seed}": ("--seed", seed) for seed in arguments.seeds.split(",")}
+        ways = {f"seed {seed}": Way(("--seed", seed)) for seed in arguments.seeds.split(",")}
+    if arguments.repeats > 1:
+        numbers = range(1, arguments.repeats + 1)
+        ways = {f"{name}, run {number}": way for number in numbers for name, way in ways.items()}
     rows: dict[str, dict[str, Any]] = {}
     with TemporaryDirectory() as scratch:
         places = [(arguments.runs or Path(scratch)) / name.replace(" ", "-") for name in ways]
-        for (way, options), place in zip(ways.items(), places, strict=True):
-            rows[way] = trained(arguments.recipe, place, options, arguments.device, arguments.seconds)
-            print(f"{way}: {json.dumps({**rows[way], 'losses': None})}", flush=True)
+        for (name, way), place in zip(ways.items(), places, strict=True):
+            rows[name] = trained(arguments.recipe, place, way, arguments.device, arguments.seconds)
+            print(f"{name}: {json.dumps({**rows[name], 'losses': None})}", flush=True)
         if arguments.seeds and arguments.test:
             scores = scores_of_runs(places, arguments.test, arguments.moses, arguments.device)
             for row, score in zip(rows.values(), scores, strict=True):

@@ -167,6 +167,7 @@ def ways(case: Case) -> Iterator[tuple[str, Callable[[], Training]]]:
         yield "eager loop, captured", lambda: training(half, captured=True, peer="eager loop")
         yield "eager loop", lambda: training(half, peer="eager loop")
     yield "regard, captured, tf32", lambda: training("tf32", captured=True)
+    yield "regard, captured, float32", lambda: training("float32", captured=True)
     if case.model == "transformer":
         yield (
             "Hugging Face, sdpa, torch.compile",
@@ -246,7 +247,7 @@ def table(found: dict[str, Any]) -> str:
         "Whole training steps: copy of a batch to the device, loss, gradients, clipping and AdamW. Captured",
         "rows of Regard use the AdamW of its trainer; all other rows use torch's fused AdamW. Random tokens,",
         "all sequences of the full length, dropout 0.1 (none in the recurrent model), label smoothing 0.1,",
-        "bfloat16 autocast unless the row says tf32. Wall-clock time, median and quartiles.",
+        "bfloat16 autocast unless the row names a precision. Wall-clock time, median and quartiles.",
         "",
         "| case | implementation | target tokens/s | ms per step (quartiles) | reserved MiB |",
         "| --- | --- | --- | --- | --- |",

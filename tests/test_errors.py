@@ -236,3 +236,32 @@ def test_errors_carry_the_fields_of_their_message():
     plain = regard.DataError("no fields").message
     assert (plain, plain.call, plain.problem, plain.hint) == ("no fields", "", "no fields", "")
     assert plain.spelled(str) == "no fields"
+
+
+@pytest.mark.parametrize(
+    ("mask", "hints"),
+    [
+        (torch.tensor([True, False, True]), ("mask[None]", "padding(lengths)")),
+        (torch.tensor([1, 0, 1]), ("padding(lengths)", "mask.bool()[None]")),
+    ],
+)
+def test_hints_for_masks_of_one_dimension(mask: torch.Tensor, hints: tuple[str, ...]):
+    """The code in the hints works."""
+    x = torch.ones(2, 3, 4)
+    with pytest.raises(regard.ArgumentError) as error:
+        regard.attention(x, x, mask=mask)
+    assert all(hint in str(error.value.message.hint) for hint in hints)
+    names = {"mask": mask, "lengths": torch.tensor([3, 1]), "padding": regard.padding}
+    for hint in hints:
+        regard.attention(x, x, mask=eval(hint, names))
+
+
+def test_shapes_of_a_layer_with_the_batch_second():
+    layer = regard.MultiHead(8, 2, batch_first=False)
+    with pytest.raises(regard.ArgumentError) as error:
+        layer(torch.ones(5, 2, 7))
+    assert "T=5 B=2 M=7" in error.value.message.rows[0]
+    assert error.value.message.expected == "(length, B, 8)"
+    with pytest.raises(regard.ArgumentError) as error:
+        layer(torch.ones(5, 2, 8, dtype=torch.float64))
+    assert "T=5 B=2 M=8" in error.value.message.rows[0]

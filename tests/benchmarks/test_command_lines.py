@@ -10,7 +10,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import call_time, decoding, decoding_precision, decoding_profile, looking_speed
+from benchmarks import (
+    call_time,
+    decoding,
+    decoding_precision,
+    decoding_profile,
+    looking_speed,
+    packing,
+    precision,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,6 +31,9 @@ from benchmarks import call_time, decoding, decoding_precision, decoding_profile
         (decoding_precision.main, ["run", "a.txt", "b.txt", "--device", "cuda"], "CUDA"),
         (decoding_precision.main, ["run", "a.txt", "b.txt"], "a.txt"),
         (decoding.main, ["nope"], "nope"),
+        (packing.main, [], "CUDA"),
+        (precision.main, ["--device", "cuda"], "CUDA"),
+        (precision.main, ["--device", "cpu", "--steps", "3"], "--steps"),
     ],
 )
 def test_wrong_input_is_an_error_message(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import training_run
 from benchmarks.training_run import WAYS, agreement, summary, table
 
 
@@ -47,3 +50,30 @@ def test_table_of_seeds_has_the_mean_test_score():
     rows = {"seed 1": {**row, "test BLEU": 40.0}, "seed 2": {**row, "test BLEU": 42.0}}
     text = table({"recipe": "r.toml", "rows": rows, "difference": 0.0, "environment": {"gpu": "none"}})
     assert "| seed 2 | 21 | 10 | 19 | 100 | 1,100 | 3.5 | 30 | 42 |" in text and "mean 41.00" in text
+
+
+def test_torchrun_starts_the_same_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    started: list[list[str]] = []
+
+    class Process:
+        returncode = 0
+
+        def __init__(self, command: list[str], **_: Any):
+            started.append(command)
+            (tmp_path / "log.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in RECORDS))
+
+        def __enter__(self) -> Process:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+            return "", ""
+
+    monkeypatch.setattr(training_run.subprocess, "Popen", Process)
+    for name in ("regard train", "torchrun, one process"):
+        row = training_run.trained(Path("r.toml"), tmp_path, WAYS[name], "cuda", 5.0)
+        assert row["tokens/s"] == 1100
+    alone, together = started
+    assert together[-len(alone[3:]) :] == alone[3:] and "torch.distributed.run" in together

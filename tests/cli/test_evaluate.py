@@ -51,6 +51,20 @@ def test_scores_of_a_run_equal_those_of_the_library(command, trained, korean):
     assert report["sentences"] == 12 and report["run"]["step"] in (20, 40)
 
 
+def test_precision(command, trained, korean):
+    """The default is float32; another precision changes the perplexity, and must be known."""
+    scores = {}
+    for precision in ("float32", "bfloat16"):
+        result = command("evaluate", trained, *files(korean), "--precision", precision, "--json")
+        assert result.status == 0
+        scores[precision] = json.loads(result.out)["perplexity"]
+    default = json.loads(command("evaluate", trained, *files(korean), "--json").out)["perplexity"]
+    assert scores["float32"] == default
+    assert 0 < abs(scores["bfloat16"] / default - 1) < 0.05
+    wrong = command("evaluate", trained, *files(korean), "--precision", "int3")
+    assert wrong.status == 2 and "int3" in wrong.err
+
+
 def test_pairs_in_one_file_give_the_same_scores(command, trained, korean):
     """TSV by number and by name, and JSON lines, with gold alignments, old option names, and no run."""
     sides = [(korean / f"test.{end}").read_text(encoding="utf-8").split("\n")[:-1] for end in ("ko", "en")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import subprocess
@@ -27,6 +28,17 @@ def test_translations_equal_those_of_the_library(command, trained, korean):
     assert result.lines == [each.text for each in translations] and len(result.lines) == 12
     scored = command("translate", trained, korean / "test.ko", "--scores")
     assert scored.lines == [f"{each.score:.4f}\t{each.text}" for each in translations]
+
+
+def test_json_objects(command, trained, korean, tmp_path):
+    out = tmp_path / "out.jsonl"
+    result = command("translate", trained, korean / "test.ko", "--n-best", 2, "--json", "--output", out)
+    assert result.status == 0
+    lines = (korean / "test.ko").read_text(encoding="utf-8").split("\n")[:-1]
+    translations = load_translator(trained, device="cpu", search=Beam(best=2)).translate(lines)
+    written = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert written == [each.to_dict() for each in translations]
+    assert all(each["alignment"] and len(each["others"]) == 1 for each in written)
 
 
 @pytest.mark.parametrize("options", [("--overlong", "split"), ("--overlong", "truncate", "--n-best", "3")])
@@ -169,6 +181,8 @@ def test_interrupted_output_does_not_replace_the_file(command, trained, korean, 
         (("--text", "a", "--page", "nowhere/x.html"), "nowhere/x.html: "),
         (("--text", "a", "--output", "nowhere/x"), "the folder first"),
         (("--text", "a", "--draw", "--scores"), "--draw: "),
+        (("--text", "a", "--draw", "--json"), "--draw: "),
+        (("--text", "a", "--json", "--scores"), "--json: "),
         (("--text", "a", "--probabilities"), "--probabilities: .*--alignments"),
     ],
 )

@@ -14,6 +14,8 @@ from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.kernels.beam_step import beam_step, greedy_step
+from regard.kernels.output_attention import copy_and_align
+from regard.kernels.output_paths import follow_paths
 from regard.kernels.token_candidates import find_candidates
 from regard.layers import gated_cell
 from regard.models.bahdanau import Bahdanau
@@ -47,11 +49,16 @@ def main() -> None:
                 if beams > 1:
                     decoder.record(1, model.output.weight)
                 decoder.step(tokens, tokens, generated, LENGTH)
+                if decoder.looks is not None:
+                    readers = torch.zeros(SLOTS, 2, LENGTH, dtype=torch.int32)
+                    copy_and_align(decoder.looks, generated, readers, generated, generated)
             count = 2 * beams if beams > 1 else 1
             logits = torch.zeros(SLOTS * beams, WORDS, dtype=dtype)
             found = find_candidates(logits, count, barred, generated, 3, 3)
             if isinstance(how, Beam):
-                assert beam_step(logits, found, BeamSlots(decoder, how, 0, LENGTH, generated.device), 3)
+                search = BeamSlots(decoder, how, 0, LENGTH, generated.device)
+                assert beam_step(logits, found, search, 3)
+                assert follow_paths(search, generated, LENGTH - 1, 3) is not None
             else:
                 greedy_step(found, GreedySlots(decoder, how, 0, generated.device), 3)
 

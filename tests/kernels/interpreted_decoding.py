@@ -12,10 +12,12 @@ from regard.decoding import Average, Beam, Greedy, Rules
 from regard.decoding.beam import beam_search
 from regard.decoding.forced_decoding import observe
 from regard.decoding.greedy import greedy_search
-from regard.decoding.slots import recorded_attention, search_slots, slot_search
+from regard.decoding.slots import beam_slots, recorded_attention, search_slots, slot_search
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.slot_runs import decoder_for
+from regard.decoding.word_alignment import averaged
+from regard.kernels.output_attention import copy_and_align
 from regard.models import Model
 from regard.models.bahdanau import Bahdanau
 from regard.models.transformer import Size, Transformer
@@ -44,7 +46,9 @@ def assert_same_search(model: Model, lengths: tuple[int, ...], how: Beam | Greed
     for row, source in enumerate(batch.source):
         pair = Batch.collate([source[: lengths[row]].tolist()], [result.tokens[row, 0].tolist()])
         length = int(result.lengths[row, 0])
+        alignment = recorded.alignments()[row][0][:length]
         attention, _ = recorded.of_hypothesis(row, 0, length)
+        assert alignment == tuple(averaged(attention).argmax(-1).tolist())
         for site, weights in observe(model, pair, "cross").attention.items():
             mine = attention[site]
             torch.testing.assert_close(mine, weights[0][..., :length, :], rtol=0, atol=1e-4)
@@ -73,6 +77,53 @@ def test_equal_scores() -> None:
 def test_bahdanau(how: Beam | Greedy) -> None:
     torch.manual_seed(0)
     assert_same_search(Bahdanau(WORDS, WORDS, 9), (10, 3), how)
+
+
+@pytest.mark.parametrize(("sites", "heads", "keys"), [(1, 1, 5), (3, 6, 300), (2, 8, 16)])
+def test_copies_and_alignments_of_outputs(sites: int, heads: int, keys: int) -> None:
+    """Columns after the end of a source have the highest weights, and must not be chosen."""
+    random = torch.Generator().manual_seed(keys)
+    looks = torch.rand(4, 7, 3, sites, heads, keys, generator=random)
+    lengths = torch.randint(1, keys + 1, (6,), generator=random)
+    slots, sentences = torch.tensor([3, 1]), torch.tensor([5, 2])
+    for slot, sentence in zip(slots.tolist(), sentences.tolist(), strict=True):
+        looks[slot, ..., int(lengths[sentence]) :] += 5.0
+    readers = torch.randint(0, 3, (2, 2, 7), generator=random, dtype=torch.int32)[..., :5]
+    copies, aligned = copy_and_align(looks, slots, readers, sentences, lengths)
+    expected = looks[slots[:, None, None], torch.arange(5), readers.long()]
+    assert torch.equal(copies, expected)
+    for row, sentence in enumerate(sentences.tolist()):
+        mean = expected[row, ..., : int(lengths[sentence])].mean((2, 3))
+        assert torch.equal(aligned[row].long(), mean.argmax(-1))
+
+
+@pytest.mark.parametrize(("beams", "best"), [(3, 2), (2, 4), (5, 5)])
+def test_outputs_are_those_of_numpy(beams: int, best: int) -> None:
+    """Some slots have a full pool, some an incomplete one, and some none; some beams are unused."""
+    random = torch.Generator().manual_seed(beams)
+    slots, length = 7, 9
+    decoder = mock.Mock(slots=slots, beams=beams, length=length)
+    search = BeamSlots(decoder, Beam(beams, best=best, length=Average(0.5)), 0, length, torch.device("cpu"))
+    search.tokens.copy_(torch.randint(4, WORDS, search.tokens.shape, generator=random))
+    search.links.copy_(torch.randint(0, beams, search.links.shape, generator=random))
+    search.token_scores.copy_(-torch.rand(search.token_scores.shape, generator=random))
+    search.count.copy_(torch.randint(1, length, (slots,), generator=random))
+    search.sums.copy_(torch.randint(-3, 0, search.sums.shape, generator=random))  # some are equal
+    search.sums[1, 1:] = search.sums[2] = -torch.inf
+    finished = torch.randint(0, best + 1, (slots,), generator=random)
+    finished[:3], finished[3] = 0, best
+    ranking = -torch.rand(slots, best, generator=random).sort().values
+    search.pool_ranking.copy_(ranking.masked_fill(torch.arange(best) >= finished[:, None], -torch.inf))
+    search.pool_steps.copy_(torch.randint(0, length, (slots, best), generator=random) % search.count[:, None])
+    search.pool_beams.copy_(torch.randint(0, beams, (slots, best), generator=random))
+    search.pool_scores.copy_(-torch.rand(slots, best, generator=random))
+    some = torch.tensor([0, 6, 1, 3, 2, 4])
+    mine, my_readers = search.results(some, length - 1)
+    with mock.patch.object(beam_slots, "by_kernel", mock.Mock(return_value=False)):
+        theirs, readers = search.results(some, length - 1)
+    for name in ("tokens", "token_scores", "ranking"):
+        assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
+    assert torch.equal(my_readers.long(), readers) and mine.tokens.dtype == theirs.tokens.dtype
 
 
 def step_of_both(

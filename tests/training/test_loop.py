@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from regard.errors import DataError, UnknownName
+from regard.models.bahdanau import Bahdanau
+from regard.models.luong import Luong
 from regard.training.checkpoints.checkpoints import Checkpoints
-from regard.training.gradients import coarse_products
+from regard.training.gradients import chosen_precision, coarse_products
 from regard.training.task import Loss
 from tests.training.toys import Numbers, Toy, bits, last, records, trainer
 
@@ -130,6 +133,16 @@ def test_bfloat16_training_keeps_float32_weights(tmp_path: Path):
         value.dtype == torch.float32 for value in last(tmp_path / "bfloat16").tensors("weights").values()
     )
     assert bits(tmp_path / "bfloat16") != bits(tmp_path / "float32")
+
+
+def test_auto_precision_depends_on_the_model_and_the_device(monkeypatch: pytest.MonkeyPatch):
+    models = [Luong(9, 9), Bahdanau(9, 9, 4), nn.Linear(2, 2)]
+    for supported, expected in ((True, ["tf32", "bfloat16", "bfloat16"]), (False, ["float32"] * 3)):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda supported=supported, **_: supported)
+        gpu = torch.device("cuda")
+        assert [chosen_precision("auto", gpu, model) for model in models] == expected
+        assert [chosen_precision("auto", torch.device("cpu"), model) for model in models] == ["float32"] * 3
+        assert [chosen_precision("bfloat16", gpu, model) for model in models] == ["bfloat16"] * 3
 
 
 def test_tf32_has_no_effect_on_the_cpu_and_is_restored_after_a_step(tmp_path: Path):

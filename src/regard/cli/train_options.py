@@ -254,7 +254,8 @@ Precision = Annotated[
     _option(
         "--precision",
         "NAME",
-        "Precision: float32, tf32, bfloat16 or auto (bfloat16 on GPUs that support it).",
+        "Precision: float32, tf32, bfloat16 or auto (on GPUs that support it, bfloat16, or tf32 for luong; "
+        "otherwise float32).",
         TRAINING,
         callback=bounds.none_if_default,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -70,6 +71,14 @@ Scores = Annotated[
         "--scores", help="Print the log-probability of each translation before it, separated by a tab."
     ),
 ]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print a JSON object for each line: source, text, tokens, log-probabilities, word alignment, "
+        "notes, and the other translations of --n-best.",
+    ),
+]
 Draw = Annotated[bool, typer.Option("--draw", help="Draw the attention of each translation in the terminal.")]
 Aligned = Annotated[
     Path | None,
@@ -104,6 +113,7 @@ def translate(
     text: Sentences = None,
     output: OutputFile = None,
     scores: Scores = False,
+    json: Json = False,
     draw: Draw = False,
     page: PageFile = None,
     alignments: Aligned = None,
@@ -148,16 +158,16 @@ def translate(
     * `regard translate runs/x news.ko --beam-size 10 --n-best 10 > news.10-best`
 
     * `regard translate runs/x news.ko --sample --temperature 0.7 --seed 3`
+
+    * `regard translate runs/x news.ko --n-best 5 --json --output news.jsonl`
     """
-    if draw and (n_best > 1 or scores):
-        raise ArgumentError(message("--draw", "--draw cannot be combined with --n-best or --scores"))
-    if probabilities and alignments is None:
-        raise ArgumentError(message("--probabilities", "this option requires --alignments FILE"))
+    form = OutputForm(output, alignments, n_best, scores, draw, probabilities, json)
+    form.check()
     numbers: tuple[float | None, ...] = (temperature, top_k, top_p, seed)
     sampling = dict(zip(("temperature", "top_k", "top_p", "seed"), numbers, strict=True))
     search = build_search(beam_size, length_penalty, n_best, greedy, max_length, sample, **sampling)
     html, lines, notes = TranslationPage(page), given_lines(files, text), Notes()
-    with_attention = draw or html.enabled or alignments is not None
+    with_attention = draw or json or html.enabled or alignments is not None
     translator = open_run(
         run,
         checkpoint,
@@ -171,7 +181,6 @@ def translate(
         unit=unit,
         precision=precision,
     )
-    form = OutputForm(output, alignments, n_best, scores, draw, probabilities)
     write_translations(
         translator.stream(lines, at_once or (1 if lines.keyboard else AT_ONCE)), form, html, notes
     )
@@ -189,6 +198,7 @@ class OutputForm:
     scores: whether the log-probability is written before each translation.
     draw: whether the attention of each translation is drawn.
     probabilities: whether the weight of each link is written to `alignments`.
+    json: whether each input line gives a JSON object.
     """
 
     output: Path | None = None
@@ -197,16 +207,32 @@ class OutputForm:
     scores: bool = False
     draw: bool = False
     probabilities: bool = False
+    json: bool = False
+
+    def check(self) -> None:
+        """Raise ArgumentError if options contradict each other."""
+        if self.draw and (self.n_best > 1 or self.scores or self.json):
+            problem = "--draw cannot be combined with --n-best, --scores or --json"
+            raise ArgumentError(message("--draw", problem))
+        if self.json and self.scores:
+            problem, hint = "--json cannot be combined with --scores", "the JSON objects have the score"
+            raise ArgumentError(message("--json", problem, hint=hint))
+        if self.probabilities and self.alignments is None:
+            raise ArgumentError(message("--probabilities", "this option requires --alignments FILE"))
 
     def format(self, translation: Translation, number: int) -> Iterator[str]:
         """Yield the output lines for one input line: n_best lines if n_best > 1, otherwise one.
+
+        With `json`, there is one line, in which the best translation has a list of the others.
 
         number: the number of the input line, from 1.
 
         >>> list(OutputForm(scores=True).format(Translation("", ""), number=1))
         ['0.0000\\t']
         """
-        if self.draw:
+        if self.json:
+            yield json.dumps(translation.to_dict(), ensure_ascii=False)
+        elif self.draw:
             yield f"{translation.entry()}\n"
         elif self.n_best > 1:
             for rank, each in enumerate((translation, *translation.others), 1):

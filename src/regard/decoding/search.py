@@ -14,7 +14,7 @@ from regard.decoding.batch_alignment import Place
 from regard.decoding.beam import Beam, beam_search
 from regard.decoding.forced_decoding import observe, pieces_of
 from regard.decoding.greedy import Greedy, greedy_search
-from regard.decoding.hypothesis import Hypothesis, SearchResult
+from regard.decoding.hypothesis import Hypothesis, SearchResult, rows_as_tuples
 from regard.decoding.overflow import float32_copy
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
@@ -152,18 +152,23 @@ def _as_hypotheses(
         the steps of the search recorded.
     """
     forced = iter(()) if isinstance(recorded, RecordedAttention) else iter(recorded)
-    lengths, ranking = result.lengths.tolist(), result.ranking.tolist()
-    tokens, token_scores = result.tokens.tolist(), result.token_scores.tolist()
-
-    def hypothesis(row: int, rank: int) -> Hypothesis:
-        length = lengths[row][rank]
-        output, scores = tuple(tokens[row][rank][:length]), tuple(token_scores[row][rank][:length])
+    hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(result.tokens))]
+    per_sentence = result.tokens.shape[1]
+    columns = (
+        exists_BK.flatten().tolist(),
+        result.lengths.flatten().tolist(),
+        rows_as_tuples(result.tokens),
+        rows_as_tuples(result.token_scores),
+        result.ranking.flatten().tolist(),
+    )
+    for number, (exists, length, tokens, scores, ranking) in enumerate(zip(*columns, strict=True)):
+        if not exists:
+            continue
+        row, rank = divmod(number, per_sentence)
         if isinstance(recorded, RecordedAttention):
             place = Place(recorded, row, rank, length)
-            return Hypothesis.recorded_at(place, output, scores, ranking[row][rank])
-        return Hypothesis(output, scores, ranking[row][rank], *next(forced))
-
-    return [
-        [hypothesis(row, rank) for rank, exists in enumerate(ranks) if exists]
-        for row, ranks in enumerate(exists_BK.tolist())
-    ]
+            hypothesis = Hypothesis.recorded_at(place, tokens[:length], scores[:length], ranking)
+        else:
+            hypothesis = Hypothesis(tokens[:length], scores[:length], ranking, *next(forced))
+        hypotheses[row].append(hypothesis)
+    return hypotheses

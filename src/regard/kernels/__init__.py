@@ -63,6 +63,8 @@ embedding_dropout  token and position embeddings, then dropout
 activation_dropout ReLU or GELU, then dropout
 token_candidates   the most probable tokens of a large vocabulary
 beam_step          one step of beam search or greedy search
+output_paths       outputs of a beam search, from the tree of its beams
+output_attention   attention weights and alignments of the outputs of a search
 decoder_attention  self-attention and cross-attention of one decoding step
 additive_recurrent one step of a recurrent decoder in training
 additive_step      weights of additive attention in one decoding step

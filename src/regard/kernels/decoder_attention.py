@@ -100,7 +100,7 @@ def history_attention_kernel(
 def source_attention_kernel(
     query, sources, lengths, output, position, looks, site, sites, heads, width, keys, length, scale,
     BEAMS: tl.constexpr, BEAMS_UP: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
-    LOOK: tl.constexpr,
+    ONE_TILE: tl.constexpr, LOOK: tl.constexpr,
 ):  # fmt: skip
     """Compute the cross-attention of one slot and head, for all its beams.
 
@@ -109,6 +109,7 @@ def source_attention_kernel(
     output: writes (rows, heads, width).
     looks: writes (slots, length, BEAMS, sites, heads, keys) at the position of the slot and at `site`, if
         LOOK is true: the attention weights.
+    ONE_TILE: whether one tile has all keys. The results are the same as with the loop over tiles.
     """
     slot, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     model = heads * width
@@ -118,42 +119,57 @@ def source_attention_kernel(
     own = ((slot * BEAMS + beam) * model + head * width)[:, None] + channel[None, :]
     q = tl.load(query + own, mask=tile, other=0.0)
     end = tl.load(lengths + slot)
-    now = tl.load(position + slot) if LOOK else 0  # here, because the loop hides the time of the load
+    now = tl.load(position + slot) if LOOK else 0  # here, because other work hides the time of the load
     base = sources + slot * keys * 2 * model + head * width
-    top = tl.full([BEAMS_UP], -float("inf"), tl.float32)
-    total = tl.zeros([BEAMS_UP], tl.float32)
-    read = tl.zeros([BEAMS_UP, WIDTH], tl.float32)
-    score = tl.zeros([BEAMS_UP, COLUMNS], tl.float32)
-    for first in range(0, end, COLUMNS):
-        place = (first + tl.arange(0, COLUMNS)).to(tl.int64)
+    step = (slot * length + now) * BEAMS + beam
+    look = (looks + ((step * sites + site) * heads + head) * keys)[:, None]
+    used = (beam < BEAMS)[:, None]
+    if ONE_TILE:
+        place = tl.arange(0, COLUMNS)
         at = base + (place * 2 * model)[:, None] + channel[None, :]
         known = (place < end)[:, None] & there[None, :]
         key = tl.load(at, mask=known, other=0.0)
         value = tl.load(at + model, mask=known, other=0.0)
         score = tl.dot(q, tl.trans(key), input_precision="ieee") * scale
         score = tl.where((place < end)[None, :], score, -float("inf"))
-        higher = tl.maximum(top, tl.max(score, 1))
-        weight, kept = tl.exp(score - higher[:, None]), tl.exp(top - higher)
-        total = total * kept + tl.sum(weight, 1)
-        read = read * kept[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
-        top = higher
-    if LOOK:
-        step = (slot * length + now) * BEAMS + beam
-        look = (looks + ((step * sites + site) * heads + head) * keys)[:, None]
-        used = (beam < BEAMS)[:, None]
-        # The scores of the last tile are known. Those of earlier tiles are computed again.
-        last = tl.cdiv(end, COLUMNS) * COLUMNS - COLUMNS
-        column = (last + tl.arange(0, COLUMNS))[None, :]
-        shown = (tl.exp(score - top[:, None]) / total[:, None]).to(looks.dtype.element_ty)
-        tl.store(look + column, shown, mask=used & (column >= 0) & (column < end))
-        for first in range(0, last, COLUMNS):
+        weight = tl.exp(score - tl.max(score, 1)[:, None])
+        total = tl.sum(weight, 1)
+        read = tl.dot(weight.to(value.dtype), value, input_precision="ieee")
+        if LOOK:
+            shown = (weight / total[:, None]).to(looks.dtype.element_ty)
+            tl.store(look + place[None, :], shown, mask=used & (place < end)[None, :])
+    else:
+        top = tl.full([BEAMS_UP], -float("inf"), tl.float32)
+        total = tl.zeros([BEAMS_UP], tl.float32)
+        read = tl.zeros([BEAMS_UP, WIDTH], tl.float32)
+        score = tl.zeros([BEAMS_UP, COLUMNS], tl.float32)
+        for first in range(0, end, COLUMNS):
             place = (first + tl.arange(0, COLUMNS)).to(tl.int64)
-            key = tl.load(
-                base + (place * 2 * model)[:, None] + channel[None, :], mask=there[None, :], other=0.0
-            )
+            at = base + (place * 2 * model)[:, None] + channel[None, :]
+            known = (place < end)[:, None] & there[None, :]
+            key = tl.load(at, mask=known, other=0.0)
+            value = tl.load(at + model, mask=known, other=0.0)
             score = tl.dot(q, tl.trans(key), input_precision="ieee") * scale
+            score = tl.where((place < end)[None, :], score, -float("inf"))
+            higher = tl.maximum(top, tl.max(score, 1))
+            weight, kept = tl.exp(score - higher[:, None]), tl.exp(top - higher)
+            total = total * kept + tl.sum(weight, 1)
+            read = read * kept[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
+            top = higher
+        if LOOK:
+            # The scores of the last tile are known. Those of earlier tiles are computed again.
+            last = tl.cdiv(end, COLUMNS) * COLUMNS - COLUMNS
+            column = (last + tl.arange(0, COLUMNS))[None, :]
             shown = (tl.exp(score - top[:, None]) / total[:, None]).to(looks.dtype.element_ty)
-            tl.store(look + place[None, :], shown, mask=used)
+            tl.store(look + column, shown, mask=used & (column >= 0) & (column < end))
+            for first in range(0, last, COLUMNS):
+                place = (first + tl.arange(0, COLUMNS)).to(tl.int64)
+                key = tl.load(
+                    base + (place * 2 * model)[:, None] + channel[None, :], mask=there[None, :], other=0.0
+                )
+                score = tl.dot(q, tl.trans(key), input_precision="ieee") * scale
+                shown = (tl.exp(score - top[:, None]) / total[:, None]).to(looks.dtype.element_ty)
+                tl.store(look + place[None, :], shown, mask=used)
     read = tl.where(end > 0, read / total[:, None], 0.0)
     tl.store(output + own, read.to(output.dtype.element_ty), mask=tile)
 
@@ -209,13 +225,13 @@ def attend_source(
         each slot and at the index `site` of the X sites. None records nothing.
     """
     slots, keys, _, heads, width = sources.shape
-    output = torch.empty_like(query)
+    output, columns = torch.empty_like(query), tile_keys(SOURCE_COLUMNS, sources)
     length, sites = (0, 0) if looks is None else (looks.shape[1], looks.shape[3])
     source_attention_kernel[(slots, heads)](
         query, sources, lengths, output, position, output if looks is None else looks, site, sites,
         heads, width, keys, length, width**-0.5,
         BEAMS=beams, BEAMS_UP=max(16, triton.next_power_of_2(beams)),
-        WIDTH=max(16, triton.next_power_of_2(width)), COLUMNS=tile_keys(SOURCE_COLUMNS, sources),
+        WIDTH=max(16, triton.next_power_of_2(width)), COLUMNS=columns, ONE_TILE=keys <= columns,
         LOOK=looks is not None, num_warps=SOURCE_WARPS.get(sources.itemsize, 4),
     )  # fmt: skip
     return output

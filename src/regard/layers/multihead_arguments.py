@@ -38,7 +38,7 @@ def check_arguments(
         inputs.append(("value", keys if value is None else value))
     for name, tensor in inputs:
         if isinstance(tensor, Tensor):
-            _check_input(name, tensor, modules[name])
+            _check_input(name, tensor, modules[name], layer.batch_first)
     position, problem, hint = layer.position, "", ""
     if key is None and start:
         problem, hint = (
@@ -55,17 +55,18 @@ def check_arguments(
         raise ArgumentError(message("MultiHead()", problem, hint=hint))
 
 
-def _check_input(name: str, tensor: Tensor, linear: nn.Module) -> None:
+def _check_input(name: str, tensor: Tensor, linear: nn.Module, batch_first: bool) -> None:
     """Raise an ArgumentError if the shape or the dtype of an input does not match its projection.
 
     linear: an nn.Linear. Of other modules, what they do not have is not checked.
+    batch_first: the layout of the inputs of the layer, in which the error shows the shape.
     """
     width = getattr(linear, "in_features", None)
     if tensor.dim() != 3 or (width is not None and tensor.shape[2] != width):
-        expected = f"(B, length, {'width' if width is None else width})"
-        raise ArgumentError(
-            message("MultiHead()", f"{name} has the wrong shape", {name: (tensor, "BTM")}, expected)
-        )
+        sizes = "B, length" if batch_first else "length, B"
+        expected = f"({sizes}, {'width' if width is None else width})"
+        shown = _shown(name, tensor, batch_first)
+        raise ArgumentError(message("MultiHead()", f"{name} has the wrong shape", shown, expected))
     weight = getattr(linear, "weight", None)
     if not isinstance(weight, Tensor):
         return
@@ -74,7 +75,14 @@ def _check_input(name: str, tensor: Tensor, linear: nn.Module) -> None:
             message(
                 "MultiHead()",
                 f"{name} and the weights of the layer have different dtypes",
-                {name: (tensor, "BTM"), "weight": (weight, "MM")},
+                _shown(name, tensor, batch_first) | {"weight": (weight, "MM")},
                 hint="use layer.to(x.dtype) or torch.autocast",
             )
         )
+
+
+def _shown(name: str, tensor: Tensor, batch_first: bool) -> dict[str, tuple[Tensor, str]]:
+    """Return an input, whose batch dimension is first, in the layout of the layer, for an error message."""
+    if batch_first or tensor.dim() != 3:
+        return {name: (tensor, "BTM")}
+    return {name: (tensor.transpose(0, 1), "TBM")}

@@ -366,23 +366,33 @@ def dense(seen: Tensor) -> Mask:
     """
     shown = {"mask": (seen, "BHTS" if seen.dim() != 3 else "BTS")}
     if seen.dtype != torch.bool:
+        hint = "for a mask of 0 and 1: mask=mask.bool(); for values to add to the scores: bias=..."
+        if seen.dim() == 1 and not seen.is_floating_point():
+            hint = (
+                "for the lengths of B sequences: mask=padding(lengths); for a mask of 0 and 1, the same for "
+            )
+            hint += "all queries: mask=mask.bool()[None]"
         raise ArgumentError(
             message(
                 "attention()",
                 f"mask has dtype {str(seen.dtype).removeprefix('torch.')}",
                 shown,
                 "a bool tensor, True where a query may see a key",
-                "for a mask of 0 and 1: mask=mask.bool(); for values to add to the scores: bias=...",
+                hint,
             )
         )
     if seen.dim() not in (2, 4):
+        hint = "for one mask per sequence, pass mask[:, None]; for one mask per head, pass mask[None]"
+        if seen.dim() < 2:
+            hint = "for the same keys in all sequences, pass mask[None]; for sequences of different lengths, "
+            hint += "use mask=padding(lengths)"
         raise ArgumentError(
             message(
                 "attention()",
                 f"the meaning of a {seen.dim()}-D mask is ambiguous here",
                 shown,
                 "a mask of shape (T, S), or broadcastable to (B, H, T, S)",
-                "for one mask per sequence, pass mask[:, None]; for one mask per head, pass mask[None]",
+                hint,
             )
         )
     return Mask(table=seen if seen.dim() == 4 else seen[None, None])

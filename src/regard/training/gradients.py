@@ -17,7 +17,7 @@ from regard.training.distributed import Processes
 from regard.training.progress import seed_generators, step_seed
 from regard.training.task import Loss, Task
 
-__all__ = ["Gradients", "Objective", "coarse_products", "in_half"]
+__all__ = ["Gradients", "Objective", "chosen_precision", "coarse_products"]
 
 
 class Objective(nn.Module):
@@ -206,14 +206,17 @@ def coarse_products(enabled: bool) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def in_half(precision: str, device: torch.device) -> bool:
-    """Return whether training on this device uses bfloat16 (autocast) instead of float32.
+def chosen_precision(precision: str, device: torch.device, model: nn.Module) -> str:
+    """Return the precision of training steps on this device: "float32", "tf32" or "bfloat16" (autocast).
 
-    precision: the setting training.precision. "auto" means bfloat16 on GPUs that support it, else float32.
+    precision: the setting training.precision. "auto" is `auto_precision` of the model, "bfloat16" if it has
+        none, on GPUs that support bfloat16; else float32.
 
-    >>> in_half("auto", torch.device("cpu")), in_half("bfloat16", torch.device("cpu"))
-    (False, True)
+    >>> chosen_precision("auto", torch.device("cpu"), nn.Linear(1, 1))
+    'float32'
     """
-    if precision == "auto":
-        return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return precision == "bfloat16"
+    if precision != "auto":
+        return precision
+    if device.type != "cuda" or not torch.cuda.is_bf16_supported(including_emulation=False):
+        return "float32"
+    return str(getattr(model, "auto_precision", "bfloat16"))

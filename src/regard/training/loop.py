@@ -19,7 +19,7 @@ from regard.training.checkpoints.checkpoint_saver import CheckpointSaver
 from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
-from regard.training.gradients import Gradients, in_half
+from regard.training.gradients import Gradients, chosen_precision
 from regard.training.interrupts import Interruption, unsaved_steps
 from regard.training.logs.log import Log
 from regard.training.nonfinite_steps import weight_error
@@ -92,7 +92,8 @@ class Trainer(TrainingSteps):
         self.checkpoints = Checkpoints(folder, settings.keep)
         self._saver = CheckpointSaver(self.checkpoints, task, self.optimizer, self.average, self.log)
         self.progress = Progress(total=total_steps(settings, task.len_epoch(0)), minutes=settings.minutes)
-        self._half = in_half(settings.precision, self.device)
+        precision = chosen_precision(settings.precision, self.device, self.model)
+        self._half, self._coarse = precision == "bfloat16", precision == "tf32"
         captured, self._uncaptured = task.capture or capture_chosen(
             settings, task, self.device.type, self.processes.world
         )
@@ -102,7 +103,7 @@ class Trainer(TrainingSteps):
             device=self.device,
             processes=self.processes,
             half=self._half,
-            coarse=settings.precision == "tf32",
+            coarse=self._coarse,
             compiled=settings.compile,
             captured=captured,
             say=lambda text: self._event("capture", text),

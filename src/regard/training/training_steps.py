@@ -58,6 +58,7 @@ class TrainingSteps:
     _stream: BatchStream
     _captured: CapturedSteps | None
     _half: bool
+    _coarse: bool
     _began: float
     _last_save: float
     _stop: bool
@@ -184,9 +185,8 @@ class TrainingSteps:
         value: the loss or the gradient norm, whichever is NaN or infinite.
         """
         tensors = [self.task.tensors(batch) for batch in batches]
-        coarse = self.settings.precision == "tf32"
         state = {"step": self.progress.step, "seed": self.seed, "tokens": tokens}
-        state |= {"half": self._half, "coarse": coarse}
+        state |= {"half": self._half, "coarse": self._coarse}
         kept = self.checkpoints.folder, self.processes.rank, tensors, self.model.state_dict(), state
         self._raise(step_error(*kept, value=value, last=self._saver.last()))
 

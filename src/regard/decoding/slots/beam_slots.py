@@ -15,6 +15,7 @@ from regard.decoding.slots.candidates import highest_in_order
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.host_beams import HostBeams
 from regard.decoding.slots.search_slots import Array, SearchSlots, follow
+from regard.kernels.kernel_choice import by_kernel
 
 __all__ = ["BeamSlots"]
 
@@ -108,6 +109,9 @@ class BeamSlots(SearchSlots):
         return self._host
 
     def results(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor]:
+        results = self._results_by_kernel(slots, longest) if by_kernel(self.token_scores) else None
+        if results is not None:
+            return results
         # With NumPy, because PyTorch takes longer for small arrays.
         *tree, sums_bK, ranking_bN, steps_bN, beams_bN, ends_bN, count_b = self.fetch(
             slots, longest, "sums", "pool_ranking", "pool_steps", "pool_beams", "pool_scores", "count"
@@ -129,6 +133,22 @@ class BeamSlots(SearchSlots):
         length = int((steps_bN + ended_bN).max())
         found = (torch.from_numpy(each[..., :length]) for each in (tokens, scores, readers))
         return SearchResult(next(found), next(found), torch.from_numpy(ranking_bN)), next(found)
+
+    def _results_by_kernel(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor] | None:
+        """Return results(), with readers on the device, int32. None if the sizes are not supported."""
+        # Imported here, because it imports Triton.
+        from regard.kernels.output_paths import follow_paths
+
+        paths = follow_paths(self, slots, longest, EOS)
+        if paths is None:
+            return None
+        ranking_bN, none_b1 = paths.ranking, paths.ranking[:, :1] == -np.inf
+        if none_b1.any():
+            ranking_bN = np.where(none_b1, self._unfinished(paths.sums, paths.generated)[0], ranking_bN)
+        length = int(paths.lengths.max())
+        tokens, scores = paths.tokens[..., :length].astype(np.int64), paths.scores[..., :length].copy()
+        result = SearchResult(*map(torch.from_numpy, (tokens, scores, ranking_bN.copy())))
+        return result, paths.readers[..., :length]
 
     def _unfinished(self, sums_bK: Array, count_b: Array) -> tuple[Array, Array]:
         """Return ranking and beam of the N best unfinished outputs, (b, N); ranking -inf for missing ones."""

@@ -24,8 +24,7 @@ class CapturedEncoding:
 
     source, lengths: (B, S) and (B,), the tokens and the number of tokens of each slot. An unused slot has one
         token, PAD.
-    encoded, state, norms: what the captured function has computed: encoder output, first decoder state, and
-        value_norms() if the decoder records attention.
+    encoded, state: what the captured function has computed: encoder output and first decoder state.
     failed: whether capturing has failed, so that sources are encoded without a graph.
 
     The object has no reference to the model: the slots of a model are kept only as long as the model.
@@ -36,8 +35,9 @@ class CapturedEncoding:
         self.lengths = torch.ones(slots, dtype=torch.long, device=device)
         self.rows = torch.arange(slots, device=device)
         self.encoded, self.state = Encoded(self.lengths), State()
-        self.norms: Tensor | None = None
         self.replay: Callable[[], None] | None = None
+        self._norms: Tensor | None = None
+        self._replay_norms: Callable[[], None] | None = None
         self.failed = False
 
     @classmethod
@@ -72,5 +72,19 @@ class CapturedEncoding:
         self.encoded = model.encode(self.source, self.lengths)
         self.state = model.start(self.encoded)
         decoder.load(self.rows, self.encoded, self.state)
-        if decoder.looks is not None:
-            self.norms = value_norms(self.encoded)
+
+    def value_norms(self, capture: Callable[[Callable[[], None]], Callable[[], None]]) -> Tensor:
+        """Return value_norms() of the encoder output. The next call overwrites the tensor.
+
+        This is a graph of its own, which runs while the host collects the outputs of a search.
+
+        capture: see CapturedSlots.
+        """
+        if self._replay_norms is None:
+            self._replay_norms = capture(self._compute_norms)
+        self._replay_norms()
+        assert self._norms is not None
+        return self._norms
+
+    def _compute_norms(self) -> None:
+        self._norms = value_norms(self.encoded)

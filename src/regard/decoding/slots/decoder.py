@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from regard.kernels.kernel_choice import by_kernel
 from regard.models.base import Encoded, Model, State
 from regard.roles import Role
 
@@ -105,20 +106,32 @@ class SlotDecoder(ABC):
         if dtype.itemsize * math.prod(shape) <= most:
             self.looks = torch.zeros(shape, dtype=dtype, device=like.device)
 
-    def attention(self, slots: list[int], readers: Tensor) -> Tensor:
-        """Return a copy of the attention weights of some outputs, (b, N, T, X, H, S), on the device.
+    def attention(
+        self, slots: Tensor, readers: Tensor, sentences: Tensor, lengths: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return a copy of the attention weights of some outputs, (b, N, T, X, H, S), and their alignments.
 
-        slots: the b slots.
-        readers: (b, N, T), the beam that generated each token of the outputs, on the CPU.
+        slots: (b,), the slots.
+        readers: (b, N, T), the beam that generated each token of the outputs.
+        sentences: (b,), the index of the sentence of each slot.
+        lengths: the number of source tokens of each sentence.
+
+        Both are on the device. The alignments are those of copy_and_align(), (b, N, T); None without kernels.
         """
         assert self.looks is not None
+        if by_kernel(self.looks):
+            # Imported here, because it imports Triton.
+            from regard.kernels.output_attention import copy_and_align
+
+            readers = readers.to(self.looks.device, torch.int32, non_blocking=True)
+            return copy_and_align(self.looks, slots, readers, sentences, lengths)
         _, length, beams, *sizes = self.looks.shape
         # NumPy, because PyTorch takes longer for small arrays.
-        steps_bT = np.array(slots)[:, None] * length + np.arange(readers.shape[2])
-        rows_bNT = torch.from_numpy(steps_bT[:, None] * beams + readers.numpy())
-        index = rows_bNT.flatten().to(self.looks.device, non_blocking=True)
+        steps_bT = slots.cpu().numpy()[:, None] * length + np.arange(readers.shape[2])
+        rows_bNT = steps_bT[:, None] * beams + readers.cpu().numpy()
+        index = torch.from_numpy(rows_bNT.ravel()).to(self.looks.device, non_blocking=True)
         picked = self.looks.flatten(0, 2).index_select(0, index)
-        return picked.view(*rows_bNT.shape, *sizes)
+        return picked.view(*readers.shape, *sizes), None
 
     @abstractmethod
     def refresh(self) -> None:

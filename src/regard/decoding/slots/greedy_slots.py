@@ -12,7 +12,7 @@ from regard.decoding.hypothesis import SearchResult
 from regard.decoding.slots.candidates import highest_in_order
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.host_forbidden import HostForbidden
-from regard.decoding.slots.search_slots import SearchSlots, follow
+from regard.decoding.slots.search_slots import SearchSlots
 
 __all__ = ["GreedySlots"]
 
@@ -64,8 +64,12 @@ class GreedySlots(SearchSlots):
         done |= (token_B == EOS) | (count >= self.limits.numpy())
 
     def results(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor]:
-        *tree, count_b = self.fetch(slots, longest, "count")
-        steps_b1 = count_b[:, None]
-        found = map(torch.from_numpy, follow(tree, steps_b1, np.zeros_like(steps_b1)))
-        tokens, scores, readers = found
+        tokens_bL1, _, scores_bL1, count_b = self.fetch(slots, longest, "count")
+        length = int(count_b.max(initial=0))
+        inside_b1L = np.arange(length) < count_b[:, None, None]
+        tokens, scores = (
+            torch.from_numpy(np.where(inside_b1L, each[:, :length].transpose(0, 2, 1), 0).astype(each.dtype))
+            for each in (tokens_bL1, scores_bL1)
+        )  # PAD is 0
+        readers = torch.zeros(tokens.shape, dtype=torch.int32, device=slots.device)  # there is only one beam
         return SearchResult(tokens, scores, scores.sum(-1)), readers

@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 
 from regard.decoding.batch_alignment import Place
 from regard.decoding.forced_decoding import sites_of
+from regard.decoding.hypothesis import rows_as_tuples
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.models.base import Encoded, Model
 from regard.roles import CROSS, BySite, Role, matches
@@ -46,7 +47,8 @@ class RecordedAttention:
         self._parts: list[Tensor] = []
         self._norms, self._lengths = torch.zeros(0), torch.zeros(0, dtype=torch.long)
         self._source_lengths: list[int] = []
-        self._aligned: dict[int, list[list[int]]] = {}
+        self._device_aligned: list[Tensor | None] = []
+        self._aligned: dict[int, tuple[tuple[int, ...], ...]] = {}
         self._ready: torch.cuda.Event | None = None
         self._lock = threading.Lock()
 
@@ -65,20 +67,22 @@ class RecordedAttention:
         sites = {name: possible[name] for name in wanted}
         return cls(sites, [names.index(name) for name in wanted])
 
-    def write(self, rows: list[int], weights: Tensor) -> None:
+    def write(self, rows: list[int], weights: Tensor, aligned: Tensor | None = None) -> None:
         """Store the weights of all hypotheses of some sentences.
 
         rows: the indices of the sentences.
         weights: (b, N, T, X, H, S), with X sites.
+        aligned: (b, N, T), the alignments with all X sites, int32. None: alignments() computes them.
         """
         part = len(self._parts)
         self._parts.append(weights)
+        self._device_aligned.append(aligned if len(self.columns) == weights.shape[3] else None)
         self._rows.append(rows)
         self._places.update((row, (part, place)) for place, row in enumerate(rows))
 
     def clear(self) -> None:
         """Forget the weights that were stored, because the search is repeated."""
-        self._places, self._rows, self._parts = {}, [], []
+        self._places, self._rows, self._parts, self._device_aligned = {}, [], [], []
 
     def finish(self, encoded: Encoded, norms: Tensor) -> None:
         """Store the source lengths and the norms of the value vectors, the result of value_norms()."""
@@ -106,17 +110,19 @@ class RecordedAttention:
         norms_XHS = self._norms[row, :, :, :source].clone()
         return attention, dict(zip(self.sites, norms_XHS.unbind(0), strict=True))
 
-    def alignments(self) -> dict[int, list[list[int]]]:
+    def alignments(self) -> dict[int, tuple[tuple[int, ...], ...]]:
         """Return the source token with the highest weight for each token of each hypothesis of each sentence.
 
-        The weights are averaged over all sites and heads. The lists are padded to the longest hypothesis.
+        The weights are averaged over all sites and heads. The tuples are padded to the longest hypothesis.
         """
         if not self._aligned:
             with self._lock:
                 self._wait()
-                aligned = dict[int, list[list[int]]]()
-                for part, rows in zip(self._parts, self._rows, strict=True):
-                    aligned.update(zip(rows, self._align(part, rows).tolist(), strict=True))
+                aligned = dict[int, tuple[tuple[int, ...], ...]]()
+                for part, rows, known in zip(self._parts, self._rows, self._device_aligned, strict=True):
+                    found = self._align(part, rows) if known is None else known
+                    tuples = iter(rows_as_tuples(found.cpu()))
+                    aligned.update(zip(rows, zip(*[tuples] * part.shape[1], strict=True), strict=True))
                 self._aligned = aligned
         return self._aligned
 
@@ -186,7 +192,7 @@ class RecordedAttention:
         if rows != list(range(len(rows))):
             lengths_b = self._lengths[torch.tensor(rows, device=weights.device)]
         inside_bS = torch.arange(mean_bNTS.shape[-1], device=weights.device) < lengths_b[:, None]
-        return mean_bNTS.masked_fill(~inside_bS[:, None, None], -1.0).argmax(-1)
+        return mean_bNTS.masked_fill(~inside_bS[:, None, None], -1.0).argmax(-1).int()
 
 
 def value_norms(encoded: Encoded) -> Tensor:

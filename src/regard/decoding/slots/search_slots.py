@@ -72,12 +72,13 @@ class SearchSlots(ABC):
 
     @abstractmethod
     def results(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor]:
-        """Return the N hypotheses of some slots that are done, and their readers, as tensors on the CPU.
+        """Return the N hypotheses of some slots that are done, as tensors on the CPU, and their readers.
 
         slots: (b,), the slots.
         longest: no slot has generated more tokens than this.
 
-        The readers, (b, N, T), are the beams that generated each token; 0 for padding.
+        The readers, (b, N, T), are the beams that generated each token; 0 for padding. They are on the CPU or
+        on the device.
         """
 
     def start(self, slots: Tensor, first: Tensor, limits: Tensor, prefix: Tensor, offset: int) -> None:

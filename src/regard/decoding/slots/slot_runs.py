@@ -237,7 +237,7 @@ def captured_search(
             kept.prepare()
             if loaded and batch is not None:
                 kept.encode(model, batch.source, batch.source_lengths)
-        norms = kept.encoding.norms if loaded else None
+        norms = kept.value_norms if loaded else None
         return SlotRun(kept.slots, sentences, how, True, recorded, norms).result(kept.step, loaded)
 
 
@@ -266,7 +266,7 @@ class SlotRun:
 
     fixed: whether the slots keep their buffers, which captured steps need. Then no slots are removed.
     recorded: see slot_search().
-    norms: the result of value_norms(), if it is known already.
+    norms: a function that returns value_norms(). Default: it is computed from the encoder output.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class SlotRun:
         how: Beam | Greedy,
         fixed: bool = False,
         recorded: RecordedAttention | None = None,
-        norms: Tensor | None = None,
+        norms: Callable[[], Tensor] | None = None,
     ):
         self.fixed, self.norms = fixed, norms
         self.recorded = recorded if slots.decoder.looks is not None else None
@@ -328,7 +328,7 @@ class SlotRun:
                 self._collect(min(self.step_number - oldest, self.sentences.longest))
         if self.recorded is not None:
             encoded = self.sentences.active.encoded
-            self.recorded.finish(encoded, value_norms(encoded) if self.norms is None else self.norms)
+            self.recorded.finish(encoded, value_norms(encoded) if self.norms is None else self.norms())
         return self.collected
 
     def _collect(self, longest: int) -> None:
@@ -347,7 +347,9 @@ class SlotRun:
         self.collected = self.collected.with_room_for(outputs.tokens.shape[-1], self.sentences.longest)
         self.collected.write(torch.tensor(rows), outputs)
         if self.recorded is not None:
-            self.recorded.write(rows, self.slots.decoder.attention(finished, readers))
+            sentences = slots if rows == finished else torch.tensor(rows, device=self.device)
+            lengths = self.sentences.active.encoded.lengths
+            self.recorded.write(rows, *self.slots.decoder.attention(slots, readers, sentences, lengths))
         for slot in finished:
             self.rows[slot] = None
         self.fill()

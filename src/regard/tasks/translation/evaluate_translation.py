@@ -41,7 +41,7 @@ from regard.training.settings import build
 __all__ = ["EVALUATE_OPTIONS", "TranslationEvaluation", "evaluate_translation"]
 
 SENTENCES, MOST_SENTENCES = 1000, 10_000_000
-COMPARED, COUNTED = "Gold alignments", "Scores"
+COMPARED, COUNTED, MACHINE = "Gold alignments", "Scores", "Checkpoint and device"
 
 EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     CommandOption("--source", "File with one source sentence per line; - is standard input.", "FILE"),
@@ -127,6 +127,14 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     "greedy",
     "max_source_length",
     "batch_tokens",
+    CommandOption(
+        "--precision",
+        "Precision of the computation: float32, bfloat16, float16, int8 (CPU only), or auto (that of regard "
+        "translate).",
+        "NAME",
+        default="float32",
+        panel=MACHINE,
+    ),
 )
 """The options of `regard evaluate` for translation."""
 
@@ -192,12 +200,12 @@ def evaluate_translation(
         problem, expected = "it cannot be combined with a run", "either a run folder or --translations"
         raise ArgumentError(message("--translations", problem, expected=expected))
     limits = {"tokens_per_batch": options["batch_tokens"], "longest": options["max_source_length"]}
-    translator = run.load(task, search=search, precision="float32", **limits)
+    translator = run.load(task, search=search, precision=options["precision"], **limits)
     check_units(translator.source_tokenizer, translator.target_tokenizer, given.unit)
     partner = None
     if options["other"] is not None:
         task_of(options["other"], "translation")  # raises an error if the other run has another task
-        partner = ChosenRun(options["other"], device=run.device).load(task, precision="float32")
+        partner = ChosenRun(options["other"], device=run.device).load(task, precision=options["precision"])
     given.check_split(translator.settings)
     settings = translator.settings.evaluation
     lower = settings.lowercase if options["lowercase"] is None else options["lowercase"]

@@ -8,7 +8,7 @@ from torch import Tensor
 from regard.data.batch import BOS, EOS, PAD, Batch
 from regard.models import Model, build_model
 from regard.tasks.translation.translation_settings import TranslationSettings, TranslationTraining
-from regard.training.gradients import in_half
+from regard.training.gradients import chosen_precision
 from regard.training.losses import model_loss
 from regard.training.r_drop import r_drop_loss
 
@@ -49,7 +49,7 @@ def _execute_steps(settings: TranslationSettings, device: torch.device) -> None:
     with torch.device(device):
         model = build_model(settings.model.name, *sizes, **settings.model.options).train()
     parameters = [each for each in model.parameters() if each.requires_grad]
-    half = in_half(training.precision, device)
+    half = chosen_precision(training.precision, device, model) == "bfloat16"
     for length in LENGTHS:
         if length >= 2 * data.max_length:
             break

@@ -58,6 +58,7 @@ from regard.tasks.translation.view_translation import (
     TranslationView,
     view_translation,
 )
+from regard.training.captured_losses import CapturedLosses
 from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
@@ -146,6 +147,7 @@ class TranslationTask(RunTask):
         self._sample_places = spread_by_length(
             [source for source, _ in self._texts], settings.evaluation.samples
         )
+        self._valid_losses = CapturedLosses(self._valid_loss)
         self._guide = build_guide(corpus, settings, sampled=self._estimator is not None)
         self._site = CROSS if self._guide is None else guided_site(model)
 
@@ -366,12 +368,14 @@ class TranslationTask(RunTask):
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
         losses, count = list[Tensor](), 0
         device = next(self.model.parameters()).device
+        # The kernels of a Transformer are long enough that a graph saves no time.
+        captured = self.capture is not None and self.capture.chosen and self.model.small_steps
+        loss = self._valid_losses.of if captured else self._valid_loss
         for batch in self._valid.epoch(0):
             if stopping():
                 raise Stopped
             for piece in pieces_of(batch, self.corpus.target.size):
-                logits = self.model(piece.to(device))
-                losses.append(cross_entropy(logits, piece.labels.to(device))[1])
+                losses.append(loss(piece.to(device)))
                 count += self.count(piece)
         mean = sum(torch.stack(losses).tolist() if losses else ()) / max(count, 1)
         translations = self._translations(stopping)
@@ -386,6 +390,10 @@ class TranslationTask(RunTask):
             "exact": exact_match(texts, references, lowercase=how.lowercase).value,
         }
         return Evaluation(scores, self._shown(translations))
+
+    def _valid_loss(self, batch: Batch) -> Tensor:
+        """Return the summed loss of a validation batch, without label smoothing."""
+        return cross_entropy(self.model(batch), batch.labels)[1]
 
     def translator(self, **options: Any) -> Translator:
         """Return a Translator with the current weights. options: arguments of Translator()."""

@@ -51,7 +51,7 @@ class SeedLog(Log):
         return log
 
     def end_step(self, step: int) -> None:
-        """Log the means over the seeds: of the loss of this step, and of the scores of new evaluations.
+        """Log the means over the seeds: of the losses of this step, and of the scores of new evaluations.
 
         Call this after all seeds have done the step. Seeds that have not done the step do not count.
         """
@@ -59,13 +59,18 @@ class SeedLog(Log):
             rows = list(self._steps.values())
             mean, deviation = mean_and_deviation([each["loss"] for each in rows])
             norms = [each["norm"] for each in rows if each["norm"] is not None]
+            names = dict.fromkeys(name for each in rows for name in each["parts"])
+            parts = {
+                name: statistics.fmean(each["parts"][name] for each in rows if name in each["parts"])
+                for name in names
+            }
             self.step(
                 step,
                 loss=mean,
                 tokens=sum(each["tokens"] for each in rows),
                 rate=rows[0]["rate"],
                 norm=statistics.fmean(norms) if norms else None,
-                parts={} if deviation is None else {"deviation": deviation},
+                parts=parts | ({} if deviation is None else {"deviation": deviation}),
             )
             self._steps = {}
         for each in sorted(self._evaluated):
@@ -133,8 +138,10 @@ class _OfSeed(Log):
         norm: float | None = None,
         parts: Mapping[str, float] | None = None,
     ) -> None:
-        super().step(step, loss=loss, tokens=tokens, rate=rate, norm=norm, parts=parts or {})
-        self._group._steps[self._seed] = {"loss": loss, "tokens": tokens, "rate": rate, "norm": norm}
+        parts = parts or {}
+        super().step(step, loss=loss, tokens=tokens, rate=rate, norm=norm, parts=parts)
+        own = {"loss": loss, "tokens": tokens, "rate": rate, "norm": norm, "parts": parts}
+        self._group._steps[self._seed] = own
 
     def evaluation(
         self,

@@ -1,0 +1,156 @@
+"""Precision of training: speed and quality of each value of training.precision, on the built-in corpus.
+
+python -m benchmarks.precision --device cuda --models bahdanau luong --seeds 1,2,3 --into FOLDER
+
+Every model is trained with each precision and each seed for the same number of steps, one run after another
+in this process. Only the precision differs: the initial weights and the batches of a seed are the same. The
+table has the median speed of the log, and validation loss and BLEU after the last step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from benchmarks.measure import environment, require_device
+from benchmarks.training_run import EVERY, summary
+from regard.runs.prepare_run import Machine
+from regard.tasks.translation import train_translation
+
+__all__ = ["MODELS", "PRECISIONS", "settings_of", "table"]
+
+PRECISIONS = ("float32", "tf32", "bfloat16")
+
+MODELS: dict[str, dict[str, Any]] = {
+    "bahdanau": {"width": 384, "embedding": 256, "dropout": 0.3},
+    "luong": {"width": 384, "embedding": 256, "dropout": 0.3, "both_ways": True},
+    "seq2seq": {"width": 384, "embedding": 256, "dropout": 0.3},
+    "lstmn": {"width": 256, "dropout": 0.3},
+    "transformer": {"width": 256, "heads": 4, "inner": 512, "layers": 3, "dropout": 0.1},
+}
+"""The size of each model, as in the recipes for Multi30k."""
+
+
+def settings_of(
+    model: str, precision: str, seed: int, steps: int, pairs: int, batch_tokens: int, sentences: int = 1000
+) -> dict[str, Any]:
+    """Return the settings of a run. The learning rate and its schedule are the same for all precisions."""
+    return {
+        "seed": seed,
+        "data": {"built_in": "korean", "pairs": pairs},
+        "model": {"name": model, **MODELS[model]},
+        "training": {
+            "steps": steps,
+            "batch_tokens": batch_tokens,
+            "learning_rate": 1.5e-3,
+            "warmup_steps": min(200, steps // 4),
+            "precision": precision,
+            "evaluate_every": steps,
+            "log_every": EVERY,
+        },
+        "evaluation": {"sentences": sentences},
+    }
+
+
+def measured(settings: dict[str, Any], folder: Path, device: str) -> dict[str, Any]:
+    """Train a model, and return its speed, and loss and scores of its last evaluation."""
+    train_translation(settings, folder, machine=Machine(device), console=Console(quiet=True))
+    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    evaluation = next(each for each in reversed(records) if each["kind"] == "evaluation")
+    row = summary(records, records[0]["time"], records[-1]["time"])
+    last = max(row["losses"], key=int)
+    return {
+        "model": settings["model"]["name"],
+        "precision": settings["training"]["precision"],
+        "seed": settings["seed"],
+        "steps": row["steps"],
+        "tokens/s": row["tokens/s"],
+        "training loss": row["losses"][last],
+        "loss": evaluation["loss"],
+        "bleu": evaluation.get("bleu"),
+        "messages": row["messages"],
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    """Return the record as Markdown: a row for each model and precision, with the means over the seeds."""
+    lines = [
+        f"`python -m benchmarks.precision`: {found['about']}",
+        "",
+        "| model | precision | seeds | target tokens/s | validation loss | BLEU |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in found["rows"]:
+        groups.setdefault((row["model"], row["precision"]), []).append(row)
+    for (model, precision), rows in groups.items():
+        speed = statistics.median(row["tokens/s"] for row in rows)
+        cells = [model, precision, f"{len(rows)}", f"{speed:,.0f}"]
+        cells += [_mean([row[name] for row in rows], digits) for name, digits in (("loss", 4), ("bleu", 2))]
+        lines.append(f"| {' | '.join(cells)} |")
+    where = ", ".join(f"{name} {value}" for name, value in found["environment"].items())
+    return "\n".join([*lines, "", f"Measured on: {where}.", ""])
+
+
+def _mean(values: Sequence[float], digits: int) -> str:
+    """Return the mean of some values, and their sample standard deviation if there are several."""
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+
+
+def main() -> None:
+    """Train models in each precision."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.precision", description=main.__doc__)
+    parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
+    parser.add_argument("--models", nargs="+", default=["bahdanau", "luong"], choices=list(MODELS))
+    parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
+    parser.add_argument("--seeds", default="1", help="comma-separated seeds, such as 1,2,3")
+    parser.add_argument("--steps", type=int, default=600, help="number of steps of each run")
+    parser.add_argument("--pairs", type=int, default=20_000, help="number of pairs of the corpus")
+    parser.add_argument("--batch-tokens", type=int, default=8192, help="tokens of a batch")
+    parser.add_argument("--sentences", type=int, default=1000, help="validation sentences for BLEU")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="folder of the result files")
+    arguments = parser.parse_args()
+    require_device(parser, arguments.device)
+    if arguments.steps < EVERY:
+        parser.error(f"--steps must be at least {EVERY}, the number of steps between two records of the log")
+    where = environment()
+    if arguments.device == "cuda":
+        where["gpu"] = torch.cuda.get_device_name()
+    sizes = arguments.steps, arguments.pairs, arguments.batch_tokens, arguments.sentences
+    about = f"{sizes[0]:,} steps of {sizes[2]:,} tokens, {sizes[1]:,} pairs of the built-in corpus."
+    found: dict[str, Any] = {"date": f"{datetime.date.today()}", "about": about, "environment": where}
+    found["rows"] = []
+    for model in arguments.models:
+        for seed in map(int, arguments.seeds.split(",")):
+            for precision in arguments.precisions:
+                with TemporaryDirectory() as folder:
+                    settings = settings_of(model, precision, seed, *sizes)
+                    found["rows"].append(measured(settings, Path(folder) / "run", arguments.device))
+                print(json.dumps(found["rows"][-1]), file=sys.stderr, flush=True)
+                _write(arguments.into, found)
+    print(table(found))
+
+
+def _write(folder: Path | None, found: dict[str, Any]) -> None:
+    """Write the results so far."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        stem = folder / f"{found['date']}-precision"
+        stem.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+        stem.with_suffix(".md").write_text(table(found))
+
+
+if __name__ == "__main__":
+    main()

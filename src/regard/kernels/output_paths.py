@@ -1,0 +1,147 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Collect the outputs of a beam search in one kernel: a program for each slot.
+
+BeamSlots stores the tokens of all beams once, as a tree. The kernel selects the outputs of a slot and follows
+the parents of their tokens back to the first step, as BeamSlots.results() does with NumPy on a CPU. Then, the
+host copies the outputs, instead of the tree.
+
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.kernels.beam_step import sortable
+from regard.kernels.quick_launch import quick_launch
+
+__all__ = ["Paths", "follow_paths"]
+
+MOST = 32
+"""The largest beam size, and the largest number of outputs of a slot, that the kernel supports."""
+
+
+class Paths(NamedTuple):
+    """The N outputs of b slots, whose last step is before L.
+
+    tokens, scores: (b, N, L), token ids and log-probabilities, padded with 0.
+    lengths: (b, N), the number of tokens; 0 for outputs that do not exist.
+    ranking, sums, generated: rows of the tensors pool_ranking, sums and count of BeamSlots.
+    readers: (b, N, L), int32, on the device: the beam that generated each token; 0 for padding.
+    """
+
+    tokens: NDArray[np.int32]
+    scores: NDArray[np.float32]
+    lengths: NDArray[np.int32]
+    ranking: NDArray[np.float32]
+    sums: NDArray[np.float32]
+    generated: NDArray[np.int32]
+    readers: Tensor
+
+
+@quick_launch
+@triton.jit(do_not_specialize=["rows", "longest", "length"])
+def follow_paths_kernel(
+    slots, tokens, links, token_scores, sums, count, pool_ranking, pool_steps, pool_beams, pool_scores, found,
+    readers, rows, longest, length, end,
+    BEAMS: tl.constexpr, BEST: tl.constexpr, BEAMS_UP: tl.constexpr, BEST_UP: tl.constexpr,
+):  # fmt: skip
+    """Collect the outputs of one slot: those of its pool, or its beams if the pool is empty.
+
+    slots: reads (rows,). The names from `tokens` to `pool_scores` are those of BeamSlots.
+    found: writes int32 numbers: tokens, scores (as bits), lengths, ranking (as bits), sums (as bits) and
+        count, one after the other; see Paths.
+    readers: writes (rows, BEST, longest + 1), int32.
+    longest: the largest number of tokens before EOS. length: the number of positions of `tokens`.
+    end: the id of EOS.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots + row)
+    rank, own = tl.arange(0, BEST_UP), tl.arange(0, BEAMS_UP)
+    used = rank < BEST
+    pool = slot * BEST + rank
+    ranking = tl.load(pool_ranking + pool, mask=used, other=-float("inf"))
+    steps = tl.load(pool_steps + pool, mask=used, other=0).to(tl.int32)
+    beam = tl.load(pool_beams + pool, mask=used, other=0).to(tl.int32)
+    end_score = tl.load(pool_scores + pool, mask=used, other=0.0)
+    sum = tl.load(sums + slot * BEAMS + own, mask=own < BEAMS, other=-float("inf"))
+    generated = tl.load(count + slot).to(tl.int32)
+
+    # If the pool is empty, the outputs are the beams, the most probable first.
+    none = tl.sum(tl.where(rank == 0, ranking, 0.0), 0) == -float("inf")
+    key = sortable(sum, own)
+    order = tl.sum((key[None, :] > key[:, None]).to(tl.int32), 1)
+    chosen = (order[None, :] == rank[:, None]) & (own < BEAMS)[None, :]
+    exists = tl.max((chosen & (sum != -float("inf"))[None, :]).to(tl.int32), 1) > 0
+    exists = tl.where(none, exists, ranking != -float("inf")) | (rank == 0)
+    exists = exists & used
+    beam = tl.where(none, tl.sum(tl.where(chosen, own[None, :], 0), 1), beam)
+    steps = tl.where(exists, tl.where(none, generated, steps), 0)
+    ended = exists & (none == 0)
+
+    width = longest + 1
+    part = rows.to(tl.int64) * BEST * width
+    first = (row * BEST + rank) * width
+    for back in range(width):
+        at = longest - back
+        inside = at < steps
+        place = (slot * length + at) * BEAMS + beam
+        token = tl.load(tokens + place, mask=inside, other=0).to(tl.int32)
+        score = tl.load(token_scores + place, mask=inside, other=0.0)
+        reader = tl.load(links + place, mask=inside, other=0).to(tl.int32)
+        is_end = ended & (at == steps)
+        token = tl.where(is_end, end, token)
+        score = tl.where(is_end, end_score, score)
+        tl.store(found + first + at, token, mask=used)
+        tl.store(found + part + first + at, score.to(tl.int32, bitcast=True), mask=used)
+        tl.store(readers + first + at, tl.where(is_end, beam, reader), mask=used)
+        beam = tl.where(inside, reader, beam)
+
+    rest = found + 2 * part
+    tl.store(rest + row * BEST + rank, steps + ended.to(tl.int32), mask=used)
+    rest += rows * BEST
+    tl.store(rest + row * BEST + rank, ranking.to(tl.int32, bitcast=True), mask=used)
+    rest += rows * BEST
+    tl.store(rest + row * BEAMS + own, sum.to(tl.int32, bitcast=True), mask=own < BEAMS)
+    tl.store(rest + rows * BEAMS + row, generated)
+
+
+def follow_paths(search: Any, slots: Tensor, longest: int, end: int) -> Paths | None:
+    """Return the outputs of some slots of a BeamSlots; None if the kernel does not support its sizes.
+
+    slots: (b,).
+    longest: no slot has generated more tokens than this.
+    end: the id of EOS.
+    """
+    (_, length, beams), best, rows = search.tokens.shape, search.pool_ranking.shape[1], len(slots)
+    if max(beams, best) > MOST:
+        return None
+    shape = rows, best, longest + 1
+    part = rows * best * (longest + 1)
+    sizes = (part, part, rows * best, rows * best, rows * beams, rows)
+    found = torch.empty(sum(sizes), dtype=torch.int32, device=slots.device)
+    readers = torch.empty(shape, dtype=torch.int32, device=slots.device)
+    follow_paths_kernel[(rows,)](
+        slots, search.tokens, search.links, search.token_scores, search.sums, search.count,
+        search.pool_ranking, search.pool_steps, search.pool_beams, search.pool_scores, found,
+        readers, rows, longest, length, end,
+        BEAMS=beams, BEST=best, BEAMS_UP=triton.next_power_of_2(beams), BEST_UP=triton.next_power_of_2(best),
+        num_warps=1,
+    )  # fmt: skip
+    tokens, scores, lengths, ranking, sums, count = np.split(found.cpu().numpy(), np.cumsum(sizes)[:-1])
+    return Paths(
+        tokens.reshape(shape),
+        scores.view(np.float32).reshape(shape),
+        lengths.reshape(rows, best),
+        ranking.view(np.float32).reshape(rows, best),
+        sums.view(np.float32).reshape(rows, beams),
+        count,
+        readers,
+    )

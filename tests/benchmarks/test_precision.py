@@ -1,0 +1,30 @@
+"""The benchmark of training precisions: its settings and its table."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.precision import MODELS, PRECISIONS, settings_of, table
+from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.training.settings import build
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_only_the_precision_differs(model: str):
+    runs = [settings_of(model, precision, 1, 100, 300, 256) for precision in PRECISIONS]
+    built = [build(TranslationSettings, each, "test") for each in runs]
+    assert [each.training.precision for each in built] == list(PRECISIONS)
+    for each in runs:
+        each["training"].pop("precision")
+    assert all(each == runs[0] for each in runs)
+
+
+def test_table_has_the_mean_of_the_seeds():
+    rows = [
+        {"model": "luong", "precision": "tf32", "tokens/s": speed, "loss": loss, "bleu": 50.0}
+        for speed, loss in ((1000.0, 1.0), (3000.0, 2.0))
+    ]
+    rows.append({**rows[0], "precision": "bfloat16"})
+    text = table({"about": "4 steps", "rows": rows, "environment": {"gpu": "none"}})
+    assert "| luong | tf32 | 2 | 2,000 | 1.5000 ± 0.7071 | 50.00 ± 0.00 |" in text
+    assert "| luong | bfloat16 | 1 | 1,000 | 1.0000 | 50.00 |" in text
