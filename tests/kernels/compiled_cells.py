@@ -52,7 +52,8 @@ def main() -> None:
         recurrent_cells.gru_backward(six, states, states, gates, gates, states, gates, six)
         for into, masked in ((True, False), (True, True), (False, True), (False, False)):
             by_step = zeros(3, 2, ROWS, WIDTH)
-            step_order.reorder(zeros(ROWS, 3, 2, WIDTH), by_step, torch.ones(ROWS).long(), into, masked)
+            more = one if into and masked else None
+            step_order.reorder(zeros(ROWS, 3, 2, WIDTH), by_step, torch.ones(ROWS).long(), into, masked, more)
         PairMaximum.apply(two.clone().requires_grad_()).sum().backward()
         for more in (None, 1.0, zeros(ROWS)):
             copy_rows(one, zeros(ROWS, WIDTH + 8), more=more, factor=zeros(()) if more is None else None)
@@ -78,6 +79,7 @@ def main() -> None:
         query, inputs = zeros(ROWS, 30), (zeros(ROWS, 3, 30), zeros(2, 3, ROWS, 32))
         step_order.order_inputs(*inputs, torch.ones(ROWS).long())
         step_order.add_inputs(*reversed(inputs), torch.ones(ROWS).long())
+        additive_recurrent.context_products(zeros(ROWS, 5, WIDTH), zeros(ROWS, 9, WIDTH))
         additive_recurrent.memory_backward(query[None], zeros(ROWS, 9, 30), zeros(30), scores[None])
         logits = zeros(ROWS, 5000).requires_grad_()
         total, _ = SmoothedCrossEntropy.apply(logits, torch.ones(ROWS, dtype=torch.long), 0.1, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -147,16 +148,19 @@ def test_product_of_a_step(rows: int, inner: int, outer: int, turned: bool):
     torch.testing.assert_close(parts.double().sum(0), expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("into", [True, False])
-@pytest.mark.parametrize("masked", [True, False])
-def test_rows_are_reordered_between_positions_and_steps(into: bool, masked: bool):
-    source, lengths = torch.Generator().manual_seed(0), torch.tensor([4, 1, 3])
+@pytest.mark.parametrize(
+    ("into", "masked", "adds"), [(*each, False) for each in product((True, False), repeat=2)] + [(True,) * 3]
+)
+def test_rows_are_reordered_between_positions_and_steps(into: bool, masked: bool, adds: bool):
+    """adds: whether numbers are added to the first position of the backward direction."""
+    source, lengths = torch.Generator().manual_seed(0), torch.tensor([4, 0, 3])
     results = []
     for dtype in (torch.float32, torch.float64):
         source.manual_seed(0)
-        positions = torch.randn(3, 4, 2, 24, generator=source).to(dtype)
+        positions = torch.randint(-99, 99, (3, 4, 2, 24), generator=source).to(dtype)
         states = torch.randn(2, 5, 3, 24, generator=source).to(dtype)
-        bidirectional_gru.reorder(positions, states[:, 1:].transpose(0, 1), lengths, into, masked)
+        more = torch.randint(-99, 99, (3, 24), generator=source).to(dtype) if adds else None
+        bidirectional_gru.reorder(positions, states[:, 1:].transpose(0, 1), lengths, into, masked, more)
         results.append((positions, states))
     for mine, exact in zip(*results, strict=True):
         assert mine.double().equal(exact)
@@ -182,8 +186,9 @@ def test_bidirectional_gru_with_padding():
     results = []
     for dtype in (torch.float32, torch.float64):
         own, _ = x.to(dtype).requires_grad_(), layer.to(dtype)
-        states = bidirectional_gru.bidirectional_gru(own, torch.tensor(lengths), layer.all_weights)
-        results.append([states, *torch.autograd.grad(states.sin().sum(), [own, *layer.parameters()])])
+        states, first = bidirectional_gru.bidirectional_gru(own, torch.tensor(lengths), layer.all_weights)
+        loss = states.sin().sum() + first.square().sum()
+        results.append([states, first, *torch.autograd.grad(loss, [own, *layer.parameters()])])
     for mine, exact in zip(*results, strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-5, atol=1e-5)
 

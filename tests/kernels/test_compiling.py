@@ -23,14 +23,15 @@ KERNELS = {
     "compiled_cells": {
         "gated_forward_kernel", "mixed_forward_kernel", "gated_backward_kernel", "mixed_backward_kernel",
         "gru_forward_kernel", "gru_backward_kernel", "cross_entropy_forward_kernel",
-        "cross_entropy_backward_kernel", "vocabulary_loss_kernel", "r_drop_kernel", "read_forward_kernel",
-        "read_backward_kernel", "cell_forward_kernel", "cell_backward_kernel",
+        "cross_entropy_backward_kernel", "vocabulary_loss_kernel", "loss_sum_kernel", "r_drop_kernel",
+        "read_forward_kernel", "read_backward_kernel", "cell_forward_kernel", "cell_backward_kernel",
         "residual_norm_forward_kernel", "residual_norm_backward_kernel", "activation_forward_kernel",
         "activation_backward_kernel", "short_forward_kernel", "short_backward_kernel", "small_linear_kernel",
         "embedding_forward_kernel", "embedding_backward_kernel", "embedding_gradient_kernel",
         "embedding_order_kernel", "additive_gated_kernel", "additive_gated_backward_kernel",
         "additive_memory_backward_kernel", "step_order_kernel", "row_copy_kernel", "pair_maximum_kernel",
         "pair_maximum_backward_kernel", "step_product_kernel", "input_order_kernel",
+        "context_products_kernel",
     },
     "compiled_decoding": {
         "token_candidates_kernel", "beam_step_kernel", "greedy_step_kernel", "embed_norm_kernel",

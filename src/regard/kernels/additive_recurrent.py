@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Additive attention of a recurrent decoder in training: the gradients of keys and vector, for all steps.
+"""Additive attention of a recurrent decoder in training: gradients that are computed for all steps at once.
 
 additive_gated.py contains the kernels of one step, and layers/projected_steps.py the loop.
 
@@ -18,7 +18,7 @@ from regard.kernels.aligned_sizes import units
 from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import exact_share
 
-__all__ = ["LONGEST", "columns_of", "length_step", "memory_backward", "tanh"]
+__all__ = ["LONGEST", "columns_of", "context_products", "length_step", "memory_backward", "tanh"]
 
 LONGEST = 128
 """Maximum number of keys: a program holds the weights of a sequence in registers."""
@@ -95,6 +95,49 @@ def additive_memory_backward_kernel(
     tl.store(parts + batch * width + channel, tl.sum(products, 0), mask=there)
 
 
+@quick_launch
+@triton.jit
+def context_products_kernel(
+    dcontexts, value, products, steps, keys, depth, step_batch, step_row, value_batch, value_row,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """Compute products = dcontexts value^T, for one sequence and ROWS steps.
+
+    dcontexts, value: read (B, T, E) and (B, S, E). products: writes (B, T, S) in float32.
+    UNIT: depth and all strides are in units of this number of elements, see units().
+    """
+    depth, step_batch, step_row = depth * UNIT, step_batch * UNIT, step_row * UNIT
+    value_batch, value_row = value_batch * UNIT, value_row * UNIT
+    batch, column = tl.program_id(0).to(tl.int64), tl.arange(0, COLUMNS)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    dcontexts += batch * step_batch + row[:, None] * step_row
+    value += batch * value_batch + column[:, None] * value_row
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in range(0, depth, DEPTH):
+        channel = first + tl.arange(0, DEPTH)
+        there = (channel < depth)[None, :]
+        d = tl.load(dcontexts + channel[None, :], mask=(row < steps)[:, None] & there, other=0.0)
+        x = tl.load(value + channel[None, :], mask=(column < keys)[:, None] & there, other=0.0)
+        total = tl.dot(d, tl.trans(x), total, input_precision="ieee")
+    into = (batch * steps + row)[:, None] * keys + column[None, :]
+    tl.store(products + into, total, mask=(row < steps)[:, None] & (column < keys)[None, :])
+
+
+def context_products(dcontexts: Tensor, value: Tensor) -> Tensor:
+    """Return dcontexts (B, T, E) times the transposed values (B, S, E), in float32: (B, T, S).
+
+    These are gradients of attention weights. cuBLAS takes longer, unless S is a multiple of 8.
+    """
+    (batch, steps, depth), keys = dcontexts.shape, value.shape[1]
+    products = value.new_empty(batch, steps, keys, dtype=torch.float32)
+    sizes = units((depth, *dcontexts.stride()[:2], *value.stride()[:2]))
+    context_products_kernel[(batch, triton.cdiv(steps, 32))](
+        dcontexts, value, products, steps, keys, *sizes, ROWS=32, COLUMNS=columns_of(keys),
+        DEPTH=256 // value.dtype.itemsize, num_warps=4, num_stages=4,
+    )  # fmt: skip
+    return products
+
+
 def memory_backward(queries: Tensor, key: Tensor, vector: Tensor, dscores: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of keys (B, S, D) and vector (D,), the latter in float32, summed over all steps.
 
@@ -106,10 +149,11 @@ def memory_backward(queries: Tensor, key: Tensor, vector: Tensor, dscores: Tenso
     *sizes, unit = units((width, *queries.stride()[:2], *key.stride()[:2]))
     columns = columns_of(keys)
     channels = max(MEMORY_TILE // columns, 16)
+    half = key.dtype.itemsize == 2
+    limit = {"maxnreg": 80} if half else {}  # then three programs run on a multiprocessor
     additive_memory_backward_kernel[(batch, triton.cdiv(width, channels))](
         queries, key, vector, dscores, dkey, parts, steps, keys, *sizes, dscores.stride(0), unit,
-        COLUMNS=columns, WIDTH=channels, HALF=key.dtype.itemsize == 2, APPROXIMATE=not interpreting(),
-        num_warps=8,
+        COLUMNS=columns, WIDTH=channels, HALF=half, APPROXIMATE=not interpreting(), num_warps=8, **limit,
     )  # fmt: skip
     return dkey, parts.sum(0)
 

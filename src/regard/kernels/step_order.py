@@ -25,8 +25,8 @@ BLOCK, WARPS = 1024, 4
 @quick_launch
 @triton.jit(do_not_specialize=["step_stride", "way_stride", "row_stride", "steps"])
 def step_order_kernel(
-    positions, by_step, lengths, width, step_stride, way_stride, row_stride, steps, UNIT: tl.constexpr,
-    INTO: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
+    positions, by_step, lengths, more, width, step_stride, way_stride, row_stride, steps, UNIT: tl.constexpr,
+    INTO: tl.constexpr, MASKED: tl.constexpr, MORE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Copy BLOCK columns of one row.
 
@@ -35,6 +35,7 @@ def step_order_kernel(
     UNIT: width and strides are in units of this number of elements, see units().
     INTO: copy from `positions` to `by_step`; otherwise from `by_step` to `positions`.
     MASKED: write 0 for the padding.
+    MORE: add `more` (B, width), contiguous, to the first position of the backward direction. Only with INTO.
     """
     width, step_stride = width * UNIT, step_stride * UNIT
     way_stride, row_stride = way_stride * UNIT, row_stride * UNIT
@@ -50,7 +51,11 @@ def step_order_kernel(
     if MASKED:
         read = there & (position < length)
     if INTO:
-        tl.store(by_step, tl.load(positions, mask=read, other=0.0), mask=there)
+        value = tl.load(positions, mask=read, other=0.0)
+        if MORE:
+            adds = read & (way == 1) & (position == 0)
+            value += tl.load(more + sequence * width + columns, mask=adds, other=0.0)
+        tl.store(by_step, value, mask=there)
     else:
         tl.store(positions, tl.load(by_step, mask=read, other=0.0), mask=there)
 
@@ -112,11 +117,13 @@ def _order_inputs(x: Tensor, by_step: Tensor, lengths: Tensor, into: bool) -> No
     )
 
 
-def reorder(positions: Tensor, by_step: Tensor, lengths: Tensor, into: bool, masked: bool) -> None:
+def reorder(
+    positions: Tensor, by_step: Tensor, lengths: Tensor, into: bool, masked: bool, more: Tensor | None = None
+) -> None:
     """Copy rows as layers.bidirectional_gru.reorder() does; its docstring explains the arguments."""
     batch, steps, ways, width = positions.shape
     *sizes, unit = units((width, *by_step.stride()[:3]))
     step_order_kernel[(batch * steps * ways, triton.cdiv(width, BLOCK))](
-        positions, by_step, lengths, *sizes, steps, unit, INTO=into, MASKED=masked, BLOCK=BLOCK,
-        num_warps=WARPS,
+        positions, by_step, lengths, positions if more is None else more, *sizes, steps, unit, INTO=into,
+        MASKED=masked, MORE=more is not None, BLOCK=BLOCK, num_warps=WARPS,
     )  # fmt: skip

@@ -24,14 +24,19 @@ from regard.layers.joint_linear import column_sums, product_in_float32
 __all__ = ["add_inputs", "bidirectional_gru", "order_inputs", "reorder"]
 
 
-def bidirectional_gru(x: Tensor, lengths: Tensor, weights: Sequence[Sequence[Tensor]]) -> Tensor:
+def bidirectional_gru(
+    x: Tensor, lengths: Tensor, weights: Sequence[Sequence[Tensor]]
+) -> tuple[Tensor, Tensor]:
     """Return the states of both directions, (B, S, 2 M), which are 0 on padding. The initial states are 0.
+
+    Also returns the state of the backward direction at the first position, (B, M). It is a separate result,
+    because the backward pass of a slice of the states would take several kernels.
 
     x: (B, S, input_size), padded at the end. lengths: number of tokens of each sequence, (B,).
     weights: weight_ih, weight_hh, bias_ih and bias_hh of torch.nn.GRU, for each direction.
 
     >>> layer, x = torch.nn.GRU(3, 4, batch_first=True, bidirectional=True), torch.randn(2, 5, 3)
-    >>> states = bidirectional_gru(x, torch.tensor([5, 5]), layer.all_weights)
+    >>> states, _ = bidirectional_gru(x, torch.tensor([5, 5]), layer.all_weights)
     >>> torch.allclose(states, layer(x)[0], atol=1e-6)
     True
     """
@@ -45,7 +50,9 @@ class _Both(torch.autograd.Function):
     """Forward and backward pass of bidirectional_gru(). gru.py explains the letters of the shapes; W = 2."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, lengths: Tensor, dtype: torch.dtype, *weights: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, lengths: Tensor, dtype: torch.dtype, *weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
         (batch, steps, inputs), width = x.shape, weights[1].shape[1]
         padding = -inputs % ALIGNMENT if dtype.itemsize == 2 else 0
         lengths = lengths.contiguous()
@@ -61,16 +68,17 @@ class _Both(torch.autograd.Function):
         reorder(result_BSWM, states_WSBM[:, 1:].transpose(0, 1), lengths, into=False, masked=True)
         ctx.save_for_backward(x_WSBI, lengths, of_input_WGI, weight_WGM, gates_WSBG, more_SWBG, states_WSBM)
         ctx.shape, ctx.dtypes = x.shape, (x.dtype, *(each.dtype for each in weights))
-        return result_BSWM.flatten(2)
+        first_BM = result_BSWM[:, 0, 1].clone() if steps else result_BSWM.new_zeros(batch, width)
+        return result_BSWM.flatten(2), first_BM
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dresult: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dresult: Tensor, dfirst: Tensor) -> tuple[Tensor | None, ...]:
         x_WSBI, lengths, of_input_WGI, weight_WGM, *buffers = ctx.saved_tensors
         (batch, steps, inputs), width = ctx.shape, weight_WGM.shape[2]
         dresult_BSWM = dresult.contiguous().view(batch, steps, 2, width)
         dstates_SWBM = dresult.new_empty(steps, 2, batch, width)
-        reorder(dresult_BSWM, dstates_SWBM, lengths, into=True, masked=True)
+        reorder(dresult_BSWM, dstates_SWBM, lengths, into=True, masked=True, more_BC=dfirst.contiguous())
         dgates_WSBG, dmore_SBWG = backward_steps(dstates_SWBM, weight_WGM, *buffers)
         dgates_WRG = dgates_WSBG.flatten(1, 2)
         dx = dresult.new_empty(ctx.shape, dtype=ctx.dtypes[0])
@@ -118,7 +126,10 @@ def add_inputs(x_WSBC: Tensor, x_BSI: Tensor, lengths: Tensor) -> None:
     x_BSI.copy_(both_BSWC[..., : x_BSI.shape[2]].sum(2))
 
 
-def reorder(positions_BSWC: Tensor, by_step_SWBC: Tensor, lengths: Tensor, into: bool, masked: bool) -> None:
+def reorder(
+    positions_BSWC: Tensor, by_step_SWBC: Tensor, lengths: Tensor, into: bool, masked: bool,
+    more_BC: Tensor | None = None,
+) -> None:  # fmt: skip
     """Copy rows from the order of positions to the order of steps, or back.
 
     The backward direction (w = 1) processes each sequence from its last token to its first, and then the
@@ -129,12 +140,17 @@ def reorder(positions_BSWC: Tensor, by_step_SWBC: Tensor, lengths: Tensor, into:
     lengths: number of tokens of each sequence, (B,), contiguous.
     into: whether to copy from positions to steps; otherwise from steps to positions.
     masked: whether to write 0 for the padding.
+    more_BC: added to the first position of the backward direction, if it is not padding; contiguous. Only
+        with `into` and `masked`.
     """
     if by_kernel(positions_BSWC):
         from regard.kernels import step_order
 
-        step_order.reorder(positions_BSWC, by_step_SWBC, lengths, into, masked)
+        step_order.reorder(positions_BSWC, by_step_SWBC, lengths, into, masked, more_BC)
         return
+    if more_BC is not None and positions_BSWC.shape[1]:
+        positions_BSWC = positions_BSWC.clone()
+        positions_BSWC[:, 0, 1] += more_BC
     position_S = torch.arange(positions_BSWC.shape[1], device=lengths.device)
     inside_BS = position_S < lengths[:, None]
     reversed_BS = torch.where(inside_BS, lengths[:, None] - 1 - position_S, position_S)

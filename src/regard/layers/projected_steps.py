@@ -15,7 +15,6 @@ from torch import Tensor
 from regard.backends.sdpa import device_capability
 from regard.kernels import interpreting
 from regard.layers.gated_steps import parts_of, split
-from regard.layers.joint_linear import product_in_float32
 
 __all__ = ["backward", "forward"]
 
@@ -76,7 +75,7 @@ def backward(
     of key, value and vector, and the gradient of the projected values.
     """
     from regard.kernels.additive_gated import attend_gated_backward
-    from regard.kernels.additive_recurrent import memory_backward
+    from regard.kernels.additive_recurrent import context_products, memory_backward
     from regard.kernels.recurrent_cells import mixed_backward
     from regard.kernels.step_product import step_product
 
@@ -85,7 +84,7 @@ def backward(
     # The kernels read rows with any stride, but not expanded gradients, such as those of sum().
     dstates, dcontexts = (each if each.stride(2) == 1 else each.contiguous() for each in (dstates, dcontexts))
     # The part of the gradient of the weights that comes from the readout, which reads the contexts.
-    extra_BTS = product_in_float32(dcontexts, value.transpose(1, 2))
+    extra_BTS = context_products(dcontexts, value)
     d_TBN = gates_TBG.new_empty(steps, batch, hidden + 3 * width)
     dscores_TBS = torch.empty_like(weights_TBS)
     # Each product sums over N or M. The sum is split into P parts: several smaller products use more of the
