@@ -41,7 +41,7 @@ def _load(pointer, at, there):
 
 
 @quick_launch
-@triton.jit
+@triton.jit(do_not_specialize=["both_part", "inputs_row"])
 def additive_gated_kernel(
     both, key, projected, vector, lengths, inputs, state, gates, reset, query, weights, length_step, keys,
     hidden, width, both_part, both_row, key_batch, key_row, projected_batch, projected_row, inputs_row,

@@ -24,10 +24,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from regard.backends.sdpa import device_capability
 from regard.kernels import interpreting
 
-__all__ = ["HOPPER", "early_options", "wait_for_previous"]
+__all__ = ["early_options", "supports_early", "wait_for_previous"]
 
 HOPPER = (9, 0)
 """The lowest compute capability with programmatic dependent launch."""
@@ -46,7 +45,7 @@ def wait_for_previous(EARLY: tl.constexpr):
 
 def early_options(wanted: bool) -> dict[str, Any]:
     """Return the argument EARLY of a kernel, and the option of its launch on the current device."""
-    if wanted and ENABLED and not interpreting() and _supported(_device()):
+    if wanted and ENABLED and not interpreting() and supports_early(_device()):
         return {"EARLY": True, "launch_pdl": True}
     return {"EARLY": False}
 
@@ -56,5 +55,9 @@ def _device() -> int:
 
 
 @functools.cache
-def _supported(device: int) -> bool:
-    return device_capability(torch.device("cuda", device)) >= HOPPER
+def supports_early(device: int | torch.device) -> bool:
+    """Whether kernels can start early on a CUDA device. True if torch has no CUDA or no such device."""
+    try:
+        return torch.cuda.get_device_capability(device) >= HOPPER
+    except (AssertionError, RuntimeError):
+        return True

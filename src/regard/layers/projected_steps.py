@@ -12,7 +12,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.backends.sdpa import device_capability
 from regard.kernels import interpreting
 from regard.layers.gated_steps import parts_of, split
 
@@ -106,7 +105,6 @@ def backward(
         dscores_TBS,
     )
     rows = list(zip(*(each.unbind(0) for each in tensors), strict=True))
-    memory = key, projected, vector, lengths
     # The last kernels before the loop, see the rules in early_launch.py.
     dstate_BM = torch.zeros_like(states_TBM[0])
     parts_PBM = dstate_BM.new_zeros(parts, batch, width)
@@ -116,10 +114,10 @@ def backward(
         of_cell = gates_BG, state_BM, dgates_BG
         dstate_BM = mixed_backward(parts_PBM, dstate_BM, more_BM, *of_cell, early=own)
         dreset_PBM = step_product(dnew_t, of_state, True) if own else torch.bmm(dnew_t, state_PKM)
-        of_scores = weights_BS, dquery_BA, dscores_BS
         attend_gated_backward(
-            dreset_PBM, *of_cell, dstate_BM, extra_BS, query_BA, *memory, *of_scores, early=own
-        )
+            dreset_PBM, *of_cell, dstate_BM, extra_BS, query_BA, key, projected, vector, lengths, weights_BS,
+            dquery_BA, dscores_BS, early=own,
+        )  # fmt: skip
         parts_PBM = step_product(djoint_t, joint_NM, True) if own else torch.bmm(djoint_t, joint_PNM)
     dkey, dvector = memory_backward(queries_TBA, key, vector, dscores_TBS)
     weights_BST = weights_BTS.transpose(1, 2)
@@ -134,9 +132,9 @@ def _own_products(value: Tensor) -> bool:
 
     It does for few sequences in half precision, on GPUs that can start kernels early.
     """
-    from regard.kernels.early_launch import HOPPER
+    from regard.kernels.early_launch import supports_early
     from regard.kernels.step_product import LARGEST
 
     if len(value) > LARGEST:
         return False
-    return interpreting() or (value.dtype.itemsize == 2 and device_capability(value.device) >= HOPPER)
+    return interpreting() or (value.dtype.itemsize == 2 and supports_early(value.device))
