@@ -51,7 +51,7 @@ def early_options(wanted: bool) -> dict[str, Any]:
 
 
 def _device() -> int:
-    return torch.cuda.current_device() if torch.cuda.is_available() else 0
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else 0
 
 
 @functools.cache
