@@ -189,7 +189,7 @@ def _recurrent_parts(model: Bahdanau, case: Case, half: Any, trained: Any) -> It
 
     single: dict[str, tuple[Callable[[], list[Tensor]], list[Tensor]]] = {
         "encoder states": (
-            lambda: [model.encoder(embedded, lengths)],
+            lambda: list(model.encoder(embedded, lengths)),
             [embedded, *model.encoder.parameters()],
         ),
         "decoder steps": (

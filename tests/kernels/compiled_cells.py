@@ -8,11 +8,13 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.kernels import (
+    additive_gated,
     additive_recurrent,
     embedding_dropout,
     lstmn_step,
     recurrent_cells,
     step_order,
+    step_product,
 )
 from regard.kernels.activation_dropout import KINDS, ActivationDropout
 from regard.kernels.cross_entropy import SmoothedCrossEntropy
@@ -41,16 +43,17 @@ def main() -> None:
         one, two, three = (zeros(ROWS, many * WIDTH) for many in (1, 2, 3))
         recurrent_cells.gated(three, two, one, one)
         recurrent_cells.mixed(three, one, one)
-        for parts in (1, 3):
-            recurrent_cells.mixed(three, one, one, zeros(parts, ROWS, WIDTH))
+        for parts, early in ((1, False), (3, False), (3, True)):
+            recurrent_cells.mixed(three, one, one, zeros(parts, ROWS, WIDTH), early)
             recurrent_cells.gated_backward(zeros(parts, ROWS, WIDTH), three, one, three, one)
-            recurrent_cells.mixed_backward(zeros(parts, ROWS, WIDTH), one, one, three, one, three)
+            recurrent_cells.mixed_backward(zeros(parts, ROWS, WIDTH), one, one, three, one, three, early)
         six, states, gates = (zeros(ways, ROWS // 2, many * WIDTH) for ways, many in ((6, 1), (2, 1), (2, 3)))
         recurrent_cells.gru(gates, gates, zeros(2, 3 * WIDTH), states, states)
         recurrent_cells.gru_backward(six, states, states, gates, gates, states, gates, six)
         for into, masked in ((True, False), (True, True), (False, True), (False, False)):
             by_step = zeros(3, 2, ROWS, WIDTH)
-            step_order.reorder(zeros(ROWS, 3, 2, WIDTH), by_step, torch.ones(ROWS).long(), into, masked)
+            more = one if into and masked else None
+            step_order.reorder(zeros(ROWS, 3, 2, WIDTH), by_step, torch.ones(ROWS).long(), into, masked, more)
         PairMaximum.apply(two.clone().requires_grad_()).sum().backward()
         for more in (None, 1.0, zeros(ROWS)):
             copy_rows(one, zeros(ROWS, WIDTH + 8), more=more, factor=zeros(()) if more is None else None)
@@ -63,11 +66,20 @@ def main() -> None:
             whole = zeros(ROWS, gates * WIDTH)
             lstmn_step.cell(whole, two, added, two)
             lstmn_step.cell_backward(whole, two, two, two, whole, two, added, added)
-        for lengths in (None, torch.tensor([3])):
-            memory = zeros(ROWS, 9, 30), zeros(ROWS, 9, 2 * WIDTH), zeros(30), lengths
-            additive_recurrent.attend(query, *memory, scores, two)
-            parts = zeros(3, ROWS, 2 * WIDTH)
-            additive_recurrent.attend_backward(parts, two, two, query, *memory, scores, query, scores)
+        for lengths, early in ((None, True), (torch.tensor([3]), False)):
+            memory = zeros(ROWS, 9, 32), zeros(ROWS, 9, 3 * WIDTH), zeros(32), lengths
+            both, whole, query = (zeros(ROWS, 32 + many * WIDTH) for many in (2, 3, 0))
+            results = three, one, query, scores
+            additive_gated.attend_gated(both[None], *memory, three, one, *results, early)
+            of_reset = zeros(2, ROWS, WIDTH), three, one, whole[:, 32:], one, scores
+            of_scores = scores, whole[:, :32], scores
+            additive_gated.attend_gated_backward(*of_reset, query, *memory, *of_scores, early)
+        for turned in (False, True):
+            step_product.step_product(one, zeros(WIDTH, WIDTH), turned)
+        query, inputs = zeros(ROWS, 30), (zeros(ROWS, 3, 30), zeros(2, 3, ROWS, 32))
+        step_order.order_inputs(*inputs, torch.ones(ROWS).long())
+        step_order.add_inputs(*reversed(inputs), torch.ones(ROWS).long())
+        additive_recurrent.context_products(zeros(ROWS, 5, WIDTH), zeros(ROWS, 9, WIDTH))
         additive_recurrent.memory_backward(query[None], zeros(ROWS, 9, 30), zeros(30), scores[None])
         logits = zeros(ROWS, 5000).requires_grad_()
         total, _ = SmoothedCrossEntropy.apply(logits, torch.ones(ROWS, dtype=torch.long), 0.1, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from regard.kernels import additive_recurrent, launch, replay, vocabulary_loss
 from regard.kernels.kernel_choice import by_kernel
 from regard.kernels.maxout import PairMaximum
 from regard.kernels.row_copy import copy_rows
-from regard.layers import attentive_steps, bidirectional_gru, gated_cell, gru
+from regard.kernels.step_product import step_product
+from regard.layers import attentive_steps, bidirectional_gru, gated_cell, gru, projected_steps
 from regard.layers.attentive_cell import attend_along
 from regard.training.losses import cross_entropy, output_loss
 from regard.training.r_drop import r_drop_output
@@ -114,36 +116,51 @@ def test_all_steps_with_attention(
         loss = loss + (contexts.sum() if lengths == [3] else contexts.sin().sum())
         results.append([states, contexts, *torch.autograd.grad(loss, leaves)])
     taped = {key[0] for key, each in replay._tapes.items() if isinstance(each, replay.Tape)}
-    names = ("_few_forward", "_few_backward") if few else ("_forward", "_backward")
-    assert {getattr(attentive_steps, name) for name in names} <= taped
+    names = (projected_steps, "forward", "backward") if few else (attentive_steps, "_forward", "_backward")
+    assert {getattr(names[0], name) for name in names[1:]} <= taped
     for mine, exact in zip(results[2], results[3], strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("ways", "width"), [(1, 300), (2, 300), (2, 1000)])
 def test_gru(ways: int, width: int):
-    """The states of all steps are in one tensor, so they have a stride from one GRU to the next."""
+    """Gates and states of all steps are in one tensor, so they have a stride from one GRU to the next."""
     source = torch.Generator().manual_seed(0)
-    sizes = (ways, 3, 3 * width), (ways, 3, 3 * width), (ways, 3 * width), (ways, 2, 3, width)
+    sizes = (ways, 2, 3, 3 * width), (ways, 3, 3 * width), (ways, 3 * width), (ways, 2, 3, width)
     own = [torch.randn(size, generator=source) for size in sizes]
     exact = [each.double() for each in own]
     for gates, more, bias, states in (own, exact):
-        gru.gru(gates, more, bias, states[:, 0], states[:, 1])
+        gru.gru(gates[:, 1], more, bias, states[:, 0], states[:, 1])
     own[1], exact[1] = (more[..., 2 * width :] for more in (own[1], exact[1]))
     for mine, oracle in zip(own, exact, strict=True):
         torch.testing.assert_close(mine.double(), oracle, rtol=0, atol=3e-6)
 
 
-@pytest.mark.parametrize("into", [True, False])
-@pytest.mark.parametrize("masked", [True, False])
-def test_rows_are_reordered_between_positions_and_steps(into: bool, masked: bool):
-    source, lengths = torch.Generator().manual_seed(0), torch.tensor([4, 1, 3])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("rows", "inner", "outer"), [(3, 24, 40), (17, 516, 7), (5, 1100, 1000)])
+def test_product_of_a_step(rows: int, inner: int, outer: int, turned: bool):
+    """The parts are added here. x is a slice of a wider tensor. The last weight is large."""
+    x = torch.randn(rows, inner + 8)[:, :inner]
+    weight = torch.randn((inner, outer) if turned else (outer, inner))
+    expected = x.double() @ (weight if turned else weight.T).double()
+    parts = step_product(x, weight, turned)
+    assert len(parts) == -(-inner // (256 if inner * outer > 1 << 20 else 128))
+    torch.testing.assert_close(parts.double().sum(0), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("into", "masked", "adds"), [(*each, False) for each in product((True, False), repeat=2)] + [(True,) * 3]
+)
+def test_rows_are_reordered_between_positions_and_steps(into: bool, masked: bool, adds: bool):
+    """adds: whether numbers are added to the first position of the backward direction."""
+    source, lengths = torch.Generator().manual_seed(0), torch.tensor([4, 0, 3])
     results = []
     for dtype in (torch.float32, torch.float64):
         source.manual_seed(0)
-        positions = torch.randn(3, 4, 2, 24, generator=source).to(dtype)
+        positions = torch.randint(-99, 99, (3, 4, 2, 24), generator=source).to(dtype)
         states = torch.randn(2, 5, 3, 24, generator=source).to(dtype)
-        bidirectional_gru.reorder(positions, states[:, 1:].transpose(0, 1), lengths, into, masked)
+        more = torch.randint(-99, 99, (3, 24), generator=source).to(dtype) if adds else None
+        bidirectional_gru.reorder(positions, states[:, 1:].transpose(0, 1), lengths, into, masked, more)
         results.append((positions, states))
     for mine, exact in zip(*results, strict=True):
         assert mine.double().equal(exact)
@@ -169,8 +186,9 @@ def test_bidirectional_gru_with_padding():
     results = []
     for dtype in (torch.float32, torch.float64):
         own, _ = x.to(dtype).requires_grad_(), layer.to(dtype)
-        states = bidirectional_gru.bidirectional_gru(own, torch.tensor(lengths), layer.all_weights)
-        results.append([states, *torch.autograd.grad(states.sin().sum(), [own, *layer.parameters()])])
+        states, first = bidirectional_gru.bidirectional_gru(own, torch.tensor(lengths), layer.all_weights)
+        loss = states.sin().sum() + first.square().sum()
+        results.append([states, first, *torch.autograd.grad(loss, [own, *layer.parameters()])])
     for mine, exact in zip(*results, strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-5, atol=1e-5)
 
@@ -212,9 +230,9 @@ def test_gru_backward(width: int):
     results = []
     for dtype in (torch.float32, torch.float64):
         dgates = torch.full((2, 3, 3 * width), torch.nan, dtype=dtype)
-        dmore = torch.full((6, 2, 3, width), torch.nan, dtype=dtype)
+        dmore = torch.full((3, 2, 3 * width), torch.nan, dtype=dtype)
         inputs = [each.to(dtype) for each in (*arguments, states)]
-        before = gru.gru_backward(*inputs[:-1], inputs[-1][:, 1], dgates, dmore[:, 1])
+        before = gru.gru_backward(*inputs[:-1], inputs[-1][:, 1], dgates, dmore)
         results.append((before, dgates, dmore))
     for mine, exact in zip(*results, strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-6, atol=3e-6, equal_nan=True)

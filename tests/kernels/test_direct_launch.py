@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,6 +36,15 @@ class Driver:
         self.launches.append((*(each.value for each in (*fixed, stream)), values))
         return self.errors.pop() if self.errors else 0
 
+    def cuLaunchKernelEx(self, configuration: Any, function: Any, pointers: Any, extra: None) -> int:
+        """Read the structures as the driver does, by the offsets in its header."""
+        whole = ctypes.string_at(configuration, 56)
+        numbers = struct.unpack("<7I4xQQI4x", whole)
+        identifier, value = struct.unpack("<I4xI", ctypes.string_at(numbers[8], 12))
+        assert (numbers[9], identifier, value) == (1, 6, 1)
+        sizes = map(ctypes.c_uint, numbers[:7])
+        return self.cuLaunchKernel(function, *sizes, ctypes.c_void_p(numbers[7]), pointers, extra)
+
 
 def compiled(**changes: Any) -> Any:
     """Return what direct_launch() reads of a compiled kernel."""
@@ -52,8 +62,10 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return driver
 
 
-def test_the_driver_gets_all_arguments_but_compile_time_arguments(driver: Driver):
-    launch, slots = direct_launch(compiled(), (5, 6, 1), VALUES) or pytest.fail("not launched directly")
+@pytest.mark.parametrize("early", [False, True])
+def test_the_driver_gets_all_arguments_but_compile_time_arguments(driver: Driver, early: bool):
+    kernel = compiled(launch_pdl=early)
+    launch, slots = direct_launch(kernel, (5, 6, 1), VALUES) or pytest.fail("not launched directly")
     assert slots == [0, 1, None, 2, 3]
     launch.slots[0] = 1 << 50
     launch.run(12)

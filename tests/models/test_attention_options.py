@@ -131,7 +131,7 @@ def sharpened(model: Model) -> Model:
 @pytest.mark.parametrize("select", SELECTIONS)
 def test_bahdanau_agrees_with_its_equations(select: str):
     model = sharpened(build("bahdanau", select=select, score="concat"))
-    (states,) = model.encoder(model.source(BATCH.source[:1]), BATCH.source_lengths[:1])
+    (states,), _ = model.encoder(model.source(BATCH.source[:1]), BATCH.source_lengths[:1])
     s, logits = torch.tanh(model.first(states[:1, 6:])), []
     for word in BATCH.inputs[0]:
         pairs = torch.cat((s.expand(len(states), -1), states), -1)

@@ -66,7 +66,10 @@ beam_step          one step of beam search or greedy search
 output_paths       outputs of a beam search, from the tree of its beams
 output_attention   attention weights and alignments of the outputs of a search
 decoder_attention  self-attention and cross-attention of one decoding step
-additive_recurrent one step of a recurrent decoder in training
+additive_gated     attention and gates of one step of a recurrent decoder in training
+additive_recurrent gradients of its memory, for all steps
+step_product       matrix products of its steps
+early_launch       starts a kernel while the preceding one still runs
 additive_step      weights of additive attention in one decoding step
 decoder_norms      embedding, residual connection and layer normalisation of one decoding step
 kernel_choice      whether recurrent cells and the loss run as Triton kernels

@@ -19,8 +19,8 @@ from torch import Tensor
 
 __all__ = ["AddressTables", "adamw", "clip"]
 
-BLOCK, WARPS = 2048, 8
-"""Number of elements that a program processes, and its number of warps."""
+BLOCK, WARPS, NORM_WARPS = 2048, 8, 4
+"""Number of elements that a program processes, its number of warps, and that of a program of the norm."""
 
 
 @triton.jit
@@ -180,7 +180,7 @@ def clip(
     counts = [len(chunks) for _, chunks in tables]
     parts = torch.empty(sum(counts), device=failed.device)
     for (table, chunks), part in zip(tables, parts.split(counts), strict=True):
-        square_sum_kernel[(len(chunks),)](table, chunks, part, BLOCK=BLOCK, num_warps=WARPS)
+        square_sum_kernel[(len(chunks),)](table, chunks, part, BLOCK=BLOCK, num_warps=NORM_WARPS)
     norm, divisor = torch.empty_like(failed), torch.empty_like(failed)
     clip_kernel[(1,)](parts, total, failed, norm, divisor, len(parts), float(limit), BLOCK=4096, num_warps=8)
     return norm, divisor

@@ -1,8 +1,7 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Additive attention of one step of a recurrent decoder in training: one kernel for each pass.
+"""Additive attention of a recurrent decoder in training: gradients that are computed for all steps at once.
 
-A program computes the whole step of one sequence: scores, softmax and context, or the gradient of the query.
-After the last step of the backward pass, another kernel computes the gradients of keys and vector.
+additive_gated.py contains the kernels of one step, and layers/projected_steps.py the loop.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -16,27 +15,20 @@ from torch import Tensor
 
 from regard.kernels import interpreting
 from regard.kernels.aligned_sizes import units
-from regard.kernels.kernel_mask import end_of
 from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import exact_share
 
-__all__ = ["LONGEST", "attend", "attend_backward", "memory_backward"]
+__all__ = ["LONGEST", "columns_of", "context_products", "length_step", "memory_backward", "tanh"]
 
 LONGEST = 128
 """Maximum number of keys: a program holds the weights of a sequence in registers."""
-
-TILE, WARPS = 32768, 8
-"""Number of elements of the keys that a program loads at once, and its maximum number of warps. Of the
-values, it loads twice as many elements. On an NVIDIA H200, with 80 sequences of 30 keys (width 1,000, values
-of size 2,000), the forward kernel takes 6.7 microseconds. It takes 8.8 with 16 warps, and 14 with half the
-tile, because a program then waits for several loads, one after another. Pipelined loads took 16 to 20."""
 
 MEMORY_TILE = 4096
 """Number of elements of the keys that a program of additive_memory_backward_kernel holds in registers."""
 
 
 @triton.jit
-def _tanh(x, HALF: tl.constexpr, APPROXIMATE: tl.constexpr):
+def tanh(x, HALF: tl.constexpr, APPROXIMATE: tl.constexpr):
     """Return tanh(x).
 
     HALF: whether x was computed from numbers in half precision. Then one instruction computes tanh, with an
@@ -47,109 +39,6 @@ def _tanh(x, HALF: tl.constexpr, APPROXIMATE: tl.constexpr):
             "tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
         )
     return 1.0 - 2.0 * exact_share(x, APPROXIMATE)
-
-
-@quick_launch
-@triton.jit
-def additive_recurrent_kernel(
-    query, key, value, vector, lengths, weights, context, length_step, keys, width, depth, query_row,
-    key_batch, key_row, value_batch, value_row, UNIT: tl.constexpr, LENGTHS: tl.constexpr,
-    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, HALF: tl.constexpr,
-    APPROXIMATE: tl.constexpr,
-):  # fmt: skip
-    """Compute weights = softmax(v . tanh(q + k)) and context = weights . value of one sequence.
-
-    query: reads (B, D). key, value: read (B, S, D) and (B, S, E). vector: reads v, (D,).
-    lengths: reads the number of keys of each sequence, (B,).
-    weights: writes (B, S), 0 for padding. context: writes (B, E).
-    UNIT: width, depth and all strides are in units of this number of elements, see units().
-    """
-    width, depth, query_row = width * UNIT, depth * UNIT, query_row * UNIT
-    key_batch, key_row = key_batch * UNIT, key_row * UNIT
-    value_batch, value_row = value_batch * UNIT, value_row * UNIT
-    batch = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, COLUMNS)
-    end = end_of(lengths, length_step, batch, keys, LENGTHS)
-    seen = (column < end)[:, None]
-    query += batch * query_row
-    key += batch * key_batch + column[:, None] * key_row
-    value += batch * value_batch + column[:, None] * value_row
-    scores = tl.zeros([COLUMNS], tl.float32)
-    for first in range(0, width, WIDTH):
-        channel = first + tl.arange(0, WIDTH)
-        there = channel < width
-        q = tl.load(query + channel, mask=there, other=0.0).to(tl.float32)
-        v = tl.load(vector + channel, mask=there, other=0.0).to(tl.float32)
-        k = tl.load(key + channel[None, :], mask=seen & there[None, :], other=0.0).to(tl.float32)
-        scores += tl.sum(v[None, :] * _tanh(q[None, :] + k, HALF, APPROXIMATE), 1)
-    scores = tl.where(column < end, scores, -float("inf"))
-    best = tl.max(scores, 0)
-    weight = tl.exp(scores - tl.where(best == -float("inf"), 0.0, best))
-    total = tl.sum(weight, 0)
-    weight = weight / tl.where(total == 0.0, 1.0, total)
-    tl.store(weights + batch * keys + column, weight, mask=column < keys)
-    for first in range(0, depth, DEPTH):
-        channel = first + tl.arange(0, DEPTH)
-        there = channel < depth
-        x = tl.load(value + channel[None, :], mask=seen & there[None, :], other=0.0).to(tl.float32)
-        tl.store(context + batch * depth + channel, tl.sum(weight[:, None] * x, 0), mask=there)
-
-
-@quick_launch
-@triton.jit(do_not_specialize=["part_step", "more_row"])
-def additive_recurrent_backward_kernel(
-    parts, more, dcontext, query, key, value, vector, lengths, weights, dquery, dscores, length_step, keys,
-    width, depth, part_step, more_row, query_row, key_batch, key_row, value_batch, value_row, dquery_row,
-    UNIT: tl.constexpr, PARTS: tl.constexpr, LENGTHS: tl.constexpr, COLUMNS: tl.constexpr,
-    WIDTH: tl.constexpr, DEPTH: tl.constexpr, HALF: tl.constexpr,
-    APPROXIMATE: tl.constexpr,
-):  # fmt: skip
-    """Compute the gradient of the query of one sequence; arguments as in the forward kernel.
-
-    dquery = sum over keys of v g (1 - tanh^2), where g is the gradient of the score
-
-    parts, more: read PARTS tensors (B, E), and another (B, E). Their sum is the gradient of the context.
-    dcontext: writes this sum, (B, E).
-    weights: reads (B, S).
-    dquery: writes (B, D). dscores: writes g, (B, S), 0 for padding.
-    """
-    width, depth, query_row, dquery_row = width * UNIT, depth * UNIT, query_row * UNIT, dquery_row * UNIT
-    key_batch, key_row, more_row = key_batch * UNIT, key_row * UNIT, more_row * UNIT
-    part_step = part_step * UNIT
-    value_batch, value_row = value_batch * UNIT, value_row * UNIT
-    batch = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, COLUMNS)
-    end = end_of(lengths, length_step, batch, keys, LENGTHS)
-    seen = (column < end)[:, None]
-    query += batch * query_row
-    parts += batch * depth
-    more += batch * more_row
-    dcontext += batch * depth
-    dquery += batch * dquery_row
-    key += batch * key_batch + column[:, None] * key_row
-    value += batch * value_batch + column[:, None] * value_row
-    dweight = tl.zeros([COLUMNS], tl.float32)
-    for first in range(0, depth, DEPTH):
-        channel = first + tl.arange(0, DEPTH)
-        there = channel < depth
-        x = tl.load(value + channel[None, :], mask=seen & there[None, :], other=0.0).to(tl.float32)
-        d = tl.load(more + channel, mask=there, other=0.0).to(tl.float32)
-        for part in tl.static_range(PARTS):
-            d += tl.load(parts + part * part_step + channel, mask=there, other=0.0).to(tl.float32)
-        tl.store(dcontext + channel, d, mask=there)
-        dweight += tl.sum(x * d[None, :], 1)
-    weight = tl.load(weights + batch * keys + column, mask=column < keys, other=0.0)
-    gradient = weight * (dweight - tl.sum(weight * dweight, 0))
-    tl.store(dscores + batch * keys + column, gradient, mask=column < keys)
-    for first in range(0, width, WIDTH):
-        channel = first + tl.arange(0, WIDTH)
-        there = channel < width
-        q = tl.load(query + channel, mask=there, other=0.0).to(tl.float32)
-        v = tl.load(vector + channel, mask=there, other=0.0).to(tl.float32)
-        k = tl.load(key + channel[None, :], mask=seen & there[None, :], other=0.0).to(tl.float32)
-        t = _tanh(q[None, :] + k, HALF, APPROXIMATE)
-        slope = gradient[:, None] * (1.0 - t * t)
-        tl.store(dquery + channel, tl.sum(slope, 0) * v, mask=there)
 
 
 @quick_launch
@@ -178,65 +67,75 @@ def additive_memory_backward_kernel(
     k = tl.load(key + at, mask=inside, other=0.0).to(tl.float32)
     slopes = tl.zeros([COLUMNS, WIDTH], tl.float32)
     products = tl.zeros([COLUMNS, WIDTH], tl.float32)
+    total = tl.zeros([COLUMNS], tl.float32)
     query += batch * query_row
     dscores += batch * keys
     next_q = tl.load(query + channel, mask=there, other=0.0)
     next_g = tl.load(dscores + column, mask=column < keys, other=0.0)
     for step in range(steps):
         q, g = next_q.to(tl.float32), next_g[:, None]
+        total += next_g
         query += query_step
         dscores += dscores_step
         left = step + 1 < steps  # load the next step before this one is computed
         next_q = tl.load(query + channel, mask=there & left, other=0.0)
         next_g = tl.load(dscores + column, mask=(column < keys) & left, other=0.0)
-        t = _tanh(q[None, :] + k, HALF, APPROXIMATE)
+        t = tanh(q[None, :] + k, HALF, APPROXIMATE)
         # Keys of the padding can be NaN; their g is 0.
-        slopes += tl.where(g == 0.0, 0.0, g * (1.0 - t * t))
-        products += tl.where(g == 0.0, 0.0, g * t)
+        t = tl.where(g == 0.0, 0.0, t)
+        product = g * t
+        products += product
+        # The sum of g t^2 takes fewer instructions than that of g (1 - t^2), but 1 - t^2 is more precise.
+        slopes += product * t if HALF else g * (1.0 - t * t)
+    if HALF:
+        slopes = total[:, None] - slopes
     v = tl.load(vector + channel, mask=there, other=0.0).to(tl.float32)
     into = (batch * keys + column)[:, None] * width + channel[None, :]
     tl.store(dkey + into, slopes * v[None, :], mask=inside)
     tl.store(parts + batch * width + channel, tl.sum(products, 0), mask=there)
 
 
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None, weights: Tensor,
-    context: Tensor,
-) -> None:  # fmt: skip
-    """Compute the weights (B, S) and the context (B, E) of one step.
+@quick_launch
+@triton.jit
+def context_products_kernel(
+    dcontexts, value, products, steps, keys, depth, step_batch, step_row, value_batch, value_row,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """Compute products = dcontexts value^T, for one sequence and ROWS steps.
 
-    query: (B, D), with any row stride. key, value: (B, S, D) and (B, S, E). vector: (D,).
-    lengths: number of keys of each sequence, (B,) or (1,), or None.
-    weights, context: contiguous tensors that receive the results. weights is float32.
+    dcontexts, value: read (B, T, E) and (B, S, E). products: writes (B, T, S) in float32.
+    UNIT: depth and all strides are in units of this number of elements, see units().
     """
-    batch, keys, width = key.shape
-    sizes = (width, value.shape[2], query.stride(0), *key.stride()[:2], *value.stride()[:2])
-    additive_recurrent_kernel[(batch,)](
-        query, key, value, vector, weights if lengths is None else lengths, weights, context,
-        _length_step(lengths), keys, *units(sizes), LENGTHS=lengths is not None,
-        **_launch(key, value),
-    )  # fmt: skip
+    depth, step_batch, step_row = depth * UNIT, step_batch * UNIT, step_row * UNIT
+    value_batch, value_row = value_batch * UNIT, value_row * UNIT
+    batch, column = tl.program_id(0).to(tl.int64), tl.arange(0, COLUMNS)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    dcontexts += batch * step_batch + row[:, None] * step_row
+    value += batch * value_batch + column[:, None] * value_row
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in range(0, depth, DEPTH):
+        channel = first + tl.arange(0, DEPTH)
+        there = (channel < depth)[None, :]
+        d = tl.load(dcontexts + channel[None, :], mask=(row < steps)[:, None] & there, other=0.0)
+        x = tl.load(value + channel[None, :], mask=(column < keys)[:, None] & there, other=0.0)
+        total = tl.dot(d, tl.trans(x), total, input_precision="ieee")
+    into = (batch * steps + row)[:, None] * keys + column[None, :]
+    tl.store(products + into, total, mask=(row < steps)[:, None] & (column < keys)[None, :])
 
 
-def attend_backward(
-    parts: Tensor, more: Tensor, dcontext: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor,
-    lengths: Tensor | None, weights: Tensor, dquery: Tensor, dscores: Tensor,
-) -> None:  # fmt: skip
-    """Write the gradient of the query to dquery, (B, D) with any row stride; arguments as in attend().
+def context_products(dcontexts: Tensor, value: Tensor) -> Tensor:
+    """Return dcontexts (B, T, E) times the transposed values (B, S, E), in float32: (B, T, S).
 
-    parts, more: (P, B, E), contiguous, and (B, E) with any row stride. The gradient of the context is
-        parts.sum(0) + more.
-    dcontext: receives this gradient, (B, E), contiguous.
-    dscores: receives the gradient of the scores, (B, S), contiguous, float32.
+    These are gradients of attention weights. cuBLAS takes longer, unless S is a multiple of 8.
     """
-    batch, keys, width = key.shape
-    rows = parts.stride(0), more.stride(0), query.stride(0)
-    sizes = (width, value.shape[2], *rows, *key.stride()[:2], *value.stride()[:2], dquery.stride(0))
-    additive_recurrent_backward_kernel[(batch,)](
-        parts, more, dcontext, query, key, value, vector, weights if lengths is None else lengths, weights,
-        dquery, dscores, _length_step(lengths), keys, *units(sizes), PARTS=len(parts),
-        LENGTHS=lengths is not None, **_launch(key, value),
+    (batch, steps, depth), keys = dcontexts.shape, value.shape[1]
+    products = value.new_empty(batch, steps, keys, dtype=torch.float32)
+    sizes = units((depth, *dcontexts.stride()[:2], *value.stride()[:2]))
+    context_products_kernel[(batch, triton.cdiv(steps, 32))](
+        dcontexts, value, products, steps, keys, *sizes, ROWS=32, COLUMNS=columns_of(keys),
+        DEPTH=256 // value.dtype.itemsize, num_warps=4, num_stages=4,
     )  # fmt: skip
+    return products
 
 
 def memory_backward(queries: Tensor, key: Tensor, vector: Tensor, dscores: Tensor) -> tuple[Tensor, Tensor]:
@@ -248,36 +147,22 @@ def memory_backward(queries: Tensor, key: Tensor, vector: Tensor, dscores: Tenso
     dkey = key.new_empty(key.shape)
     parts = vector.new_empty(batch, width, dtype=torch.float32)
     *sizes, unit = units((width, *queries.stride()[:2], *key.stride()[:2]))
-    columns = _columns(keys)
+    columns = columns_of(keys)
     channels = max(MEMORY_TILE // columns, 16)
+    half = key.dtype.itemsize == 2
+    limit = {"maxnreg": 80} if half else {}  # then three programs run on a multiprocessor
     additive_memory_backward_kernel[(batch, triton.cdiv(width, channels))](
         queries, key, vector, dscores, dkey, parts, steps, keys, *sizes, dscores.stride(0), unit,
-        COLUMNS=columns, WIDTH=channels, HALF=key.dtype.itemsize == 2, APPROXIMATE=not interpreting(),
-        num_warps=8,
+        COLUMNS=columns, WIDTH=channels, HALF=half, APPROXIMATE=not interpreting(), num_warps=8, **limit,
     )  # fmt: skip
     return dkey, parts.sum(0)
 
 
-def _length_step(lengths: Tensor | None) -> int:
+def length_step(lengths: Tensor | None) -> int:
     """Return the stride of the lengths along the batch: 0 for one length of all sequences."""
     return 0 if lengths is None or len(lengths) == 1 else lengths.stride(0)
 
 
-def _columns(keys: int) -> int:
+def columns_of(keys: int) -> int:
     """Return the number of keys of a tile."""
     return max(triton.next_power_of_2(keys), 16)
-
-
-def _launch(key: Tensor, value: Tensor) -> dict[str, int | bool]:
-    """Return the launch parameters for these keys and values."""
-    columns = _columns(key.shape[1])
-    width = min(TILE // columns, triton.next_power_of_2(key.shape[2]))
-    depth = min(2 * TILE // columns, triton.next_power_of_2(value.shape[2]))
-    return {
-        "COLUMNS": columns,
-        "WIDTH": width,
-        "DEPTH": depth,
-        "HALF": key.dtype.itemsize == 2,
-        "APPROXIMATE": not interpreting(),
-        "num_warps": min(max(columns * max(width, depth) // 2048, 4), WARPS),
-    }

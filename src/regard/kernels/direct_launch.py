@@ -1,4 +1,4 @@
-"""Launch compiled Triton kernels with the CUDA driver's cuLaunchKernel, in less time than Triton's launcher.
+"""Launch compiled Triton kernels with cuLaunchKernel of the CUDA driver, in less time than Triton's launcher.
 
 Triton's launcher passes all arguments of a kernel, up to 70, through several Python functions in each launch.
 A DirectLaunch keeps them in memory. Before a launch, only the addresses of tensors are written there.
@@ -43,13 +43,33 @@ ENABLED = True
 INVALID_CONTEXT = 201
 """Error code of the driver: this thread has no CUDA context yet."""
 
+EARLY = 6
+"""Identifier of the launch attribute for programmatic dependent launch, see early_launch.py."""
+
+
+class Attribute(ctypes.Structure):
+    """CUlaunchAttribute of the driver: the value is a union of 64 bytes, whose first member is used here."""
+
+    _fields_ = (("id", ctypes.c_uint64), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
+
+
+class Configuration(ctypes.Structure):
+    """CUlaunchConfig of the driver. sizes: grid, threads and bytes of shared memory. value: the stream."""
+
+    _fields_ = (
+        ("sizes", ctypes.c_uint * 7),
+        ("value", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
 
 @functools.cache
 def _driver() -> Any:
     """Return the CUDA driver library; None if it is missing or too old."""
     try:
         library = ctypes.PyDLL("libcuda.so.1")
-        _, info = library.cuLaunchKernel, library.cuFuncGetParamInfo
+        _, _, info = library.cuLaunchKernel, library.cuLaunchKernelEx, library.cuFuncGetParamInfo
     except (OSError, AttributeError):
         return None
     size, pointer = ctypes.c_size_t, ctypes.c_void_p
@@ -69,10 +89,18 @@ class DirectLaunch:
         address, _ = self.slots.buffer_info()
         self.pointers = (ctypes.c_void_p * len(slots))(*(address + 8 * i for i in range(len(slots))))
         threads, shared = 32 * compiled.metadata.num_warps, compiled.metadata.shared
-        numbers = map(ctypes.c_uint, (*grid, threads, 1, 1, shared))
-        self.stream = ctypes.c_void_p(0)
-        self.arguments = (ctypes.c_void_p(compiled.function), *numbers, self.stream, self.pointers, None)
-        self.launch = _driver().cuLaunchKernel  # needs no argtypes: the arguments are ctypes objects
+        sizes, function = (*grid, threads, 1, 1, shared), ctypes.c_void_p(compiled.function)
+        self.stream: Any
+        self.arguments: tuple[Any, ...]  # ctypes objects, so that the function needs no argtypes
+        if getattr(compiled.metadata, "launch_pdl", False):
+            attributes = ctypes.pointer(Attribute(EARLY, 1))
+            self.stream = Configuration((ctypes.c_uint * 7)(*sizes), None, attributes, 1)
+            self.arguments = (ctypes.byref(self.stream), function, self.pointers, None)
+            self.launch = _driver().cuLaunchKernelEx
+        else:
+            self.stream = ctypes.c_void_p(0)
+            self.arguments = (function, *map(ctypes.c_uint, sizes), self.stream, self.pointers, None)
+            self.launch = _driver().cuLaunchKernel
 
     def run(self, stream: int) -> None:
         """Launch the kernel with the arguments in self.slots. They are copied before this returns."""
@@ -150,7 +178,7 @@ def direct_launch(
         return None
     metadata, kinds = compiled.metadata, list(compiled.src.signature.values())
     plain = metadata.num_ctas == 1 and metadata.target.backend == "cuda" and len(kinds) == len(values)
-    for name in ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl"):
+    for name in ("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid"):
         plain = plain and not getattr(metadata, name, 0)
     if not plain:
         return None

@@ -22,12 +22,15 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from regard.kernels.aligned_sizes import units
+from regard.kernels.early_launch import early_options, wait_for_previous
 from regard.kernels.quick_launch import quick_launch
 
 __all__ = ["gated", "gated_backward", "gru", "gru_backward", "mixed", "mixed_backward"]
@@ -88,7 +91,7 @@ def gated_forward_kernel(
 @triton.jit(do_not_specialize=["part_step"])
 def mixed_forward_kernel(
     parts, gates, state, after, width, part_step, parts_row, gates_row, state_row, after_row,
-    UNIT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Compute the candidate state s~ and the next state, s + z (s~ - s), of the gated cell.
 
@@ -102,6 +105,7 @@ def mixed_forward_kernel(
     """
     width, part_step, parts_row = width * UNIT, part_step * UNIT, parts_row * UNIT
     gates_row, state_row, after_row = gates_row * UNIT, state_row * UNIT, after_row * UNIT
+    wait_for_previous(EARLY)
     row, columns, there = _place(width, BLOCK)
     at = row * gates_row + columns
     new = _get(gates, at + 2 * width, there)
@@ -118,7 +122,7 @@ def mixed_forward_kernel(
 def mixed_backward_kernel(
     parts, dstate, more, gates, state, dgates, before, width, part_step,
     parts_row, dstate_row, more_row, gates_row, state_row, dgates_row, before_row,
-    UNIT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    UNIT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Backward pass of mixed_forward_kernel, which computes the next state s + z (s~ - s).
 
@@ -135,6 +139,7 @@ def mixed_backward_kernel(
     width, part_step, parts_row = width * UNIT, part_step * UNIT, parts_row * UNIT
     dstate_row, more_row, gates_row = dstate_row * UNIT, more_row * UNIT, gates_row * UNIT
     state_row, dgates_row, before_row = state_row * UNIT, dgates_row * UNIT, before_row * UNIT
+    wait_for_previous(EARLY)
     row, columns, there = _place(width, BLOCK)
     at, d_at = row * gates_row + columns, row * dgates_row + columns
     d = _get(dstate, row * dstate_row + columns, there) + _get(more, row * more_row + columns, there)
@@ -178,9 +183,9 @@ def gated_backward_kernel(
 
 
 @quick_launch
-@triton.jit(do_not_specialize=["state_way", "after_way", "rows"])
+@triton.jit(do_not_specialize=["gates_way", "state_way", "after_way", "rows"])
 def gru_forward_kernel(
-    gates, more, bias, state, after, width, state_way, after_way, rows, UNIT: tl.constexpr,
+    gates, more, bias, state, after, width, gates_way, state_way, after_way, rows, UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute one step of several GRUs: the gates r, z and n, and the next state.
@@ -191,32 +196,35 @@ def gru_forward_kernel(
     sequences (B).
 
     gates: (W, B, 3 width). Contains the input parts of r, z and n; overwritten with r, z and n.
+        gates_way: its stride from one GRU to the next.
     more: (W, B, 3 width). Contains U h. The kernel overwrites the last third with u_n, the last third of u.
     bias: input, the vector b of each GRU, (W, 3 width).
     state: input, h, (W, B, width). state_way: its stride from one GRU to the next.
     after: output, the next state, (W, B, width). after_way: its stride from one GRU to the next.
     """
-    width, state_way, after_way = width * UNIT, state_way * UNIT, after_way * UNIT
+    width, gates_way = width * UNIT, gates_way * UNIT
+    state_way, after_way = state_way * UNIT, after_way * UNIT
     row, columns, there = _place(width, BLOCK)
     way, inner = row // rows, row % rows
-    at, bias_at = row * 3 * width + columns, way * 3 * width + columns
-    reset = tl.sigmoid(_get(gates, at, there) + _get(more, at, there) + _get(bias, bias_at, there))
-    keep = _get(gates, at + width, there) + _get(more, at + width, there)
+    at, bias_at = way * gates_way + inner * 3 * width + columns, way * 3 * width + columns
+    more += row * 3 * width + columns
+    reset = tl.sigmoid(_get(gates, at, there) + _get(more, 0, there) + _get(bias, bias_at, there))
+    keep = _get(gates, at + width, there) + _get(more, width, there)
     keep = tl.sigmoid(keep + _get(bias, bias_at + width, there))
-    fed = _get(more, at + 2 * width, there) + _get(bias, bias_at + 2 * width, there)
+    fed = _get(more, 2 * width, there) + _get(bias, bias_at + 2 * width, there)
     new = _tanh(_get(gates, at + 2 * width, there) + reset * fed)
     s = _get(state, way * state_way + inner * width + columns, there)
     tl.store(gates + at, reset, mask=there)
     tl.store(gates + at + width, keep, mask=there)
     tl.store(gates + at + 2 * width, new, mask=there)
-    tl.store(more + at + 2 * width, fed, mask=there)
+    tl.store(more + 2 * width, fed, mask=there)
     tl.store(after + way * after_way + inner * width + columns, new + keep * (s - new), mask=there)
 
 
 @quick_launch
-@triton.jit(do_not_specialize=["state_way", "dmore_gate", "rows"])
+@triton.jit(do_not_specialize=["gates_way", "state_way", "rows", "ways"])
 def gru_backward_kernel(
-    parts, dstate, dafter, gates, more, state, dgates, dmore, before, width, state_way, dmore_gate, rows,
+    parts, dstate, dafter, gates, more, state, dgates, dmore, before, width, gates_way, state_way, rows, ways,
     UNIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Backward pass of gru_forward_kernel.
@@ -229,21 +237,22 @@ def gru_backward_kernel(
     Inputs:
     parts, dstate, dafter: their sum is the gradient of the next state. `parts` consists of three tensors for
         each GRU, (W, 3, B, width), which are added too. The others are (W, B, width).
-    gates: r, z and n, (W, B, 3 width).
+    gates: r, z and n, (W, B, 3 width). gates_way: its stride, and that of dgates, from one GRU to the next.
     more: u, (W, B, 3 width); only its last third, u_n, is read.
     state: h, (W, B, width). state_way: its stride from one GRU to the next.
 
     Outputs:
     dgates: the gradients of the input parts of r, z and n, (W, B, 3 width).
-    dmore: the gradient of u, (W, 3, B, width). dmore_gate: its stride from one gate to the next.
+    dmore: the gradient of u, (B, W, 3 width).
     before: the part of the gradient of h that comes from the term z * h of the next state, (W, B, width).
     """
-    width, state_way, dmore_gate = width * UNIT, state_way * UNIT, dmore_gate * UNIT
+    width, gates_way, state_way = width * UNIT, gates_way * UNIT, state_way * UNIT
     row, columns, there = _place(width, BLOCK)
     way, inner = row // rows, row % rows
-    place, at, own = inner * width + columns, row * 3 * width + columns, row * width + columns
+    place, own = inner * width + columns, row * width + columns
+    at = way * gates_way + inner * 3 * width + columns
     reset, keep = _get(gates, at, there), _get(gates, at + width, there)
-    new, fed = _get(gates, at + 2 * width, there), _get(more, at + 2 * width, there)
+    new, fed = _get(gates, at + 2 * width, there), _get(more, own + (2 * row + 2) * width, there)
     s = _get(state, way * state_way + place, there)
     d = _get(dstate, own, there) + _get(dafter, own, there)
     for gate in tl.static_range(3):
@@ -254,10 +263,10 @@ def gru_backward_kernel(
     tl.store(dgates + at, dreset, mask=there)
     tl.store(dgates + at + width, dkeep, mask=there)
     tl.store(dgates + at + 2 * width, dnew, mask=there)
-    into = dmore + way * 3 * dmore_gate + place
+    into = dmore + (inner * ways + way) * 3 * width + columns
     tl.store(into, dreset, mask=there)
-    tl.store(into + dmore_gate, dkeep, mask=there)
-    tl.store(into + 2 * dmore_gate, dnew * reset, mask=there)
+    tl.store(into + width, dkeep, mask=there)
+    tl.store(into + 2 * width, dnew * reset, mask=there)
     tl.store(before + own, d * keep, mask=there)
 
 
@@ -266,22 +275,30 @@ def gated(gates: Tensor, more: Tensor, state: Tensor, reset: Tensor) -> None:
     _launch(gated_forward_kernel, state, (gates, more, state, reset))
 
 
-def mixed(gates: Tensor, state: Tensor, after: Tensor, parts: Tensor | None = None) -> None:
-    """Compute layers.gated_cell.mixed() with one kernel; the arguments are explained there."""
+def mixed(
+    gates: Tensor, state: Tensor, after: Tensor, parts: Tensor | None = None, early: bool = False
+) -> None:
+    """Compute layers.gated_cell.mixed() with one kernel; the arguments are explained there.
+
+    early: whether the kernel starts early, see early_launch.py.
+    """
     parts = state[None][:0] if parts is None else parts
-    _launch_with_parts(mixed_forward_kernel, state, parts, (gates, state, after))
+    _launch_with_parts(mixed_forward_kernel, state, parts, (gates, state, after), early_options(early))
 
 
 def mixed_backward(
-    parts: Tensor, dstate: Tensor, more: Tensor, gates: Tensor, state: Tensor, dgates: Tensor
-) -> Tensor:
+    parts: Tensor, dstate: Tensor, more: Tensor, gates: Tensor, state: Tensor, dgates: Tensor,
+    early: bool = False,
+) -> Tensor:  # fmt: skip
     """Compute the backward pass of mixed() with one kernel.
 
     The arguments are those of layers.gated_cell.mixed_backward().
+
+    early: whether the kernel starts early, see early_launch.py.
     """
     before = torch.empty_like(state)
     tensors = (dstate, more, gates, state, dgates, before)
-    _launch_with_parts(mixed_backward_kernel, state, parts, tensors)
+    _launch_with_parts(mixed_backward_kernel, state, parts, tensors, early_options(early))
     return before
 
 
@@ -290,13 +307,13 @@ def gated_backward(parts: Tensor, gates: Tensor, state: Tensor, dgates: Tensor, 
 
     The arguments are those of layers.gated_cell.gated_backward().
     """
-    _launch_with_parts(gated_backward_kernel, state, parts, (gates, state, dgates, dstate))
+    _launch_with_parts(gated_backward_kernel, state, parts, (gates, state, dgates, dstate), {})
 
 
 def gru(gates: Tensor, more: Tensor, bias: Tensor, state: Tensor, after: Tensor) -> None:
     """Compute one step of several GRUs with one kernel; the arguments are those of layers.gru.gru()."""
     ways, rows, width = state.shape
-    *sizes, unit = units((width, state.stride(0), after.stride(0)))
+    *sizes, unit = units((width, gates.stride(0), state.stride(0), after.stride(0)))
     gru_forward_kernel[_grid(ways * rows, width)](
         gates, more, bias, state, after, *sizes, rows, unit, BLOCK=BLOCK, num_warps=WARPS
     )
@@ -309,8 +326,10 @@ def gru_backward(
     """Compute the backward pass of gru() with one kernel; arguments as in layers.gru.gru_backward()."""
     before, (ways, rows, width) = torch.empty_like(dstate), state.shape
     tensors = (parts, dstate, dafter, gates, more, state, dgates, dmore, before)
-    *sizes, unit = units((width, state.stride(0), dmore.stride(0)))
-    gru_backward_kernel[_grid(ways * rows, width)](*tensors, *sizes, rows, unit, BLOCK=BLOCK, num_warps=WARPS)
+    *sizes, unit = units((width, gates.stride(0), state.stride(0)))
+    gru_backward_kernel[_grid(ways * rows, width)](
+        *tensors, *sizes, rows, ways, unit, BLOCK=BLOCK, num_warps=WARPS
+    )
     return before
 
 
@@ -324,12 +343,14 @@ def _launch(kernel, state: Tensor, tensors: tuple[Tensor, ...]) -> None:
     kernel[_grid(len(state), width)](*tensors, *units(sizes), BLOCK=BLOCK, num_warps=WARPS)
 
 
-def _launch_with_parts(kernel, state: Tensor, parts: Tensor, tensors: tuple[Tensor, ...]) -> None:
+def _launch_with_parts(
+    kernel, state: Tensor, parts: Tensor, tensors: tuple[Tensor, ...], options: dict[str, Any]
+) -> None:
     """Launch a kernel as _launch() does, with `parts` (P, rows, width) as its first tensor."""
     width = state.shape[1]
     sizes = (width, *parts.stride()[:2], *(each.stride(0) for each in tensors))
     kernel[_grid(len(state), width)](
-        parts, *tensors, *units(sizes), PARTS=len(parts), BLOCK=BLOCK, num_warps=WARPS
+        parts, *tensors, *units(sizes), PARTS=len(parts), BLOCK=BLOCK, num_warps=WARPS, **options
     )
 
 

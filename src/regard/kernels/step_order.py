@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.kernels.aligned_sizes import units
 from regard.kernels.quick_launch import quick_launch
 
-__all__ = ["reorder"]
+__all__ = ["add_inputs", "order_inputs", "reorder"]
 
 BLOCK, WARPS = 1024, 4
 """Number of columns per program, and its number of warps."""
@@ -25,8 +25,8 @@ BLOCK, WARPS = 1024, 4
 @quick_launch
 @triton.jit(do_not_specialize=["step_stride", "way_stride", "row_stride", "steps"])
 def step_order_kernel(
-    positions, by_step, lengths, width, step_stride, way_stride, row_stride, steps, UNIT: tl.constexpr,
-    INTO: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
+    positions, by_step, lengths, more, width, step_stride, way_stride, row_stride, steps, UNIT: tl.constexpr,
+    INTO: tl.constexpr, MASKED: tl.constexpr, MORE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Copy BLOCK columns of one row.
 
@@ -35,6 +35,7 @@ def step_order_kernel(
     UNIT: width and strides are in units of this number of elements, see units().
     INTO: copy from `positions` to `by_step`; otherwise from `by_step` to `positions`.
     MASKED: write 0 for the padding.
+    MORE: add `more` (B, width), contiguous, to the first position of the backward direction. Only with INTO.
     """
     width, step_stride = width * UNIT, step_stride * UNIT
     way_stride, row_stride = way_stride * UNIT, row_stride * UNIT
@@ -50,16 +51,79 @@ def step_order_kernel(
     if MASKED:
         read = there & (position < length)
     if INTO:
-        tl.store(by_step, tl.load(positions, mask=read, other=0.0), mask=there)
+        value = tl.load(positions, mask=read, other=0.0)
+        if MORE:
+            adds = read & (way == 1) & (position == 0)
+            value += tl.load(more + sequence * width + columns, mask=adds, other=0.0)
+        tl.store(by_step, value, mask=there)
     else:
         tl.store(positions, tl.load(by_step, mask=read, other=0.0), mask=there)
 
 
-def reorder(positions: Tensor, by_step: Tensor, lengths: Tensor, into: bool, masked: bool) -> None:
+@triton.jit
+def _step(sequence, position, lengths):
+    """Return the step at which the backward direction processes a position."""
+    length = tl.load(lengths + sequence)
+    return tl.where(position < length, length - 1 - position, position)
+
+
+@quick_launch
+@triton.jit(do_not_specialize=["batch_stride", "row_stride", "batch", "steps"])
+def input_order_kernel(
+    x, by_step, lengths, width, wide, batch_stride, row_stride, batch, steps, UNIT: tl.constexpr,
+    INTO: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Copy BLOCK columns of one row for both directions, or add those of both directions.
+
+    x: (B, S, width), with these strides. by_step: (2, S, B, wide), contiguous. The columns from `width` on
+        are written with 0, and not read.
+    lengths: reads the number of tokens of each sequence, (B,), contiguous.
+    UNIT: widths and strides are in units of this number of elements, see units().
+    INTO: copy from x to by_step; otherwise add the rows of by_step and write them to x.
+    """
+    width, wide = width * UNIT, wide * UNIT
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    sequence, position = row // steps, row % steps
+    step = _step(sequence, position, lengths)
+    x += sequence * batch_stride * UNIT + position * row_stride * UNIT + columns
+    first = by_step + (position * batch + sequence) * wide + columns
+    second = by_step + ((steps + step) * batch + sequence) * wide + columns
+    if INTO:
+        value = tl.load(x, mask=columns < width, other=0.0)
+        tl.store(first, value, mask=columns < wide)
+        tl.store(second, value, mask=columns < wide)
+    else:
+        there = columns < width
+        value = tl.load(first, mask=there, other=0.0).to(tl.float32)
+        tl.store(x, value + tl.load(second, mask=there, other=0.0).to(tl.float32), mask=there)
+
+
+def order_inputs(x: Tensor, by_step: Tensor, lengths: Tensor) -> None:
+    """Copy rows as layers.bidirectional_gru.order_inputs() does; its docstring explains the arguments."""
+    _order_inputs(x, by_step, lengths, True)
+
+
+def add_inputs(by_step: Tensor, x: Tensor, lengths: Tensor) -> None:
+    """Add rows as layers.bidirectional_gru.add_inputs() does; its docstring explains the arguments."""
+    _order_inputs(x, by_step, lengths, False)
+
+
+def _order_inputs(x: Tensor, by_step: Tensor, lengths: Tensor, into: bool) -> None:
+    (batch, steps, width), wide = x.shape, by_step.shape[3]
+    *sizes, unit = units((width, wide, *x.stride()[:2]))
+    input_order_kernel[(batch * steps, triton.cdiv(wide, BLOCK))](
+        x, by_step, lengths, *sizes, batch, steps, unit, INTO=into, BLOCK=BLOCK, num_warps=WARPS
+    )
+
+
+def reorder(
+    positions: Tensor, by_step: Tensor, lengths: Tensor, into: bool, masked: bool, more: Tensor | None = None
+) -> None:
     """Copy rows as layers.bidirectional_gru.reorder() does; its docstring explains the arguments."""
     batch, steps, ways, width = positions.shape
     *sizes, unit = units((width, *by_step.stride()[:3]))
     step_order_kernel[(batch * steps * ways, triton.cdiv(width, BLOCK))](
-        positions, by_step, lengths, *sizes, steps, unit, INTO=into, MASKED=masked, BLOCK=BLOCK,
-        num_warps=WARPS,
+        positions, by_step, lengths, positions if more is None else more, *sizes, steps, unit, INTO=into,
+        MASKED=masked, MORE=more is not None, BLOCK=BLOCK, num_warps=WARPS,
     )  # fmt: skip

@@ -79,6 +79,26 @@ def vocabulary_loss_kernel(
             tl.store(logits + columns, d, mask=columns < classes)
 
 
+@triton.jit(do_not_specialize=["rows"])
+def loss_sum_kernel(plain, even, total, summed, rows, smoothing, BLOCK: tl.constexpr):
+    """Sum the losses of all rows with one program, in float32.
+
+    plain, even: read the results of vocabulary_loss_kernel, (rows,).
+    total: writes (1 - smoothing) * sum(plain) + smoothing * sum(even). summed: writes sum(plain).
+    """
+    plain_sums = tl.zeros([BLOCK], tl.float32)
+    even_sums = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, rows, BLOCK):
+        row = first + tl.arange(0, BLOCK)
+        plain_sums += tl.load(plain + row, mask=row < rows, other=0.0)
+        even_sums += tl.load(even + row, mask=row < rows, other=0.0)
+    plain_sum, even_sum = tl.sum(plain_sums, 0), tl.sum(even_sums, 0)
+    tl.store(summed, plain_sum)
+    # Without smoothing, an infinite or NaN mean must not change the loss.
+    smooth = (1.0 - smoothing) * plain_sum + smoothing * even_sum
+    tl.store(total, tl.where(smoothing == 0.0, plain_sum, smooth))
+
+
 class VocabularyLoss(torch.autograd.Function):
     """Cross-entropy of the logits x W^T + b, summed over rows, with and without label smoothing.
 
@@ -113,8 +133,10 @@ class VocabularyLoss(torch.autograd.Function):
             )  # fmt: skip
 
         linear_loss(ctx, features, weight, bias, chunk_loss, trains)
-        summed = plain.sum()
-        total = (1 - smoothing) * summed + smoothing * even.sum() if smoothing else summed.clone()
+        total, summed = plain.new_empty(()), plain.new_empty(())
+        loss_sum_kernel[(1,)](
+            plain, even, total, summed, len(plain), float(smoothing), BLOCK=4096, num_warps=8
+        )
         ctx.mark_non_differentiable(summed)
         return total, summed
 

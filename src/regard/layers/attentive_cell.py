@@ -172,7 +172,11 @@ class _Along(torch.autograd.Function):
         flat = d_TBN.flatten(0, 1)
         djoint_NM = product_in_float32(flat[:, : hidden + 2 * width].T, steps.states_TBM[:-1].flatten(0, 1))
         dstate = product_in_float32(flat[:, hidden + 2 * width :].T, steps.reset_TBM.flatten(0, 1))
-        dcontext = product_in_float32(flat[:, hidden:].T, steps.contexts_TBE.flatten(0, 1))
+        if len(rest) == 4:  # few keys
+            *rest, dprojected = rest
+            dcontext = product_in_float32(dprojected.flatten(0, 1).T, value.flatten(0, 1))
+        else:
+            dcontext = product_in_float32(flat[:, hidden:].T, steps.contexts_TBE.flatten(0, 1))
         if len(rest) == 1:
             queries_BTA, dcontexts_BTE = (
                 each.transpose(0, 1) for each in (steps.both_TBN[..., :hidden], rest[0])

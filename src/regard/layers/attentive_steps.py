@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels.replay import replayed
+from regard.layers import projected_steps
 from regard.layers.gated_steps import Steps, backward_steps, forward_steps
 
 __all__ = ["run_backward", "run_forward"]
@@ -35,32 +36,15 @@ def run_forward(
     lengths: number of keys of each sequence, or None.
     """
     tensors = (gates, first, *weights, key, value, vector, lengths)
-    results = replayed(_few_forward if has_few_keys(key) else _forward, tensors, ())
+    results = replayed(projected_steps.forward if has_few_keys(key) else _forward, tensors, ())
     return Steps(*results[:5]), results[5:]
 
 
 def has_few_keys(key: Tensor) -> bool:
-    """Whether one kernel computes the attention of a step; see kernels/additive_recurrent.py."""
+    """Whether projected_steps.py runs the steps."""
     from regard.kernels.additive_recurrent import LONGEST
 
     return key.shape[1] <= LONGEST
-
-
-def _few_forward(
-    gates: Tensor, first: Tensor, joint_NM: Tensor, of_context: Tensor, of_state: Tensor, key: Tensor,
-    value: Tensor, vector: Tensor, lengths: Tensor | None,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """run_forward() for few keys, with one attention kernel for each step."""
-    from regard.kernels import additive_recurrent
-
-    batch, steps, _ = gates.shape
-    weights_TBS = value.new_empty(steps, batch, value.shape[1], dtype=torch.float32)
-    weights = iter(weights_TBS.unbind(0))
-
-    def attend(query_BA: Tensor, context_BE: Tensor) -> None:
-        additive_recurrent.attend(query_BA, key, value, vector, lengths, next(weights), context_BE)
-
-    return *forward_steps(attend, gates, first, joint_NM, of_context, of_state), weights_TBS
 
 
 def _forward(
@@ -90,36 +74,12 @@ def run_backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Run the backward pass of all steps.
 
-    Returns the results of backward_steps(). With few keys, it returns its first two results, and then the
-    gradients of key, value and vector.
+    Returns the results of backward_steps(); with few keys, those of projected_steps.backward().
 
     steps, held: the results of run_forward(). The others: as in run_forward() and backward_steps().
     """
     tensors = (dstates, dcontexts, *weights, *steps, *held, key, value, vector, lengths)
-    return replayed(_few_backward if has_few_keys(key) else _backward, tensors, ())
-
-
-def _few_backward(
-    dstates: Tensor, dcontexts: Tensor, joint_NM: Tensor, of_context: Tensor, of_state: Tensor,
-    gates_TBG: Tensor, states_TBM: Tensor, reset_TBM: Tensor, both_TBN: Tensor, contexts_TBE: Tensor,
-    weights_TBS: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """Backward pass of _few_forward()."""
-    from regard.kernels import additive_recurrent
-
-    hidden = key.shape[2]
-    queries_TBA, dscores_TBS = both_TBN[..., :hidden], torch.empty_like(weights_TBS)
-    queries, weights, dscores = (each.unbind(0) for each in (queries_TBA, weights_TBS, dscores_TBS))
-
-    def dattend(parts: Tensor, more: Tensor, dcontext_BE: Tensor, t: int, dquery_BA: Tensor) -> None:
-        of_step = queries[t], key, value, vector, lengths, weights[t], dquery_BA, dscores[t]
-        additive_recurrent.attend_backward(parts, more, dcontext_BE, *of_step)
-
-    steps = Steps(gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE)
-    results = backward_steps(dattend, dstates, dcontexts, joint_NM, of_context, of_state, steps)
-    dkey, dvector = additive_recurrent.memory_backward(queries_TBA, key, vector, dscores_TBS)
-    dvalue = torch.bmm(weights_TBS.permute(1, 2, 0).to(key.dtype), results[2].transpose(0, 1))
-    return *results[:2], dkey, dvalue, dvector
+    return replayed(projected_steps.backward if has_few_keys(key) else _backward, tensors, ())
 
 
 def _backward(

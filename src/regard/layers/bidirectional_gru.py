@@ -1,8 +1,8 @@
 """A bidirectional GRU over padded sequences in training, with few kernels besides its steps.
 
-One matrix product projects the inputs for both directions. Then one copy puts the gates in the order of the
-steps: for the backward direction, from the last token of each sequence to the first. layers/gru.py contains
-the equations and the steps.
+One copy puts the inputs of each direction in the order of its steps: for the backward direction, from the
+last token of each sequence to the first. The gates, which are larger, are then computed in this order.
+layers/gru.py contains the equations and the steps.
 """
 
 from __future__ import annotations
@@ -13,24 +13,30 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from regard.dimensions import autocast_on
 from regard.kernels.kernel_choice import by_kernel
-from regard.layers.aligned_linear import ALIGNMENT, aligned, fill_columns, first_columns
+from regard.layers.aligned_linear import ALIGNMENT, fill_columns, first_columns
 from regard.layers.gru import backward_steps, forward_steps, weight_gradients
 from regard.layers.joint_linear import column_sums, product_in_float32
 
-__all__ = ["bidirectional_gru", "reorder"]
+__all__ = ["add_inputs", "bidirectional_gru", "order_inputs", "reorder"]
 
 
-def bidirectional_gru(x: Tensor, lengths: Tensor, weights: Sequence[Sequence[Tensor]]) -> Tensor:
+def bidirectional_gru(
+    x: Tensor, lengths: Tensor, weights: Sequence[Sequence[Tensor]]
+) -> tuple[Tensor, Tensor]:
     """Return the states of both directions, (B, S, 2 M), which are 0 on padding. The initial states are 0.
+
+    Also returns the state of the backward direction at the first position, (B, M). It is a separate result,
+    because the backward pass of a slice of the states would take several kernels.
 
     x: (B, S, input_size), padded at the end. lengths: number of tokens of each sequence, (B,).
     weights: weight_ih, weight_hh, bias_ih and bias_hh of torch.nn.GRU, for each direction.
 
     >>> layer, x = torch.nn.GRU(3, 4, batch_first=True, bidirectional=True), torch.randn(2, 5, 3)
-    >>> states = bidirectional_gru(x, torch.tensor([5, 5]), layer.all_weights)
+    >>> states, _ = bidirectional_gru(x, torch.tensor([5, 5]), layer.all_weights)
     >>> torch.allclose(states, layer(x)[0], atol=1e-6)
     True
     """
@@ -44,50 +50,86 @@ class _Both(torch.autograd.Function):
     """Forward and backward pass of bidirectional_gru(). gru.py explains the letters of the shapes; W = 2."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, lengths: Tensor, dtype: torch.dtype, *weights: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, lengths: Tensor, dtype: torch.dtype, *weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
         (batch, steps, inputs), width = x.shape, weights[1].shape[1]
         padding = -inputs % ALIGNMENT if dtype.itemsize == 2 else 0
-        x_RI = (aligned((x,), dtype) if padding else x.to(dtype)).flatten(0, 1)
-        of_input, bias, weight_WGM, bias_WG = _copies(weights, padding, dtype)
-        gates_BSWG = torch.addmm(bias.flatten(), x_RI, of_input.T).view(batch, steps, 2, -1)
-        gates_SWBG = gates_BSWG.new_empty(steps, 2, batch, 3 * width)
         lengths = lengths.contiguous()
-        reorder(gates_BSWG, gates_SWBG, lengths, into=True, masked=False)
-        states_WSBM, more_SWBG = forward_steps(gates_SWBG, weight_WGM, bias_WG)
+        x_WSBI = x.new_empty(2, steps, batch, inputs + padding, dtype=dtype)
+        order_inputs(x, x_WSBI, lengths)
+        of_input_WGI, bias, weight_WGM, bias_WG = _copies(weights, padding, dtype)
+        gates_WSBG = x_WSBI.new_empty(2, steps, batch, 3 * width)
+        for way in (0, 1):
+            out = gates_WSBG[way].flatten(0, 1)
+            torch.addmm(bias[way], x_WSBI[way].flatten(0, 1), of_input_WGI[way].T, out=out)
+        states_WSBM, more_SWBG = forward_steps(gates_WSBG, weight_WGM, bias_WG)
         result_BSWM = states_WSBM.new_empty(batch, steps, 2, width)
         reorder(result_BSWM, states_WSBM[:, 1:].transpose(0, 1), lengths, into=False, masked=True)
-        ctx.save_for_backward(x_RI, lengths, of_input, weight_WGM, gates_SWBG, more_SWBG, states_WSBM)
+        ctx.save_for_backward(x_WSBI, lengths, of_input_WGI, weight_WGM, gates_WSBG, more_SWBG, states_WSBM)
         ctx.shape, ctx.dtypes = x.shape, (x.dtype, *(each.dtype for each in weights))
-        return result_BSWM.flatten(2)
+        first_BM = result_BSWM[:, 0, 1].clone() if steps else result_BSWM.new_zeros(batch, width)
+        return result_BSWM.flatten(2), first_BM
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dresult: Tensor) -> tuple[Tensor | None, ...]:
-        x_RI, lengths, of_input, weight_WGM, *buffers = ctx.saved_tensors
+    def backward(ctx: Any, dresult: Tensor, dfirst: Tensor) -> tuple[Tensor | None, ...]:
+        x_WSBI, lengths, of_input_WGI, weight_WGM, *buffers = ctx.saved_tensors
         (batch, steps, inputs), width = ctx.shape, weight_WGM.shape[2]
         dresult_BSWM = dresult.contiguous().view(batch, steps, 2, width)
         dstates_SWBM = dresult.new_empty(steps, 2, batch, width)
-        reorder(dresult_BSWM, dstates_SWBM, lengths, into=True, masked=True)
-        dgates_SWBG, dmore_QSBM = backward_steps(dstates_SWBM, weight_WGM, *buffers)
-        dgates = dgates_SWBG.new_empty(batch, steps, 2, 3 * width)
-        reorder(dgates, dgates_SWBG, lengths, into=False, masked=False)
-        dgates = dgates.view(-1, 6 * width)
-        dx = (dgates @ of_input)[:, :inputs].reshape(ctx.shape)
-        dof_input = first_columns(product_in_float32(dgates.T, x_RI), inputs).unflatten(0, (2, -1))
-        dweights = weight_gradients(dmore_QSBM, buffers[2])
+        reorder(dresult_BSWM, dstates_SWBM, lengths, into=True, masked=True, more_BC=dfirst.contiguous())
+        dgates_WSBG, dmore_SBWG = backward_steps(dstates_SWBM, weight_WGM, *buffers)
+        dgates_WRG = dgates_WSBG.flatten(1, 2)
+        dx = dresult.new_empty(ctx.shape, dtype=ctx.dtypes[0])
+        add_inputs(torch.bmm(dgates_WRG, of_input_WGI).view_as(x_WSBI), dx, lengths)
+        dof_input = product_in_float32(dgates_WRG.transpose(1, 2), x_WSBI.flatten(1, 2))
+        dof_input = first_columns(dof_input.flatten(0, 1), inputs).unflatten(0, (2, -1))
+        dweights = weight_gradients(dmore_SBWG, buffers[2])
         # The gradients of both biases differ only for the gate n.
-        dbias = column_sums(dgates).view(2, 3, width)
-        dnew = column_sums(dmore_QSBM[2::3].flatten(1, 2))
+        dbias = column_sums(dgates_WRG).view(2, 3, width)
+        dnew = column_sums(dmore_SBWG[..., 2 * width :].flatten(0, 1).transpose(0, 1))
         dbias_WG = torch.cat((dbias[:, :2], dnew[:, None]), 1)
         each = [
             (dof_input[way], dweights[way], dbias[way].flatten(), dbias_WG[way].flatten()) for way in (0, 1)
         ]
-        gradients = (dx, *each[0], *each[1])
-        own = [gradient.to(dtype) for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)]
-        return own[0], None, None, *own[1:]
+        gradients = (*each[0], *each[1])
+        own = [gradient.to(dtype) for gradient, dtype in zip(gradients, ctx.dtypes[1:], strict=True)]
+        return dx, None, None, *own
 
 
-def reorder(positions_BSWC: Tensor, by_step_SWBC: Tensor, lengths: Tensor, into: bool, masked: bool) -> None:
+def order_inputs(x_BSI: Tensor, x_WSBC: Tensor, lengths: Tensor) -> None:
+    """Copy the inputs to the order of the steps of each direction; see reorder().
+
+    x_BSI: the inputs; its rows are contiguous. x_WSBC: contiguous; receives the rows, followed by columns of
+    zeros. lengths: as in reorder().
+    """
+    if by_kernel(x_WSBC) and x_BSI.dtype != torch.float64:
+        from regard.kernels import step_order
+
+        step_order.order_inputs(x_BSI if x_BSI.stride(2) == 1 else x_BSI.contiguous(), x_WSBC, lengths)
+        return
+    padded = functional.pad(x_BSI, (0, x_WSBC.shape[3] - x_BSI.shape[2])).to(x_WSBC.dtype)
+    both_BSWC = padded[:, :, None].expand(-1, -1, 2, -1).contiguous()
+    reorder(both_BSWC, x_WSBC.transpose(0, 1), lengths, into=True, masked=False)
+
+
+def add_inputs(x_WSBC: Tensor, x_BSI: Tensor, lengths: Tensor) -> None:
+    """Write the sum of both directions, in the order of positions: the reverse of order_inputs()."""
+    if by_kernel(x_WSBC) and x_BSI.dtype != torch.float64:
+        from regard.kernels import step_order
+
+        step_order.add_inputs(x_WSBC, x_BSI, lengths)
+        return
+    both_BSWC = x_WSBC.new_empty(*x_BSI.shape[:2], 2, x_WSBC.shape[3])
+    reorder(both_BSWC, x_WSBC.transpose(0, 1), lengths, into=False, masked=False)
+    x_BSI.copy_(both_BSWC[..., : x_BSI.shape[2]].sum(2))
+
+
+def reorder(
+    positions_BSWC: Tensor, by_step_SWBC: Tensor, lengths: Tensor, into: bool, masked: bool,
+    more_BC: Tensor | None = None,
+) -> None:  # fmt: skip
     """Copy rows from the order of positions to the order of steps, or back.
 
     The backward direction (w = 1) processes each sequence from its last token to its first, and then the
@@ -98,12 +140,17 @@ def reorder(positions_BSWC: Tensor, by_step_SWBC: Tensor, lengths: Tensor, into:
     lengths: number of tokens of each sequence, (B,), contiguous.
     into: whether to copy from positions to steps; otherwise from steps to positions.
     masked: whether to write 0 for the padding.
+    more_BC: added to the first position of the backward direction, if it is not padding; contiguous. Only
+        with `into` and `masked`.
     """
     if by_kernel(positions_BSWC):
         from regard.kernels import step_order
 
-        step_order.reorder(positions_BSWC, by_step_SWBC, lengths, into, masked)
+        step_order.reorder(positions_BSWC, by_step_SWBC, lengths, into, masked, more_BC)
         return
+    if more_BC is not None and positions_BSWC.shape[1]:
+        positions_BSWC = positions_BSWC.clone()
+        positions_BSWC[:, 0, 1] += more_BC
     position_S = torch.arange(positions_BSWC.shape[1], device=lengths.device)
     inside_BS = position_S < lengths[:, None]
     reversed_BS = torch.where(inside_BS, lengths[:, None] - 1 - position_S, position_S)
@@ -123,4 +170,4 @@ def _copies(weights: Sequence[Tensor], padding: int, dtype: torch.dtype) -> list
         fill_columns(of_input[way], (weights[4 * way],))
         fill_columns(weight_WGM[way], (weights[4 * way + 1],))
     bias, bias_WG = (torch.stack((weights[at], weights[at + 4])).to(dtype) for at in (2, 3))
-    return [of_input.flatten(0, 1), bias, weight_WGM, bias_WG]
+    return [of_input, bias, weight_WGM, bias_WG]

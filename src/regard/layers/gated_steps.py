@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.layers.gated_cell import gated, gated_backward, mixed, mixed_backward
 
-__all__ = ["Steps", "backward_steps", "forward_steps"]
+__all__ = ["Steps", "backward_steps", "forward_steps", "parts_of", "split"]
 
 SPLITS = (5, 4, 3, 2)
 """Numbers of parts of the product with the weight of r * s. The first that is possible is used."""
@@ -55,8 +55,8 @@ def forward_steps(
     states_TBM[0] = first
     reset_TBM, both_TBN = first.new_empty(steps, batch, width), first.new_empty(steps, batch, size)
     contexts_TBE = first.new_empty(steps, batch, of_context.shape[1])
-    parts = _parts_of(width)
-    reset_TPBK, state_weight = _split(reset_TBM, parts), of_state.T.unflatten(0, (parts, -1))
+    parts = parts_of(width)
+    reset_TPBK, state_weight = split(reset_TBM, parts), of_state.T.unflatten(0, (parts, -1))
     tensors = (gates_TBG, reset_TBM, reset_TPBK, both_TBN, contexts_TBE)
     states, rows = states_TBM.unbind(0), zip(*(each.unbind(0) for each in tensors), strict=True)
     joint_weight, context_weight = joint_NM.T, of_context.T
@@ -95,7 +95,7 @@ def backward_steps(
     d_TBN = forward.gates_TBG.new_empty(steps, batch, hidden + 3 * width)
     # The matrix products below sum over N, G and M. Split each sum into P parts: several smaller products use
     # more of the device in parallel. The kernel that reads the result adds the parts.
-    parts, of_width = 3 if size % 3 == 0 else 1, _parts_of(width)
+    parts, of_width = 3 if size % 3 == 0 else 1, parts_of(width)
     joint_PNM, context_PGE = joint_NM.unflatten(0, (parts, -1)), of_context.unflatten(0, (3, -1))
     state_PKM = of_state.unflatten(0, (of_width, -1))
     dstate_BM = torch.zeros_like(forward.states_TBM[0])
@@ -103,9 +103,9 @@ def backward_steps(
     tensors = (
         d_TBN[..., :hidden],
         d_TBN[..., hidden:],
-        _split(d_TBN[..., hidden + 2 * width :], of_width),
-        _split(d_TBN[..., :size], parts),
-        _split(d_TBN[..., hidden:], 3),
+        split(d_TBN[..., hidden + 2 * width :], of_width),
+        split(d_TBN[..., :size], parts),
+        split(d_TBN[..., hidden:], 3),
         dstates.transpose(0, 1),
         dcontexts.transpose(0, 1),
         dcontexts_TBE,
@@ -123,11 +123,11 @@ def backward_steps(
     return d_TBN, dstate_BM + parts_PBM.sum(0), dcontexts_TBE
 
 
-def _parts_of(width: int) -> int:
+def parts_of(width: int) -> int:
     """Return the number of parts of a sum over `width` elements, each of which is a multiple of 16 bytes."""
     return next((parts for parts in SPLITS if width % (8 * parts) == 0), 1)
 
 
-def _split(x_TBM: Tensor, parts: int) -> Tensor:
+def split(x_TBM: Tensor, parts: int) -> Tensor:
     """Return a view (T, P, B, M / P)."""
     return x_TBM.unflatten(2, (parts, -1)).transpose(1, 2)

@@ -60,9 +60,9 @@ class _Ways(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
-        gates_SWBG = gates.permute(2, 0, 1, 3).clone(memory_format=torch.contiguous_format)
-        states_WSBM, more_SWBG = forward_steps(gates_SWBG, weight_WGM, bias_WG)
-        ctx.save_for_backward(weight_WGM, gates_SWBG, more_SWBG, states_WSBM)
+        gates_WSBG = gates.transpose(1, 2).clone(memory_format=torch.contiguous_format)
+        states_WSBM, more_SWBG = forward_steps(gates_WSBG, weight_WGM, bias_WG)
+        ctx.save_for_backward(weight_WGM, gates_WSBG, more_SWBG, states_WSBM)
         return states_WSBM[:, 1:].transpose(1, 2)
 
     @staticmethod
@@ -70,61 +70,57 @@ class _Ways(torch.autograd.Function):
     def backward(ctx: Any, dstates: Tensor) -> tuple[Tensor, ...]:
         weight_WGM, *buffers = ctx.saved_tensors
         dstates_SWBM = dstates.permute(2, 0, 1, 3).contiguous()
-        dgates_SWBG, dmore_QSBM = backward_steps(dstates_SWBM, weight_WGM, *buffers)
-        dweight, dtype = torch.stack(weight_gradients(dmore_QSBM, buffers[2])), weight_WGM.dtype
-        dbias = dmore_QSBM.flatten(1, 2).sum(1).view(len(weight_WGM), -1)
-        return dgates_SWBG.permute(1, 2, 0, 3), dweight.to(dtype), dbias
+        dgates_WSBG, dmore_SBWG = backward_steps(dstates_SWBM, weight_WGM, *buffers)
+        dweight = weight_gradients(dmore_SBWG, buffers[2])
+        return dgates_WSBG.transpose(1, 2), dweight.to(weight_WGM.dtype), dmore_SBWG.sum((0, 1))
 
 
-def forward_steps(gates_SWBG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> tuple[Tensor, Tensor]:
+def forward_steps(gates_WSBG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> tuple[Tensor, Tensor]:
     """Run all steps; return the states (W, S + 1, B, M), with the initial states, and u, (S, W, B, 3 M).
 
-    gates_SWBG: the input part of the gates, overwritten with the activations r, z, n.
+    gates_WSBG: the input part of the gates, overwritten with the activations r, z, n.
     """
-    steps, ways, rows, size = gates_SWBG.shape
-    states_WSBM = gates_SWBG.new_empty(ways, steps + 1, rows, size // 3)
+    ways, steps, rows, size = gates_WSBG.shape
+    states_WSBM = gates_WSBG.new_empty(ways, steps + 1, rows, size // 3)
     states_WSBM[:, 0] = 0.0
-    more_SWBG = torch.empty_like(gates_SWBG)
-    turned_WMG, states = weight_WGM.transpose(1, 2), states_WSBM.unbind(1)
+    more_SWBG = gates_WSBG.new_empty(steps, ways, rows, size)
+    turned_WMG, states, gates = weight_WGM.transpose(1, 2), states_WSBM.unbind(1), gates_WSBG.unbind(1)
     for t in range(steps):
         torch.bmm(states[t], turned_WMG, out=more_SWBG[t])
-        gru(gates_SWBG[t], more_SWBG[t], bias_WG, states[t], states[t + 1])
+        gru(gates[t], more_SWBG[t], bias_WG, states[t], states[t + 1])
     return states_WSBM, more_SWBG
 
 
 def backward_steps(
-    dstates_SWBM: Tensor, weight_WGM: Tensor, gates_SWBG: Tensor, more_SWBG: Tensor, states_WSBM: Tensor
+    dstates_SWBM: Tensor, weight_WGM: Tensor, gates_WSBG: Tensor, more_SWBG: Tensor, states_WSBM: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Backward pass of forward_steps(), without the gradients of the weights.
 
-    Returns the gradients of the input part of the gates, (S, W, B, 3 M), and of u, (Q, S, B, M). The latter
-    has a separate matrix for each gate of each GRU, Q = 3 W.
+    Returns the gradients of the input part of the gates, (W, S, B, 3 M), and of u, (S, B, W, 3 M).
     """
     steps, ways, rows, width = dstates_SWBM.shape
-    # The products of the Q matrices with U are three partial sums of the gradient of h for each GRU. The next
-    # iteration adds them. In this way, more of the device works in parallel.
-    dmore_QSBM = gates_SWBG.new_empty(3 * ways, steps, rows, width)
+    # There is a separate product with U for each gate of each GRU, Q = 3 W. The next iteration adds the three
+    # products of a GRU. In this way, more of the device works in parallel.
+    dmore_SBWG = gates_WSBG.new_empty(steps, rows, ways, 3 * width)
     weight_QMM = weight_WGM.unflatten(1, (3, -1)).flatten(0, 1)
-    dgates_SWBG, states, dmore = torch.empty_like(gates_SWBG), states_WSBM.unbind(1), dmore_QSBM.unbind(1)
-    d_WBM, parts_QBM = torch.zeros_like(dstates_SWBM[0]), gates_SWBG.new_zeros(3 * ways, rows, width)
+    dgates_WSBG, states = torch.empty_like(gates_WSBG), states_WSBM.unbind(1)
+    gates, dgates = gates_WSBG.unbind(1), dgates_WSBG.unbind(1)
+    d_WBM, parts_QBM = torch.zeros_like(dstates_SWBM[0]), gates_WSBG.new_zeros(3 * ways, rows, width)
     for t in reversed(range(steps)):
-        buffers = gates_SWBG[t], more_SWBG[t], states[t], dgates_SWBG[t], dmore[t]
+        buffers = gates[t], more_SWBG[t], states[t], dgates[t], dmore_SBWG[t]
         d_WBM = gru_backward(parts_QBM, d_WBM, dstates_SWBM[t], *buffers)
         if t:
-            parts_QBM = torch.bmm(dmore[t], weight_QMM)
-    return dgates_SWBG, dmore_QSBM
+            parts_QBM = torch.bmm(dmore_SBWG[t].view(rows, 3 * ways, width).transpose(0, 1), weight_QMM)
+    return dgates_WSBG, dmore_SBWG
 
 
-def weight_gradients(dmore_QSBM: Tensor, states_WSBM: Tensor) -> list[Tensor]:
-    """Return the gradient of U for each GRU, (3 M, M), not rounded to half precision.
+def weight_gradients(dmore_SBWG: Tensor, states_WSBM: Tensor) -> Tensor:
+    """Return the gradients of U, (W, 3 M, M), not rounded to half precision.
 
-    dmore_QSBM, states_WSBM: the gradients of u, and the states with the initial states.
+    dmore_SBWG, states_WSBM: the gradients of u, and the states with the initial states.
     """
-    gradients = []
-    for dmore_3SBM, states_SBM in zip(dmore_QSBM.split(3), states_WSBM[:, :-1], strict=True):
-        before = states_SBM.flatten(0, 1).expand(3, -1, -1)
-        gradients.append(product_in_float32(dmore_3SBM.flatten(1, 2).transpose(1, 2), before).flatten(0, 1))
-    return gradients
+    dmore_WGR = dmore_SBWG.flatten(0, 1).permute(1, 2, 0)
+    return product_in_float32(dmore_WGR, states_WSBM[:, :-1].flatten(1, 2))
 
 
 def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tensor) -> None:
@@ -140,7 +136,7 @@ def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tens
     state: (W, B, M), the previous state h.
     after: (W, B, M), receives the next state.
 
-    state and after can have any stride along W; the other tensors are contiguous.
+    gates, state and after can have any stride along W; the other tensors are contiguous.
     """
     if by_kernel(state):
         from regard.kernels import recurrent_cells
@@ -157,7 +153,7 @@ def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tens
 
 def gru_backward(
     parts_QBM: Tensor, dstate: Tensor, dafter: Tensor, gates: Tensor, more: Tensor, state: Tensor,
-    dgates: Tensor, dmore_QBM: Tensor,
+    dgates: Tensor, dmore_BWG: Tensor,
 ) -> Tensor:  # fmt: skip
     """Backward pass of gru(): compute the gradients of the input part x and of u = U h + b.
 
@@ -168,22 +164,22 @@ def gru_backward(
     gates: (W, B, 3 M), the activations r, z, n.
     more: (W, B, 3 M), from gru(), with u_n in the last third.
     state: (W, B, M), the previous state h.
-    dgates: (W, B, 3 M), receives the gradient of x.
-    dmore_QBM: receives the gradient of u, with a separate matrix for each GRU and gate.
+    dgates: (W, B, 3 M), receives the gradient of x. It has the strides of `gates`.
+    dmore_BWG: receives the gradient of u.
 
-    state and dmore_QBM can have any stride along their first dimension; the other tensors are contiguous.
+    gates and state can have any stride along W; the other tensors are contiguous.
 
     Returns the part of the gradient of the previous state that flows through z * h.
     """
     if by_kernel(state):
         from regard.kernels import recurrent_cells
 
-        return recurrent_cells.gru_backward(parts_QBM, dstate, dafter, gates, more, state, dgates, dmore_QBM)
+        return recurrent_cells.gru_backward(parts_QBM, dstate, dafter, gates, more, state, dgates, dmore_BWG)
     reset, keep, new = gates.chunk(3, 2)
     dstate = parts_QBM.unflatten(0, (-1, 3)).sum(1) + dstate + dafter
     dnew = torch.ops.aten.tanh_backward(dstate * (1 - keep), new)
     dkeep = torch.ops.aten.sigmoid_backward(dstate * (state - new), keep)
     dreset = torch.ops.aten.sigmoid_backward(dnew * more.chunk(3, 2)[2], reset)
     torch.cat((dreset, dkeep, dnew), 2, out=dgates)
-    dmore_QBM.unflatten(0, (-1, 3)).copy_(torch.stack((dreset, dkeep, dnew * reset), 1))
+    dmore_BWG.copy_(torch.cat((dreset, dkeep, dnew * reset), 2).transpose(0, 1))
     return dstate * keep

@@ -169,12 +169,15 @@ class Recurrent(nn.Module):
         states_BSE, _ = pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])
         return states_BSE, self._batch_first(last)
 
-    def encoded_states(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Return only the states (B, S, E) of encode()."""
-        single = self.layers.bidirectional and self.depth == 1 and x.device.type != "cpu"
-        if single and self._runs_jointly() and by_kernel(x):
+    def encoded_states(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the states (B, S, 2 width) of encode() of bidirectional layers.
+
+        Also returns the state of the last layer at the first position, in the backward direction, (B, width).
+        """
+        if self.depth == 1 and x.device.type != "cpu" and self._runs_jointly() and by_kernel(x):
             return bidirectional_gru(x, lengths, self.layers.all_weights)
-        return self.encode(x, lengths)[0]
+        states = self.encode(x, lengths)[0]
+        return states, states[:, 0, self.layers.hidden_size :]
 
     def _suits_cpu_gru(self, x: Tensor, lengths: Tensor) -> bool:
         """Return whether gru_on_cpu() can run the layer, and is faster: in training, with little padding."""
@@ -207,7 +210,7 @@ class Recurrent(nn.Module):
                 states = functional.dropout(states, self.dropout, self.training)
             weights = self.layers.all_weights[layer * ways : (layer + 1) * ways]
             if ways == 2 and self._runs_jointly() and by_kernel(states):
-                states = bidirectional_gru(states, lengths, weights)
+                states, _ = bidirectional_gru(states, lengths, weights)
                 final = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, self.layers.hidden_size)
                 forwards, backwards = states.chunk(2, -1)
                 last += [(forwards.gather(1, final).squeeze(1),), (backwards[:, 0],)]

@@ -105,14 +105,14 @@ class Bahdanau(Model):
         self.dropout = nn.Dropout(dropout)
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
-        states_BSE = self.encoder(embed_tokens(self.source, source, 1.0, None, 0, self.dropout), lengths)
+        embedded_BSM = embed_tokens(self.source, source, 1.0, None, 0, self.dropout)
+        states_BSE, backward_1 = self.encoder(embedded_BSM, lengths)
         values_BSE = self.dropout(states_BSE)
         keys_BSD = values_BSE if self.narrow is None else self.narrow(values_BSE)
         if isinstance(self.encoder, FastEncoder):
             memory = prepare_zero_padded(keys_BSD, values_BSE, self.score, padding(lengths))
         else:
             memory = prepare(keys_BSD, values_BSE, score=self.score, mask=padding(lengths))
-        backward_1 = states_BSE[:, 0, self.width :]
         return Encoded(lengths, (memory,), (torch.tanh(self.first(backward_1)),))
 
     def start(self, encoded: Encoded) -> State:
@@ -244,28 +244,32 @@ class Maxout(nn.Module):
 class FastEncoder(nn.Module):
     """Bidirectional encoder with torch.nn.GRU, which is faster than PaperEncoder.
 
-    The states of the padding are 0.
+    Returns the states of both directions (B, S, 2 width), and the state of the backward direction at the
+    first position. The states of the padding are 0.
     """
 
     def __init__(self, inputs: int, width: int):
         super().__init__()
         self.layers = Recurrent(Recurrence(width), inputs, both_ways=True)
 
-    def forward(self, embedded_BSM: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, embedded_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         return self.layers.encoded_states(embedded_BSM, lengths)
 
 
 class PaperEncoder(nn.Module):
-    """Bidirectional encoder with the cell of Bahdanau et al. 2014 (appendix A.1.1), one step at a time."""
+    """Bidirectional encoder with the cell of Bahdanau et al. 2014 (appendix A.1.1), one step at a time.
+
+    Returns the same tensors as FastEncoder.
+    """
 
     def __init__(self, inputs: int, width: int):
         super().__init__()
         self.forwards, self.backwards = GatedCell(inputs, width), GatedCell(inputs, width)
 
-    def forward(self, embedded_BSM: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, embedded_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         forwards = self._run(self.forwards, embedded_BSM)
         backwards = flip(self._run(self.backwards, flip(embedded_BSM, lengths)), lengths)
-        return torch.cat((forwards, backwards), -1)
+        return torch.cat((forwards, backwards), -1), backwards[:, 0]
 
     def _run(self, cell: GatedCell, embedded_BSM: Tensor) -> Tensor:
         gates_BSG, states = cell.gates(embedded_BSM), []
