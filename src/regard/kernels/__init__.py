@@ -90,8 +90,8 @@ spans                         number of spans; a span is a range of SPAN channel
 reach_of_query, reach_of_key  largest |q| or |k| of each tile and span
 bias                          added to v . tanh(q + k), (B, H, T, S) with strides that can be 0
 seed, dropout                 dropout of the weights; see kernel_dropout
-wide_of_query, wide_of_key    which channels of each tile are wide (see tanh)
-whole_of_query, whole_of_key  which channels of each sequence are wide
+wide_of_query, wide_of_key    flags of the channels of each tile, which tell the wide channels (see tanh)
+whole_of_query, whole_of_key  flags of the channels of each sequence
 EIGHTS                        whether all strides are multiples of 8, which allows vectorised loads
 APPROXIMATE                   use approximate GPU instructions; False in the interpreter
 PRECISION                     precision of matrix products; see matrix_product

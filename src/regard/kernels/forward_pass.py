@@ -248,8 +248,8 @@ class Forward:
             self.new(*((key_programs, shape.padded, launch.columns) if turned else key_rows)),
             self.new(self.vector.shape[0], padded),
             self.new(programs + key_programs, shape.spans),
-            self.query.new_empty(programs + key_programs, padded, dtype=torch.int8),
-            new_flags(0 if turned else sequences + key_sequences, padded, dtype=torch.int8),
+            self.query.new_empty((programs + key_programs) if turned else 0, padded, dtype=torch.int8),
+            new_flags(0 if turned else sequences + key_sequences, padded, dtype=torch.int32),
         )
         additive_prepare_kernel[(programs + key_programs + self.vector.shape[0], shape.spans)](
             self.query, self.key, self.vector, prepared.query, prepared.key, prepared.vector,
