@@ -9,6 +9,7 @@ dropout_seeds      seeds of dropout, drawn on the device
 matrix_product     matrix products inside a kernel
 additive_scores    scores of additive attention, in tiles
 additive_forward   online softmax and output
+additive_short     the whole forward pass in one launch, for short sequences
 additive_decode    one query per sequence (decoding), forward and backward
 additive_weights   backward pass, part 1: gradients of values and scores
 additive_backward  backward pass, part 2: gradients of query, key and vector

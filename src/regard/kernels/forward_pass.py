@@ -15,21 +15,23 @@ from regard.kernels.additive_forward import (
     additive_read_kernel,
 )
 from regard.kernels.additive_scores import additive_prepare_kernel, additive_scores_kernel
-from regard.kernels.launch import SPAN, Shape, multiplies_tf32, up
+from regard.kernels.additive_short import MOST_SPLITS, additive_short_kernel
+from regard.kernels.launch import SPAN, Shape, ShortLaunch, multiplies_tf32, power_of_two, short_launch, up
 
 __all__ = ["Extra", "Forward", "Prepared", "Sight", "in_eights", "in_rows", "precision_of", "steps"]
 
 
 class Prepared(NamedTuple):
-    """The results of additive_prepare_kernel, float32 or int8.
+    """The results of additive_prepare_kernel, float32, int8 or int32.
 
     query, key: e^2q and e^2k (see exponential() in tanh.py), in transposed tiles or in row-major order.
     vector: -2 v, padded with zeros.
     reach: the largest |q| or |k| in each tile and span, (query tiles + key tiles, spans). A span is a range
         of SPAN channels.
-    wide: whether a channel of a tile is wide (see tanh.py), (query tiles + key tiles, channels), int8.
-    whole: whether a channel is wide in any tile of a sequence, (B H + B K, channels), int8; only if the
-        exponentials are in row-major order.
+    wide: the flags of each channel of a tile (see is_wide() in tanh.py), (query tiles + key tiles, channels),
+        int8; only if the exponentials are in transposed tiles.
+    whole: the flags of each channel of a sequence, (B H + B K, channels), int32; only if the exponentials are
+        in row-major order.
     """
 
     query: Tensor
@@ -221,7 +223,10 @@ class Forward:
         self.output = self.value.new_empty(shape.batch, shape.heads, shape.queries, shape.depth)
         self.lse = self.new(shape.batch, shape.heads, shape.queries)
         self.norm = self.new(2, *self.lse.shape)
-        if shape.kind == "decode":
+        short = short_launch(shape, self.query.device)
+        if short is not None:
+            scores = self.at_once(short)
+        elif shape.kind == "decode":
             scores = self.decoded()
             self.read(scores[None], 0, 1, None)
         else:
@@ -231,6 +236,33 @@ class Forward:
     def new(self, *sizes: int) -> Tensor:
         """Allocate an uninitialised float32 tensor of this shape on the device of the query."""
         return self.query.new_empty(sizes, dtype=torch.float32)
+
+    def at_once(self, short: ShortLaunch) -> Tensor:
+        """Write self.output, self.lse and self.norm with one launch; return the scores if they are kept."""
+        shape, rows, threads = self.shape, short.rows, short.threads
+        tiles, count = -(-shape.queries // rows), -(-rows // 4)
+        programs, quads = tiles * shape.batch * shape.heads, power_of_two(count)
+        groups = up(-(-shape.width // 4) + MOST_SPLITS.value, 8)  # of four channels, with padding
+        scores = self.new(*((shape.batch * shape.heads, shape.queries, shape.keys) if self.hold else (0,)))
+        eights = in_eights(self.query, self.key, self.value)
+        additive_short_kernel[(programs,)](
+            self.query, self.key, self.value, self.vector, **self.extra.of_bias(self.query),
+            **self.extra.of_dropout(self.query), exponentials=self.new(programs, groups * 16 * quads),
+            vectors=self.new(programs, groups * 4),
+            partial=self.new(programs, 4 * quads * short.keys, threads),
+            output=self.output, lse=self.lse, norm=self.norm, held=scores, **self.sight.whole(self.query),
+            **self.sizes, width=shape.width, depth=shape.depth, scale=self.scale, **self.sources,
+            **steps("value", self.value), tiles=tiles, exponentials_step=groups * 16 * quads,
+            vectors_step=groups * 4, size=self.lse.numel(), ROWS=rows, COUNT=count,
+            REST=power_of_two(rows - 4 * count + 4), QUADS=quads, TILE=16,
+            COLUMNS=max(16, power_of_two(shape.keys)),
+            WIDTH=min(short.width, max(16, power_of_two(shape.width))),
+            DEPTH=min(short.depth, max(16, power_of_two(shape.depth))), KEYS=short.keys, THREADS=threads,
+            HOLD=self.hold, PACKED=eights and self.key.dtype == torch.bfloat16, EIGHTS=eights,
+            CENTRED=self.centred, APPROXIMATE=self.approximate, PRECISION=self.precision,
+            num_warps=threads // 32, maxnreg=short.registers,
+        )  # fmt: skip
+        return scores
 
     def prepared(self, turned: bool = True) -> Prepared:
         """Compute e^2q and e^2k, in transposed tiles if `turned` is True, otherwise in row-major order."""
