@@ -12,7 +12,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from regard.kernels import launch
+from regard.kernels import launch, short_launch
 
 
 class Hopper:
@@ -71,7 +71,7 @@ def main() -> None:
     JITFunction.__getitem__ = compiling
     launch.processors = lambda device: 132
     launch.SERIES_ELEMENTS = 0  # so that small calls use the Fourier series too
-    launch.SHORT_KEYS = 0  # compile_short() compiles the kernel for short sequences
+    short_launch.SHORT_KEYS = 0  # compile_short() compiles the kernel for short sequences
     from regard.kernels.additive import additive_backward, additive_forward
 
     lengths, documents = torch.tensor([30, 5]), torch.zeros(2, 2048, dtype=torch.long)
@@ -117,7 +117,7 @@ def compile_short(masked: tuple[Any, ...], plain: tuple[Any, ...]) -> None:
     """Compile the kernel that computes the forward pass of short sequences in one launch."""
     from regard.kernels.additive import additive_forward
 
-    launch.SHORT_KEYS = 64
+    short_launch.SHORT_KEYS = 64
     for queries, keys, width, dtype, sight in (
         (33, 40, 64, torch.float32, masked),
         (50, 50, 1000, torch.bfloat16, plain),

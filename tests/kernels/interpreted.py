@@ -11,7 +11,7 @@ import torch
 
 import regard
 from regard.backends import BACKENDS, fused
-from regard.kernels import additive, launch, replay
+from regard.kernels import additive, launch, replay, short_launch
 from regard.kernels.forward_pass import Forward, Sight
 from tests.agreement.cases import DTYPES, Inputs, checked
 from tests.agreement.test_backends import assert_case_agrees
@@ -27,7 +27,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     tiles = dict.fromkeys(launch.LAUNCHES, tile) | {"short": replace(tile, lanes=16)}
     monkeypatch.setattr(launch, "LAUNCHES", tiles)
     monkeypatch.setattr(launch, "CHANGES", {})
-    monkeypatch.setattr(launch, "SHORT_KEYS", 0)  # interpreted_additive_short.py tests that kernel
+    monkeypatch.setattr(short_launch, "SHORT_KEYS", 0)  # interpreted_additive_short.py tests that kernel
     replay.forget()
 
 

@@ -35,15 +35,12 @@ from regard.kernels.tanh import (
     reciprocal,
 )
 
-__all__ = ["MOST_SPLITS", "additive_short_kernel"]
+__all__ = ["additive_short_kernel"]
 
 REACH = tl.constexpr(33.0)
 """The largest |q| for which e^2q is used. FLOOR e^2q is at least 2^-126 there, so float32 loses no precision.
 e^2k is 0 for k < -43.7 and infinite for k > 44.3. There, r = 1 / (1 + e^2(q + k)) differs from 1 or 0 by less
 than FLOOR."""
-
-MOST_SPLITS = tl.constexpr(64)
-"""Maximum number of threads that the channels of a key are divided between."""
 
 
 @triton.jit
@@ -279,7 +276,7 @@ def additive_short_kernel(
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COUNT: tl.constexpr, REST: tl.constexpr, QUADS: tl.constexpr, TILE: tl.constexpr,
     COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, KEYS: tl.constexpr,
-    THREADS: tl.constexpr,
+    THREADS: tl.constexpr, MOST_SPLITS: tl.constexpr,
     HOLD: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr, PACKED: tl.constexpr,
     EIGHTS: tl.constexpr, CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -295,6 +292,7 @@ def additive_short_kernel(
     QUADS: COUNT, rounded up to a power of two. TILE: ROWS, rounded up to a size that tl.dot() supports.
     COLUMNS: the keys S, rounded up to such a size.
     KEYS, THREADS: number of keys of a thread, and of threads of a program; KEYS * THREADS is at least S.
+    MOST_SPLITS: maximum of `splits`, the number of threads that the channels of a key are divided between.
     Launch grid: (B H * tiles,).
     """
     if EIGHTS:

@@ -15,8 +15,9 @@ from regard.kernels.additive_forward import (
     additive_read_kernel,
 )
 from regard.kernels.additive_scores import additive_prepare_kernel, additive_scores_kernel
-from regard.kernels.additive_short import MOST_SPLITS, additive_short_kernel
-from regard.kernels.launch import SPAN, Shape, ShortLaunch, multiplies_tf32, power_of_two, short_launch, up
+from regard.kernels.additive_short import additive_short_kernel
+from regard.kernels.launch import SPAN, Shape, multiplies_tf32, up
+from regard.kernels.short_launch import MOST_SPLITS, ShortLaunch, power_of_two, short_launch
 
 __all__ = ["Extra", "Forward", "Prepared", "Sight", "in_eights", "in_rows", "precision_of", "steps"]
 
@@ -239,27 +240,25 @@ class Forward:
 
     def at_once(self, short: ShortLaunch) -> Tensor:
         """Write self.output, self.lse and self.norm with one launch; return the scores if they are kept."""
-        shape, rows, threads = self.shape, short.rows, short.threads
-        tiles, count = -(-shape.queries // rows), -(-rows // 4)
-        programs, quads = tiles * shape.batch * shape.heads, power_of_two(count)
-        groups = up(-(-shape.width // 4) + MOST_SPLITS.value, 8)  # of four channels, with padding
+        shape, count, threads = self.shape, short.count, short.threads
+        tiles, rooms = short.tiles(shape), short.room(shape)
+        programs = tiles * shape.batch * shape.heads
+        exponentials, vectors, partial = (self.new(programs, room) for room in rooms)
         scores = self.new(*((shape.batch * shape.heads, shape.queries, shape.keys) if self.hold else (0,)))
         eights = in_eights(self.query, self.key, self.value)
         additive_short_kernel[(programs,)](
             self.query, self.key, self.value, self.vector, **self.extra.of_bias(self.query),
-            **self.extra.of_dropout(self.query), exponentials=self.new(programs, groups * 16 * quads),
-            vectors=self.new(programs, groups * 4),
-            partial=self.new(programs, 4 * quads * short.keys, threads),
+            **self.extra.of_dropout(self.query), exponentials=exponentials, vectors=vectors, partial=partial,
             output=self.output, lse=self.lse, norm=self.norm, held=scores, **self.sight.whole(self.query),
             **self.sizes, width=shape.width, depth=shape.depth, scale=self.scale, **self.sources,
-            **steps("value", self.value), tiles=tiles, exponentials_step=groups * 16 * quads,
-            vectors_step=groups * 4, size=self.lse.numel(), ROWS=rows, COUNT=count,
-            REST=power_of_two(rows - 4 * count + 4), QUADS=quads, TILE=16,
+            **steps("value", self.value), tiles=tiles, exponentials_step=rooms[0], vectors_step=rooms[1],
+            size=self.lse.numel(), ROWS=short.rows, COUNT=count,
+            REST=power_of_two(short.rows - 4 * count + 4), QUADS=short.quads, TILE=16,
             COLUMNS=max(16, power_of_two(shape.keys)),
             WIDTH=min(short.width, max(16, power_of_two(shape.width))),
             DEPTH=min(short.depth, max(16, power_of_two(shape.depth))), KEYS=short.keys, THREADS=threads,
-            HOLD=self.hold, PACKED=eights and self.key.dtype == torch.bfloat16, EIGHTS=eights,
-            CENTRED=self.centred, APPROXIMATE=self.approximate, PRECISION=self.precision,
+            MOST_SPLITS=MOST_SPLITS, HOLD=self.hold, PACKED=eights and self.key.dtype == torch.bfloat16,
+            EIGHTS=eights, CENTRED=self.centred, APPROXIMATE=self.approximate, PRECISION=self.precision,
             num_warps=threads // 32, maxnreg=short.registers,
         )  # fmt: skip
         return scores

@@ -13,12 +13,9 @@ __all__ = [
     "LAUNCHES",
     "Launch",
     "Shape",
-    "ShortLaunch",
     "multiplies_tf32",
-    "power_of_two",
     "processors",
     "series_tiles",
-    "short_launch",
     "up",
 ]
 
@@ -323,51 +320,6 @@ class Shape:
 def up(number: int, multiple: int) -> int:
     """Round `number` up to a multiple of `multiple`."""
     return -(-number // multiple) * multiple
-
-
-def power_of_two(number: int) -> int:
-    """Round `number`, at least 1, up to a power of two."""
-    return 1 << (number - 1).bit_length()
-
-
-@dataclass(frozen=True)
-class ShortLaunch:
-    """Launch parameters of additive_short_kernel.
-
-    rows: number of query rows of a program, at most 16.
-    threads: number of threads of a program.
-    keys: number of keys of each thread, a power of two. keys * threads is at least the number of keys S.
-    registers: maximum number of registers per thread.
-    width: number of channels of the query that a program prepares at a time.
-    depth: number of channels of the value that it processes at a time.
-    """
-
-    rows: int
-    threads: int = 256
-    registers: int = 128
-    keys: int = 2
-    width: int = 512
-    depth: int = 128
-
-
-SHORT_KEYS = 64
-"""Maximum number of keys for which the forward pass is one launch of additive_short_kernel."""
-
-SHORT_ROWS = (16, 13, 8, 4, 2, 1)
-"""Numbers of query rows of a program that are tried."""
-
-
-def short_launch(shape: Shape, device: torch.device) -> ShortLaunch | None:
-    """Return the launch parameters with which the forward pass is one launch; None if it is several."""
-    if shape.keys > SHORT_KEYS:
-        return None
-    sequences, many = shape.batch * shape.heads, max(1, processors(device))
-
-    def time(rows: int) -> float:
-        programs = sequences * -(-shape.queries // rows)
-        return -(-programs // many) * (rows + 2.5)
-
-    return ShortLaunch(min(SHORT_ROWS, key=time))
 
 
 @functools.cache
