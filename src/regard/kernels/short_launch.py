@@ -14,10 +14,10 @@ __all__ = ["ShortLaunch", "power_of_two", "short_launch"]
 SHORT_KEYS = 64
 """Maximum number of keys for which the forward pass is one launch."""
 
-SHORT_ROWS = (16, 13, 8, 4, 2, 1)
-"""Numbers of query rows of a program that are compared."""
+SHORT_ROWS = (16, 14, 13, 12, 10, 9, 8, 6, 5, 4, 2, 1)
+"""Numbers of query rows of a program that are compared. The last group of four rows has 1, 2 or 4."""
 
-FIXED_ROWS = 2.5
+FIXED_ROWS = 4
 """Time of a program that does not depend on its number of rows, as a number of rows."""
 
 MOST_SPLITS = 64
@@ -79,11 +79,11 @@ def short_launch(shape: Shape, device: torch.device) -> ShortLaunch | None:
         return None
     sequences, many = shape.batch * shape.heads, max(1, launch.processors(device))
 
-    def time(rows: int) -> float:
-        programs = sequences * -(-shape.queries // rows)
-        return -(-programs // many) * (rows + FIXED_ROWS)
+    def programs(rows: int) -> int:
+        return sequences * -(-shape.queries // rows)
 
-    short = ShortLaunch(min(SHORT_ROWS, key=time))
+    rows = min(SHORT_ROWS, key=lambda rows: -(-programs(rows) // many) * (rows + FIXED_ROWS))
+    threads = power_of_two(-(-shape.keys // 2) * -(-shape.width // 4))
+    short = ShortLaunch(rows, max(128, min(threads, 512 if programs(rows) <= many else 256)))
     elements = (sequences * shape.queries + shape.batch * shape.key_heads * shape.keys) * shape.width
-    room = sequences * short.tiles(shape) * sum(short.room(shape))
-    return short if room <= max(ROOM, 2 * elements) else None
+    return short if programs(rows) * sum(short.room(shape)) <= max(ROOM, 2 * elements) else None
