@@ -3,7 +3,7 @@
 
 A program computes up to 16 query rows of one sequence and head: their scores, the softmax and the output.
 Each thread computes the scores of all these rows with KEYS keys, in some of the channels: the channels are
-divided between `splits` threads per KEYS keys. So all threads have work, whatever the number of keys is,
+divided between `splits` threads, an even number. So all threads have work, whatever the number of keys is,
 and keys beyond the length of a sequence take no time.
 
 e^2k is computed where it is used, in registers. e^2q is used with all keys, so it is computed once per
@@ -62,19 +62,27 @@ def _two_floats(at):
 
 
 @triton.jit
+def _halves(both, dtype: tl.constexpr):
+    """Return the low and the high 16 bits of an int32, which are numbers in half precision, in float32."""
+    if dtype == tl.bfloat16:
+        return (both << 16).to(tl.float32, bitcast=True), (both & -65536).to(tl.float32, bitcast=True)
+    low, high = both.to(tl.int16), (both >> 16).to(tl.int16)
+    return low.to(dtype, bitcast=True).to(tl.float32), high.to(dtype, bitcast=True).to(tl.float32)
+
+
+@triton.jit
 def _four_keys(key, channel, width, PACKED: tl.constexpr, PRECISE: tl.constexpr):
     """Return e^2k of four channels, from `channel` on, for the keys of each thread, (KEYS, threads).
 
     k = 0 beyond the last channel.
     key: pointers to channel 0 of each key. channel: the first of the four channels, (1, threads).
-    PACKED: the key is in bfloat16, and its rows are aligned, so that one instruction loads four channels.
+    PACKED: the key is in half precision with aligned rows, so that one instruction loads four channels.
     """
     if PACKED:
         at = (key + channel).to(tl.pointer_type(tl.int64), bitcast=True)
         four = tl.load(at, mask=channel < width, other=0)
-        low, high = four.to(tl.int32), (four >> 32).to(tl.int32)
-        a, b = (low << 16).to(tl.float32, bitcast=True), (low & -65536).to(tl.float32, bitcast=True)
-        c, d = (high << 16).to(tl.float32, bitcast=True), (high & -65536).to(tl.float32, bitcast=True)
+        a, b = _halves(four.to(tl.int32), key.dtype.element_ty)
+        c, d = _halves((four >> 32).to(tl.int32), key.dtype.element_ty)
     else:
         a = tl.load(key + channel, mask=channel < width, other=0.0).to(tl.float32)
         b = tl.load(key + channel + 1, mask=channel + 1 < width, other=0.0).to(tl.float32)
@@ -183,7 +191,10 @@ def _partial_sums(
     COUNT: tl.constexpr, REST: tl.constexpr, QUADS: tl.constexpr, KEYS: tl.constexpr, THREADS: tl.constexpr,
     PACKED: tl.constexpr, CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Write SCALE times the sum of v r over the channels of each thread to `partial`, (rows, KEYS, THREADS).
+    """Write SCALE times the sum of v r to `partial`, (rows, splits / 2, keys).
+
+    Each sum is that of the channels of two adjacent threads. The caller adds the splits / 2 sums. The number
+    of keys is rounded up to a multiple of KEYS.
 
     COUNT: number of groups of up to four rows, 1 to 4. REST: number of rows of the last group, 1, 2 or 4.
     """
@@ -207,21 +218,25 @@ def _partial_sums(
             sum3 = _added(sum3, at, a, b, c, d, v, w, x, y, 8, QUADS, CENTRED, APPROXIMATE)
         if COUNT > 3:
             sum4 = _added(sum4, at, a, b, c, d, v, w, x, y, 12, QUADS, CENTRED, APPROXIMATE)
-    _kept(partial, sum1, 0, KEYS, THREADS)
+    _kept(partial, sum1, end, splits, 0, KEYS, THREADS)
     if COUNT > 1:
-        _kept(partial, sum2, 4, KEYS, THREADS)
+        _kept(partial, sum2, end, splits, 4, KEYS, THREADS)
     if COUNT > 2:
-        _kept(partial, sum3, 8, KEYS, THREADS)
+        _kept(partial, sum3, end, splits, 8, KEYS, THREADS)
     if COUNT > 3:
-        _kept(partial, sum4, 12, KEYS, THREADS)
+        _kept(partial, sum4, end, splits, 12, KEYS, THREADS)
 
 
 @triton.jit
-def _kept(partial, sums, FIRST: tl.constexpr, KEYS: tl.constexpr, THREADS: tl.constexpr):
-    """Store the partial sums of some rows, from row FIRST on."""
-    rows = (FIRST + tl.arange(0, sums.shape[0]))[:, None, None]
-    at = (rows * KEYS + tl.arange(0, KEYS)[None, :, None]) * THREADS + tl.arange(0, THREADS)[None, None, :]
-    tl.store(partial + at, sums)
+def _kept(partial, sums, end, splits, FIRST: tl.constexpr, KEYS: tl.constexpr, THREADS: tl.constexpr):
+    """Add the partial sums of two adjacent threads, and store them, for some rows from row FIRST on."""
+    COUNT: tl.constexpr = sums.shape[0]
+    pairs = tl.sum(tl.reshape(sums, [COUNT, KEYS, THREADS // 2, 2]), 3)
+    lane, ahead = tl.arange(0, THREADS // 2) * 2, tl.cdiv(end, KEYS)
+    of_pair = lane % splits // 2 * (ahead * KEYS) + lane // splits * KEYS
+    rows = (FIRST + tl.arange(0, COUNT)) * (THREADS // 2 * KEYS)
+    at = rows[:, None, None] + tl.arange(0, KEYS)[None, :, None] + of_pair[None, None, :]
+    tl.store(partial + at, pairs, mask=(lane // splits < ahead)[None, None, :])
 
 
 @triton.jit
@@ -254,11 +269,10 @@ def _scores(
 ):  # fmt: skip
     """Return v . tanh(q + k) without the wide channels, (TILE, COLUMNS), from the partial sums."""
     shares = tl.zeros([TILE, COLUMNS], tl.float32)
-    of_key = columns // KEYS * splits + columns % KEYS * THREADS
-    at = partial + tl.arange(0, TILE)[:, None] * (KEYS * THREADS) + of_key[None, :]
+    at = partial + tl.arange(0, TILE)[:, None] * (THREADS // 2 * KEYS) + columns[None, :]
     inside = (rows < last)[:, None] & (columns < end)[None, :]
-    for split in range(splits):
-        shares += tl.load(at + split, mask=inside, other=0.0)
+    for pair in range(splits // 2):
+        shares += tl.load(at + pair * (tl.cdiv(end, KEYS) * KEYS), mask=inside, other=0.0)
     # A NaN in the key makes a denominator 0 on a GPU, so the sum is infinite or NaN. No other sum is.
     shares = tl.where(tl.abs(shares) < float("inf"), shares, float("nan"))
     return shares * (-2.0 * FLOOR) if CENTRED else shares * (-2.0 * FLOOR) + total
@@ -291,7 +305,7 @@ def additive_short_kernel(
     COUNT, REST: the rows are computed in COUNT groups of four; see _partial_sums().
     QUADS: COUNT, rounded up to a power of two. TILE: ROWS, rounded up to a size that tl.dot() supports.
     COLUMNS: the keys S, rounded up to such a size.
-    KEYS, THREADS: number of keys of a thread, and of threads of a program; KEYS * THREADS is at least S.
+    KEYS, THREADS: number of keys of a thread, and of threads of a program; KEYS * THREADS is at least 2 S.
     MOST_SPLITS: maximum of `splits`, the number of threads that the channels of a key are divided between.
     Launch grid: (B H * tiles,).
     """
@@ -306,14 +320,14 @@ def additive_short_kernel(
     batch, head = both // heads, both % heads
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
     splits = tl.minimum(THREADS // tl.maximum(tl.cdiv(end, KEYS), 1), MOST_SPLITS)
-    splits = tl.minimum(splits, tl.cdiv(width, 4))
+    splits = tl.minimum(splits, tl.cdiv(width, 4) + 1) // 2 * 2  # even, see _kept()
     steps = tl.cdiv(width, 4 * splits)
     query += batch * query_batch + head * query_head
     key += batch * key_batch + head // groups * key_head
     vector += head * vector_head
     exponentials += program * exponentials_step
     vectors += program * vectors_step
-    partial += program * (4 * QUADS * KEYS * THREADS)
+    partial += program * (2 * QUADS * KEYS * THREADS)
     total, top = _prepare(
         query, vector, exponentials, vectors, row, queries, width, query_row, steps * splits * 4,
         ROWS, QUADS, WIDTH, CENTRED,
