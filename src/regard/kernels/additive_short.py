@@ -278,6 +278,43 @@ def _scores(
     return shares * (-2.0 * FLOOR) if CENTRED else shares * (-2.0 * FLOOR) + total
 
 
+@triton.jit
+def _softmax(scores, seen, lse, norm, place, size, there):
+    """Write lse and norm; return the weights without their denominator, and 1 / denominator of each row.
+
+    seen: whether the query attends to the key. place, there: index of each row, and whether it exists.
+    size: number of rows of all programs, B H T.
+    """
+    scores = tl.where(seen, scores, float("-inf"))
+    best = tl.max(scores, 1)
+    level = tl.where(best == float("-inf"), 0.0, best)
+    weights = tl.exp2((scores - level[:, None]) * LOG2E)
+    total = tl.sum(weights, 1)
+    something = tl.where(total == 0.0, 1.0, total)
+    inverse = 1.0 / something
+    tl.store(lse + place, tl.where(total == 0.0, float("-inf"), level + tl.log(something)), mask=there)
+    tl.store(norm + place, level, mask=there)
+    tl.store(norm + size + place, inverse, mask=there)
+    return weights, inverse
+
+
+@triton.jit
+def _write_output(
+    weights, inverse, value, output, place, there, columns, end, depth, value_row,
+    DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Write the output, weights @ value * inverse. value: pointer to the current head; see _softmax()."""
+    weights = weights.to(value.dtype.element_ty)
+    value += columns.to(tl.int64)[:, None] * value_row
+    for first in range(0, depth, DEPTH):
+        channels = first + tl.arange(0, DEPTH)
+        inside = (columns < end)[:, None] & (channels < depth)[None, :]
+        values = tl.load(value + channels[None, :], mask=inside, other=0.0)
+        found = product(weights, values, tl.zeros([weights.shape[0], DEPTH], tl.float32), PRECISION)
+        at = output + place[:, None] * depth + channels[None, :]
+        tl.store(at, found * inverse[:, None], mask=there[:, None] & (channels < depth)[None, :])
+
+
 @quick_launch
 @triton.jit
 def additive_short_kernel(
@@ -290,21 +327,19 @@ def additive_short_kernel(
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COUNT: tl.constexpr, REST: tl.constexpr, QUADS: tl.constexpr, TILE: tl.constexpr,
     COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, KEYS: tl.constexpr,
-    THREADS: tl.constexpr, MOST_SPLITS: tl.constexpr,
-    HOLD: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr, PACKED: tl.constexpr,
-    EIGHTS: tl.constexpr, CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr,
+    THREADS: tl.constexpr, MOST_SPLITS: tl.constexpr, HOLD: tl.constexpr, BIAS: tl.constexpr,
+    DROPOUT: tl.constexpr, PACKED: tl.constexpr, EIGHTS: tl.constexpr, CENTRED: tl.constexpr,
+    APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute output, lse and norm of ROWS query rows: softmax(scale * (v . tanh(q + k) + bias)) value.
 
-    exponentials, vectors: memory of each program for the results of _prepare().
-    partial: memory of each program for the results of _partial_sums().
+    exponentials, vectors, partial: temporary memory, see _prepare() and _partial_sums().
     output, lse, norm: writes (B, H, T, E), (B, H, T) and (2, B, H, T), as additive_read_kernel does.
     held: if HOLD is True, writes the scores for the backward pass, (B H, T, S).
     tiles: number of programs of each sequence and head.
     exponentials_step, vectors_step: number of elements of `exponentials` and `vectors` for each program.
     COUNT, REST: the rows are computed in COUNT groups of four; see _partial_sums().
-    QUADS: COUNT, rounded up to a power of two. TILE: ROWS, rounded up to a size that tl.dot() supports.
-    COLUMNS: the keys S, rounded up to such a size.
+    QUADS: COUNT, rounded up to a power of two. TILE, COLUMNS: ROWS and S, rounded up for tl.dot().
     KEYS, THREADS: number of keys of a thread, and of threads of a program; KEYS * THREADS is at least 2 S.
     MOST_SPLITS: maximum of `splits`, the number of threads that the channels of a key are divided between.
     Launch grid: (B H * tiles,).
@@ -325,8 +360,7 @@ def additive_short_kernel(
     query += batch * query_batch + head * query_head
     key += batch * key_batch + head // groups * key_head
     vector += head * vector_head
-    exponentials += program * exponentials_step
-    vectors += program * vectors_step
+    exponentials, vectors = exponentials + program * exponentials_step, vectors + program * vectors_step
     partial += program * (2 * QUADS * KEYS * THREADS)
     total, top = _prepare(
         query, vector, exponentials, vectors, row, queries, width, query_row, steps * splits * 4,
@@ -357,24 +391,10 @@ def additive_short_kernel(
     place = both * queries + rows
     if HOLD:
         tl.store(held + place[:, None] * keys + columns[None, :], scores, mask=seen)
-    scores = tl.where(seen, scores, float("-inf"))
-    best = tl.max(scores, 1)
-    level = tl.where(best == float("-inf"), 0.0, best)
-    weights = tl.exp2((scores - level[:, None]) * LOG2E)
-    sums = tl.sum(weights, 1)
-    something = tl.where(sums == 0.0, 1.0, sums)
-    inverse = 1.0 / something
-    tl.store(lse + place, tl.where(sums == 0.0, float("-inf"), level + tl.log(something)), mask=rows < last)
-    tl.store(norm + place, level, mask=rows < last)
-    tl.store(norm + size + place, inverse, mask=rows < last)
+    weights, inverse = _softmax(scores, seen, lse, norm, place, size, rows < last)
     if DROPOUT:
         weights *= dropout_factors(seed, dropout, both, rows, columns, queries, keys)
-    weights = weights.to(value.dtype.element_ty)
-    value += batch * value_batch + head // groups * value_head + columns.to(tl.int64)[:, None] * value_row
-    for first in range(0, depth, DEPTH):
-        channels = first + tl.arange(0, DEPTH)
-        inside = (columns < end)[:, None] & (channels < depth)[None, :]
-        values = tl.load(value + channels[None, :], mask=inside, other=0.0)
-        found = product(weights, values, tl.zeros([TILE, DEPTH], tl.float32), PRECISION)
-        at = output + place[:, None] * depth + channels[None, :]
-        tl.store(at, found * inverse[:, None], mask=(rows < last)[:, None] & (channels < depth)[None, :])
+    value += batch * value_batch + head // groups * value_head
+    _write_output(
+        weights, inverse, value, output, place, rows < last, columns, end, depth, value_row, DEPTH, PRECISION
+    )

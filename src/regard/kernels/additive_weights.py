@@ -45,12 +45,16 @@ def _weights(scores, norm, place, size, there, seen):
 
 
 @triton.jit
-def _ranges(reach_of_query, reach_of_key, both, key_both, query_tiles, key_tiles, spans):
-    """Return 1 if some pair of query tile and key tile is within REACH, plus 2 if some pair is beyond it."""
-    low, high = reach_range(reach_of_query + both * query_tiles * spans, query_tiles, spans)
-    low_of_key, high_of_key = reach_range(reach_of_key + key_both * key_tiles * spans, key_tiles, spans)
-    near, beyond = low + low_of_key <= REACH, high + high_of_key > REACH
-    return near.to(tl.int32) + 2 * beyond.to(tl.int32)
+def _write_ranges(ranges, reach_of_query, reach_of_key, both, key_both, query_tiles, key_tiles, spans):
+    """In one program of each sequence, write two flags to `ranges`, (B H), int32.
+
+    The flags are 1 if some pair of query tile and key tile is within REACH, plus 2 if some pair is beyond it.
+    """
+    if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
+        low, high = reach_range(reach_of_query + both * query_tiles * spans, query_tiles, spans)
+        low_of_key, high_of_key = reach_range(reach_of_key + key_both * key_tiles * spans, key_tiles, spans)
+        near, beyond = low + low_of_key <= REACH, high + high_of_key > REACH
+        tl.store(ranges + both, near.to(tl.int32) + 2 * beyond.to(tl.int32))
 
 
 @quick_launch
@@ -68,9 +72,7 @@ def additive_weigh_kernel(
 ):  # fmt: skip
     """Compute dp = dO . V, the gradient of the weights p, and partial sums of delta = sum over keys of p dp.
 
-    dO is the gradient of the output, and V are the values.
-
-    scores, norm, value, doutput: read, to recompute p and to compute dp.
+    scores, norm, value, doutput: read, to recompute p and to compute dp. value is V, and doutput is dO.
     seed, dropout: used if DROPOUT is True; see kernel_dropout.py.
     dscores: writes dp, (B H, rows, keys), where rows and keys are rounded up to whole tiles.
     deltas: writes one partial sum per key tile, (B H, key tiles, rows).
@@ -79,7 +81,7 @@ def additive_weigh_kernel(
         magnitudes: reads m_i, the largest |element| of row i of dO, (B, H, T).
         peaks: writes the largest |dp| / m_i of each tile, (B H, row tiles, key tiles).
         column_bounds: writes the largest p m_i of each key, (B H, row tiles, keys).
-        ranges: writes the result of _ranges() for each sequence, (B H), int32.
+        ranges: see _write_ranges().
     """
     if EIGHTS:
         depth, value_row, doutput_row = depth // 8 * 8, value_row // 8 * 8, doutput_row // 8 * 8
@@ -135,10 +137,8 @@ def additive_weigh_kernel(
         tile = both * tl.num_programs(0) + tl.program_id(0)
         tl.store(peaks + tile * key_tiles + tl.program_id(1), peak)
         tl.store(column_bounds + tile * (key_tiles * COLUMNS) + columns, column_bound)
-        if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
-            key_both = batch * (heads // groups) + head // groups
-            flags = _ranges(reach_of_query, reach_of_key, both, key_both, query_tiles, key_tiles, spans)
-            tl.store(ranges + both, flags)
+        key_both = batch * (heads // groups) + head // groups
+        _write_ranges(ranges, reach_of_query, reach_of_key, both, key_both, query_tiles, key_tiles, spans)
 
 
 @quick_launch
@@ -167,8 +167,8 @@ def additive_balance_kernel(
         half: g times a scale per row; half_turned: g transposed, times a scale per key; 0 in other tiles.
         row_bounds, (B H, T), column_bounds, (B H, keys), peaks, (B H): read, to compute these scales.
         beyond: writes the sum of each row of g over the tiles beyond REACH, (B H, key tiles, rows).
-        ranges: reads the result of _ranges() for each sequence, (B H), int32. If no tile of a sequence is
-            within REACH, half and half_turned are not written, because they are not read.
+        ranges: see _write_ranges(). If no tile of a sequence is within REACH, half and half_turned are not
+            written, because they are not read.
     """
     both = tl.program_id(2).to(tl.int64)
     batch = both // heads
@@ -179,9 +179,8 @@ def additive_balance_kernel(
     last, end = first_row + row_count, end_of(lengths, length_step, batch, keys, LENGTHS)
     at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
     turned_at = both * dscores_head + columns.to(tl.int64)[:, None] * turned_row + local[None, :]
-    rest, halves = tl.zeros([ROWS], tl.float32), 0
-    if SERIES:
-        halves = tl.load(ranges + both) & 1
+    rest = tl.zeros([ROWS], tl.float32)
+    halves = tl.load(ranges + both) & 1 if SERIES else 0
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         delta, rows_whole = tl.zeros([ROWS], tl.float32), tl.num_programs(0) * ROWS
         for part in range(delta_parts):
