@@ -336,13 +336,12 @@ def additive_short_kernel(
     exponentials, vectors, partial: temporary memory, see _prepare() and _partial_sums().
     output, lse, norm: writes (B, H, T, E), (B, H, T) and (2, B, H, T), as additive_read_kernel does.
     held: if HOLD is True, writes the scores for the backward pass, (B H, T, S).
-    tiles: number of programs of each sequence and head.
+    tiles: number of programs of each sequence and head. Launch grid: (B H * tiles,).
     exponentials_step, vectors_step: number of elements of `exponentials` and `vectors` for each program.
     COUNT, REST: the rows are computed in COUNT groups of four; see _partial_sums().
     QUADS: COUNT, rounded up to a power of two. TILE, COLUMNS: ROWS and S, rounded up for tl.dot().
     KEYS, THREADS: number of keys of a thread, and of threads of a program; KEYS * THREADS is at least 2 S.
     MOST_SPLITS: maximum of `splits`, the number of threads that the channels of a key are divided between.
-    Launch grid: (B H * tiles,).
     """
     if EIGHTS:
         width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8
