@@ -12,7 +12,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from regard.kernels import launch
+from regard.kernels import launch, short_launch
 
 
 class Hopper:
@@ -71,6 +71,7 @@ def main() -> None:
     JITFunction.__getitem__ = compiling
     launch.processors = lambda device: 132
     launch.SERIES_ELEMENTS = 0  # so that small calls use the Fourier series too
+    short_launch.SHORT_KEYS = 0  # compile_short() compiles the kernel for short sequences
     from regard.kernels.additive import additive_backward, additive_forward
 
     lengths, documents = torch.tensor([30, 5]), torch.zeros(2, 2048, dtype=torch.long)
@@ -95,6 +96,7 @@ def main() -> None:
         output, _, *held = additive_forward(query, key, value, vector, *sight, True, *extra)
         inputs = (query, key, value, vector, *held, *sight, True, *extra, sight is masked)
         additive_backward(torch.zeros_like(output), *inputs)
+    compile_short(masked, plain)
     from regard.kernels.inner_look_pass import inner_look
     from regard.kernels.inner_top_pass import inner_top
 
@@ -109,6 +111,23 @@ def main() -> None:
         inner_top(query, query[:, :1], torch.zeros(2, 2, 300), *masks, 5, torch.zeros(2, 2, 300, 32))
     compile_looks_for_hopper(lengths)
     compile_masked(lengths, documents)
+
+
+def compile_short(masked: tuple[Any, ...], plain: tuple[Any, ...]) -> None:
+    """Compile the kernel that computes the forward pass of short sequences in one launch."""
+    from regard.kernels.additive import additive_forward
+
+    short_launch.SHORT_KEYS = 64
+    for queries, keys, width, dtype, sight in (
+        (33, 40, 64, torch.float32, masked),
+        (50, 50, 1000, torch.bfloat16, plain),
+        (7, 5, 3, torch.float16, masked),
+        (1, 50, 250, torch.bfloat16, masked),
+    ):
+        query, key = (torch.zeros(2, 1, size, width, dtype=dtype) for size in (queries, keys))
+        vector = torch.zeros(1, width, dtype=dtype)
+        extra = (torch.zeros(2, 1, 1, keys), torch.tensor([1]), 0.1) if sight is masked else (None, None, 0.0)
+        additive_forward(query, key, key, vector, *sight, True, *extra)
 
 
 def compile_looks_for_hopper(lengths: torch.Tensor) -> None:

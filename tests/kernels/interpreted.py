@@ -11,7 +11,8 @@ import torch
 
 import regard
 from regard.backends import BACKENDS, fused
-from regard.kernels import additive, launch, replay
+from regard.kernels import additive, launch, replay, short_launch
+from regard.kernels.forward_pass import Forward, Sight
 from tests.agreement.cases import DTYPES, Inputs, checked
 from tests.agreement.test_backends import assert_case_agrees
 from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
@@ -26,6 +27,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     tiles = dict.fromkeys(launch.LAUNCHES, tile) | {"short": replace(tile, lanes=16)}
     monkeypatch.setattr(launch, "LAUNCHES", tiles)
     monkeypatch.setattr(launch, "CHANGES", {})
+    monkeypatch.setattr(short_launch, "SHORT_KEYS", 0)  # interpreted_additive_short.py tests that kernel
     replay.forget()
 
 
@@ -221,8 +223,10 @@ SCALES = {
     "outlier channel": lambda x: x * torch.tensor([1, 1, 100.0, 1, 1, 1]),
     "far channel": lambda x: x + torch.tensor([0, 0, 1e4, 0, 0, 0]) * (1 if x.shape[2] == 6 else -1),
     "most channels are wide": lambda x: x * 60,
+    "large keys": lambda x: x * (1 if x.shape[2] == 6 else 60),
+    "large queries": lambda x: x * (60 if x.shape[2] == 6 else 1),
 }
-"""Changes of query and key. At |x| > 38, kernels compute a channel from q + k (see kernels/tanh.py)."""
+"""Changes of query and key. Kernels compute wide channels from q + k (see kernels/tanh.py)."""
 
 
 @pytest.mark.parametrize("name", SCALES)
@@ -232,6 +236,19 @@ def test_inputs_of_every_scale_are_as_precise(name: str):
     ours = results_of(tensors, "fused", torch.float32)
     for mine, exact in zip(ours, results_of(tensors, "reference", torch.float64), strict=True):
         assert (mine.double() - exact).norm() <= 4e-6 * exact.norm()
+
+
+@pytest.mark.parametrize("keys", [3, 40])
+def test_channels_are_wide_if_query_and_key_have_large_elements_of_opposite_signs(keys: int):
+    query, key = torch.zeros(1, 1, 18, 16), torch.zeros(1, 1, keys, 16)
+    query[0, 0, 1, :6] = torch.tensor([-50.0, -50.0, 50.0, 30.0, -30.0, torch.nan])
+    query[0, 0, 17, 6] = -39.0
+    key[0, 0, keys - 1, :7] = torch.tensor([20.0, 30.0, 20.0, -50.0, 50.0, 0.0, 30.0])
+    mask = Sight(None, None, None, 0, None, None)
+    forward = Forward(query, key, key, torch.ones(1, 16), mask, 1.0, hold=False)
+    of_query, of_key = forward.prepared(turned=False).whole
+    crossed = (of_query & of_key >> 8) | (of_key & of_query >> 8) | (of_query | of_key) >> 16
+    assert (crossed & 1).nonzero().flatten().tolist() == [1, 3, 5, 6]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.gpu
 
 SHAPES = {
     "short": (3, 50, 50, 1000, 1000),
+    "tiny": (5, 7, 5, 3, 9),
     "uneven": (2, 61, 77, 515, 33),
     "ragged": (2, 45, 70, 200, 100),
     "held": (2, 512, 511, 256, 256),

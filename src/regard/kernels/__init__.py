@@ -9,6 +9,7 @@ dropout_seeds      seeds of dropout, drawn on the device
 matrix_product     matrix products inside a kernel
 additive_scores    scores of additive attention, in tiles
 additive_forward   online softmax and output
+additive_short     the whole forward pass in one launch, for short sequences
 additive_decode    one query per sequence (decoding), forward and backward
 additive_weights   backward pass, part 1: gradients of values and scores
 additive_backward  backward pass, part 2: gradients of query, key and vector
@@ -18,6 +19,7 @@ additive_series    part 2 for bfloat16, as matrix products (Fourier series of ta
 series_rows        which rows additive_series processes
 additive_vector    backward pass, part 3: gradient of the vector, from partial sums
 launch             tile sizes, and the choice of kernels by shape
+short_launch       the same for additive_short
 forward_pass       launches the kernels of the forward pass
 backward_pass      launches the kernels of the backward pass
 gradients_pass     launches the kernels of additive_gradients
@@ -96,8 +98,8 @@ spans                         number of spans; a span is a range of SPAN channel
 reach_of_query, reach_of_key  largest |q| or |k| of each tile and span
 bias                          added to v . tanh(q + k), (B, H, T, S) with strides that can be 0
 seed, dropout                 dropout of the weights; see kernel_dropout
-wide_of_query, wide_of_key    which channels of each tile are wide (see tanh)
-whole_of_query, whole_of_key  which channels of each sequence are wide
+wide_of_query, wide_of_key    flags of the channels of each tile, which tell the wide channels (see tanh)
+whole_of_query, whole_of_key  flags of the channels of each sequence
 EIGHTS                        whether all strides are multiples of 8, which allows vectorised loads
 APPROXIMATE                   use approximate GPU instructions; False in the interpreter
 PRECISION                     precision of matrix products; see matrix_product

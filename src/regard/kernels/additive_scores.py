@@ -18,7 +18,22 @@ import triton.language as tl
 
 from regard.kernels.kernel_mask import end_of, tile_is_seen
 from regard.kernels.quick_launch import quick_launch
-from regard.kernels.tanh import FLOOR, LIMIT, SCALE, exact_share, exponential, furthest, packed, shared_sum
+from regard.kernels.tanh import (
+    FLOOR,
+    LIMIT,
+    SCALE,
+    TOP,
+    TOP_HALF,
+    denominator,
+    exact_share,
+    exponential,
+    furthest,
+    is_wide,
+    limited,
+    packed,
+    reciprocal,
+    shared_sum,
+)
 
 __all__ = ["additive_prepare_kernel", "additive_scores_kernel", "up_to_four"]
 
@@ -79,11 +94,12 @@ def _exponentials(
     width: D, the number of channels.
     padded: the number of channels with padding.
     place: pointer to the result. If TURNED is True, it is a transposed tile, (padded, ROWS). Otherwise it is
-        the whole sequence in row-major order, (up_to_four(size), padded). In wide channels, which contain
-        NaN or |x| > LIMIT in this tile, the result is 0.
+        the whole sequence in row-major order, (up_to_four(size), padded).
     reach: pointer to one number, to which the largest |x| is written; inf if there is a NaN.
-    wide: pointer to one number per channel, (padded,), to which is written whether the channel is wide.
-    wide_whole: the same for the whole sequence; used if TURNED is False. Unless SINGLE, only ones are stored.
+    wide: pointer to the flags of each channel of the tile, (padded,); used if TURNED is True. See is_wide()
+        in tanh.py, with SHIFT = 1.
+    wide_whole: the flags for the whole sequence, with SHIFT = 8; used if TURNED is False. Each flag is a byte
+        of its own, so that several tiles can set flags. Unless SINGLE, only ones are stored.
     PRECISE: see exponential() in tanh.py.
     PIECES: if True, and TURNED is True, write only the rows below up_to_four(end). The other rows are never
         read.
@@ -94,27 +110,34 @@ def _exponentials(
         channels = first + tl.arange(0, WIDTH)
         x = _rows(source, rows, channels, end, width, step)
         largest = tl.maximum(largest, _sizes(x))
-        _write(exponential(x, PRECISE), place, rows, channels, size, end, padded, high, ROWS, TURNED, PIECES)
-    top = tl.max(tl.max(largest, 1), 0)
-    tl.store(reach, top)
-    if top > LIMIT:
-        tl.debug_barrier()  # before the exponentials of wide channels are overwritten
+        x = exponential(limited(x), PRECISE)
+        _write(x, place, rows, channels, size, end, padded, high, ROWS, TURNED, PIECES)
+    furthest_here = tl.max(tl.max(largest, 1), 0)
+    tl.store(reach, furthest_here)
+    ABOVE: tl.constexpr = TOP if PRECISE else TOP_HALF
+    if furthest_here > ABOVE:
         for first in range(low, high, WIDTH):
             channels = first + tl.arange(0, WIDTH)
             x = _rows(source, rows, channels, end, width, step)
-            is_wide = tl.max(_sizes(x), 0) > LIMIT
-            tl.store(wide + channels, is_wide.to(tl.int8), mask=channels < high)
-            x = exponential(tl.where(is_wide[None, :], 0.0, x), PRECISE)
-            x = tl.where(is_wide[None, :], 0.0, x)
-            _write(x, place, rows, channels, size, end, padded, high, ROWS, TURNED, PIECES)
-            if not TURNED:  # Several tiles may write the same number to the same place.
-                written = (channels < high) & (is_wide | SINGLE)
-                tl.store(wide_whole + channels, is_wide.to(tl.int8), mask=written)
-    elif TURNED or SINGLE:  # Another span may have wide channels; then the flags of all spans are read.
+            below = tl.max((x < -LIMIT).to(tl.int32), 0)
+            above = tl.max((x > ABOVE).to(tl.int32), 0)
+            other = tl.max((x != x).to(tl.int32), 0)
+            if TURNED:
+                tl.store(wide + channels, (below | above << 1 | other << 2).to(tl.int8), mask=channels < high)
+            elif SINGLE:
+                tl.store(wide_whole + channels, below | above << 8 | other << 16, mask=channels < high)
+            else:  # Several tiles may write the same number to the same place.
+                at = (wide_whole + channels).to(tl.pointer_type(tl.int8), bitcast=True)
+                tl.store(at, below.to(tl.int8), mask=(channels < high) & (below != 0))
+                tl.store(at + 1, above.to(tl.int8), mask=(channels < high) & (above != 0))
+                tl.store(at + 2, other.to(tl.int8), mask=(channels < high) & (other != 0))
+    elif TURNED or SINGLE:  # Another span may have flags; then the flags of all spans are read.
         for first in range(low, high, WIDTH):
             channels = first + tl.arange(0, WIDTH)
-            flags = wide if TURNED else wide_whole
-            tl.store(flags + channels, tl.zeros([WIDTH], tl.int8), mask=channels < high)
+            if TURNED:
+                tl.store(wide + channels, tl.zeros([WIDTH], tl.int8), mask=channels < high)
+            else:
+                tl.store(wide_whole + channels, tl.zeros([WIDTH], tl.int32), mask=channels < high)
 
 
 @quick_launch
@@ -139,10 +162,10 @@ def additive_prepare_kernel(
     vector_padded: (1 or H, padded).
     reach_of_query, reach_of_key: the largest |q| or |k| in each tile and span, (tiles, spans). A span is a
         range of SPAN channels.
-    wide_of_query, wide_of_key: whether a channel of a tile is wide, (tiles, padded), int8.
-    whole_of_query, whole_of_key: if TURNED is False, whether a channel is wide in any tile of the sequence,
-        (B H or B K, padded), int8. Unless SINGLE, the caller fills them with zeros. Otherwise they are not
-        written.
+    wide_of_query, wide_of_key: if TURNED is True, the flags of each channel of a tile, (tiles, padded), int8;
+        see is_wide() in tanh.py.
+    whole_of_query, whole_of_key: if TURNED is False, the flags of each channel of the sequence, (B H or B K,
+        padded), int32. Unless SINGLE, the caller fills them with zeros.
 
     PIECES: if True, the rows of a transposed tile that lie beyond the end of the sequence, rounded up to a
         multiple of 4, are not written. They are never read.
@@ -193,30 +216,33 @@ def additive_prepare_kernel(
 
 @triton.jit
 def _wide_channels(
-    shares, query, key, vector, reach_of_query, reach_of_key, wide_of_query, wide_of_key, rows, columns,
-    row, column, queries, keys, query_row, key_row, low, high, APPROXIMATE: tl.constexpr,
+    shares, query, key, vector, wide_of_query, wide_of_key, rows, columns,
+    row, column, queries, keys, query_row, key_row, low, high, CENTRED: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Return `shares` with the wide channels from `low` to high - 1 computed from q + k.
 
-    In a wide channel, e^2q or e^2k is 0, so `shares` contains -2 v r with r = 1. This term is replaced.
+    `shares` contains -2 v r, with an r that is wrong in a wide channel. This term is replaced.
     The arguments are those of _summed().
     """
     query_at = query + (row + rows).to(tl.int64) * query_row
     key_at = key + (column + columns).to(tl.int64) * key_row
     for first in range(low, high, 64):
         channels = first + tl.arange(0, 64)
-        there = channels < high
-        flags = tl.load(wide_of_query + channels, mask=there & (reach_of_query > LIMIT), other=0)
-        flags |= tl.load(wide_of_key + channels, mask=there & (reach_of_key > LIMIT), other=0)
-        bits = packed(flags)
+        of_query = tl.load(wide_of_query + channels, mask=channels < high, other=0).to(tl.int32)
+        of_key = tl.load(wide_of_key + channels, mask=channels < high, other=0).to(tl.int32)
+        bits = packed(is_wide(of_query, of_key, 1))
         if bits != 0:
             for index in range(64):
                 if ((bits >> index) & 1) != 0:
                     at = first + index
                     q = tl.load(query_at + at, mask=row + rows < queries, other=0.0).to(tl.float32)
                     k = tl.load(key_at + at, mask=column + columns < keys, other=0.0).to(tl.float32)
+                    e, f = exponential(limited(q), CENTRED), exponential(limited(k), CENTRED)
+                    wrong = denominator(e[:, None, :], f[None, :, :], APPROXIMATE)
+                    wrong = reciprocal(wrong, APPROXIMATE)
                     share = exact_share(q[:, None, :] + k[None, :, :], APPROXIMATE)
-                    shares += (tl.load(vector + at) * SCALE) * (share - 1.0)
+                    shares += tl.load(vector + at) * (share * SCALE - wrong)
     return shares
 
 
@@ -239,8 +265,8 @@ def _summed(
     vector: pointer to -2 v in float32, padded with zeros.
     GROUP: number of channels that share one reciprocal; see shared_sum() in tanh.py.
     reach_of_query, reach_of_key: the largest |q| and the largest |k| of the tile. If one of them is above
-        LIMIT, there are wide channels.
-    wide_of_query, wide_of_key: pointers to the wide channels of the query tile and the key tile, (padded,).
+        LIMIT, there can be wide channels.
+    wide_of_query, wide_of_key: pointers to the flags of the query tile and the key tile, (padded,).
     row, column: first row and first key of the tile.
     rows, columns: the four rows and four keys of each thread, counted from `row` and `column`, (4, threads).
     UNROLL: number of groups of GROUP channels per loop iteration.
@@ -257,8 +283,8 @@ def _summed(
             )  # fmt: skip
     if tl.maximum(reach_of_query, reach_of_key) > LIMIT:
         shares = _wide_channels(
-            shares, query, key, vector, reach_of_query, reach_of_key, wide_of_query, wide_of_key,
-            rows, columns, row, column, queries, keys, query_row, key_row, low, high, APPROXIMATE,
+            shares, query, key, vector, wide_of_query, wide_of_key,
+            rows, columns, row, column, queries, keys, query_row, key_row, low, high, CENTRED, APPROXIMATE,
         )  # fmt: skip
     shares *= FLOOR
     if not CENTRED:

@@ -17,7 +17,7 @@ import triton.language as tl
 
 from regard.kernels.additive_series import REACH
 from regard.kernels.kernel_mask import tile_is_seen
-from regard.kernels.tanh import exact_share, furthest, packed
+from regard.kernels.tanh import exact_share, furthest, is_wide, packed
 
 __all__ = ["is_near", "wide_channel", "write_wide_key", "write_wide_query"]
 
@@ -35,16 +35,18 @@ def is_near(reach, SERIES: tl.constexpr):
 
 @triton.jit
 def wide_channel(whole_of_query, whole_of_key, groups, pitch, channels, there):
-    """Return 0 for channels that are not wide.
+    """Return 1 for wide channels, otherwise 0.
 
     whole_of_query, whole_of_key: pointers to the flags of additive_prepare_kernel for `groups` query heads,
         in rows of `pitch` channels, and for their key head.
     channels: the channels, as integers of any shape.
     there: whether the channel exists.
     """
-    flags = tl.load(whole_of_key + channels, mask=there, other=0)
-    for group in range(groups):
-        flags |= tl.load(whole_of_query + group * pitch + channels, mask=there, other=0)
+    of_key = tl.load(whole_of_key + channels, mask=there, other=0)
+    flags = is_wide(tl.load(whole_of_query + channels, mask=there, other=0), of_key, 8)
+    for group in range(1, groups):
+        of_query = tl.load(whole_of_query + group * pitch + channels, mask=there, other=0)
+        flags |= is_wide(of_query, of_key, 8)
     return flags
 
 

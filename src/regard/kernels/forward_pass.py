@@ -15,21 +15,24 @@ from regard.kernels.additive_forward import (
     additive_read_kernel,
 )
 from regard.kernels.additive_scores import additive_prepare_kernel, additive_scores_kernel
+from regard.kernels.additive_short import additive_short_kernel
 from regard.kernels.launch import SPAN, Shape, multiplies_tf32, up
+from regard.kernels.short_launch import MOST_SPLITS, ShortLaunch, power_of_two, short_launch
 
 __all__ = ["Extra", "Forward", "Prepared", "Sight", "in_eights", "in_rows", "precision_of", "steps"]
 
 
 class Prepared(NamedTuple):
-    """The results of additive_prepare_kernel, float32 or int8.
+    """The results of additive_prepare_kernel, float32, int8 or int32.
 
     query, key: e^2q and e^2k (see exponential() in tanh.py), in transposed tiles or in row-major order.
     vector: -2 v, padded with zeros.
     reach: the largest |q| or |k| in each tile and span, (query tiles + key tiles, spans). A span is a range
         of SPAN channels.
-    wide: whether a channel of a tile is wide (see tanh.py), (query tiles + key tiles, channels), int8.
-    whole: whether a channel is wide in any tile of a sequence, (B H + B K, channels), int8; only if the
-        exponentials are in row-major order.
+    wide: the flags of each channel of a tile (see is_wide() in tanh.py), (query tiles + key tiles, channels),
+        int8; only if the exponentials are in transposed tiles.
+    whole: the flags of each channel of a sequence, (B H + B K, channels), int32; only if the exponentials are
+        in row-major order.
     """
 
     query: Tensor
@@ -221,7 +224,10 @@ class Forward:
         self.output = self.value.new_empty(shape.batch, shape.heads, shape.queries, shape.depth)
         self.lse = self.new(shape.batch, shape.heads, shape.queries)
         self.norm = self.new(2, *self.lse.shape)
-        if shape.kind == "decode":
+        short = short_launch(shape, self.query.device)
+        if short is not None:
+            scores = self.at_once(short)
+        elif shape.kind == "decode":
             scores = self.decoded()
             self.read(scores[None], 0, 1, None)
         else:
@@ -231,6 +237,31 @@ class Forward:
     def new(self, *sizes: int) -> Tensor:
         """Allocate an uninitialised float32 tensor of this shape on the device of the query."""
         return self.query.new_empty(sizes, dtype=torch.float32)
+
+    def at_once(self, short: ShortLaunch) -> Tensor:
+        """Write self.output, self.lse and self.norm with one launch; return the scores if they are kept."""
+        shape, count, threads = self.shape, short.count, short.threads
+        tiles, rooms = short.tiles(shape), short.room(shape)
+        programs = tiles * shape.batch * shape.heads
+        exponentials, vectors, partial = (self.new(programs, room) for room in rooms)
+        scores = self.new(*((shape.batch * shape.heads, shape.queries, shape.keys) if self.hold else (0,)))
+        eights = in_eights(self.query, self.key, self.value)
+        additive_short_kernel[(programs,)](
+            self.query, self.key, self.value, self.vector, **self.extra.of_bias(self.query),
+            **self.extra.of_dropout(self.query), exponentials=exponentials, vectors=vectors, partial=partial,
+            output=self.output, lse=self.lse, norm=self.norm, held=scores, **self.sight.whole(self.query),
+            **self.sizes, width=shape.width, depth=shape.depth, scale=self.scale, **self.sources,
+            **steps("value", self.value), tiles=tiles, exponentials_step=rooms[0], vectors_step=rooms[1],
+            size=self.lse.numel(), ROWS=short.rows, COUNT=count,
+            REST=power_of_two(short.rows - 4 * count + 4), QUADS=short.quads, TILE=16,
+            COLUMNS=max(16, power_of_two(shape.keys)),
+            WIDTH=min(short.width, max(16, power_of_two(shape.width))),
+            DEPTH=min(short.depth, max(16, power_of_two(shape.depth))), KEYS=short.keys, THREADS=threads,
+            MOST_SPLITS=MOST_SPLITS, HOLD=self.hold, PACKED=eights and not self.centred,
+            EIGHTS=eights, CENTRED=self.centred, APPROXIMATE=self.approximate, PRECISION=self.precision,
+            num_warps=threads // 32, maxnreg=short.registers,
+        )  # fmt: skip
+        return scores
 
     def prepared(self, turned: bool = True) -> Prepared:
         """Compute e^2q and e^2k, in transposed tiles if `turned` is True, otherwise in row-major order."""
@@ -248,8 +279,8 @@ class Forward:
             self.new(*((key_programs, shape.padded, launch.columns) if turned else key_rows)),
             self.new(self.vector.shape[0], padded),
             self.new(programs + key_programs, shape.spans),
-            self.query.new_empty(programs + key_programs, padded, dtype=torch.int8),
-            new_flags(0 if turned else sequences + key_sequences, padded, dtype=torch.int8),
+            self.query.new_empty((programs + key_programs) if turned else 0, padded, dtype=torch.int8),
+            new_flags(0 if turned else sequences + key_sequences, padded, dtype=torch.int32),
         )
         additive_prepare_kernel[(programs + key_programs + self.vector.shape[0], shape.spans)](
             self.query, self.key, self.vector, prepared.query, prepared.key, prepared.vector,

@@ -8,7 +8,16 @@ from functools import cached_property
 
 import torch
 
-__all__ = ["CHANGES", "LAUNCHES", "Launch", "Shape", "multiplies_tf32", "processors", "series_tiles"]
+__all__ = [
+    "CHANGES",
+    "LAUNCHES",
+    "Launch",
+    "Shape",
+    "multiplies_tf32",
+    "processors",
+    "series_tiles",
+    "up",
+]
 
 LINEAR = 1 << 22
 """Maximum number of scores in memory at once, if TIMES does not allow more: 16 MiB of float32."""

@@ -14,8 +14,10 @@ a GPU the limit costs no instruction: multiply-add has a variant that limits the
 The kernels call the result of exponential() "e^2q" or "e^2k"; it contains the factor 2^-15, so that the
 product of two has the factor FLOOR.
 
-exponential() is valid for |x| <= LIMIT. A channel of a tile that contains a larger |x|, or NaN, is called a
-wide channel. Its exponentials are set to 0, and the kernels compute it from q + k, with exact_share().
+exponential() is valid for -LIMIT <= x <= CEILING, and x is limited to this range. For a pair of elements,
+this changes tanh(q + k) only if one of them is below -LIMIT, and the other one above +29 (33 in half
+precision; see TOP). A channel that contains both, in a tile of the query and a tile of the key, or NaN, is
+called a wide channel. The kernels compute it from q + k, with exact_share().
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -31,12 +33,16 @@ __all__ = [
     "LIMIT",
     "LOG2E",
     "SCALE",
+    "TOP",
+    "TOP_HALF",
     "TWICE_LOG2E",
     "denominator",
     "exact_share",
     "exponential",
     "flags_of",
     "furthest",
+    "is_wide",
+    "limited",
     "multiply_add",
     "packed",
     "reach_range",
@@ -66,8 +72,15 @@ CENTRE = tl.constexpr(2.0**29)
 """SCALE / 2, the reciprocal of a denominator where q + k = 0 and r = 1/2."""
 
 LIMIT = tl.constexpr(38.0)
-"""exponential() is valid for |x| <= LIMIT: at -LIMIT its result is 2^-124.6, and below 2^-126 float32 loses
+"""exponential() is valid for x >= -LIMIT: at -LIMIT its result is 2^-124.6, and below 2^-126 float32 loses
 precision."""
+
+CEILING = tl.constexpr(49.0)
+"""exponential() is valid for x <= CEILING: there its result is 2^126.4, and float32 ends at 2^128."""
+
+TOP, TOP_HALF = tl.constexpr(29.0), tl.constexpr(33.0)
+"""The largest elements, in float32 and in half precision, that may meet an element below -LIMIT. The limit
+then changes tanh(q + k) by at most 2 e^(2 TOP - 2 LIMIT): 3e-8, or 9e-5 in half precision."""
 
 
 @triton.jit
@@ -108,6 +121,23 @@ def exponential(x, PRECISE: tl.constexpr):
         rest = (x - number * _HALF_LN2) - number * _HALF_LN2_REST
         return tl.exp2(rest * TWICE_LOG2E) * tl.exp2(number - 15.0)
     return tl.exp2(x * TWICE_LOG2E - 15.0)
+
+
+@triton.jit
+def limited(x):
+    """Return x, limited to -LIMIT and CEILING, and -LIMIT for NaN. Its exponential() is finite."""
+    return tl.where(x > CEILING, CEILING, tl.where(x >= -LIMIT, x, -LIMIT))
+
+
+@triton.jit
+def is_wide(of_query, of_key, SHIFT: tl.constexpr):
+    """Return 1 for wide channels, otherwise 0, from the flags of query and key.
+
+    The flags of a channel are 1 if it has an element below -LIMIT, plus 1 << SHIFT if it has one above TOP,
+    plus 1 << 2 * SHIFT if it has a NaN.
+    """
+    crossed = (of_query & (of_key >> SHIFT)) | (of_key & (of_query >> SHIFT))
+    return (crossed | ((of_query | of_key) >> (2 * SHIFT))) & 1
 
 
 @triton.jit
