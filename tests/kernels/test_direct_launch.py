@@ -96,7 +96,8 @@ def test_an_error_of_the_driver_is_raised(driver: Driver):
 
 def test_launches_of_a_sequence_read_each_address_from_one_place(driver: Driver):
     driver.sizes = [8, 4, 4, 8, 8, 8]
-    launches = [direct_launch(compiled(), (1, 1, 1), VALUES) or pytest.fail("not launched") for _ in range(3)]
+    kernels = [compiled(launch_pdl=early) for early in (False, True, False)]
+    launches = [direct_launch(each, (1, 1, 1), VALUES) or pytest.fail("not launched") for each in kernels]
     places = [[(0, 5, 0)], [(0, 2, 64)], [(0, 5, 0)]]
     sequence = LaunchSequence([(launch, each) for (launch, _), each in zip(launches, places, strict=True)])
     assert sequence.places == [(5, 0), (2, 64)]

@@ -120,9 +120,13 @@ class DirectLaunch:
     def share(self, stream: ctypes.c_void_p, slots: dict[int, int]) -> None:
         """Read the stream, and some slots, from memory that other launches read too.
 
-        slots: the address of the memory by slot."""
-        self.stream = stream
-        self.arguments = (*self.arguments[:8], stream, self.pointers, None)
+        The stream of an early launch stays in its Configuration.
+
+        slots: the address of the memory by slot.
+        """
+        if not isinstance(self.stream, Configuration):
+            self.stream = stream
+            self.arguments = (*self.arguments[:8], stream, self.pointers, None)
         for slot, address in slots.items():
             self.pointers[slot] = address
 
@@ -146,6 +150,8 @@ class LaunchSequence:
         for launch, each in launches:
             launch.share(self.stream, {slot: address[number, offset] for slot, number, offset in each})
         self.launches = [(launch.launch, launch.arguments, launch) for launch, _ in launches]
+        early = (launch.stream for launch, _ in launches if isinstance(launch.stream, Configuration))
+        self.streams: tuple[Any, ...] = (self.stream, *early)
         self.graphs = Graphs(self._launch, len(launches)) if len(launches) > 1 else None
 
     def run(self, addresses: Sequence[int], stream: int) -> None:
@@ -157,7 +163,8 @@ class LaunchSequence:
     def _launch(self, values: tuple[int, ...], stream: int) -> None:
         """Launch all kernels one by one. values: the addresses to write to self.slots."""
         self.write(self.slots, 0, *values)
-        self.stream.value = stream
+        for each in self.streams:
+            each.value = stream
         for launch, arguments, direct in self.launches:
             error = launch(*arguments)
             if error:
