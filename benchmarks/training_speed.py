@@ -34,7 +34,9 @@ from benchmarks.training_parts import parts_of
 from benchmarks.training_peers import compiled, eager_loop, hugging_face, time_limit
 from regard.backends import BACKENDS
 from regard.data.batch import Batch
-from regard.training.cuda_graphs import new_pool, recorded, tensors_in
+from regard.data.packed_tensors import copy_all
+from regard.training.batch_stream import pinned
+from regard.training.cuda_graphs import copied, new_pool, recorded, tensors_in
 from regard.training.device_update import DeviceUpdate, own_gradients
 from regard.training.gradients import coarse_products
 from regard.training.losses import model_loss
@@ -92,8 +94,9 @@ class Training:
         self, model: nn.Module, loss: Loss, batches: list[Batch], precision: str, by_trainer: bool = False
     ):
         self.model, self.loss, self.precision = model, loss, precision
-        self.hosts = [[each.pin_memory() for each in tensors_in(batch)] for batch in batches]
-        self.batch = batches[0].to(DEVICE)
+        self.hosts = [list(tensors_in(pinned(batch))) for batch in batches]
+        self.batch = copied(batches[0].to(DEVICE))
+        self.inputs = list(tensors_in(self.batch))
         self.tokens = int(batches[0].target_lengths.sum())
         self.optimizer = build_optimizer(model, beta2=0.98, weight_decay=0.01)
         for group in self.optimizer.param_groups:
@@ -126,8 +129,7 @@ class Training:
     def step(self) -> None:
         """Copy the next batch to the device and run a step."""
         host = self.hosts[self.steps % len(self.hosts)]
-        for buffer, tensor in zip(tensors_in(self.batch), host, strict=True):
-            buffer.copy_(tensor, non_blocking=True)
+        copy_all(self.inputs, host)
         self.run()
         self.steps += 1
 

@@ -13,6 +13,7 @@ from benchmarks.training_cases import CASES, Case
 from benchmarks.training_peers import eager_loop
 from regard.models.transformer import SIZES, Size
 from regard.training import losses
+from regard.training.cuda_graphs import copied
 
 SMALL = Case("transformer", 40, rows=3, length=6)
 
@@ -26,7 +27,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(training_speed, "DEVICE", torch.device("cpu"))
     monkeypatch.setattr(training_speed, "precise", precise)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    monkeypatch.setattr(training_speed, "pinned", copied)  # without a GPU, there is no pinned memory
     monkeypatch.setitem(SIZES, "base", Size(width=16, heads=2, inner=32, layers=1))
 
 

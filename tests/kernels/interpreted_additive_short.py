@@ -52,7 +52,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 def use(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Use programs of this many query rows."""
     parameters = ShortLaunch(rows, threads=64)
-    monkeypatch.setattr(forward_pass, "short_launch", lambda shape, device: parameters)
+    monkeypatch.setattr(forward_pass, "short_launch", lambda shape, device, padded: parameters)
     replay.forget()
 
 
@@ -154,15 +154,19 @@ def test_scores_that_are_kept_do_not_change_the_output():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "one"),
+    ("sizes", "one", "padded"),
     [
-        ((64, 50, 50, 1000), True),
-        ((64, 50, 65, 1000), False),
-        ((2, 3, 5, 7), True),
-        ((1, 100_000, 64, 64), False),  # the temporary memory of all programs would be large
+        ((64, 50, 50, 1000), True, True),
+        ((64, 50, 64, 1000), False, True),
+        ((64, 50, 65, 1000), False, False),
+        ((2, 3, 5, 7), True, True),
+        ((2, 3, 1, 7), False, False),
+        ((1, 100_000, 63, 64), False, False),  # the temporary memory of all programs would be large
     ],
 )
-def test_short_calls_are_one_launch(sizes: tuple[int, ...], one: bool):
+def test_short_calls_are_one_launch(sizes: tuple[int, ...], one: bool, padded: bool):
+    """one, padded: whether calls without and with padding are one launch."""
     batch, queries, keys, width = sizes
     shape = Shape(batch, 1, 1, queries, keys, width, width)
-    assert (short_launch(shape, torch.device("cpu")) is not None) == one
+    for expected, lengths in ((one, False), (padded, True)):
+        assert (short_launch(shape, torch.device("cpu"), lengths) is not None) == expected

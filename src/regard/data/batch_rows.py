@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from regard.data.packed_tensors import buffer_of, parts_of
 from regard.memory import Memory
 
 __all__ = ["BatchRows"]
@@ -34,7 +35,21 @@ class BatchRows:
     """
 
     def to(self, device: torch.device | str) -> Self:
-        """Return a copy with all tensors on `device`."""
+        """Return a copy with all tensors on `device`.
+
+        If all tensors are parts of one buffer (packed_tensors.py), they are moved together.
+        """
+        tensors: list[Tensor] = []
+
+        def listed(tensor: Tensor) -> Tensor:
+            tensors.append(tensor)
+            return tensor
+
+        self._map(listed, lambda memory: memory)
+        buffer = None if torch.device(device).type == "cpu" else buffer_of(tensors)
+        if buffer is not None:
+            moved = iter(parts_of(buffer.to(device, non_blocking=True), tensors))
+            return self._map(lambda tensor: next(moved), lambda memory: memory.to(device))
         # A non-blocking copy to the CPU could be read before it is complete.
         non_blocking = torch.device(device).type != "cpu"
         return self._map(

@@ -224,7 +224,7 @@ class Forward:
         self.output = self.value.new_empty(shape.batch, shape.heads, shape.queries, shape.depth)
         self.lse = self.new(shape.batch, shape.heads, shape.queries)
         self.norm = self.new(2, *self.lse.shape)
-        short = short_launch(shape, self.query.device)
+        short = short_launch(shape, self.query.device, self.sight.lengths is not None)
         if short is not None:
             scores = self.at_once(short)
         elif shape.kind == "decode":

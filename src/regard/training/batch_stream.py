@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
 from queue import Empty, Full, Queue
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
+from regard.data.packed_tensors import pack
+from regard.training.cuda_graphs import map_tensors, tensors_in
 from regard.training.task import Task
 
 __all__ = ["BatchStream", "Position", "pinned"]
@@ -146,15 +146,10 @@ def _fill(
 
 
 def pinned(batch: Any) -> Any:
-    """Return a copy of a batch with its CPU tensors in pinned memory.
+    """Return a copy of a batch with its CPU tensors in pinned memory, as parts of one buffer.
 
     A batch is a tensor, or a tuple or dataclass of batches. Values of other types are not changed.
     """
-    if isinstance(batch, Tensor):
-        return batch.pin_memory() if batch.device.type == "cpu" else batch
-    if isinstance(batch, tuple):
-        parts = [pinned(each) for each in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
-    if is_dataclass(batch) and not isinstance(batch, type):
-        return replace(batch, **{each.name: pinned(getattr(batch, each.name)) for each in fields(batch)})
-    return batch
+    tensors = [each for each in tensors_in(batch) if each.device.type == "cpu"]
+    parts = iter(pack(tensors, pin_memory=True))
+    return map_tensors(lambda each: next(parts) if each.device.type == "cpu" else each, batch)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.data.packed_tensors import copy_all
 from regard.kernels.kernel_choice import is_current
 from regard.training import cuda_graphs
 from regard.training.cuda_graphs import copied, shape_of, tensors_in
@@ -61,8 +62,7 @@ class CapturedLosses:
                 cuda_graphs.release_generator(device)
                 return self._loss(batch)
         graph = self._graphs[shape]
-        for buffer, tensor in zip(graph.inputs, tensors_in(batch), strict=True):
-            buffer.copy_(tensor, non_blocking=True)
+        copy_all(graph.inputs, list(tensors_in(batch)))
         graph.replay()
         return graph.result.clone()
 

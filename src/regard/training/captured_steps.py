@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.data.packed_tensors import copy_all
 from regard.errors import RegardError, message
 from regard.kernels.kernel_choice import is_current
 from regard.training import cuda_graphs
@@ -122,8 +123,7 @@ class CapturedSteps:
                 self._graphs[key] = self._graph(ready, self._whole if whole else self._part)
             self._graphs.move_to_end(key)
             graph = self._graphs[key]
-            for buffer, tensor in zip(graph.inputs, tensors_in(ready), strict=True):
-                buffer.copy_(tensor, non_blocking=True)
+            copy_all(graph.inputs, list(tensors_in(ready)))
             seed_generators(seed, self._device)
             graph.replay()
             self._unused = graph.unused & self._unused if place else graph.unused

@@ -17,12 +17,16 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from regard.data.packed_tensors import copy_all, pack
 from regard.kernels.kernel_choice import is_current
 from regard.training.progress import seed_generators
 from regard.training.settings import Training
 from regard.training.task import Capture, Loss, Task
 
-__all__ = ["Captured", "Uncaptured", "capture_chosen", "copied", "shape_of", "tensors_in", "uncollected"]
+__all__ = [
+    "Captured", "Uncaptured", "capture_chosen", "copied", "map_tensors", "shape_of", "tensors_in",
+    "uncollected",
+]  # fmt: skip
 
 Result = TypeVar("Result")
 
@@ -118,8 +122,7 @@ class Captured:
         seed: the random seed that is set before the forward pass.
         """
         graph = self._graph(batch, factor)
-        for buffer, tensor in zip(graph.inputs, tensors_in(batch), strict=True):
-            buffer.copy_(tensor, non_blocking=True)
+        copy_all(graph.inputs, list(tensors_in(batch)))
         self._factor.fill_(factor)
         self._release_buffers()
         seed_generators(seed, self._device)
@@ -291,12 +294,19 @@ def shape_of(batch: Any, device: torch.device) -> Any:
 
 
 def copied(batch: Any) -> Any:
-    """Return a copy of a batch with cloned tensors: the graph reads its inputs from these tensors."""
+    """Return a copy of a batch, from which a graph reads its inputs. Its tensors are parts of one buffer."""
+    parts = iter(pack(list(tensors_in(batch))))
+    return map_tensors(lambda each: next(parts), batch)
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
+    """Return a copy of a batch with function(tensor) for each tensor, in the order of tensors_in()."""
     if isinstance(batch, Tensor):
-        return batch.clone()
+        return function(batch)
     if isinstance(batch, tuple):
-        parts = [copied(each) for each in batch]
+        parts = [map_tensors(function, each) for each in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
     if is_dataclass(batch) and not isinstance(batch, type):
-        return replace(batch, **{each.name: copied(getattr(batch, each.name)) for each in fields(batch)})
+        changed = {each.name: map_tensors(function, getattr(batch, each.name)) for each in fields(batch)}
+        return replace(batch, **changed)
     return batch
