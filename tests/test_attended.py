@@ -48,11 +48,21 @@ def test_every_way_to_read_returns_the_lse(late: LateAttended):
     assert torch.equal(Attended(*late).lse, LSE) and torch.equal(tuple(late)[1], LSE)
     assert torch.equal(late[1:][0], LSE) and torch.equal(late._asdict()["lse"], LSE)
     more = (1,)
-    assert torch.equal((late + more)[1], LSE)
+    assert torch.equal((late + more)[1], LSE) and torch.equal((more + late)[2], LSE)
+    assert torch.equal((late * 2)[12], LSE) and torch.equal((2 * late)[1], LSE)
+    assert late.count(None) == 9 and late.index(None) == 2
+    assert late.output in late and late == tuple(late) and tuple(late) == late
+    assert hash(late) == hash(tuple(late)) and (late != tuple(late)) is False
     assert "lse=(2,) float32" in repr(late)
     match late:
         case Attended(lse=matched):
             assert torch.equal(matched, LSE)
+
+
+def test_reading_the_lse_in_inference_mode_gives_an_ordinary_tensor(late: LateAttended):
+    with torch.inference_mode():
+        _ = late.lse
+    assert not late.lse.is_inference()
 
 
 def test_copies_are_plain(late: LateAttended):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from regard.errors import message
@@ -140,8 +141,8 @@ class Attended(NamedTuple):
 class LateAttended(Attended):
     """An Attended whose lse is computed when it is first read, since small calls take less time without it.
 
-    It has an output and an lse only. All ways to read a named tuple return the lse: by name, by index, and by
-    iteration. A copy, by pickle, map() or but(), is an Attended.
+    It has an output and an lse only. All methods of a tuple are overridden, because a tuple itself would read
+    None as the lse. A copy, by pickle, map() or but(), is an Attended.
     """
 
     later: tuple[Callable[..., Tensor], tuple[Any, ...]]
@@ -164,7 +165,8 @@ class LateAttended(Attended):
         own = self.__dict__
         if "whole" not in own:
             compute, arguments = own["later"]
-            own["whole"] = (self.output, compute(*arguments), *_UNREAD[1:])
+            with torch.inference_mode(self.output.is_inference()):  # as if computed with the output
+                own["whole"] = (self.output, compute(*arguments), *_UNREAD[1:])
         whole: tuple[Any, ...] = own["whole"]
         return whole
 
@@ -178,8 +180,34 @@ class LateAttended(Attended):
     def __getitem__(self, index: Any) -> Any:
         return self._whole()[index]
 
+    def __contains__(self, field: object) -> bool:
+        return field in self._whole()
+
+    def __eq__(self, other: object) -> bool:
+        return self._whole() == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self._whole())
+
     def __add__(self, other: Any) -> Any:
         return self._whole() + other
+
+    def __radd__(self, other: Any) -> Any:
+        return other + self._whole()
+
+    def __mul__(self, times: Any) -> Any:
+        return self._whole() * times
+
+    __rmul__ = __mul__
+
+    def count(self, field: object, /) -> int:
+        return self._whole().count(field)
+
+    def index(self, field: object, /, *bounds: Any) -> int:
+        return self._whole().index(field, *bounds)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Attended, self._whole()

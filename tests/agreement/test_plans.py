@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, func
+from torch.nn.utils import prune
 
 import regard
 from regard.backends import BACKENDS, plans
@@ -356,8 +357,12 @@ def test_the_step_that_a_memory_keeps_is_used_for_the_same_signature_only(
     assert len(records["attention"]) == 2 and not any(steps)
     with pytest.raises(regard.ArgumentError):
         regard.attention(query.float(), memory)
+    with pytest.raises(regard.ArgumentError, match="expected: a tensor"):
+        regard.attention(query.tolist(), memory)
     with pytest.raises(regard.ArgumentError):
         regard.attention(query, memory, start=-1)
+    prune.l1_unstructured(score, "query_weight", 0.5)  # then it is no longer a parameter
+    same(query, memory)
 
 
 @pytest.mark.gpu

@@ -89,6 +89,10 @@ def other_score(layer: regard.MultiHead) -> None:
     layer.score = regard.Dot()
 
 
+def learned_score(layer: regard.MultiHead) -> None:
+    layer.score = regard.Additive(16, 16)  # a submodule, unlike ScaledDot
+
+
 def other_heads(layer: regard.MultiHead) -> None:
     layer.heads = layer.key_heads = 8
 
@@ -102,8 +106,8 @@ def batch_second(layer: regard.MultiHead) -> None:
 
 
 CHANGES: list[Callable[[regard.MultiHead], None]] = [
-    hook, global_hook, other_weight, other_data, other_layer, other_score, other_heads, position,
-    batch_second,
+    hook, global_hook, other_weight, other_data, other_layer, other_score, learned_score,
+    other_heads, position, batch_second,
 ]  # fmt: skip
 
 
@@ -155,3 +159,21 @@ def test_plans_are_not_used_with_gradients_and_not_copied(planned: list[bool]):
     assert not any(planned) and layer.query.weight.grad is not None
     assert layer._plans and not copy.deepcopy(layer)._plans
     assert not layer.double()._plans
+
+
+@torch.no_grad()
+def test_a_layer_that_an_earlier_version_has_pickled_is_computed():
+    layer, x = make_layer(), torch.randn(2, 5, 64)
+    state = layer.__getstate__()
+    del state["_plans"]
+    old = regard.MultiHead.__new__(regard.MultiHead)
+    old.__setstate__(state)
+    for _ in range(2):
+        torch.testing.assert_close(old(x).output, layer(x).output)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_nested_tensor_is_refused_with_and_without_gradients(gradients: bool):
+    nested = torch.nested.nested_tensor([torch.randn(3, 64), torch.randn(5, 64)], layout=torch.jagged)
+    with torch.set_grad_enabled(gradients), pytest.raises(regard.ArgumentError, match="nested tensor"):
+        make_layer()(nested)

@@ -120,9 +120,9 @@ class Step(NamedTuple):
     def run(self, query: Tensor, memory: Memory, temperature: float, backend: str) -> Attended | None:
         """Compute the call if it has the same signature; otherwise return None."""
         plan, shape, dtype, device, known_temperature, known_backend, of_score = self
-        if query.shape != shape or query.dtype is not dtype or query.device != device:
+        if type(query) not in PLAIN or query.shape != shape:
             return None
-        if type(query) not in PLAIN or query.layout is not torch.strided:
+        if query.dtype is not dtype or query.device != device or query.layout is not torch.strided:
             return None
         if temperature != known_temperature or backend != known_backend:
             return None
@@ -136,7 +136,9 @@ def _facts(score: Score) -> tuple[Any, ...] | None:
     """Return what an AdditivePlan depends on, of the parts of a score that can change."""
     if type(score) is Additive:
         parameters: Any = score._parameters
-        weight, vector = parameters["query_weight"], parameters["vector"]
+        weight, vector = parameters.get("query_weight"), parameters.get("vector")
+        if weight is None or vector is None:  # pruned, for example: no longer parameters
+            return None
         return weight.shape, weight.dtype, weight.device, vector.shape, vector.dtype, vector.device
     return score_signature(score)
 
@@ -148,7 +150,9 @@ def score_signature(score: Score) -> tuple[Any, ...] | None:
     """
     if type(score) is Additive:
         parameters: Any = score._parameters
-        weight, vector = parameters["query_weight"], parameters["vector"]
+        weight, vector = parameters.get("query_weight"), parameters.get("vector")
+        if weight is None or vector is None:  # pruned, for example: no longer parameters
+            return None
         return (
             score.query_size, score.key_size, score.heads,
             weight.shape, weight.dtype, weight.device, weight.requires_grad,

@@ -138,6 +138,10 @@ class MultiHead(nn.Module):
         """Return the attributes for a copy of the layer, which has its own weights."""
         return {**self.__dict__, "_joint": None, "_wholes": [], "_plans": {}}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the attributes. A layer that an earlier version has pickled has no plans."""
+        super().__setstate__({"_joint": None, "_wholes": [], "_plans": {}, **state})
+
     def _projections(self) -> list[Any]:
         return [self._modules[name] for name in ("query", "key", "value")]
 
@@ -184,7 +188,9 @@ class MultiHead(nn.Module):
         """Implement forward(x, mask=mask) in less time than _attend(); None if the layer needs _attend()."""
         if type(self.score) is not ScaledDot or self.position is not None or not self.batch_first:
             return None
-        if (self.training and self.dropout) or x.dim() != 3 or torch.compiler.is_compiling():
+        if (self.training and self.dropout) or x.dim() != 3 or x.is_nested:
+            return None
+        if torch.compiler.is_compiling():
             return None
         modules: Any = self._modules
         layers = modules["query"], modules["key"], modules["value"], modules["output"]

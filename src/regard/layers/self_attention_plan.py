@@ -55,7 +55,8 @@ def planned_self_attention(layer: Any, x: Tensor) -> Attended | None:
     plan, joint, sizes = kept
     if own["heads"] != sizes[3] or own["key_heads"] != sizes[3] or not own["batch_first"]:
         return None
-    if type(own["score"]) is not ScaledDot or own.get("position", own) is not None:
+    score = own.get("score")  # a score or position with parameters is a submodule, and not in this dict
+    if type(score) is not ScaledDot or own.get("position", own) is not None:
         return None
     query, key, value, output = [each._parameters for each in layers]
     if joint_parameters((query, key, value), joint) is not joint:
@@ -65,7 +66,7 @@ def planned_self_attention(layer: Any, x: Tensor) -> Attended | None:
     linear: Any = linear_without_gradients if x.is_cuda else functional.linear
     product: Tensor = linear(x, joint.weight, joint.bias)
     queries, keys, values = product.view(sizes).permute(2, 0, 3, 1, 4).unbind()
-    attended = plan.run(own["score"], queries, keys, values, None)
+    attended = plan.run(score, queries, keys, values, None)
     assert attended is not None  # only the lengths of a mask can be wrong
     joined = attended.output.transpose(1, 2).flatten(-2)
     return Attended(linear(joined, output["weight"], output["bias"]), *attended[1:])
