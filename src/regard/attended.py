@@ -138,10 +138,10 @@ class Attended(NamedTuple):
 
 
 class LateAttended(Attended):
-    """An Attended whose lse is computed when it is first read, since small calls take less time without it.
+    """An Attended whose lse is computed when it is first read, because small calls are faster without it.
 
-    It has an output and an lse only. All ways to read a named tuple return the lse: by name, by index, and by
-    iteration. A copy, by pickle, map() or but(), is an Attended.
+    It has only an output and an lse. The lse can be read as in any named tuple: by name, by index, and by
+    iteration. A copy (by pickle, map() or but()) is an Attended.
     """
 
     later: tuple[Callable[..., Tensor], tuple[Any, ...]]
@@ -161,11 +161,11 @@ class LateAttended(Attended):
 
     def _whole(self) -> tuple[Any, ...]:
         """Return all fields as a tuple, with the lse."""
-        own = self.__dict__
-        if "whole" not in own:
-            compute, arguments = own["later"]
-            own["whole"] = (self.output, compute(*arguments), *_UNREAD[1:])
-        whole: tuple[Any, ...] = own["whole"]
+        attributes = self.__dict__
+        if "whole" not in attributes:
+            compute, arguments = attributes["later"]
+            attributes["whole"] = (self.output, compute(*arguments), *_UNREAD[1:])
+        whole: tuple[Any, ...] = attributes["whole"]
         return whole
 
     @property
@@ -190,7 +190,7 @@ class LateAttended(Attended):
 
 
 _UNREAD = (None,) * (len(Attended._fields) - 1)
-"""The fields of a LateAttended besides `output`, as long as its lse is not computed."""
+"""The fields of a LateAttended after `output`, before its lse is computed."""
 
 
 def _short(field: Tensor | Top) -> str:
