@@ -164,7 +164,7 @@ def padded(shape: Shape, seconds: float) -> list[Row]:
 
 
 class EmptyFunction(torch.autograd.Function):
-    """A function whose backward pass computes nothing: what autograd takes for Python functions."""
+    """A function whose backward pass computes nothing, to measure the time that autograd takes for it."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ def _operator_pair(shape: str, gradients: bool, query: Tensor, key: Tensor, valu
 def _changing_pair(
     shape: str, gradients: bool, query: Tensor, key: Tensor, value: Tensor, seen: Tensor
 ) -> Pair:  # fmt: skip
-    """Padding with other lengths than in the call before, so that the last mask cannot be used again."""
+    """Padding with other lengths than in the previous call, so that its mask tensors cannot be used again."""
     batch, keys = query.shape[0], key.shape[2]
     masks = [regard.padding(torch.full((batch,), keys - each)) for each in (2, 1)]
     turn = [0]

@@ -1,12 +1,12 @@
-"""Packing: how much faster a training step of the Transformer could be if batches had no padding.
+"""Packing: how much faster a training step of a Transformer would be if batches had no padding.
 
 python -m benchmarks.packing --into FOLDER measures captured training steps on a CUDA device, alternately:
 
 - padded: sentences of different lengths, padded to the longest one, as Regard's batches are.
 - without padding: fewer sentences, all of the full length, with the same number of tokens.
 
-The second step reads as many tokens as a packed batch would, and computes the same attention. A packed step
-also has to keep its sentences apart, so the difference is an upper bound of what packing saves.
+The second step processes as many tokens as a packed batch would. A packed batch also needs a mask that
+separates its sentences, so the difference is an upper bound of the time that packing can save.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def measured(case: Case, seconds: float) -> dict[str, Any]:
     return row
 
 
-def table(found: dict[str, Any]) -> str:
+def table(record: dict[str, Any]) -> str:
     """Return the record as Markdown."""
     lines = [
         "`python -m benchmarks.packing`: captured training steps of Transformers in bfloat16, with batches",
@@ -120,14 +120,14 @@ def table(found: dict[str, Any]) -> str:
         "| case | padding | ms, padded | ms, without padding | gain per token |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for name, row in found["rows"].items():
+    for name, row in record["rows"].items():
         padded, full = row["padded"], row["without padding"]
         slots = row["case"]["rows"] * row["case"]["length"]
         ratio = (padded["milliseconds"] / padded["tokens"]) / (full["milliseconds"] / full["tokens"])
         cells = [name, f"{1 - padded['tokens'] / slots:.1%}", f"{padded['milliseconds']:.3f}"]
         cells += [f"{full['milliseconds']:.3f}", f"{ratio - 1:.1%}"]
         lines.append(f"| {' | '.join(cells)} |")
-    where = ", ".join(f"{name} {value}" for name, value in found["environment"].items())
+    where = ", ".join(f"{name} {value}" for name, value in record["environment"].items())
     return "\n".join([*lines, "", f"Measured on: {where}.", ""])
 
 
@@ -141,16 +141,16 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
     where = environment() | {"gpu": torch.cuda.get_device_name()}
-    found: dict[str, Any] = {"date": f"{datetime.date.today()}", "environment": where, "rows": {}}
+    record: dict[str, Any] = {"date": f"{datetime.date.today()}", "environment": where, "rows": {}}
     for name in arguments.only:
-        found["rows"][name] = measured(CASES[name], arguments.seconds)
-        print(f"{name}: {json.dumps(found['rows'][name])}", flush=True)
+        record["rows"][name] = measured(CASES[name], arguments.seconds)
+        print(f"{name}: {json.dumps(record['rows'][name])}", flush=True)
         if arguments.into:
             arguments.into.mkdir(parents=True, exist_ok=True)
-            stem = arguments.into / f"{found['date']}-packing"
-            stem.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
-            stem.with_suffix(".md").write_text(table(found))
-    print("\n" + table(found))
+            stem = arguments.into / f"{record['date']}-packing"
+            stem.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+            stem.with_suffix(".md").write_text(table(record))
+    print("\n" + table(record))
 
 
 if __name__ == "__main__":

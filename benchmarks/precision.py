@@ -4,7 +4,7 @@ python -m benchmarks.precision --device cuda --models bahdanau luong --seeds 1,2
 
 Every model is trained with each precision and each seed for the same number of steps, one run after another
 in this process. Only the precision differs: the initial weights and the batches of a seed are the same. The
-table has the median speed of the log, and validation loss and BLEU after the last step.
+table contains the median speed of the log, and the validation loss and BLEU after the last step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "lstmn": {"width": 256, "dropout": 0.3},
     "transformer": {"width": 256, "heads": 4, "inner": 512, "layers": 3, "dropout": 0.1},
 }
-"""The size of each model, as in the recipes for Multi30k."""
+"""The options of each model. Those of bahdanau and luong are as in the recipes for Multi30k."""
 
 
 def settings_of(
@@ -63,7 +63,7 @@ def settings_of(
 
 
 def measured(settings: dict[str, Any], folder: Path, device: str) -> dict[str, Any]:
-    """Train a model, and return its speed, and loss and scores of its last evaluation."""
+    """Train a model; return its speed, and the losses and BLEU of its last evaluation."""
     train_translation(settings, folder, machine=Machine(device), console=Console(quiet=True))
     lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
@@ -83,23 +83,23 @@ def measured(settings: dict[str, Any], folder: Path, device: str) -> dict[str, A
     }
 
 
-def table(found: dict[str, Any]) -> str:
+def table(record: dict[str, Any]) -> str:
     """Return the record as Markdown: a row for each model and precision, with the means over the seeds."""
     lines = [
-        f"`python -m benchmarks.precision`: {found['about']}",
+        f"`python -m benchmarks.precision`: {record['about']}",
         "",
         "| model | precision | seeds | target tokens/s | validation loss | BLEU |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in found["rows"]:
+    for row in record["rows"]:
         groups.setdefault((row["model"], row["precision"]), []).append(row)
     for (model, precision), rows in groups.items():
         speed = statistics.median(row["tokens/s"] for row in rows)
         cells = [model, precision, f"{len(rows)}", f"{speed:,.0f}"]
         cells += [_mean([row[name] for row in rows], digits) for name, digits in (("loss", 4), ("bleu", 2))]
         lines.append(f"| {' | '.join(cells)} |")
-    where = ", ".join(f"{name} {value}" for name, value in found["environment"].items())
+    where = ", ".join(f"{name} {value}" for name, value in record["environment"].items())
     return "\n".join([*lines, "", f"Measured on: {where}.", ""])
 
 
@@ -130,26 +130,26 @@ def main() -> None:
         where["gpu"] = torch.cuda.get_device_name()
     sizes = arguments.steps, arguments.pairs, arguments.batch_tokens, arguments.sentences
     about = f"{sizes[0]:,} steps of {sizes[2]:,} tokens, {sizes[1]:,} pairs of the built-in corpus."
-    found: dict[str, Any] = {"date": f"{datetime.date.today()}", "about": about, "environment": where}
-    found["rows"] = []
+    record: dict[str, Any] = {"date": f"{datetime.date.today()}", "about": about, "environment": where}
+    record["rows"] = []
     for model in arguments.models:
         for seed in map(int, arguments.seeds.split(",")):
             for precision in arguments.precisions:
                 with TemporaryDirectory() as folder:
                     settings = settings_of(model, precision, seed, *sizes)
-                    found["rows"].append(measured(settings, Path(folder) / "run", arguments.device))
-                print(json.dumps(found["rows"][-1]), file=sys.stderr, flush=True)
-                _write(arguments.into, found)
-    print(table(found))
+                    record["rows"].append(measured(settings, Path(folder) / "run", arguments.device))
+                print(json.dumps(record["rows"][-1]), file=sys.stderr, flush=True)
+                _write(arguments.into, record)
+    print(table(record))
 
 
-def _write(folder: Path | None, found: dict[str, Any]) -> None:
+def _write(folder: Path | None, record: dict[str, Any]) -> None:
     """Write the results so far."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        stem = folder / f"{found['date']}-precision"
-        stem.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
-        stem.with_suffix(".md").write_text(table(found))
+        stem = folder / f"{record['date']}-precision"
+        stem.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+        stem.with_suffix(".md").write_text(table(record))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,11 @@ __all__ = ["WAYS", "agreement", "summary", "table", "scores_of_runs"]
 
 @dataclass(frozen=True)
 class Way:
-    """A variant of `regard train`. launcher: the arguments of Python before `train`."""
+    """A variant of `regard train`.
+
+    options: further options of the command.
+    launcher: the arguments of Python before `train`.
+    """
 
     options: tuple[str, ...] = ()
     launcher: tuple[str, ...] = ("-m", "regard")
@@ -56,7 +60,7 @@ WAYS = {
 """The variants that are measured."""
 
 TOLERANCE = 0.05
-"""Largest relative difference of the losses of two ways. Their batches and random numbers differ."""
+"""Largest relative difference of the losses of two variants. Their batches and random numbers differ."""
 
 EVERY = 25
 """Number of steps between two records of the log."""
@@ -180,7 +184,9 @@ def main() -> None:
     parser.add_argument(
         "--into", type=Path, default=RESULTS, metavar="FOLDER", help="folder of the result files"
     )
-    parser.add_argument("--repeats", type=int, default=1, help="number of rounds; each trains every way")
+    parser.add_argument(
+        "--repeats", type=int, default=1, help="number of rounds; each round trains every variant"
+    )
     parser.add_argument("--seeds", default="", help="train with these seeds, such as 1,2,3")
     parser.add_argument(
         "--test", nargs=2, metavar=("SOURCE", "TARGET"), help="test set to score with --seeds"

@@ -139,10 +139,10 @@ class Attended(NamedTuple):
 
 
 class LateAttended(Attended):
-    """An Attended whose lse is computed when it is first read, since small calls take less time without it.
+    """An Attended whose lse is computed when it is first read, because small calls are faster without it.
 
-    It has an output and an lse only. All methods of a tuple are overridden, because a tuple itself would read
-    None as the lse. A copy, by pickle, map() or but(), is an Attended.
+    It has only an output and an lse. All methods of a tuple are overridden, because a tuple itself would read
+    None as the lse. A copy (by pickle, map() or but()) is an Attended.
     """
 
     later: tuple[Callable[..., Tensor], tuple[Any, ...]]
@@ -162,12 +162,12 @@ class LateAttended(Attended):
 
     def _whole(self) -> tuple[Any, ...]:
         """Return all fields as a tuple, with the lse."""
-        own = self.__dict__
-        if "whole" not in own:
-            compute, arguments = own["later"]
+        attributes = self.__dict__
+        if "whole" not in attributes:
+            compute, arguments = attributes["later"]
             with torch.inference_mode(self.output.is_inference()):  # as if computed with the output
-                own["whole"] = (self.output, compute(*arguments), *_UNREAD[1:])
-        whole: tuple[Any, ...] = own["whole"]
+                attributes["whole"] = (self.output, compute(*arguments), *_UNREAD[1:])
+        whole: tuple[Any, ...] = attributes["whole"]
         return whole
 
     @property
@@ -218,7 +218,7 @@ class LateAttended(Attended):
 
 
 _UNREAD = (None,) * (len(Attended._fields) - 1)
-"""The fields of a LateAttended besides `output`, as long as its lse is not computed."""
+"""The fields of a LateAttended after `output`, before its lse is computed."""
 
 
 def _short(field: Tensor | Top) -> str:

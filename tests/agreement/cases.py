@@ -112,7 +112,7 @@ JOINED = {
     "width": [16, 60],
     "temperature": [1.0],
 }
-"""Factors of cases whose mask is a window joined with documents or with a bool tensor."""
+"""Factors of cases whose mask is a window combined with documents or with a bool tensor."""
 
 CASES = covering(FACTORS) + covering(JOINED)
 

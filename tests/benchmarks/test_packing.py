@@ -1,4 +1,4 @@
-"""The benchmark of packing: both kinds of batches have the same number of tokens, and the table."""
+"""The benchmark of packing: its batches and its table."""
 
 from __future__ import annotations
 

@@ -83,21 +83,21 @@ def test_every_number_of_rows_agrees(
 
 
 SCALES = {
-    "8": lambda x, row: x * 8,
-    "outlier channel": lambda x, row: x * torch.where(torch.arange(x.shape[-1]) == 3, 100.0, 1.0),
-    "opposite": lambda x, row: x + torch.where(torch.arange(x.shape[-1]) == 3, 1e4, 0.0) * row,
-    "large keys": lambda x, row: x * (1.0 if row > 0 else 60.0),
-    "large queries": lambda x, row: x * (60.0 if row > 0 else 1.0),
-    "large": lambda x, row: x * 60,
+    "8": lambda x, sign: x * 8,
+    "outlier channel": lambda x, sign: x * torch.where(torch.arange(x.shape[-1]) == 3, 100.0, 1.0),
+    "opposite": lambda x, sign: x + torch.where(torch.arange(x.shape[-1]) == 3, 1e4, 0.0) * sign,
+    "large keys": lambda x, sign: x * (1.0 if sign > 0 else 60.0),
+    "large queries": lambda x, sign: x * (60.0 if sign > 0 else 1.0),
+    "large": lambda x, sign: x * 60,
 }
-"""Changes of the query, with row = 1, and of the key, with row = -1."""
+"""Changes of query and key; `sign` is 1 for the query and -1 for the key."""
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", SCALES)
 def test_inputs_of_every_scale_are_as_precise(name: str, dtype: str):
     inputs = tensors(9, 11, 70)
-    inputs[:2] = [SCALES[name](each, row) for each, row in zip(inputs[:2], (1, -1), strict=True)]
+    inputs[:2] = [SCALES[name](each, sign) for each, sign in zip(inputs[:2], (1, -1), strict=True)]
     if dtype == "bfloat16":
         assert_precise_in(torch.bfloat16, inputs, None)
         return
@@ -120,7 +120,7 @@ def test_infinite_elements_agree():
 def test_nan_reaches_only_the_rows_that_attend_to_it():
     query, key, value, vector = tensors(9, 11, 24)
     query[0, 0, 2, 5] = key[1, 0, 9, 7] = torch.nan
-    key[0, 0, 10], value[0, 0, 10] = torch.nan, torch.nan  # behind the length of the first sequence
+    key[0, 0, 10], value[0, 0, 10] = torch.nan, torch.nan  # beyond the length of the first sequence
     mask = regard.padding(torch.tensor([10, 11])) & regard.window(8, 8)
     output = regard.attention(query, key, value, score=Unprojected(vector), mask=mask, backend="fused").output
     rows = output.isnan()

@@ -69,7 +69,7 @@ def _documents(queries: int, keys: int, length: int = 9) -> regard.Mask:
 def _unsorted_documents(queries: int, keys: int) -> regard.Mask:
     draw = torch.Generator().manual_seed(2)
     of_query, of_key = (torch.randint(-3, 4, (2, size), generator=draw) for size in (queries + 3, keys))
-    of_key[:, 40:] = 9  # in no query
+    of_key[:, 40:] = 9  # a document without queries
     return regard.documents(of_query, of_key)
 
 

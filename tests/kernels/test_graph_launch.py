@@ -13,7 +13,7 @@ from regard.kernels.graph_launch import Graphs
 
 
 class Driver:
-    """Stands for the CUDA driver: captures what is launched on stream 7, and runs graphs."""
+    """A fake CUDA driver: captures what is launched on stream 7, and runs graphs."""
 
     def __init__(self) -> None:
         self.capturing, self.graphs, self.failing = False, dict[int, list[tuple[int, ...]]](), ""

@@ -212,6 +212,6 @@ def test_launches_without_operations_are_replayed_with_the_addresses_of_other_te
         assert torch.equal(result, torch.stack([source[1:] + 5, source[:4] + 3]))
         assert torch.equal(first, source[1:] + 5)
     (tape,) = (each for each in replay._tapes.values() if isinstance(each, replay.Tape))
-    assert tape.simple and all(
+    assert [type(each) for each in tape.sections] == [replay.Section] and all(
         each.launch.streams == [None, None] for each in tape.steps if type(each) is replay.Direct
     )

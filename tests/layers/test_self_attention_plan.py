@@ -1,4 +1,4 @@
-"""Plans of MultiHead: what changes between two calls of one shape has the same effect as without a plan."""
+"""Plans of MultiHead: the results are the same as without a plan, also if the layer changes between calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_layer(**options: Any) -> regard.MultiHead:
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each call that asks for a plan: whether it was computed by one."""
+    """For each call that looks for a plan: whether it was computed by one."""
     calls: list[bool] = []
     original = multihead.planned_self_attention
 

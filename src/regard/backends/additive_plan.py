@@ -1,6 +1,6 @@
 """AdditivePlan: run a small additive attention over a Memory without checking the call again.
 
-An example is a step of a recurrent decoder.
+A recurrent decoder makes such a call in each step.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class AdditivePlan(NamedTuple):
                 _, bias, seeing, _, bias_rows, seeing_rows = self.mask.of_lengths(mask.lengths, lengths)
                 if self.dims == 3:
                     bias, seeing = bias_rows, seeing_rows
-        if type(score) is Additive:  # reading a parameter from this dict is faster
+        if type(score) is Additive:  # reading the dict is faster than reading the attributes of the module
             parameters: Any = score._parameters
             query, vector = query @ parameters["query_weight"], parameters["vector"]
         else:
@@ -72,7 +72,7 @@ class AdditivePlan(NamedTuple):
 def additive_plan(
     call: Call, backend: Backend, dims: int, mask_part: tuple[Any, ...], prepared: bool
 ) -> AdditivePlan | None:
-    """Return the plan of a checked call with a Memory; None if such calls are always checked.
+    """Return a plan for a checked call with a Memory; None if such calls are always checked.
 
     mask_part: the part of the signature that describes the mask.
     prepared: whether prepare() has set the keys that the mask hides to 0.
@@ -95,13 +95,13 @@ def additive_plan(
 
 
 class Step(NamedTuple):
-    """The plan of the last call with a Memory. The Memory keeps it, so that the next step finds it faster.
+    """The plan of the last call with a Memory. The Memory keeps it for the next step, to find it faster.
 
     A Memory does not change, so only the rest of the signature is compared.
 
     shape, dtype, device: those of the query.
     temperature, backend: those of the call.
-    of_score: the result of _facts(), because the parameters of the score can change.
+    of_score: the result of _facts(): the parameters of the score can be replaced.
     """
 
     plan: AdditivePlan
@@ -114,7 +114,7 @@ class Step(NamedTuple):
 
     @classmethod
     def of(cls, plan: AdditivePlan, query: Tensor, memory: Memory, temperature: float, backend: str) -> Step:
-        """Return the plan of a call with its signature."""
+        """Return a Step for this plan and the signature of its call."""
         return cls(plan, query.shape, query.dtype, query.device, temperature, backend, _facts(memory.score))
 
     def run(self, query: Tensor, memory: Memory, temperature: float, backend: str) -> Attended | None:
@@ -133,7 +133,7 @@ class Step(NamedTuple):
 
 
 def _facts(score: Score) -> tuple[Any, ...] | None:
-    """Return what an AdditivePlan depends on, of the parts of a score that can change."""
+    """Return the properties of a score that can change and on which an AdditivePlan depends."""
     if type(score) is Additive:
         parameters: Any = score._parameters
         weight, vector = parameters.get("query_weight"), parameters.get("vector")

@@ -150,7 +150,8 @@ def attend_kept(
 
     tensors: query, key, value and vector. They may have no head dimension.
     numbers: start, left, right and scale.
-    kept: a dict for the tapes of these calls, see kernels/additive.KeptTapes. At first, it is empty.
+    kept: a dict in which the tapes of these calls are kept, see KeptTapes in kernels/additive.py. It is empty
+        before the first call.
     """
     tapes = kept.get("tapes")
     if tapes is None:

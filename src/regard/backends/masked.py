@@ -2,8 +2,8 @@
 
 The kernels evaluate the mask in each tile of scores and skip tiles that are hidden as a whole. A key or value
 that the mask hides from all queries of a tile has no effect there, even if it is NaN. So no copy of key and
-value and no table of the mask is needed. If the mask is only a bool tensor, or has documents, a small kernel
-first finds the visible tiles. Without a mask, PyTorch's kernels are faster, and "auto" uses them.
+value and no table of the mask is needed. If the mask is only a bool tensor, or if it has documents, a small
+kernel first finds the visible tiles. Without a mask, PyTorch's kernels are faster, and "auto" uses them.
 
 This backend runs on CUDA. If TRITON_INTERPRET=1 is set in the environment before the first call, the
 kernels run in Triton's interpreter on the CPU, which is slow and meant for tests.

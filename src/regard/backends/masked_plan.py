@@ -48,10 +48,10 @@ class MaskedPlan(NamedTuple):
             return None
         table = None if isinstance(mask, Mask) and mask.table is None else table_of(mask)
         hidden = masked.hidden_of(lengths, table, None, None, self.start, None, self.right)
-        given = lengths if table is None else table
+        tensor = lengths if table is None else table
         layout: Any = None
-        if given is not None:
-            layout = given.stride(), given.dtype, given.data_ptr() % 16
+        if tensor is not None:
+            layout = tensor.stride(), tensor.dtype, tensor.data_ptr() % 16
         if query.is_cpu:  # in Triton's interpreter; on CUDA, the signature of the plan contains the strides
             layout = (layout, query.stride(), key.stride(), value.stride())
         passes = self.passes.get(layout)
@@ -62,7 +62,7 @@ class MaskedPlan(NamedTuple):
 
 
 def masked_plan(call: Call, backend: Backend, dims: int) -> MaskedPlan | None:
-    """Return the plan of a checked call with a mask; None if another function is the backend `masked`."""
+    """Return a plan for a checked call with a mask; None if the entry `masked` of BACKENDS was replaced."""
     if backend.run != masked.run:
         return None
     return MaskedPlan(

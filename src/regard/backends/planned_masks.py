@@ -2,7 +2,7 @@
 
 The layers of a model, and the steps of a decoder, often pass masks of equal values one after another. So the
 tensors for the last mask are kept with a copy of its values, and are used again for equal values. For few
-keys, a table has the bias of every length.
+keys, a table contains the bias of every length.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from regard.masks.mask import Mask
 __all__ = ["MaskTensors", "PlannedMask", "table_of"]
 
 KEPT = 1 << 13
-"""Tensors of a mask are kept only if the mask has at most this many elements: 40 KiB in each plan."""
-
+"""The tensors of a mask, and the table of biases, are kept only if they have at most this many elements:
+72 KiB in each plan, in float32."""
 
 FEW = 8
-"""For at most this many lengths, the bias is concatenated from a table of the biases of all lengths."""
+"""For at most this many sequences, the bias is concatenated from the table of biases."""
 
 
 class MaskTensors(NamedTuple):

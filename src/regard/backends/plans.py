@@ -93,7 +93,7 @@ class Plan(NamedTuple):
         if self.dims != 4:
             query, key, value = lift(query), lift(key), lift(value)
         bias = seeing = seen = None
-        hides = False  # whether no query sees some key
+        hides = False  # whether some key is hidden from all queries
         if self.part == "lengths":
             assert isinstance(mask, Mask) and mask.lengths is not None and self.mask is not None
             lengths, keys = mask.lengths.tolist(), key.shape[2]
@@ -198,7 +198,7 @@ def _signature(
 ) -> Signature:
     """Return the signature of a call.
 
-    dtype, device: those of the query. options: what the signature contains after the layout of the tensors.
+    dtype, device: those of the query. options: the part of the signature after the layout of the tensors.
     """
     trains = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     layout: Any
@@ -215,7 +215,7 @@ def _signature(
 
 
 def plan_of(query: Tensor, key: Tensor, value: Tensor) -> Plan | MaskedPlan | AdditivePlan | FusedPlan | None:
-    """Return the plan of attention(query, key, value), after such a call; None if there is none."""
+    """Return the plan that a call attention(query, key, value) has kept; None if there is none."""
     options = (ScaledDot, (), None, 1.0, 0, (), False, "auto")
     return _plans.get(_signature(query, key, value, query.dtype, query.device, *options))
 
@@ -330,8 +330,8 @@ def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signatu
 def _bounded(key: Tensor, value: Tensor) -> bool:
     """Whether the norms of all keys and of all values are finite.
 
-    Then their products with queries and gradients of the output are finite too, unless these are extremely
-    large. So a key with the weight 0 has no effect, and need not be set to 0.
+    Then their products with queries and with gradients of the output are finite too, unless those are
+    extremely large. So a hidden key, whose weight is 0, has no effect and is not set to 0.
     """
     norm = torch.linalg.vector_norm(key.detach()).item()
     if value is not key and math.isfinite(norm):
@@ -350,7 +350,7 @@ def is_transformed() -> bool:
     )
 
 
-# With one name, because they are called in each call.
+# As global names, because looking up the attributes of torch._C in each call takes time.
 _interpreter_stack = torch._C._functorch.get_interpreter_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _tracing_state = torch._C._get_tracing_state

@@ -63,9 +63,8 @@ def attend(
 
     vector: (H, A), or (1, A) or (A,) if all heads share it.
     visible: the mask, a bool tensor broadcastable to (B, H, T, S); None if no key is hidden.
-    bias: added to the scores instead of `visible`, which takes less time: -inf for hidden keys, otherwise 0.
-        The hidden keys must be finite, and the rows of queries that see no key must be 0. None to use
-        `visible`.
+    bias: added to the scores, which is faster than to apply `visible`: -inf for hidden keys, otherwise 0. The
+        hidden keys must be finite, and the rows of queries that see no key must be 0. None to use `visible`.
     seeing: which queries see some key, broadcastable to (B, H, T); None if all do.
 
     With one head, the other tensors may lack the head dimension.
@@ -114,7 +113,7 @@ def _scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
 
 
 def log_sum_exp(scores_BHTS: Tensor, weights_BHTS: Tensor, seeing: Tensor | None) -> Tensor:
-    """Return the lse (B, H, T), without a gradient, from what attend() has returned for the same `seeing`."""
+    """Return the lse (B, H, T), without a gradient, from the results of attend() for the same `seeing`."""
     scores_BHTS, weights_BHTS = scores_BHTS.detach(), weights_BHTS.detach()
     if not scores_BHTS.shape[-1]:
         return torch.full_like(scores_BHTS.sum(-1), -torch.inf)

@@ -254,8 +254,8 @@ Precision = Annotated[
     _option(
         "--precision",
         "NAME",
-        "Precision: float32, tf32, bfloat16 or auto (on GPUs that support it, bfloat16, or tf32 for luong; "
-        "otherwise float32).",
+        "Precision: float32, tf32, bfloat16 or auto (on GPUs that support bfloat16: tf32 for luong, bfloat16 "
+        "for other models; elsewhere: float32).",
         TRAINING,
         callback=bounds.none_if_default,
     ),

@@ -198,7 +198,7 @@ class OutputForm:
     scores: whether the log-probability is written before each translation.
     draw: whether the attention of each translation is drawn.
     probabilities: whether the weight of each link is written to `alignments`.
-    json: whether each input line gives a JSON object.
+    json: whether a JSON object is written for each input line.
     """
 
     output: Path | None = None
@@ -210,12 +210,12 @@ class OutputForm:
     json: bool = False
 
     def check(self) -> None:
-        """Raise ArgumentError if options contradict each other."""
+        """Raise ArgumentError if options cannot be combined."""
         if self.draw and (self.n_best > 1 or self.scores or self.json):
             problem = "--draw cannot be combined with --n-best, --scores or --json"
             raise ArgumentError(message("--draw", problem))
         if self.json and self.scores:
-            problem, hint = "--json cannot be combined with --scores", "the JSON objects have the score"
+            problem, hint = "--json cannot be combined with --scores", "the JSON objects contain the score"
             raise ArgumentError(message("--json", problem, hint=hint))
         if self.probabilities and self.alignments is None:
             raise ArgumentError(message("--probabilities", "this option requires --alignments FILE"))
@@ -223,7 +223,7 @@ class OutputForm:
     def format(self, translation: Translation, number: int) -> Iterator[str]:
         """Yield the output lines for one input line: n_best lines if n_best > 1, otherwise one.
 
-        With `json`, there is one line, in which the best translation has a list of the others.
+        With `json`, it is one line: the best translation, with the others in the list "others".
 
         number: the number of the input line, from 1.
 

@@ -56,7 +56,7 @@ class Hypothesis(LaterAttention):
         cls, place: Place, tokens: tuple[int, ...], token_scores: tuple[float, ...], ranking: float
     ) -> Hypothesis:
         """Return a hypothesis whose attention is read from recorded weights when it is first needed."""
-        # Without with_later_attention(), because a search creates hundreds of objects after its last step.
+        # with_later_attention() takes longer, and a search creates hundreds of objects after its last step.
         result = object.__new__(cls)
         fields = result.__dict__
         fields["tokens"], fields["token_scores"] = tokens, token_scores
@@ -157,11 +157,11 @@ class SearchResult(BatchRows):
 
 
 FORMATS = {torch.int32: "i", torch.int64: "q", torch.float32: "f", torch.float64: "d"}
-"""The characters of the struct module for dtypes."""
+"""Format characters of the struct module, by dtype."""
 
 
 def rows_as_tuples(values: Tensor) -> Iterable[tuple[Any, ...]]:
-    """Return the rows (in the last dimension) of a tensor on the CPU as tuples of numbers.
+    """Return the rows of a tensor on the CPU, along its last dimension, as tuples of numbers.
 
     struct is several times as fast as tolist() and tuple().
 

@@ -19,13 +19,14 @@ additive_series    part 2 for bfloat16, as matrix products (Fourier series of ta
 series_rows        which rows additive_series processes
 additive_vector    backward pass, part 3: gradient of the vector, from partial sums
 launch             tile sizes, and the choice of kernels by shape
-short_launch       the same for additive_short
+short_launch       launch parameters of additive_short
 forward_pass       launches the kernels of the forward pass
 backward_pass      launches the kernels of the backward pass
 gradients_pass     launches the kernels of additive_gradients
 additive           forward and backward pass as custom operators for torch.compile
 inner_tiles        tiles and masks of inner-product attention
 inner_table        bool tensors as masks: packed to bits, with lists of visible tiles
+inner_documents    documents as masks: the range of keys that a tile of queries sees
 inner_forward      inner-product attention with masks, forward pass
 inner_backward     the same, backward pass
 inner_launch       launches the kernels of both passes
@@ -47,7 +48,7 @@ aligned_sizes      sizes that are known to be multiples of 8
 adamw              norm of all gradients, and AdamW
 quick_launch       launches compiled kernels with less time on the host
 direct_launch      launches them by the CUDA driver, with arguments that are kept
-graph_launch       launches several kernels as one CUDA graph, if they get the same addresses again
+graph_launch       launches several kernels as one CUDA graph, if the addresses of their tensors are the same
 kept_launch        keeps such launches for later calls with other tensors
 compile_ahead      compiles the kernels of training steps in threads, before they are launched
 recording          records the operations and launches of a function
@@ -69,8 +70,8 @@ output_paths       outputs of a beam search, from the tree of its beams
 output_attention   attention weights and alignments of the outputs of a search
 decoder_attention  self-attention and cross-attention of one decoding step
 additive_gated     attention and gates of one step of a recurrent decoder in training
-additive_recurrent gradients of its memory, for all steps
-step_product       matrix products of its steps
+additive_recurrent gradients of the keys and the vector of a recurrent decoder, for all steps at once
+step_product       matrix products of the steps of a recurrent decoder
 early_launch       starts a kernel while the preceding one still runs
 additive_step      weights of additive attention in one decoding step
 decoder_norms      embedding, residual connection and layer normalisation of one decoding step
@@ -98,7 +99,7 @@ spans                         number of spans; a span is a range of SPAN channel
 reach_of_query, reach_of_key  largest |q| or |k| of each tile and span
 bias                          added to v . tanh(q + k), (B, H, T, S) with strides that can be 0
 seed, dropout                 dropout of the weights; see kernel_dropout
-wide_of_query, wide_of_key    flags of the channels of each tile, which tell the wide channels (see tanh)
+wide_of_query, wide_of_key    flags of the channels of each tile, for is_wide() (see tanh)
 whole_of_query, whole_of_key  flags of the channels of each sequence
 EIGHTS                        whether all strides are multiples of 8, which allows vectorised loads
 APPROXIMATE                   use approximate GPU instructions; False in the interpreter

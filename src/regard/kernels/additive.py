@@ -118,16 +118,17 @@ def run_inference(
 
 
 class KeptTapes:
-    """The tapes of the calls of one plan, found with less time on the host than by replayed().
+    """The tapes of the calls of one plan. Finding one takes less time on the host than in replayed().
 
     All calls have the same shapes, dtypes, numbers and device, and neither bias nor dropout. So only the
     layouts of the tensors are compared.
 
     numbers: start, left, right and scale.
-    of_inference, of_forward, of_backward: by layout. The last one contains a dict of tapes for each layout.
+    of_inference, of_forward: a tape for each layout.
+    of_backward: for each layout of the forward pass, a dict with a tape for each layout of the gradient.
     """
 
-    MOST = 16
+    MOST = 16  # maximum number of tapes in one dict; when it is reached, all are removed
 
     def __init__(self, numbers: tuple[Any, ...]):
         self.numbers = numbers
@@ -138,7 +139,7 @@ class KeptTapes:
     def inference(
         self, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None
     ) -> list[Tensor] | tuple[Tensor, ...]:
-        """run_inference()."""
+        """Compute run_inference(), by a tape if there is one for this layout."""
         inputs, addresses, layout = _described(query, key, value, vector, lengths)
         tape = self.of_inference.get(layout)
         if tape is not None and _can_run(tape, query):
@@ -153,7 +154,7 @@ class KeptTapes:
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None
     ) -> tuple[list[Tensor] | tuple[Tensor, ...], Any]:
-        """run_forward(). Also returns what backward() needs to know about this call."""
+        """Compute run_forward(), by a tape if there is one. Also return the argument `kept` of backward()."""
         inputs, addresses, layout = _described(query, key, value, vector, lengths)
         tape = self.of_forward.get(layout)
         if tape is not None and _can_run(tape, query):
@@ -168,14 +169,15 @@ class KeptTapes:
         return first, None
 
     def backward(self, doutput: Tensor, inputs: list[Tensor], others: bool, kept: Any) -> list[Tensor] | None:
-        """run_backward(), if there is a tape of it; otherwise None.
+        """Compute run_backward() by a tape; return None if there is none.
 
         inputs: query, key, value and vector, the lengths if there are any, norm, and scores.
-        kept: what forward() has returned.
+        others: whether gradients of key, value or vector are needed.
+        kept: the second result of forward().
         """
         tapes, known = kept
         addresses = [each.data_ptr() for each in inputs]
-        if addresses != known:  # by hooks of saved tensors
+        if addresses != known:  # hooks of saved tensors have replaced them
             return None
         address = doutput.data_ptr()
         tape = tapes.get((doutput.stride(), address % 16, others))
@@ -187,7 +189,7 @@ class KeptTapes:
         return tape.run([doutput, *four, norm, scores, *lengths], [address, *at])
 
     def keep_backward(self, doutput: Tensor, inputs: list[Tensor], others: bool, kept: Any) -> None:
-        """Keep the tape of a backward pass, if run_backward() has left one. Arguments: see backward()."""
+        """Keep the tape of a backward pass, if replayed() has recorded one. Arguments: see backward()."""
         tapes, known = kept
         if [each.data_ptr() for each in inputs] != known:
             return
@@ -387,8 +389,8 @@ def _backward_in_parts(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """run_backward() with the queries of each sequence split into parts, as heads that share keys and values.
 
-    The keys and values of all heads are the same memory, with stride 0, so they are not copied. Each head has
-    its own gradient of them, and these are added.
+    All heads have the same keys and values, by a stride of 0, so that they are not copied. The gradients that
+    the heads have for them are added.
     """
     batch, _, queries, _ = query.shape
     rows, keys = queries // parts, key.shape[2]
@@ -405,9 +407,9 @@ def _backward_in_parts(
 
 def _summed(gradients: Tensor) -> Tensor:
     """Return the sum over the parts of a gradient (B, parts, S, D), as (B, 1, S, D)."""
-    found = gradients.new_empty(gradients[:, :1].shape)
-    sum_parts(gradients.transpose(0, 1), found)
-    return found
+    total = gradients.new_empty(gradients[:, :1].shape)
+    sum_parts(gradients.transpose(0, 1), total)
+    return total
 
 
 additive_backward = torch.library.custom_op(

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def"
 """Additive attention of a recurrent decoder in training: gradients that are computed for all steps at once.
 
-additive_gated.py contains the kernels of one step, and layers/projected_steps.py the loop.
+additive_gated.py contains the kernels of one step, and layers/projected_steps.py the loop over the steps.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """

@@ -98,8 +98,8 @@ def _exponentials(
     reach: pointer to one number, to which the largest |x| is written; inf if there is a NaN.
     wide: pointer to the flags of each channel of the tile, (padded,); used if TURNED is True. See is_wide()
         in tanh.py, with SHIFT = 1.
-    wide_whole: the flags for the whole sequence, with SHIFT = 8; used if TURNED is False. Each flag is a byte
-        of its own, so that several tiles can set flags. Unless SINGLE, only ones are stored.
+    wide_whole: the flags for the whole sequence, with SHIFT = 8; used if TURNED is False. Each flag is a
+        separate byte, so that several tiles can set flags. Unless SINGLE, only ones are stored.
     PRECISE: see exponential() in tanh.py.
     PIECES: if True, and TURNED is True, write only the rows below up_to_four(end). The other rows are never
         read.

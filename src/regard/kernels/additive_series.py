@@ -199,7 +199,7 @@ def additive_basis_kernel(
     ranges: writes the maximum of x and of -x over each block of BASIS_ROWS rows, (B H, blocks, 2, padded),
         float32. Padding rows and elements with |x| > REACH are ignored.
     of_sequences: reads Weighed.ranges, (B H of the query). If a sequence has no tile within REACH, nothing is
-        written for it, because nothing is read.
+        written for it, because its basis functions and ranges are not read.
     others: number of query heads for each head of `source`.
     Launch grid: (blocks of rows, blocks of WIDTH channels, B H).
     """

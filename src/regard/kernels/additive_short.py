@@ -3,13 +3,13 @@
 
 A program computes up to 16 query rows of one sequence and head: their scores, the softmax and the output.
 Each thread computes the scores of all these rows with KEYS keys, in some of the channels: the channels are
-divided between `splits` threads, an even number. So all threads have work, whatever the number of keys is,
-and keys beyond the length of a sequence take no time.
+divided between `splits` threads. `splits` is even, and depends on the length of the sequence, so that all
+threads have work, and keys beyond the length take no time.
 
-e^2k is computed where it is used, in registers. e^2q is used with all keys, so it is computed once per
-program and stored. The factor FLOOR of the denominators (see tanh.py) is part of e^2q here. So the formula
-holds for every k, even if e^2k underflows or overflows, as long as |q| <= REACH. A channel in which a row of
-the program has a larger |q|, or NaN, is called a wide channel. It is computed from q + k.
+e^2k is computed in registers, by the thread that uses it. e^2q is used with all keys, so it is computed once
+per program and stored. The factor FLOOR of the denominators (see tanh.py) is part of e^2q here. So the
+formula holds for every k, even if e^2k underflows or overflows, as long as |q| <= REACH. A channel in which a
+row of the program has a larger |q|, or NaN, is called a wide channel. It is computed from q + k.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -63,7 +63,7 @@ def _two_floats(at):
 
 @triton.jit
 def _halves(both, dtype: tl.constexpr):
-    """Return the low and the high 16 bits of an int32, which are numbers in half precision, in float32."""
+    """Return the two numbers in half precision that an int32 contains, in float32: low bits first."""
     if dtype == tl.bfloat16:
         return (both << 16).to(tl.float32, bitcast=True), (both & -65536).to(tl.float32, bitcast=True)
     low, high = both.to(tl.int16), (both >> 16).to(tl.int16)
@@ -117,8 +117,8 @@ def _added(
     two = denominator(tl.load(at + 96 * QUADS)[:, None, :], d[None, :, :], APPROXIMATE)
     below2 = one * two
     above = above * below2 + (x[None, None, :] * two + y[None, None, :] * one) * below
-    found = above * reciprocal(below * below2, APPROXIMATE)
-    return total + (found - ((v + w) + (x + y))[None, None, :] * CENTRE if CENTRED else found)
+    shares = above * reciprocal(below * below2, APPROXIMATE)
+    return total + (shares - ((v + w) + (x + y))[None, None, :] * CENTRE if CENTRED else shares)
 
 
 @triton.jit
@@ -273,7 +273,7 @@ def _scores(
     inside = (rows < last)[:, None] & (columns < end)[None, :]
     for pair in range(splits // 2):
         shares += tl.load(at + pair * (tl.cdiv(end, KEYS) * KEYS), mask=inside, other=0.0)
-    # A NaN in the key makes a denominator 0 on a GPU, so the sum is infinite or NaN. No other sum is.
+    # A NaN in the key makes a denominator 0 on a GPU, so the sum is infinite or NaN. Other sums are finite.
     shares = tl.where(tl.abs(shares) < float("inf"), shares, float("nan"))
     return shares * (-2.0 * FLOOR) if CENTRED else shares * (-2.0 * FLOOR) + total
 
@@ -310,9 +310,9 @@ def _write_output(
         channels = first + tl.arange(0, DEPTH)
         inside = (columns < end)[:, None] & (channels < depth)[None, :]
         values = tl.load(value + channels[None, :], mask=inside, other=0.0)
-        found = product(weights, values, tl.zeros([weights.shape[0], DEPTH], tl.float32), PRECISION)
+        total = product(weights, values, tl.zeros([weights.shape[0], DEPTH], tl.float32), PRECISION)
         at = output + place[:, None] * depth + channels[None, :]
-        tl.store(at, found * inverse[:, None], mask=there[:, None] & (channels < depth)[None, :])
+        tl.store(at, total * inverse[:, None], mask=there[:, None] & (channels < depth)[None, :])
 
 
 @quick_launch

@@ -180,7 +180,7 @@ def additive_balance_kernel(
     at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
     turned_at = both * dscores_head + columns.to(tl.int64)[:, None] * turned_row + local[None, :]
     rest = tl.zeros([ROWS], tl.float32)
-    halves = tl.load(ranges + both) & 1 if SERIES else 0
+    writes_half = tl.load(ranges + both) & 1 if SERIES else 0
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         delta, rows_whole = tl.zeros([ROWS], tl.float32), tl.num_programs(0) * ROWS
         for part in range(delta_parts):
@@ -206,9 +206,9 @@ def additive_balance_kernel(
             whole_keys = tl.cdiv(keys, COLUMNS) * COLUMNS
             by_column, _ = scaling(tl.load(column_bounds + both * whole_keys + columns), peak, scale)
             halved = tl.where(is_near, found * by_row[:, None], 0.0).to(tl.float16)
-            tl.store(half + at, halved, mask=halves != 0)
+            tl.store(half + at, halved, mask=writes_half != 0)
             halved = tl.where(is_near, found * by_column[None, :], 0.0).to(tl.float16)
-            tl.store(half_turned + turned_at, tl.trans(halved), mask=halves != 0)
+            tl.store(half_turned + turned_at, tl.trans(halved), mask=writes_half != 0)
             rest = tl.where(is_near, 0.0, tl.sum(found, 1))
             tl.store(dscores + at, found, mask=is_near == 0)
             tl.store(turned + turned_at, tl.trans(found), mask=is_near == 0)
@@ -217,8 +217,8 @@ def additive_balance_kernel(
             if TURNED:
                 tl.store(turned + turned_at, tl.trans(found))
     elif SERIES:
-        tl.store(half + at, tl.zeros([ROWS, COLUMNS], tl.float16), mask=halves != 0)
-        tl.store(half_turned + turned_at, tl.zeros([COLUMNS, ROWS], tl.float16), mask=halves != 0)
+        tl.store(half + at, tl.zeros([ROWS, COLUMNS], tl.float16), mask=writes_half != 0)
+        tl.store(half_turned + turned_at, tl.zeros([COLUMNS, ROWS], tl.float16), mask=writes_half != 0)
     elif not TURNED:  # additive_decode_backward_kernel reads all tiles, so write 0 to a fully masked tile
         tl.store(dscores + at, tl.zeros([ROWS, COLUMNS], tl.float32))
     if SERIES:

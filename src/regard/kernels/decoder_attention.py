@@ -109,7 +109,7 @@ def source_attention_kernel(
     output: writes (rows, heads, width).
     looks: writes (slots, length, BEAMS, sites, heads, keys) at the position of the slot and at `site`, if
         LOOK is true: the attention weights.
-    ONE_TILE: whether one tile has all keys. The results are the same as with the loop over tiles.
+    ONE_TILE: whether one tile contains all keys, so that no loop is needed. The results are the same.
     """
     slot, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     model = heads * width
@@ -119,7 +119,7 @@ def source_attention_kernel(
     own = ((slot * BEAMS + beam) * model + head * width)[:, None] + channel[None, :]
     q = tl.load(query + own, mask=tile, other=0.0)
     end = tl.load(lengths + slot)
-    now = tl.load(position + slot) if LOOK else 0  # here, because other work hides the time of the load
+    now = tl.load(position + slot) if LOOK else 0  # loaded early, so that other work hides the latency
     base = sources + slot * keys * 2 * model + head * width
     step = (slot * length + now) * BEAMS + beam
     look = (looks + ((step * sites + site) * heads + head) * keys)[:, None]

@@ -48,7 +48,7 @@ EARLY = 6
 
 
 class Attribute(ctypes.Structure):
-    """CUlaunchAttribute of the driver: the value is a union of 64 bytes, whose first member is used here."""
+    """CUlaunchAttribute of the driver. Its value is a union of 64 bytes, of which 4 are used here."""
 
     _fields_ = (("id", ctypes.c_uint64), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
 
@@ -110,12 +110,12 @@ class DirectLaunch:
             self.launch_again(error)
 
     def launch_again(self, error: int) -> None:
-        """Launch after this error of the driver, if the reason was a missing context; otherwise raise it."""
+        """Launch again if the error means that the thread has no CUDA context; otherwise raise it."""
         if error == INVALID_CONTEXT:
             torch.cuda.set_device(torch.cuda.current_device())
             error = self.launch(*self.arguments)
         if error:
-            raise RuntimeError(f"cuLaunchKernel failed with CUDA error {error}")
+            raise RuntimeError(f"the launch of a kernel failed with CUDA error {error}")
 
     def share(self, stream: ctypes.c_void_p, slots: dict[int, int]) -> None:
         """Read the stream, and some slots, from memory that other launches read too.
@@ -132,10 +132,10 @@ class DirectLaunch:
 
 
 class LaunchSequence:
-    """Several launches that are run one after another.
+    """Several launches, one after another; if the addresses are the same again, as one CUDA graph.
 
     Kernels of one function often read the same tensors. So each address is written only once, to memory that
-    all launches read.
+    all launches read. graph_launch.py explains the graphs.
 
     launches: each launch with the places of its tensors.
     """

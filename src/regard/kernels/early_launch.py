@@ -2,14 +2,15 @@
 """Start a kernel of a recurrent step while the preceding kernel still runs (programmatic dependent launch).
 
 A step launches several short kernels, one after another. Usually, a kernel starts about a microsecond after
-the preceding one has ended. With these options, its programs start earlier, load what does not depend on the
-preceding kernels, and then wait for them in wait_for_previous(). NVIDIA GPUs from Hopper on support this.
+the preceding one has ended. With programmatic dependent launch, its programs start earlier, load what does
+not depend on the preceding kernels, and then wait for them in wait_for_previous(). NVIDIA GPUs from Hopper on
+support this.
 
 Rules:
 - Every program of an early kernel calls wait_for_previous(), so that the end of a kernel implies the end of
   all kernels before it.
-- Before that call, a program writes nothing, and reads only tensors that were complete before the kernel
-  launched last before the loop.
+- Before that call, a program writes nothing. It reads only tensors that were written before the loop, and not
+  those that the last kernel before the loop writes, because that kernel may still run.
 
 Tested: on an NVIDIA H200 (triton 3.6).
 """
@@ -32,7 +33,7 @@ HOPPER = (9, 0)
 """The lowest compute capability with programmatic dependent launch."""
 
 ENABLED = True
-"""Whether kernels are started early. If False, early_options() always returns the options without it."""
+"""Whether kernels are started early; tests set it to False."""
 
 
 @triton.jit
@@ -44,7 +45,7 @@ def wait_for_previous(EARLY: tl.constexpr):
 
 
 def early_options(wanted: bool) -> dict[str, Any]:
-    """Return the argument EARLY of a kernel, and the option of its launch on the current device."""
+    """Return the argument EARLY of a kernel, and for an early launch on the current device its option."""
     if wanted and ENABLED and not interpreting() and supports_early(_device()):
         return {"EARLY": True, "launch_pdl": True}
     return {"EARLY": False}
@@ -56,7 +57,7 @@ def _device() -> int:
 
 @functools.cache
 def supports_early(device: int | torch.device) -> bool:
-    """Whether kernels can start early on a CUDA device. True if torch has no CUDA or no such device."""
+    """Whether kernels can start early on a CUDA device. True without a device, for compiling them ahead."""
     try:
         return torch.cuda.get_device_capability(device) >= HOPPER
     except (AssertionError, RuntimeError):

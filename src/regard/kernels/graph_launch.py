@@ -1,10 +1,10 @@
-"""Launch several kernels as one CUDA graph, in less time on the host than one launch takes for each.
+"""Launch several kernels as one CUDA graph, which takes less time on the host than separate launches.
 
 A CUDA graph contains the arguments of its kernels. So it can be launched again only if all addresses are the
-same. This is frequent: in a loop, PyTorch's allocator returns the same addresses in each iteration. If the
+same. This is frequent: in a loop, PyTorch's allocator returns the same addresses in each iteration. When the
 same addresses are passed for the third time, the launches are captured, and later calls launch the graph.
 
-Tested: on an NVIDIA H200 (CUDA 13), with the same results as by separate launches.
+Tested: on an NVIDIA H200 (CUDA 13), with the same results as separate launches.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ ENABLED = True
 """Whether graphs are used. If False, kernels are always launched one by one."""
 
 USES = 3
-"""A graph is captured when the same addresses are passed for this many times."""
+"""A graph is captured when the same addresses have been passed this many times."""
 
 KEPT, KEPT_LAUNCHES = 16, 4096
 """Maximum number of graphs of one sequence of launches, and of launches in all graphs together. Graphs are
 never removed. A graph of seven launches takes about 100 KB of device memory."""
 
 MOST_MISSES = 256
-"""If this many calls of one sequence, one after another, captured no graph, no more graphs are captured."""
+"""After this many calls without a graph since the last capture, a sequence captures no more graphs."""
 
 RELAXED = 2
-"""Capture mode of the driver: what other streams and threads do is not restricted."""
+"""Capture mode of the driver that does not restrict other streams and threads."""
 
 NON_BLOCKING = 1
-"""Option of a stream: the default stream does not wait for it."""
+"""Option of a stream that does not synchronise with the default stream."""
 
 _count = [0]
 """Number of launches in all graphs."""
@@ -59,7 +59,7 @@ def _driver() -> Any:
 
 @functools.cache
 def _capture_stream(device: int) -> int:
-    """Return the stream on which launches are captured; 0 if it cannot be created.
+    """Return the stream on which launches are captured; 0 if it cannot be created. device: the current one.
 
     Nothing is ever run on it. It is not a torch.cuda.Stream, which other code could get from PyTorch's pool.
     """
@@ -69,9 +69,9 @@ def _capture_stream(device: int) -> int:
 
 
 class Graphs:
-    """The CUDA graphs of one sequence of launches, by the addresses that its kernels get.
+    """The CUDA graphs of one sequence of launches, by the addresses of the tensors.
 
-    launch: launches all kernels on a stream, with these addresses.
+    launch: a function of addresses and a stream that launches all kernels.
     count: number of kernels.
     """
 
@@ -96,7 +96,7 @@ class Graphs:
         return not _driver().cuGraphLaunch(graph, self.stream)
 
     def _captured(self, addresses: tuple[int, ...]) -> ctypes.c_void_p | None:
-        """Count a use of these addresses, and capture a graph for them if there were enough."""
+        """Count a use of these addresses. Capture a graph after enough uses; before that, return None."""
         self.misses += 1
         if self.misses >= MOST_MISSES:
             self.uses.clear()

@@ -3,7 +3,7 @@
 
 inner_documents_kernel reads the document ids once for each tile, before the attention kernels. It finds the
 first and the last key that some query of the tile can see. In packed sequences, most tiles of queries lie in
-one document, whose keys are neighbours. For such a tile, the attention kernels read these keys as if they
+one document, whose keys are adjacent. For such a tile, the attention kernels read these keys as if they
 were the whole sequence, without document ids. For the other tiles, they compare the ids in this range.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
@@ -51,12 +51,12 @@ def inner_documents_kernel(
     begin, end, count = others, 0, 0
     for first in range(0, others, BLOCK):
         other = first + tl.arange(0, BLOCK)
-        found = tl.load(ids + other, mask=other < others, other=0)
-        seen = (other < others) & (found >= least) & (found <= most)
+        id_of_other = tl.load(ids + other, mask=other < others, other=0)
+        seen = (other < others) & (id_of_other >= least) & (id_of_other <= most)
         begin = tl.minimum(begin, tl.min(tl.where(seen, other, others), 0))
         end = tl.maximum(end, tl.max(tl.where(seen, other + 1, 0), 0))
         count += tl.sum(seen.to(tl.int32), 0)
-    begin = tl.minimum(begin, end)  # both are 0 if no document is seen
+    begin = tl.minimum(begin, end)  # both are 0 if nothing is visible
     ranges += tl.program_id(0).to(tl.int64) * 3
     tl.store(ranges, begin)
     tl.store(ranges + 1, end)
@@ -67,8 +67,8 @@ def inner_documents_kernel(
 def load_range(ranges, step, batch, tile, ends):
     """Return the range of a tile: the first position, the position after the last one, and `single`.
 
-    ends: number of positions that are not padding. single: whether the tile lies in one document, which is
-    the whole range.
+    ends: number of positions that are not padding. single: whether the tile lies in one document, and the
+    range contains only this document.
     """
     at = ranges + batch * step + tile * 3
     first = tl.load(at)
@@ -78,14 +78,15 @@ def load_range(ranges, step, batch, tile, ends):
 class DocumentRanges:
     """A launch of inner_documents_kernel, for document ids of one shape.
 
-    steps: stride of the ranges along B, 0 if all sequences share them; the other strides of lists are 0.
+    steps: the strides of lists that the attention kernels get: that along B, 0 if all sequences share the
+        ranges, and three zeros.
     """
 
     def __init__(self, ids: tuple[Tensor, Tensor], sizes: tuple[int, int], tile: int, turned: bool):
         """Prepare for document ids of T queries and S keys; sizes: T and S.
 
-        tile: number of queries of a tile. turned: whether to find the queries that a tile of keys sees.
-            Then it is the number of keys.
+        tile: number of queries of a tile, or of keys if `turned`.
+        turned: whether to find the queries that see a tile of keys.
         """
         (own, other), (owns, others) = ids, sizes
         if turned:

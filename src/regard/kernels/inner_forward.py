@@ -3,8 +3,8 @@
 
 The kernel reads no value that the mask hides from all queries of a tile, so a NaN there has no effect, and
 key and value need no copy. Tiles that are hidden as a whole are skipped. No table of the mask is built. If
-the mask is only a bool tensor, inner_table.py lists the tiles to process, and inner_documents.py finds those
-of documents.
+the mask is only a bool tensor, inner_table.py lists the tiles to process. If it has documents,
+inner_documents.py finds the range of keys of each tile of queries.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """

@@ -18,7 +18,7 @@ from regard.kernels.inner_table import Listing
 __all__ = ["Launch", "Lists"]
 
 Lists = Listing | DocumentRanges
-"""A launch that finds the visible tiles."""
+"""A launch that finds the visible tiles of a mask, before an attention kernel."""
 
 Place = tuple[int, int | None, int | None]
 """Position of the first query, and the left and right limit of the window."""

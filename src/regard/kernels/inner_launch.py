@@ -29,8 +29,9 @@ KEPT = 1024
 
 
 FEW_KEYS = 128
-"""If there are more keys than this, another kernel runs first. If the mask is only a bool tensor, it lists
-the visible tiles (inner_table.py). If the mask has documents, it finds their tiles (inner_documents.py)."""
+"""If there are more keys than this, another kernel can run first. If the mask is only a bool tensor, it lists
+the visible tiles (inner_table.py). If the mask has documents and no bool tensor, it finds the range of keys
+of each tile of queries (inner_documents.py)."""
 
 
 class Tiles(NamedTuple):
@@ -95,7 +96,7 @@ class Hidden(NamedTuple):
         return self.table is not None and keys > FEW_KEYS and all(each is None for each in others)
 
     def finds_ranges(self, keys: int) -> bool:
-        """Whether the tiles of documents are found first: with many keys, and without a bool tensor."""
+        """Whether inner_documents_kernel runs first: for documents with many keys, without a bool tensor."""
         return self.document_of_query is not None and self.table is None and keys > FEW_KEYS
 
 

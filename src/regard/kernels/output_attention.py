@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def"
 """Copy the attention weights of the outputs of a search, and align their tokens, in one kernel.
 
-The weights are in the order of steps and beams. Outputs take some of them, in another order. While a program
-copies the weights of a token, it also finds the source token with the highest mean weight, so that alignments
-read the weights only once.
+The weights are stored by step and beam. The outputs need some of them, by output and token. While a program
+copies the weights of a token, it also finds the source token with the highest mean weight, so that the
+weights are read only once.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -56,7 +56,7 @@ def copy_and_align_kernel(
             weight = tl.load(source + at, mask=inside, other=0.0)
             tl.store(target + at, weight, mask=inside)
             total += tl.sum(weight.to(tl.float32), 0)
-        # The columns after the end of a source may have weights of another sentence.
+        # The columns after the end of a source may contain weights of an earlier sentence.
         total = tl.where(column < end, total, -1.0)
         highest = tl.max(total, 0)
         index = tl.where(highest > best, first + tl.argmax(total, 0), index)

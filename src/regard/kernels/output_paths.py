@@ -2,8 +2,8 @@
 """Collect the outputs of a beam search in one kernel: a program for each slot.
 
 BeamSlots stores the tokens of all beams once, as a tree. The kernel selects the outputs of a slot and follows
-the parents of their tokens back to the first step, as BeamSlots.results() does with NumPy on a CPU. Then, the
-host copies the outputs, instead of the tree.
+the parents of their tokens back to the first step, as BeamSlots.results() does with NumPy on a CPU. So the
+host copies only the outputs, not the tree.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -29,7 +29,7 @@ MOST = 32
 
 
 class Paths(NamedTuple):
-    """The N outputs of b slots, whose last step is before L.
+    """The N outputs of b slots. An output has at most L tokens, with EOS.
 
     tokens, scores: (b, N, L), token ids and log-probabilities, padded with 0.
     lengths: (b, N), the number of tokens; 0 for outputs that do not exist.

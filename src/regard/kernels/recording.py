@@ -183,7 +183,7 @@ class Recorder(TorchDispatchMode):
         self.steps.append(Launch(run, numbers, places))
 
     def input_like(self, number: int) -> int:
-        """Return the number of a contiguous input with the sizes and dtype of a contiguous tensor, or -1."""
+        """Return the number of a contiguous input with the same sizes, strides and dtype; -1 without one."""
         wanted = self.facts[number]
         row, contiguous = 1, []
         for size in reversed(wanted.sizes):

@@ -59,7 +59,7 @@ class Allocation(NamedTuple):
 
     number: the number of the allocated tensor.
     root: the number of the tensor whose address this allocation determines for kernels.
-    like: the number of an input with the same sizes, strides and dtype, which takes less time; otherwise -1.
+    like: the number of an input with the same sizes, strides and dtype, or -1. empty_like() takes less time.
     """
 
     number: int
@@ -94,7 +94,7 @@ class Tape:
     room: size in bytes of the tensor that contains all temporary tensors that only kernels use.
     by_address: whether launches get the addresses of tensors; False in Triton's interpreter.
     sections: the steps, with each Allocation and Direct as a part of a Section.
-    simple: whether there is only one Section, and no other step.
+    unknown, unplaced: the initial tensors and addresses of all numbers after the inputs.
     valid: False after forget().
     """
 
@@ -123,7 +123,6 @@ class Tape:
             elif not step.view or not (needed - set(views.values())).isdisjoint(step.results):
                 self.steps.append(_flattened(step))
         self.sections = _sections(self.steps)
-        self.simple = [type(each) for each in self.sections] == [Section]
 
     def _needed(self, recorder: Recorder) -> tuple[set[int], dict[int, int]]:
         """Return the numbers of all tensors that must exist as tensors: results, and inputs of operations.
@@ -385,7 +384,7 @@ def _signature(
 
 
 def tape_of(function: Any, tensors: tuple[Tensor | None, ...], numbers: tuple[Any, ...]) -> Tape | None:
-    """Return the tape of such a call, for callers that keep it; None if there is none yet.
+    """Return the tape of a call, for callers that keep it; None if there is none yet.
 
     A kept tape may be run only for tensors of the same shapes, strides, dtypes and alignment, on the current
     device, while it is valid and nothing is recorded.

@@ -25,11 +25,11 @@ LARGEST = 128
 """Maximum number of rows of x: a program computes all rows."""
 
 LARGE = 1 << 20
-"""Number of elements of a weight, from which on it is called large."""
+"""A weight with at least this many elements is large; see TILES."""
 
 TILES = {False: (128, 64), True: (256, 128)}
-"""Number of inner elements of a part and number of columns of a program, for small and for large weights. The
-programs of a product of Bahdanau's model then run at the same time on an NVIDIA H200: 96 to 128 programs."""
+"""Number of inner elements of a part, and number of columns of a program, for small and for large weights. A
+product of Bahdanau's model then has 96 to 128 programs, which run at the same time on an NVIDIA H200."""
 
 WARPS = 8
 """Number of warps of a program."""

@@ -14,10 +14,10 @@ a GPU the limit costs no instruction: multiply-add has a variant that limits the
 The kernels call the result of exponential() "e^2q" or "e^2k"; it contains the factor 2^-15, so that the
 product of two has the factor FLOOR.
 
-exponential() is valid for -LIMIT <= x <= CEILING, and x is limited to this range. For a pair of elements,
-this changes tanh(q + k) only if one of them is below -LIMIT, and the other one above +29 (33 in half
-precision; see TOP). A channel that contains both, in a tile of the query and a tile of the key, or NaN, is
-called a wide channel. The kernels compute it from q + k, with exact_share().
+exponential() is valid for -LIMIT <= x <= CEILING, and limited() limits x to this range. This changes
+tanh(q + k) noticeably only if one of q and k is below -LIMIT and the other one is above 29 (33 in half
+precision; see TOP). A channel is called wide if the query has one of these elements there and the key the
+other one, or if one of them has a NaN. The kernels compute a wide channel from q + k, with exact_share().
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -79,8 +79,9 @@ CEILING = tl.constexpr(49.0)
 """exponential() is valid for x <= CEILING: there its result is 2^126.4, and float32 ends at 2^128."""
 
 TOP, TOP_HALF = tl.constexpr(29.0), tl.constexpr(33.0)
-"""The largest elements, in float32 and in half precision, that may meet an element below -LIMIT. The limit
-then changes tanh(q + k) by at most 2 e^(2 TOP - 2 LIMIT): 3e-8, or 9e-5 in half precision."""
+"""A channel with an element below -LIMIT is wide if the other tensor has an element above TOP there (TOP_HALF
+in half precision). Otherwise, limited() changes tanh(q + k) by at most 2 e^(2 TOP - 2 LIMIT): 3e-8, or 9e-5
+in half precision."""
 
 
 @triton.jit
@@ -133,8 +134,8 @@ def limited(x):
 def is_wide(of_query, of_key, SHIFT: tl.constexpr):
     """Return 1 for wide channels, otherwise 0, from the flags of query and key.
 
-    The flags of a channel are 1 if it has an element below -LIMIT, plus 1 << SHIFT if it has one above TOP,
-    plus 1 << 2 * SHIFT if it has a NaN.
+    The flags of a channel are 1 if it has an element below -LIMIT, plus 1 << SHIFT if it has one above TOP
+    (TOP_HALF in half precision), plus 1 << 2 * SHIFT if it has a NaN.
     """
     crossed = (of_query & (of_key >> SHIFT)) | (of_key & (of_query >> SHIFT))
     return (crossed | ((of_query | of_key) >> (2 * SHIFT))) & 1

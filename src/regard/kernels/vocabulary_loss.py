@@ -94,7 +94,7 @@ def loss_sum_kernel(plain, even, total, summed, rows, smoothing, BLOCK: tl.const
         even_sums += tl.load(even + row, mask=row < rows, other=0.0)
     plain_sum, even_sum = tl.sum(plain_sums, 0), tl.sum(even_sums, 0)
     tl.store(summed, plain_sum)
-    # Without smoothing, an infinite or NaN mean must not change the loss.
+    # Without smoothing, `even` must not change the loss, even if it is infinite or NaN.
     smooth = (1.0 - smoothing) * plain_sum + smoothing * even_sum
     tl.store(total, tl.where(smoothing == 0.0, plain_sum, smooth))
 

@@ -94,8 +94,8 @@ class _Both(torch.autograd.Function):
             (dof_input[way], dweights[way], dbias[way].flatten(), dbias_WG[way].flatten()) for way in (0, 1)
         ]
         gradients = (*each[0], *each[1])
-        own = [gradient.to(dtype) for gradient, dtype in zip(gradients, ctx.dtypes[1:], strict=True)]
-        return dx, None, None, *own
+        dparameters = [gradient.to(dtype) for gradient, dtype in zip(gradients, ctx.dtypes[1:], strict=True)]
+        return dx, None, None, *dparameters
 
 
 def order_inputs(x_BSI: Tensor, x_WSBC: Tensor, lengths: Tensor) -> None:
@@ -115,7 +115,7 @@ def order_inputs(x_BSI: Tensor, x_WSBC: Tensor, lengths: Tensor) -> None:
 
 
 def add_inputs(x_WSBC: Tensor, x_BSI: Tensor, lengths: Tensor) -> None:
-    """Write the sum of both directions, in the order of positions: the reverse of order_inputs()."""
+    """Write the sum of both directions in the order of positions: the backward pass of order_inputs()."""
     if by_kernel(x_WSBC) and x_BSI.dtype != torch.float64:
         from regard.kernels import step_order
 

@@ -99,8 +99,8 @@ def backward_steps(
     Returns the gradients of the input part of the gates, (W, S, B, 3 M), and of u, (S, B, W, 3 M).
     """
     steps, ways, rows, width = dstates_SWBM.shape
-    # There is a separate product with U for each gate of each GRU, Q = 3 W. The next iteration adds the three
-    # products of a GRU. In this way, more of the device works in parallel.
+    # There is a separate product with U for each gate of each GRU, Q = 3 W, so that more of the device works
+    # in parallel. The next iteration adds the three products of a GRU.
     dmore_SBWG = gates_WSBG.new_empty(steps, rows, ways, 3 * width)
     weight_QMM = weight_WGM.unflatten(1, (3, -1)).flatten(0, 1)
     dgates_WSBG, states = torch.empty_like(gates_WSBG), states_WSBM.unbind(1)

@@ -58,8 +58,8 @@ def check_arguments(
 def _check_input(name: str, tensor: Tensor, linear: nn.Module, batch_first: bool) -> None:
     """Raise an ArgumentError if the shape or the dtype of an input does not match its projection.
 
-    linear: an nn.Linear. Of other modules, what they do not have is not checked.
-    batch_first: the layout of the inputs of the layer, in which the error shows the shape.
+    linear: an nn.Linear, or another module. If it has no in_features or weight, these are not checked.
+    batch_first: that of the layer. The error message shows the shape in this layout.
     """
     width = getattr(linear, "in_features", None)
     if tensor.dim() != 3 or (width is not None and tensor.shape[2] != width):
@@ -82,7 +82,7 @@ def _check_input(name: str, tensor: Tensor, linear: nn.Module, batch_first: bool
 
 
 def _shown(name: str, tensor: Tensor, batch_first: bool) -> dict[str, tuple[Tensor, str]]:
-    """Return an input, whose batch dimension is first, in the layout of the layer, for an error message."""
+    """Return an input for an error message, in the layout of the layer. tensor: (B, length, width)."""
     if batch_first or tensor.dim() != 3:
         return {name: (tensor, "BTM")}
     return {name: (tensor.transpose(0, 1), "TBM")}

@@ -1,4 +1,4 @@
-"""The loops over the steps of a gated cell with additive attention, for few keys: fewer kernels in a step.
+"""The loops over the steps of a gated cell with additive attention, for few keys: fewer kernels per step.
 
 The context c of a step is a weighted sum of the values h_j. The gates need C c, which is the same weighted
 sum of C h_j. These products are computed once, before the first step. kernels/additive_gated.py computes the
@@ -35,7 +35,7 @@ def forward(
     from regard.kernels.step_product import step_product
 
     (batch, steps, _), (size, width), keys = gates.shape, joint_NM.shape, key.shape[1]
-    hidden, own = size - 2 * width, _own_products(value)
+    hidden, in_kernel = size - 2 * width, _uses_step_product(value)
     gates = gates if gates.stride(2) == 1 else gates.contiguous()
     projected = torch.mm(value.flatten(0, 1), of_context.T).unflatten(0, value.shape[:2])
     gates_TBG, reset_TBM, queries_TBA, states_TBM = (
@@ -50,11 +50,11 @@ def forward(
     joint_weight, memory = joint_NM.T, (key, projected, vector, lengths)
     states_TBM[0] = first  # the last kernel before the loop, see the rules in early_launch.py
     for t, (inputs_BG, gates_BG, reset_BM, reset_PBK, query_BA, weights_BS) in enumerate(rows):
-        both_PBN = step_product(states[t], joint_NM) if own else torch.mm(states[t], joint_weight)[None]
+        both_PBN = step_product(states[t], joint_NM) if in_kernel else torch.mm(states[t], joint_weight)[None]
         results = gates_BG, reset_BM, query_BA, weights_BS
-        attend_gated(both_PBN, *memory, inputs_BG, states[t], *results, early=own)
-        new_PBM = step_product(reset_BM, of_state) if own else torch.bmm(reset_PBK, state_weight)
-        mixed(gates_BG, states[t], states[t + 1], new_PBM, early=own)
+        attend_gated(both_PBN, *memory, inputs_BG, states[t], *results, early=in_kernel)
+        new_PBM = step_product(reset_BM, of_state) if in_kernel else torch.bmm(reset_PBK, state_weight)
+        mixed(gates_BG, states[t], states[t + 1], new_PBM, early=in_kernel)
     weights_BTS = value.new_empty(batch, steps, -(-keys // ALIGNMENT) * ALIGNMENT)[..., :keys]
     weights_BTS.copy_(weights_TBS.transpose(0, 1))
     contexts_TBE = torch.bmm(weights_BTS, value).transpose(0, 1)
@@ -78,11 +78,11 @@ def backward(
     from regard.kernels.recurrent_cells import mixed_backward
     from regard.kernels.step_product import step_product
 
-    (steps, batch, width), size, own = reset_TBM.shape, len(joint_NM), _own_products(value)
-    hidden = size - 2 * width
-    # The kernels read rows with any stride, but not expanded gradients, such as those of sum().
+    (steps, batch, width), size = reset_TBM.shape, len(joint_NM)
+    hidden, in_kernel = size - 2 * width, _uses_step_product(value)
+    # The kernels need contiguous rows, which the expanded gradients of sum() do not have.
     dstates, dcontexts = (each if each.stride(2) == 1 else each.contiguous() for each in (dstates, dcontexts))
-    # The part of the gradient of the weights that comes from the readout, which reads the contexts.
+    # The part of the gradient of the attention weights that comes from the contexts that the readout reads.
     extra_BTS = context_products(dcontexts, value)
     d_TBN = gates_TBG.new_empty(steps, batch, hidden + 3 * width)
     dscores_TBS = torch.empty_like(weights_TBS)
@@ -94,8 +94,8 @@ def backward(
     tensors = (
         d_TBN[..., :hidden],
         d_TBN[..., hidden:],
-        dnew if own else split(dnew, of_width),
-        djoint if own else split(djoint, parts),
+        dnew if in_kernel else split(dnew, of_width),
+        djoint if in_kernel else split(djoint, parts),
         dstates.transpose(0, 1),
         extra_BTS.transpose(0, 1),
         gates_TBG,
@@ -112,13 +112,13 @@ def backward(
         dquery_BA, dgates_BG, dnew_t, djoint_t, more_BM, extra_BS, gates_BG, state_BM, *others = row
         query_BA, weights_BS, dscores_BS = others
         of_cell = gates_BG, state_BM, dgates_BG
-        dstate_BM = mixed_backward(parts_PBM, dstate_BM, more_BM, *of_cell, early=own)
-        dreset_PBM = step_product(dnew_t, of_state, True) if own else torch.bmm(dnew_t, state_PKM)
+        dstate_BM = mixed_backward(parts_PBM, dstate_BM, more_BM, *of_cell, early=in_kernel)
+        dreset_PBM = step_product(dnew_t, of_state, True) if in_kernel else torch.bmm(dnew_t, state_PKM)
         attend_gated_backward(
             dreset_PBM, *of_cell, dstate_BM, extra_BS, query_BA, key, projected, vector, lengths, weights_BS,
-            dquery_BA, dscores_BS, early=own,
+            dquery_BA, dscores_BS, early=in_kernel,
         )  # fmt: skip
-        parts_PBM = step_product(djoint_t, joint_NM, True) if own else torch.bmm(djoint_t, joint_PNM)
+        parts_PBM = step_product(djoint_t, joint_NM, True) if in_kernel else torch.bmm(djoint_t, joint_PNM)
     dkey, dvector = memory_backward(queries_TBA, key, vector, dscores_TBS)
     weights_BST = weights_BTS.transpose(1, 2)
     dprojected = torch.bmm(weights_BST, d_TBN[..., hidden:].transpose(0, 1))
@@ -127,10 +127,10 @@ def backward(
     return d_TBN, dstate_BM + parts_PBM.sum(0), dkey, dvalue, dvector, dprojected
 
 
-def _own_products(value: Tensor) -> bool:
-    """Whether kernels/step_product.py computes the products of the steps; otherwise cuBLAS takes less time.
+def _uses_step_product(value: Tensor) -> bool:
+    """Whether kernels/step_product.py computes the products of the steps; elsewhere, cuBLAS takes less time.
 
-    It does for few sequences in half precision, on GPUs that can start kernels early.
+    It is used for few sequences in half precision, on GPUs that can start kernels early.
     """
     from regard.kernels.early_launch import supports_early
     from regard.kernels.step_product import LARGEST

@@ -23,7 +23,7 @@ from regard.scores import ScaledDot
 __all__ = ["SelfAttentionPlan", "keep_self_attention", "planned_self_attention"]
 
 KEPT = 64
-"""Maximum number of plans of a layer. When it is reached, all are removed."""
+"""Maximum number of plans of a layer. When it is reached, all plans are removed."""
 
 
 class SelfAttentionPlan(NamedTuple):
@@ -40,23 +40,27 @@ class SelfAttentionPlan(NamedTuple):
 
 
 def planned_self_attention(layer: Any, x: Tensor) -> Attended | None:
-    """Return layer(x) of a MultiHead, computed by a plan; None if there is none, or if it is not valid.
+    """Return layer(x) of a MultiHead, computed by a plan; None if there is no valid plan.
 
     Gradients must be disabled.
     """
-    own = layer.__dict__
-    kept: SelfAttentionPlan | None = own["_plans"].get((x.shape, x.dtype, x.device))
+    attributes = layer.__dict__
+    kept: SelfAttentionPlan | None = attributes["_plans"].get((x.shape, x.dtype, x.device))
     if kept is None or type(x) is not Tensor or not x.is_contiguous() or sites._any_open or is_transformed():
         return None
-    modules = own["_modules"]
+    modules = attributes["_modules"]
     layers = modules["query"], modules["key"], modules["value"], modules["output"]
-    if (own["training"] and own["dropout"]) or not are_plain_linear(layers):
+    if (attributes["training"] and attributes["dropout"]) or not are_plain_linear(layers):
         return None
     plan, joint, sizes = kept
-    if own["heads"] != sizes[3] or own["key_heads"] != sizes[3] or not own["batch_first"]:
+    if (
+        attributes["heads"] != sizes[3]
+        or attributes["key_heads"] != sizes[3]
+        or not attributes["batch_first"]
+    ):
         return None
-    score = own.get("score")  # a score or position with parameters is a submodule, and not in this dict
-    if type(score) is not ScaledDot or own.get("position", own) is not None:
+    score = attributes.get("score")  # a score or position with parameters is a submodule, not in this dict
+    if type(score) is not ScaledDot or attributes.get("position", attributes) is not None:
         return None
     query, key, value, output = [each._parameters for each in layers]
     if joint_parameters((query, key, value), joint) is not joint:
@@ -67,7 +71,7 @@ def planned_self_attention(layer: Any, x: Tensor) -> Attended | None:
     product: Tensor = linear(x, joint.weight, joint.bias)
     queries, keys, values = product.view(sizes).permute(2, 0, 3, 1, 4).unbind()
     attended = plan.run(score, queries, keys, values, None)
-    assert attended is not None  # only the lengths of a mask can be wrong
+    assert attended is not None  # run() returns None only for wrong lengths of a mask
     joined = attended.output.transpose(1, 2).flatten(-2)
     return Attended(linear(joined, output["weight"], output["bias"]), *attended[1:])
 

@@ -102,7 +102,7 @@ class Model(nn.Module):
     small_steps: whether the model launches small kernels for each token, as recurrent models do. In training
         on CUDA, batches are then padded to fewer lengths, because a CUDA graph is captured for each.
     auto_precision: the precision of training with training.precision = "auto" on GPUs that support bfloat16:
-        the fastest one that trains as well, by measurement ("bfloat16" or "tf32").
+        "tf32" for models that were faster in it and trained as well, otherwise "bfloat16".
     steps_use_position: whether the result of step() depends on State.position, or the state has `past`. If
         False, the search runs on preallocated tensors (see regard.decoding.slots).
     int8_steps: whether beam search and greedy search on a CPU compute the matrix products of the decoder with

@@ -1,4 +1,4 @@
-"""CapturedLosses: the losses of validation batches, computed with CUDA graphs from the second time on."""
+"""CapturedLosses: losses of validation batches, computed with CUDA graphs from the second evaluation on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.training.cuda_graphs import copied, shape_of, tensors_in
 __all__ = ["CapturedLosses"]
 
 MOST = 16
-"""Maximum number of graphs. The batches of other shapes are computed without a graph."""
+"""Maximum number of graphs. The losses of further batch shapes are computed without a graph."""
 
 
 @dataclass(eq=False)
@@ -30,11 +30,11 @@ class _Graph:
 
 
 class CapturedLosses:
-    """Compute the losses of batches that are evaluated again and again, each time with other weights.
+    """Compute the losses of batches in several evaluations, each with other weights.
 
     A graph is captured when a batch shape is evaluated for the second time, so that a run with one evaluation
-    captures nothing. The kernels of a graph are those of the first evaluation, so the losses are the same.
-    All graphs share one memory pool. If a capture fails, no graphs are used any more.
+    captures nothing. A graph runs the same kernels as the first evaluation, so the losses are the same.
+    All graphs share one memory pool. After a failed capture, no graphs are used.
 
     loss: a function that returns the loss of a batch, which is on the device of the model.
     """
@@ -57,7 +57,7 @@ class CapturedLosses:
                 return self._loss(batch)
             try:
                 self._graphs[shape] = self._capture(batch, device)
-            except Exception:  # for example, a model that waits for the device
+            except Exception:  # for example, if the model synchronises with the device
                 self._failed, self._graphs, self._pool = True, {}, None
                 cuda_graphs.release_generator(device)
                 return self._loss(batch)

@@ -209,8 +209,8 @@ def coarse_products(enabled: bool) -> Iterator[None]:
 def chosen_precision(precision: str, device: torch.device, model: nn.Module) -> str:
     """Return the precision of training steps on this device: "float32", "tf32" or "bfloat16" (autocast).
 
-    precision: the setting training.precision. "auto" is `auto_precision` of the model, "bfloat16" if it has
-        none, on GPUs that support bfloat16; else float32.
+    precision: the setting training.precision. On GPUs that support bfloat16, "auto" is the attribute
+        auto_precision of the model ("bfloat16" if it has none); elsewhere, it is "float32".
 
     >>> chosen_precision("auto", torch.device("cpu"), nn.Linear(1, 1))
     'float32'

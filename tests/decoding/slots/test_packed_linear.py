@@ -71,7 +71,7 @@ def test_products_are_kept_until_the_weights_change() -> None:
         assert products() == products() == 1
         layer.weight.mul_(2.0)
         assert products() == products() == 2
-        layer.weight.data.normal_()  # which changes no version counter
+        layer.weight.data.normal_()  # does not change the version counter
         assert products() == products() == 3
         layer.bias.data = torch.randn(30)
         assert products() == products() == 4

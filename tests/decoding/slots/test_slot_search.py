@@ -159,7 +159,7 @@ def test_decoders_of_a_transformer_on_a_cpu(name: str, kind: str, monkeypatch: p
         assert_same(slot_search(model, batch, how, prefixes), simple(model, batch, how, prefixes))
     recorded = search(model, batch, Beam(3, best=2))
     monkeypatch.setattr(transformer_arrays, "MOST_ROW_PRODUCTS", 0)
-    monkeypatch.setattr(transformer_arrays, "MOST_PRODUCTS", 40)  # most with PyTorch, as for large products
+    monkeypatch.setattr(transformer_arrays, "MOST_PRODUCTS", 40)  # most products run in PyTorch
     assert_same_attention(search(model, batch, Beam(3, best=2)), recorded)
     for how in (Greedy(), Beam(size=1)):
         assert_same(slot_search(model, batch, how), simple(model, batch, how))

@@ -131,11 +131,11 @@ class BeamSlots(SearchSlots):
         at = (*np.nonzero(ended_bN), steps_bN[ended_bN])
         tokens[at], scores[at], readers[at] = EOS, ends_bN[ended_bN], beams_bN[ended_bN]
         length = int((steps_bN + ended_bN).max())
-        found = (torch.from_numpy(each[..., :length]) for each in (tokens, scores, readers))
-        return SearchResult(next(found), next(found), torch.from_numpy(ranking_bN)), next(found)
+        results = [torch.from_numpy(each[..., :length]) for each in (tokens, scores, readers)]
+        return SearchResult(results[0], results[1], torch.from_numpy(ranking_bN)), results[2]
 
     def _results_by_kernel(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor] | None:
-        """Return results(), with readers on the device, int32. None if the sizes are not supported."""
+        """Compute results() with a kernel; None if it does not support the sizes. The readers are int32."""
         # Imported here, because it imports Triton.
         from regard.kernels.output_paths import follow_paths
 

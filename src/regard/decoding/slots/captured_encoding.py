@@ -24,7 +24,7 @@ class CapturedEncoding:
 
     source, lengths: (B, S) and (B,), the tokens and the number of tokens of each slot. An unused slot has one
         token, PAD.
-    encoded, state: what the captured function has computed: encoder output and first decoder state.
+    encoded, state: the results of the captured function: encoder output and first decoder state.
     failed: whether capturing has failed, so that sources are encoded without a graph.
 
     The object has no reference to the model: the slots of a model are kept only as long as the model.
@@ -76,7 +76,7 @@ class CapturedEncoding:
     def value_norms(self, capture: Callable[[Callable[[], None]], Callable[[], None]]) -> Tensor:
         """Return value_norms() of the encoder output. The next call overwrites the tensor.
 
-        This is a graph of its own, which runs while the host collects the outputs of a search.
+        A separate graph, launched after the last step: it runs while the host creates the hypotheses.
 
         capture: see CapturedSlots.
         """

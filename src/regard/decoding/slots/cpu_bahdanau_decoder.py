@@ -2,13 +2,13 @@
 
 - W e(y) + b, the part of the gates and of the output layer that depends on the last word, is computed once
   for all words of the vocabulary, if the table is small. A step only reads its rows.
-- One product with the new state s_i computes its part of the output layer, and the query and the gates of the
-  next step, which reads the rows of the parents.
+- One product with the new state s_i computes its part of the output layer, and its part of the query and the
+  gates of the next step. The next step selects the rows of the parents.
 - tanh(x) = 2 sigmoid(2 x) - 1, because torch.sigmoid() is several times as fast as torch.tanh() on a CPU. The
   score v . tanh(x) is then 2 v . sigmoid(2 x) - sum(v). The softmax does not depend on the constant sum(v).
 - The elements of the maxout pairs are stored in two blocks, so that their maximum reads adjacent elements.
-- Operations on a few thousand numbers run in NumPy, which starts them faster than PyTorch, and whose tanh is
-  several times as fast.
+- Operations on a few thousand numbers run in NumPy: each takes less time to start than in PyTorch. The tanh
+  of NumPy is several times as fast.
 """
 
 from __future__ import annotations
@@ -37,23 +37,24 @@ MOST_TABLE_BYTES = 2**26
 FEW_WEIGHTS = 2**17
 """With at most this many weights, addmm_() of a few rows is as fast as a product with packed weights."""
 
-
 SOURCE_ROWS = 32
-"""The expected number of source tokens of a search."""
+"""The expected number of rows of a product with encoder states, for packed_linear()."""
 
 
 class StepArrays:
-    """Buffers of one step for R rows, and their views, which would take time to create in every step.
+    """Buffers of one step for R rows, and views of them, because creating views in every step takes time.
 
-    gates: (R, 3 M + P), the gates z and r, the candidate state, and the maxout pairs.
-    both, new, pairs: the three parts of the gates.
-    take, reset: the two halves of `both`, z and r.
+    gates: (R, 3 M + P), the gates z and r, the candidate state, and the P elements of the maxout pairs.
+    both, new, pairs: the three parts of `gates`: z and r, the candidate state, and the maxout pairs.
+    take_t, reset: the two halves of `both`: z and r.
+    even, odd: the two halves of `pairs`: the first and the second element of each pair.
     state: (R, M), the state s_{i-1} of the parents.
     reset_state: (R, M), r * s_{i-1}.
     units: (R, P / 2), the maxout units.
     states: (R, M), the new states: a view of `states` of the decoder.
+    first_row: (B, 1), the row of the first beam of each slot.
 
-    Names that end with _t are the same memory as a tensor.
+    Attributes that end with _t are tensors, which share memory with the arrays of the same name.
     """
 
     def __init__(self, states: Tensor, pairs: int):
@@ -82,8 +83,9 @@ class CpuBahdanauDecoder(BahdanauDecoder):
     keys: (B, S, A), 2 U_a h_j.
     values, lengths, mask, states: see BahdanauDecoder.
     padded: whether a source has padding. If not, the mask is not added.
-    own: (B K, P + A + 2 M), the product with the states: for the maxout pairs, which the step that computed
-        the states has used, and for the query and the gates of the next step.
+    state_products: (B K, P + A + 2 M), products of weights with the states. The first P columns are the part
+        of the maxout pairs, used in the step that computed the states. The others are the query and the part
+        of the gates z and r, for the next step.
     """
 
     in_inference_mode = True
@@ -93,7 +95,8 @@ class CpuBahdanauDecoder(BahdanauDecoder):
     def __init__(self, model: Bahdanau, slots: int, beams: int, length: int, source_length: int):
         super().__init__(model, slots, beams, length, source_length)
         hidden, self.pairs = self.keys.shape[-1], self.values.shape[-1] - 3 * self.width
-        self.own: Array = self.keys.new_zeros(slots * beams, self.pairs + hidden + 2 * self.width).numpy()
+        columns = self.pairs + hidden + 2 * self.width
+        self.state_products: Array = self.keys.new_zeros(slots * beams, columns).numpy()
 
     @classmethod
     def supports(cls, model: Model) -> bool:
@@ -169,8 +172,8 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         super().load(slots, encoded, state)
         self.keys[slots] *= 2
         self.padded = bool((self.lengths < self.source_length).any())
-        own = self.products[1](state.hidden[0]).numpy()
-        self.own.reshape(self.slots, self.beams, -1)[slots.numpy()] = own[:, None]
+        products = self.products[1](state.hidden[0]).numpy()
+        self.state_products.reshape(self.slots, self.beams, -1)[slots.numpy()] = products[:, None]
 
     def _source_values(self, states: Tensor) -> Tensor:
         values: Tensor = self.products[4](states)
@@ -180,24 +183,25 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         words, of_state, to_output, add_reset, _ = self.products
         if self._arrays is None:
             self._arrays = StepArrays(self.states, self.pairs)
-        at, own, pairs, hidden = self._arrays, self.own, self.pairs, self.keys.shape[-1]
+        at, of_parents = self._arrays, self.state_products
+        pairs, hidden = self.pairs, self.keys.shape[-1]
         if self.beams > 1:
             rows_R = (parents.numpy() + at.first_row).reshape(-1)
-            own = own.take(rows_R, 0)
+            of_parents = of_parents.take(rows_R, 0)
             at.states.take(rows_R, 0, at.state, "clip")
         else:
             at.state[:] = at.states
         words(tokens.numpy().reshape(-1), at.gates)
-        weights_BKS = self._attend(torch.from_numpy(own[:, pairs : pairs + hidden]), position)
+        weights_BKS = self._attend(torch.from_numpy(of_parents[:, pairs : pairs + hidden]), position)
         at.slot_gates_t.baddbmm_(weights_BKS, self.values)
-        np.add(at.both, own[:, pairs + hidden :], at.both)
+        np.add(at.both, of_parents[:, pairs + hidden :], at.both)
         at.both_t.sigmoid_()
         np.multiply(at.reset, at.state, at.reset_state)
         add_reset(at.new_t, at.reset_state_t)
         np.tanh(at.new, at.new)
         torch.lerp(at.state_t, at.new_t, at.take_t, out=at.states_t)
-        self.own = of_state(at.states_t).numpy()
-        np.add(at.pairs, self.own[:, :pairs], at.pairs)
+        self.state_products = of_state(at.states_t).numpy()
+        np.add(at.pairs, self.state_products[:, :pairs], at.pairs)
         np.maximum(at.even, at.odd, out=at.units)
         logits: Tensor = to_output(at.units_t)
         return logits.view(*tokens.shape, -1)
@@ -213,8 +217,8 @@ class CpuBahdanauDecoder(BahdanauDecoder):
 
     def resized(self, slots: Tensor | None, length: int) -> Self:
         other = super().resized(slots, length)
-        other._arrays = None  # its views are of the tensors before the change
+        other._arrays = None  # these are views of the old tensors
         if slots is not None:
-            own = self.own.reshape(self.slots, self.beams, -1)[slots.numpy()]
-            other.own = own.reshape(-1, own.shape[-1])
+            products = self.state_products.reshape(self.slots, self.beams, -1)[slots.numpy()]
+            other.state_products = products.reshape(-1, products.shape[-1])
         return other

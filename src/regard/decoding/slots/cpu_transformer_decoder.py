@@ -1,9 +1,8 @@
 """CpuTransformerDecoder: TransformerDecoder with fewer and faster operations in a step, on a CPU.
 
-The attention of a few beams, the mask and the sums run in NumPy; see transformer_arrays.py. The layers with
-many weights are products with packed weights.
+Attention, mask and residual sums run in NumPy, see transformer_arrays.py. packed_linear() runs linear layers.
 
-FoldedTransformerDecoder, for few sentences: The query of the cross-attention is only used in products with
+FoldedTransformerDecoder is for few sentences. The query of the cross-attention is only used in products with
 the keys: (W_q y) . k_j = y . (W_q^T k_j). The values are only used in the output layer: W_o sum_j a_j v_j =
 sum_j a_j (W_o v_j). So W_q^T k_j and W_o v_j are computed once for each source token, layer and head. A step
 then needs two products instead of four: with all W_q^T k_j of a sentence, and with all its W_o v_j.
@@ -35,7 +34,7 @@ the four. With 16 sentences of 20 tokens and 4 heads of size 64, it was slower.
 """
 
 MOST_SLOTS = 32
-"""The largest number of slots, multiplied by the number of threads, for which the attention runs in NumPy.
+"""The largest product of the numbers of slots and threads for which the attention runs in NumPy.
 
 NumPy computes the attention with one thread. With one thread and 16 slots, it is twice as fast as PyTorch.
 """
@@ -44,9 +43,9 @@ NumPy computes the attention with one thread. With one thread and 16 slots, it i
 class CpuTransformerDecoder(TransformerDecoder):
     """The decoder of a Transformer with cross-attention on preallocated caches, on a CPU.
 
-    The buffers are those of TransformerDecoder.
+    It has the buffers of TransformerDecoder.
 
-    folded: whether the query and output projections of the cross-attention are part of `sources`.
+    folded: whether `sources` contains the query and output projections of the cross-attention.
     """
 
     folded = False
@@ -69,16 +68,16 @@ class CpuTransformerDecoder(TransformerDecoder):
     def build(
         cls, model: Model, slots: int, beams: int, length: int, source_length: int
     ) -> TransformerDecoder:
-        """Allocate the buffers of the class that is the fastest for this number of slots."""
+        """Return the fastest of the three decoders for this number of slots."""
         chosen: Any = model
         few = slots * chosen.decoder[0].itself.heads * source_length <= MOST_PAIRS * chosen.width
-        alone = slots * torch.get_num_threads() <= MOST_SLOTS
-        kind = FoldedTransformerDecoder if few else CpuTransformerDecoder if alone else TransformerDecoder
+        in_numpy = slots * torch.get_num_threads() <= MOST_SLOTS
+        kind = FoldedTransformerDecoder if few else CpuTransformerDecoder if in_numpy else TransformerDecoder
         return kind(model, slots, beams, length, source_length)
 
     def resized(self, slots: Tensor | None, length: int) -> Self:
         other = super().resized(slots, length)
-        other._arrays = None  # its views are of the tensors before the change
+        other._arrays = None  # these are views of the old tensors
         return other
 
     def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
@@ -110,7 +109,7 @@ class CpuTransformerDecoder(TransformerDecoder):
         return self.to_words(self.last_norm(x_t)).view(*tokens.shape, -1)
 
     def _cross(self, number: int, y: Tensor) -> Tensor:
-        """Return the output of the cross-attention of a layer, (B K, M); the queries are computed from y."""
+        """Return the output of the cross-attention of a layer, (B K, M). y: its input, (B K, M)."""
         arrays, parts = self._arrays, self.parts[number]
         assert arrays is not None and parts.cross_query is not None and parts.cross_output is not None
         query_BKHD = parts.cross_query(y).numpy().reshape(self.slots, self.beams, self.heads, -1)

@@ -116,7 +116,8 @@ class SlotDecoder(ABC):
         sentences: (b,), the index of the sentence of each slot.
         lengths: the number of source tokens of each sentence.
 
-        Both are on the device. The alignments are those of copy_and_align(), (b, N, T); None without kernels.
+        Both are on the device. The alignments, (b, N, T), are those of copy_and_align(); None if no Triton
+        kernels are used.
         """
         assert self.looks is not None
         if by_kernel(self.looks):

@@ -47,7 +47,7 @@ class HostBeams:
 
     @property
     def fewest_tokens(self) -> int:
-        """The smallest vocabulary for step_by_blocks(): 2K blocks, because only one beam is used at first."""
+        """The smallest vocabulary for step_by_blocks(): 2K blocks, because the first step has one beam."""
         return 2 * BLOCK * self.size
 
     def step_by_blocks(self, scores: Tensor) -> bool:
@@ -56,10 +56,11 @@ class HostBeams:
         scores: (B, K, V), the log-probabilities of the next tokens, contiguous. Those of forbidden tokens are
             set to -inf.
 
-        If `lowest` is the 2K-th highest maximum of the blocks of a sentence, at least 2K continuations are
-        not below it. So the 2K best ones are in blocks whose maximum is not below it, or after the last one.
+        Let `lowest` be the 2K-th highest maximum of the blocks of a sentence. At least 2K continuations are
+        not below it, so the 2K best ones are in blocks whose maximum is not below it, or after the last
+        whole block.
 
-        Returns False, without changes, if a log-probability is NaN.
+        Returns False if a log-probability is NaN; the tensors of BeamSlots are then not changed.
         """
         slots, beams, vocabulary = scores.shape
         blocks, count, scores_BKV = vocabulary // BLOCK, 2 * self.size, scores.numpy()
@@ -80,7 +81,7 @@ class HostBeams:
         sums_m, place_m = sums_nT[at, inside], place_n[at] + inside
         if blocks * BLOCK < vocabulary:
             sums_m, place_m = self._with_rest(scores_BKV, blocks * BLOCK, lowest_B, sums_m, place_m)
-        # The candidates are in the order of sentence, beam and token, which a stable sort keeps.
+        # Candidates are in the order of sentence, beam and token; a stable sort keeps it for equal sums.
         if slots == 1:
             order_BC = (-sums_m).argsort(kind="stable")[None, :count]
         else:
@@ -95,10 +96,10 @@ class HostBeams:
     def _with_rest(
         self, scores_BKV: Array, begin: int, lowest_B: Array, sums_m: Array, place_m: Array
     ) -> tuple[Array, Array]:
-        """Add candidates after the last whole block, which ends before token `begin`; see step_by_blocks().
+        """Add the candidates after the last whole block, from token `begin` on; see step_by_blocks().
 
-        sums_m, place_m: the candidates in the blocks: their log-probabilities, and their places in
-            scores_BKV.
+        sums_m, place_m: the candidates in the blocks: their log-probabilities, and their indices in the
+            flattened scores_BKV.
         """
         slots, beams, vocabulary = scores_BKV.shape
         sums_BKR = scores_BKV[..., begin:] + self.sums_BK1

@@ -13,14 +13,14 @@ __all__ = ["HostForbidden"]
 Array = np.ndarray[Any, Any]
 
 MOST_SLICES = 4
-"""The largest number of slices to which -inf is written. More tokens are written to with an array of ids."""
+"""The largest number of slices. If the forbidden tokens need more, one array of ids is used instead."""
 
 
 class HostForbidden:
-    """The tokens that no output may have, and the minimum number of tokens before EOS.
+    """The tokens that no output may contain, and the minimum number of tokens of an output.
 
-    ids: their ids, in ascending order.
-    minimum: EOS is forbidden if an output would have fewer tokens than this.
+    ids: the ids of the forbidden tokens, in ascending order.
+    minimum: EOS is forbidden while an output would have fewer tokens than this, with EOS.
 
     >>> scores = np.zeros((1, 1, 6))
     >>> HostForbidden(np.array([0, 2]), minimum=2).forbid(scores, generated=np.array([0]))

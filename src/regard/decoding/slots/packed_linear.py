@@ -37,8 +37,8 @@ SAMPLES = 256
 class Kept(NamedTuple):
     """The matrix products of a model.
 
-    key: the addresses and versions of the weights.
-    views: some elements of each weight. They share memory with the weight.
+    key: the options, and the address, version and dtype of each weight.
+    views: some elements of each weight, as views.
     samples: a copy of these elements.
     products: the result of kept_products().
     """

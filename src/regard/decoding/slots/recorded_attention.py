@@ -120,8 +120,8 @@ class RecordedAttention:
                 self._wait()
                 aligned = dict[int, tuple[tuple[int, ...], ...]]()
                 for part, rows, known in zip(self._parts, self._rows, self._device_aligned, strict=True):
-                    found = self._align(part, rows) if known is None else known
-                    tuples = iter(rows_as_tuples(found.cpu()))
+                    alignment = self._align(part, rows) if known is None else known
+                    tuples = iter(rows_as_tuples(alignment.cpu()))
                     aligned.update(zip(rows, zip(*[tuples] * part.shape[1], strict=True), strict=True))
                 self._aligned = aligned
         return self._aligned

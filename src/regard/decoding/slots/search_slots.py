@@ -38,8 +38,8 @@ class SearchSlots(ABC):
     done: (B,), whether the output of a slot is complete. A slot that is done does not change any more.
     prefix: (B, P), the tokens that each output must begin with, padded with PAD.
     tokens, links, token_scores: (B, L, K), the tokens of each step, their parents and log-probabilities.
-    forbidden: the tokens that no output may have; None before the first step.
-    kernels: whether steps use the kernels of beam_step; None before the first step.
+    forbidden: the tokens that no output may contain; None before the first step.
+    kernels: whether steps use the kernels of token_candidates and beam_step; None before the first step.
     """
 
     def __init__(self, decoder: SlotDecoder, rules: Rules, prefix: int, device: torch.device):

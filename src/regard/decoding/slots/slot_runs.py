@@ -266,7 +266,7 @@ class SlotRun:
 
     fixed: whether the slots keep their buffers, which captured steps need. Then no slots are removed.
     recorded: see slot_search().
-    norms: a function that returns value_norms(). Default: it is computed from the encoder output.
+    norms: a function that returns the norms of value_norms(). Default: value_norms() of the encoder output.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ class SlotRun:
         while any(row is not None for row in self.rows):
             oldest = min(start for start, row in zip(self.started, self.rows, strict=True) if row is not None)
             upto = self.sentences.state.position + self.step_number - oldest + 1
-            # A slot that is done stays at its position until the host asks, at most at the maximum length.
+            # A slot that is done stays at its position, at most the maximum length, until the host checks it.
             upto = min(upto, self.sentences.state.position + self.sentences.longest)
             if upto >= self.slots.decoder.length:
                 self._resize(None, min(2 * upto, self.sentences.state.position + self.sentences.longest + 1))

@@ -1,6 +1,6 @@
 """TransformerArrays: the attention of a decoding step of a Transformer on a CPU, in NumPy.
 
-NumPy starts an operation, and a matrix product of a few rows, several times as fast as PyTorch.
+For a few rows, an operation or a matrix product takes several times as long to start in PyTorch as in NumPy.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ Place = tuple[Array | slice, Array | int]
 """The index of slots and of their positions, in an array."""
 
 MOST_PRODUCTS, MOST_ROW_PRODUCTS = 2**18, 9216
-"""The largest numbers of multiplications for which small_matmul() uses NumPy, and for one row of the result.
+"""The largest number of multiplications for which small_matmul() uses NumPy, and the largest number for a
+product with one row.
 
-For larger products, OpenBLAS would start its own threads, which compete with those of PyTorch.
+For larger products, OpenBLAS would start its own threads, which compete with those of PyTorch. It has a lower
+limit for one row, so that larger products of one row are computed as products of two equal rows.
 """
 
 
 class TransformerArrays:
     """NumPy views of the buffers of a CpuTransformerDecoder, and the arrays of one step.
 
-    Creating views takes time, so most are created once. Names that end with _t are the same memory as a
-    tensor. There are N = L K entries in the cache of a slot.
+    Creating views takes time, so most are created once. Attributes that end with _t are tensors, which share
+    memory with the arrays of the same name. There are N = L K entries in the cache of a slot.
 
     x: (B K, M), the residual stream.
     place: the index of the slots and of their positions.
     keys, values: for each layer, (B, H, D, N) and (B, H, N, D), the cache of the self-attention.
     sources: for each layer, the keys and values of the cross-attention. (B, H, D, S) and (B, H, S, D); or
-        (B, 1, M, H S) and (B, 1, H S, M) if CpuTransformerDecoder.folded.
+        (B, 1, M, H S) and (B, 1, H S, M) if the decoder is a FoldedTransformerDecoder ("folded" below).
     scores, weights: (B, H, K, n) of the self-attention, n = upto K.
     source_scores, source_weights: of the cross-attention, (B, H, K, S), or (B, 1, K, H S) if folded.
     """
@@ -90,9 +92,9 @@ class TransformerArrays:
         self.upto = 0
 
     def begin(self, parents: Array, position: Array, upto: int) -> None:
-        """Update the mask of the self-attention, and allocate the arrays of its scores; see step()."""
+        """Update the mask of the self-attention, and allocate its scores; see SlotDecoder.step()."""
         if self.beams > 1:
-            if self.slots == 1:  # the same, but faster
+            if self.slots == 1:  # the same result in less time
                 self.mask[0, :, :upto] = self.mask[0, :, :upto][parents[0]]
             else:
                 self.mask[:, :, :upto] = self.mask[:, :, :upto][self.rows[:, None], parents]
@@ -118,7 +120,7 @@ class TransformerArrays:
     def attend_source(self, number: int, query: Array) -> Tensor:
         """Return the cross-attention of a layer, (B K, M), and record its weights.
 
-        query: (B, H, K, D); or (B, 1, K, M) if the keys are folded.
+        query: (B, H, K, D); or (B, 1, K, M) if folded.
         """
         key, value = self.sources[number]
         small_matmul(query, key, self.source_scores)
@@ -139,6 +141,6 @@ def small_matmul(a: Array, b: Array, out: Array) -> None:
         out[...] = twice[..., :1, :]
     elif rows * inner * columns <= MOST_PRODUCTS:
         np.matmul(a, b, out=out)
-    else:  # one slot after the other, because PyTorch would copy the slots of a strided array
+    else:  # one slot after another, because PyTorch would copy strided arrays of several slots
         for result_HKM, *factors in zip(out, a, b, strict=True):
             result_HKM[...] = torch.bmm(*map(torch.from_numpy, factors)).numpy()

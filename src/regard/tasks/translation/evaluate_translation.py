@@ -129,8 +129,8 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     "batch_tokens",
     CommandOption(
         "--precision",
-        "Precision of the computation: float32, bfloat16, float16, int8 (CPU only), or auto (that of regard "
-        "translate).",
+        "Precision of the computation: float32, bfloat16, float16, int8 (CPU only), or auto (the default "
+        "of regard translate).",
         "NAME",
         default="float32",
         panel=MACHINE,

@@ -368,7 +368,7 @@ class TranslationTask(RunTask):
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
         losses, count = list[Tensor](), 0
         device = next(self.model.parameters()).device
-        # The kernels of a Transformer are long enough that a graph saves no time.
+        # The kernels of a Transformer take longer than their launches, so a graph would save no time.
         captured = self.capture is not None and self.capture.chosen and self.model.small_steps
         loss = self._valid_losses.of if captured else self._valid_loss
         for batch in self._valid.epoch(0):
@@ -392,7 +392,7 @@ class TranslationTask(RunTask):
         return Evaluation(scores, self._shown(translations))
 
     def _valid_loss(self, batch: Batch) -> Tensor:
-        """Return the summed loss of a validation batch, without label smoothing."""
+        """Return the loss of a validation batch, summed over its tokens, without label smoothing."""
         return cross_entropy(self.model(batch), batch.labels)[1]
 
     def translator(self, **options: Any) -> Translator:

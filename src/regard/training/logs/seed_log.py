@@ -140,8 +140,8 @@ class _OfSeed(Log):
     ) -> None:
         parts = parts or {}
         super().step(step, loss=loss, tokens=tokens, rate=rate, norm=norm, parts=parts)
-        own = {"loss": loss, "tokens": tokens, "rate": rate, "norm": norm, "parts": parts}
-        self._group._steps[self._seed] = own
+        record = {"loss": loss, "tokens": tokens, "rate": rate, "norm": norm, "parts": parts}
+        self._group._steps[self._seed] = record
 
     def evaluation(
         self,
