@@ -185,7 +185,7 @@ def main() -> None:
         "--into", type=Path, default=RESULTS, metavar="FOLDER", help="folder of the result files"
     )
     parser.add_argument(
-        "--repeats", type=int, default=1, help="number of rounds; each round trains every variant"
+        "--repeats", type=int, default=1, help="number of rounds; each round trains all variants"
     )
     parser.add_argument("--seeds", default="", help="train with these seeds, such as 1,2,3")
     parser.add_argument(

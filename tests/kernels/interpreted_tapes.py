@@ -69,6 +69,5 @@ def test_kept_tapes_of_a_plan_are_run_for_the_same_layouts_only(
     with torch.no_grad():
         leaves[0].mul_(2.0)
     agrees(torch.randn(2, 7, 5), everything)
-    assert (
-        len(replayed) == 7 + 16 + 1
-    )  # without a tape of its forward pass, a call does not look for one of its backward pass
+    # Without a tape of its forward pass, the last call does not look for one of its backward pass.
+    assert len(replayed) == 7 + 16 + 1

@@ -131,8 +131,8 @@ class BeamSlots(SearchSlots):
         at = (*np.nonzero(ended_bN), steps_bN[ended_bN])
         tokens[at], scores[at], readers[at] = EOS, ends_bN[ended_bN], beams_bN[ended_bN]
         length = int((steps_bN + ended_bN).max())
-        results = [torch.from_numpy(each[..., :length]) for each in (tokens, scores, readers)]
-        return SearchResult(results[0], results[1], torch.from_numpy(ranking_bN)), results[2]
+        tensors = [torch.from_numpy(each[..., :length]) for each in (tokens, scores, readers)]
+        return SearchResult(tensors[0], tensors[1], torch.from_numpy(ranking_bN)), tensors[2]
 
     def _results_by_kernel(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor] | None:
         """Compute results() with a kernel; None if it does not support the sizes. The readers are int32."""
