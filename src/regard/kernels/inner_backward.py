@@ -19,10 +19,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner_documents import load_range
+from regard.kernels.inner_documents import tiles_of_keys, tiles_of_queries
 from regard.kernels.inner_forward import NOT_SPECIALISED
 from regard.kernels.inner_table import listed_tiles, only_seen, used_bits
-from regard.kernels.inner_tiles import key_tiles, load_rows, query_tiles, seen_pairs, used_keys
+from regard.kernels.inner_tiles import load_rows, seen_pairs, used_keys
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
 from regard.kernels.tanh import LOG2E
@@ -83,6 +83,67 @@ def _add_key_tiles(
     return dquery_RD
 
 
+@triton.jit
+def _add_keys(
+    row, batch, head, query_RD, doutput_RE, level_R, delta_R, key, value, table, document_of_query,
+    document_of_key, lists, start, left, right, scale, queries, end, width, depth, key_row, value_row,
+    table_row, table_column, lists_batch, lists_head, others, records,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, TABLE: tl.constexpr,
+    LISTED: tl.constexpr, RANGED: tl.constexpr, WHOLE: tl.constexpr, REDUCE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return the sum of g_ij key_j of one tile of queries over all keys that it sees, (ROWS, WIDTH).
+
+    key, value, table: of the current sequence and head. The arguments have the same meaning as in
+    inner_query_backward_kernel.
+    """
+    dquery_RD = tl.zeros([ROWS, WIDTH], tl.float32)
+    ANY: tl.constexpr = TABLE or (DOCUMENTS and not RANGED)
+    COMPARED: tl.constexpr = DOCUMENTS and not RANGED  # whether all tiles compare document ids
+    shift, start, end, first, full_first, full_last, last, compared_first, compared_last = tiles_of_keys(
+        lists, lists_batch, batch, row, queries, end, start, left, right, LEFT, RIGHT, ANY, RANGED, ROWS,
+        COLUMNS,
+    )  # fmt: skip
+    if RANGED:
+        key += tl.cast(shift, tl.int64) * key_row
+        value += tl.cast(shift, tl.int64) * value_row
+    indices = lists
+    if LISTED:
+        at = lists + records + batch * lists_batch + head * lists_head
+        at += row // ROWS * (2 + others + table_row)
+        indices, full_last, first = listed_tiles(at, others)
+        full_first, last = 0, others
+    if RANGED:
+        dquery_RD = _add_key_tiles(
+            dquery_RD, compared_first, compared_last, indices, indices, row, query_RD, doutput_RE, level_R,
+            delta_R, key, value, table, document_of_query, document_of_key, start, left, right, scale,
+            queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, True,
+            TABLE, LISTED, WHOLE, True, True, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+        )  # fmt: skip
+    if LEFT and not ANY:
+        dquery_RD = _add_key_tiles(
+            dquery_RD, first, full_first, indices, indices + others, row, query_RD, doutput_RE, level_R,
+            delta_R, key, value, table, document_of_query, document_of_key, start, left, right, scale,
+            queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, COMPARED,
+            TABLE, LISTED, WHOLE, True, REDUCE and not RANGED, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+        )  # fmt: skip
+    if LISTED or not ANY:
+        dquery_RD = _add_key_tiles(
+            dquery_RD, full_first, full_last, indices, indices + others, row, query_RD, doutput_RE, level_R,
+            delta_R, key, value, table, document_of_query, document_of_key, start, left, right, scale,
+            queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, COMPARED,
+            TABLE, LISTED, WHOLE, False, REDUCE and not RANGED, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+        )  # fmt: skip
+    dquery_RD = _add_key_tiles(
+        dquery_RD, first if LISTED else full_last, last, indices, indices + others, row, query_RD,
+        doutput_RE, level_R, delta_R, key, value, table, document_of_query, document_of_key, start, left,
+        right, scale, queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT,
+        COMPARED, TABLE, LISTED, WHOLE, True, REDUCE and not RANGED, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+    )  # fmt: skip
+    return dquery_RD
+
+
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
 def inner_query_backward_kernel(
     query, key, value, output, lse, lengths, table, document_of_query, document_of_key, lists, doutput,
@@ -127,56 +188,11 @@ def inner_query_backward_kernel(
     delta_R = tl.sum(output_RE.to(tl.float32) * doutput_RE.to(tl.float32), 1)
     tl.store(delta + both * queries + rows, delta_R, mask=inside_R)
     level_R = _level(lse + both * queries, rows, queries)
-    dquery_RD = tl.zeros([ROWS, WIDTH], tl.float32)
-    ANY: tl.constexpr = TABLE or (DOCUMENTS and not RANGED)
-    COMPARED: tl.constexpr = DOCUMENTS and not RANGED  # whether all tiles compare document ids
-    if RANGED:
-        begin, stop, single = load_range(lists, lists_batch, batch, row // ROWS, end)
-        # The keys of a single document are read as if they were the whole sequence.
-        shift = tl.where(single, begin, 0)
-        key += tl.cast(shift, tl.int64) * key_row
-        value += tl.cast(shift, tl.int64) * value_row
-        start, end = start - shift, tl.where(single, stop - begin, end)
-    first, full_first, full_last, last = key_tiles(
-        row, queries, end, start, left, right, LEFT, RIGHT, ANY, ROWS, COLUMNS
-    )
-    if RANGED:
-        compared_first = tl.maximum(first, begin // COLUMNS)
-        compared_last = tl.where(single, compared_first, tl.minimum(last, tl.cdiv(stop, COLUMNS)))
-        full_first, full_last = tl.where(single, full_first, first), tl.where(single, full_last, first)
-        last = tl.where(single, last, first)
-    indices = lists
-    if LISTED:
-        at = lists + records + batch * lists_batch + head * lists_head
-        at += row // ROWS * (2 + others + table_row)
-        indices, full_last, first = listed_tiles(at, others)
-        full_first, last = 0, others
-    if RANGED:
-        dquery_RD = _add_key_tiles(
-            dquery_RD, compared_first, compared_last, indices, indices, row, query_RD, doutput_RE, level_R,
-            delta_R, key, value, table, document_of_query, document_of_key, start, left, right, scale,
-            queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, True,
-            TABLE, LISTED, WHOLE, True, True, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
-        )  # fmt: skip
-    if LEFT and not ANY:
-        dquery_RD = _add_key_tiles(
-            dquery_RD, first, full_first, indices, indices + others, row, query_RD, doutput_RE, level_R,
-            delta_R, key, value, table, document_of_query, document_of_key, start, left, right, scale,
-            queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, COMPARED,
-            TABLE, LISTED, WHOLE, True, REDUCE and not RANGED, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
-        )  # fmt: skip
-    if LISTED or not ANY:
-        dquery_RD = _add_key_tiles(
-            dquery_RD, full_first, full_last, indices, indices + others, row, query_RD, doutput_RE, level_R,
-            delta_R, key, value, table, document_of_query, document_of_key, start, left, right, scale,
-            queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, COMPARED,
-            TABLE, LISTED, WHOLE, False, REDUCE and not RANGED, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
-        )  # fmt: skip
-    dquery_RD = _add_key_tiles(
-        dquery_RD, first if LISTED else full_last, last, indices, indices + others, row, query_RD,
-        doutput_RE, level_R, delta_R, key, value, table, document_of_query, document_of_key, start, left,
-        right, scale, queries, end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT,
-        COMPARED, TABLE, LISTED, WHOLE, True, REDUCE and not RANGED, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+    dquery_RD = _add_keys(
+        row, batch, head, query_RD, doutput_RE, level_R, delta_R, key, value, table, document_of_query,
+        document_of_key, lists, start, left, right, scale, queries, end, width, depth, key_row, value_row,
+        table_row, table_column, lists_batch, lists_head, others, records, LEFT, RIGHT, DOCUMENTS, TABLE,
+        LISTED, RANGED, WHOLE, REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
     )  # fmt: skip
     channels = tl.arange(0, WIDTH)
     at = batch * dquery_batch + head * dquery_head + rows.to(tl.int64)[:, None] * dquery_row
@@ -233,6 +249,15 @@ def _add_query_tiles(
     return dkey_CD, dvalue_CE
 
 
+@triton.jit
+def _store_rows(tensor, gradient, rows, count, row_step, width, WIDTH: tl.constexpr):
+    """Write the rows of a gradient, (rows, WIDTH), to a tensor (count, width)."""
+    channels = tl.arange(0, WIDTH)
+    at = tensor + rows.to(tl.int64)[:, None] * row_step + channels[None, :]
+    inside = (rows < count)[:, None] & (channels < width)[None, :]
+    tl.store(at, gradient.to(tensor.dtype.element_ty), mask=inside)
+
+
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
 def inner_key_backward_kernel(
     query, key, value, lse, lengths, table, document_of_query, document_of_key, lists, doutput, delta, dkey,
@@ -260,31 +285,22 @@ def inner_key_backward_kernel(
     tiles = tl.cdiv(keys, COLUMNS)
     both = (tl.program_id(0) // tiles).to(tl.int64)
     column = tl.program_id(0) % tiles * COLUMNS
-    key_heads = heads // groups
-    batch, own_head = both // key_heads, both % key_heads
+    batch, own_head = both // (heads // groups), both % (heads // groups)
     document_of_query += batch * documents_query_step
     document_of_key += batch * documents_key_step
     end = tl.maximum(end_of(lengths, length_step, batch, keys, LENGTHS), 0)
     columns = column + tl.arange(0, COLUMNS)
-    key_CD = load_rows(
-        key + batch * key_batch + own_head * key_head, columns, key_row, columns < end, width, WIDTH
-    )
-    value_CE = load_rows(
-        value + batch * value_batch + own_head * value_head, columns, value_row, columns < end, depth, DEPTH
-    )
+    key += batch * key_batch + own_head * key_head
+    value += batch * value_batch + own_head * value_head
+    key_CD = load_rows(key, columns, key_row, columns < end, width, WIDTH)
+    value_CE = load_rows(value, columns, value_row, columns < end, depth, DEPTH)
     dkey_CD = tl.zeros([COLUMNS, WIDTH], tl.float32)
     dvalue_CE = tl.zeros([COLUMNS, DEPTH], tl.float32)
-    shift, all_queries = 0, queries
-    if RANGED:
-        begin, stop, single = load_range(lists, lists_batch, batch, column // COLUMNS, queries)
-        # The queries of a single document are read as if they were all queries.
-        shift = tl.where(single, begin, 0)
-        start, queries = start + shift, tl.where(single, stop - begin, queries)
-    first, last = query_tiles(column, queries, end, start, left, right, LEFT, RIGHT, ROWS, COLUMNS)
-    if RANGED:
-        compared_first = tl.maximum(first, begin // ROWS)
-        compared_last = tl.where(single, compared_first, tl.minimum(last, tl.cdiv(stop, ROWS)))
-        last = tl.where(single, last, first)
+    all_queries = queries
+    shift, start, queries, first, last, compared_first, compared_last = tiles_of_queries(
+        lists, lists_batch, batch, column, queries, end, start, left, right, LEFT, RIGHT, RANGED, ROWS,
+        COLUMNS,
+    )  # fmt: skip
     for head in range(own_head * groups, own_head * groups + groups):
         indices = lists
         query_at = query + batch * query_batch + head * query_head
@@ -320,11 +336,6 @@ def inner_key_backward_kernel(
             LEFT, RIGHT, DOCUMENTS and not RANGED, TABLE, LISTED, WHOLE, True, ROWS, COLUMNS, WIDTH, DEPTH,
             PRECISION,
         )  # fmt: skip
-    channels = tl.arange(0, WIDTH)
-    at = batch * dkey_batch + own_head * dkey_head + columns.to(tl.int64)[:, None] * dkey_row
-    inside = (columns < keys)[:, None] & (channels < width)[None, :]
-    tl.store(dkey + at + channels[None, :], (dkey_CD * scale).to(dkey.dtype.element_ty), mask=inside)
-    channels = tl.arange(0, DEPTH)
-    at = batch * dvalue_batch + own_head * dvalue_head + columns.to(tl.int64)[:, None] * dvalue_row
-    inside = (columns < keys)[:, None] & (channels < depth)[None, :]
-    tl.store(dvalue + at + channels[None, :], dvalue_CE.to(dvalue.dtype.element_ty), mask=inside)
+    dkey, dvalue = dkey + batch * dkey_batch, dvalue + batch * dvalue_batch
+    _store_rows(dkey + own_head * dkey_head, dkey_CD * scale, columns, keys, dkey_row, width, WIDTH)
+    _store_rows(dvalue + own_head * dvalue_head, dvalue_CE, columns, keys, dvalue_row, depth, DEPTH)

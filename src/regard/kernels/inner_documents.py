@@ -21,8 +21,9 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.kernels.direct_launch import DirectLaunch, direct_launch
+from regard.kernels.inner_tiles import key_tiles, query_tiles
 
-__all__ = ["DocumentRanges", "inner_documents_kernel", "load_range"]
+__all__ = ["DocumentRanges", "inner_documents_kernel", "load_range", "tiles_of_keys", "tiles_of_queries"]
 
 BLOCK = 4096
 """Number of document ids that a program loads at once."""
@@ -73,6 +74,62 @@ def load_range(ranges, step, batch, tile, ends):
     at = ranges + batch * step + tile * 3
     first = tl.load(at)
     return first, tl.maximum(tl.minimum(tl.load(at + 1), ends), first), tl.load(at + 2) != 0
+
+
+@triton.jit
+def tiles_of_keys(
+    lists, lists_batch, batch, row, queries, end, start, left, right, LEFT: tl.constexpr,
+    RIGHT: tl.constexpr, ANY: tl.constexpr, RANGED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Return which tiles of keys a tile of queries reads, see key_tiles(), also if the mask has documents.
+
+    The keys of a single document are read as if they were the whole sequence. If the queries have several
+    documents, all tiles of their range compare document ids.
+
+    lists, lists_batch: if RANGED, the ranges of inner_documents_kernel, and their stride along B.
+
+    Returns the first key to read; `start` and `end` relative to it; the four indices of key_tiles(); and the
+    first and the last tile that compare ids.
+    """
+    shift, compared_first, compared_last = 0, 0, 0
+    if RANGED:
+        begin, stop, single = load_range(lists, lists_batch, batch, row // ROWS, end)
+        shift = tl.where(single, begin, 0)
+        start, end = start - shift, tl.where(single, stop - begin, end)
+    first, full_first, full_last, last = key_tiles(
+        row, queries, end, start, left, right, LEFT, RIGHT, ANY, ROWS, COLUMNS
+    )
+    if RANGED:
+        compared_first = tl.maximum(first, begin // COLUMNS)
+        compared_last = tl.where(single, compared_first, tl.minimum(last, tl.cdiv(stop, COLUMNS)))
+        full_first, full_last = tl.where(single, full_first, first), tl.where(single, full_last, first)
+        last = tl.where(single, last, first)
+    return shift, start, end, first, full_first, full_last, last, compared_first, compared_last
+
+
+@triton.jit
+def tiles_of_queries(
+    lists, lists_batch, batch, column, queries, end, start, left, right, LEFT: tl.constexpr,
+    RIGHT: tl.constexpr, RANGED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Return which tiles of queries see a tile of keys, see query_tiles(), also if the mask has documents.
+
+    The queries of a single document are read as if they were all queries; see tiles_of_keys().
+
+    Returns the first query to read; `start` and `queries` relative to it; the two indices of query_tiles();
+    and the first and the last tile that compare ids.
+    """
+    shift, compared_first, compared_last = 0, 0, 0
+    if RANGED:
+        begin, stop, single = load_range(lists, lists_batch, batch, column // COLUMNS, queries)
+        shift = tl.where(single, begin, 0)
+        start, queries = start + shift, tl.where(single, stop - begin, queries)
+    first, last = query_tiles(column, queries, end, start, left, right, LEFT, RIGHT, ROWS, COLUMNS)
+    if RANGED:
+        compared_first = tl.maximum(first, begin // ROWS)
+        compared_last = tl.where(single, compared_first, tl.minimum(last, tl.cdiv(stop, ROWS)))
+        last = tl.where(single, last, first)
+    return shift, start, queries, first, last, compared_first, compared_last
 
 
 class DocumentRanges:

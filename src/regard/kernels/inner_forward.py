@@ -14,9 +14,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner_documents import load_range
+from regard.kernels.inner_documents import tiles_of_keys
 from regard.kernels.inner_table import listed_tiles, only_seen, used_bits
-from regard.kernels.inner_tiles import key_tiles, load_rows, seen_pairs, used_keys
+from regard.kernels.inner_tiles import load_rows, seen_pairs, used_keys
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
 from regard.kernels.tanh import LOG2E
@@ -81,6 +81,69 @@ def _read_tiles(
     return total_RE, sum_R, best_R
 
 
+@triton.jit
+def _read_keys(
+    row, batch, head, query_RD, key, value, table, document_of_query, document_of_key, lists, start, left,
+    right, scale, queries, end, width, depth, key_row, value_row, table_row, table_column, lists_batch,
+    lists_head, others, records,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, TABLE: tl.constexpr,
+    LISTED: tl.constexpr, RANGED: tl.constexpr, WHOLE: tl.constexpr, REDUCE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return the sums of one tile of queries over all keys that it sees: total_RE, sum_R and best_R.
+
+    key, value, table: of the current sequence and head. The arguments have the same meaning as in
+    inner_forward_kernel, and the results as in _read_tiles().
+    """
+    total_RE = tl.zeros([ROWS, DEPTH], tl.float32)
+    sum_R = tl.zeros([ROWS], tl.float32)
+    best_R = tl.full([ROWS], float("-inf"), tl.float32)
+    ANY: tl.constexpr = TABLE or (DOCUMENTS and not RANGED)
+    COMPARED: tl.constexpr = DOCUMENTS and not RANGED  # whether all tiles compare document ids
+    shift, start, end, first, full_first, full_last, last, compared_first, compared_last = tiles_of_keys(
+        lists, lists_batch, batch, row, queries, end, start, left, right, LEFT, RIGHT, ANY, RANGED, ROWS,
+        COLUMNS,
+    )  # fmt: skip
+    if RANGED:
+        key += tl.cast(shift, tl.int64) * key_row
+        value += tl.cast(shift, tl.int64) * value_row
+    indices = lists
+    if LISTED:
+        at = lists + records + batch * lists_batch + head * lists_head
+        at += row // ROWS * (2 + others + table_row)
+        indices, full_last, first = listed_tiles(at, others)
+        full_first, last = 0, others
+    if RANGED:
+        total_RE, sum_R, best_R = _read_tiles(
+            total_RE, sum_R, best_R, compared_first, compared_last, indices, indices, row, query_RD, key,
+            value, table, document_of_query, document_of_key, start, left, right, scale, queries, end,
+            width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, True, TABLE, LISTED,
+            WHOLE, True, True, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+        )  # fmt: skip
+    if LEFT and not ANY:
+        total_RE, sum_R, best_R = _read_tiles(
+            total_RE, sum_R, best_R, first, full_first, indices, indices + others, row, query_RD, key,
+            value, table, document_of_query, document_of_key, start, left, right, scale, queries, end,
+            width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, COMPARED, TABLE,
+            LISTED, WHOLE, True, REDUCE and not RANGED, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+        )  # fmt: skip
+    if LISTED or not ANY:
+        total_RE, sum_R, best_R = _read_tiles(
+            total_RE, sum_R, best_R, full_first, full_last, indices, indices + others, row, query_RD, key,
+            value, table, document_of_query, document_of_key, start, left, right, scale, queries, end,
+            width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, COMPARED, TABLE,
+            LISTED, WHOLE, False, REDUCE and not RANGED, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+        )  # fmt: skip
+    total_RE, sum_R, best_R = _read_tiles(
+        total_RE, sum_R, best_R, first if LISTED else full_last, last, indices, indices + others, row,
+        query_RD, key, value, table, document_of_query, document_of_key, start, left, right, scale, queries,
+        end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, COMPARED, TABLE,
+        LISTED, WHOLE, True, REDUCE and not RANGED, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+    )  # fmt: skip
+    return total_RE, sum_R, best_R
+
+
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
 def inner_forward_kernel(
     query, key, value, output, lse, lengths, table, document_of_query, document_of_key, lists,
@@ -121,58 +184,11 @@ def inner_forward_kernel(
     end = tl.maximum(end_of(lengths, length_step, batch, keys, LENGTHS), 0)
     rows = row + tl.arange(0, ROWS)
     query_RD = load_rows(query, rows, query_row, rows < queries, width, WIDTH)
-    total_RE = tl.zeros([ROWS, DEPTH], tl.float32)
-    sum_R = tl.zeros([ROWS], tl.float32)
-    best_R = tl.full([ROWS], float("-inf"), tl.float32)
-    ANY: tl.constexpr = TABLE or (DOCUMENTS and not RANGED)
-    COMPARED: tl.constexpr = DOCUMENTS and not RANGED  # whether all tiles compare document ids
-    if RANGED:
-        begin, stop, single = load_range(lists, lists_batch, batch, row // ROWS, end)
-        # The keys of a single document are read as if they were the whole sequence.
-        shift = tl.where(single, begin, 0)
-        key += tl.cast(shift, tl.int64) * key_row
-        value += tl.cast(shift, tl.int64) * value_row
-        start, end = start - shift, tl.where(single, stop - begin, end)
-    first, full_first, full_last, last = key_tiles(
-        row, queries, end, start, left, right, LEFT, RIGHT, ANY, ROWS, COLUMNS
-    )
-    if RANGED:
-        compared_first = tl.maximum(first, begin // COLUMNS)
-        compared_last = tl.where(single, compared_first, tl.minimum(last, tl.cdiv(stop, COLUMNS)))
-        full_first, full_last = tl.where(single, full_first, first), tl.where(single, full_last, first)
-        last = tl.where(single, last, first)
-    indices = lists
-    if LISTED:
-        at = lists + records + batch * lists_batch + head * lists_head
-        at += row // ROWS * (2 + others + table_row)
-        indices, full_last, first = listed_tiles(at, others)
-        full_first, last = 0, others
-    if RANGED:
-        total_RE, sum_R, best_R = _read_tiles(
-            total_RE, sum_R, best_R, compared_first, compared_last, indices, indices, row, query_RD, key,
-            value, table, document_of_query, document_of_key, start, left, right, scale, queries, end,
-            width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, True, TABLE, LISTED,
-            WHOLE, True, True, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
-        )  # fmt: skip
-    if LEFT and not ANY:
-        total_RE, sum_R, best_R = _read_tiles(
-            total_RE, sum_R, best_R, first, full_first, indices, indices + others, row, query_RD, key,
-            value, table, document_of_query, document_of_key, start, left, right, scale, queries, end,
-            width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, COMPARED, TABLE,
-            LISTED, WHOLE, True, REDUCE and not RANGED, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
-        )  # fmt: skip
-    if LISTED or not ANY:
-        total_RE, sum_R, best_R = _read_tiles(
-            total_RE, sum_R, best_R, full_first, full_last, indices, indices + others, row, query_RD, key,
-            value, table, document_of_query, document_of_key, start, left, right, scale, queries, end,
-            width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, COMPARED, TABLE,
-            LISTED, WHOLE, False, REDUCE and not RANGED, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
-        )  # fmt: skip
-    total_RE, sum_R, best_R = _read_tiles(
-        total_RE, sum_R, best_R, first if LISTED else full_last, last, indices, indices + others, row,
-        query_RD, key, value, table, document_of_query, document_of_key, start, left, right, scale, queries,
-        end, width, depth, key_row, value_row, table_row, table_column, LEFT, RIGHT, COMPARED, TABLE,
-        LISTED, WHOLE, True, REDUCE and not RANGED, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
+    total_RE, sum_R, best_R = _read_keys(
+        row, batch, head, query_RD, key, value, table, document_of_query, document_of_key, lists, start,
+        left, right, scale, queries, end, width, depth, key_row, value_row, table_row, table_column,
+        lists_batch, lists_head, others, records, LEFT, RIGHT, DOCUMENTS, TABLE, LISTED, RANGED, WHOLE,
+        REDUCE, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION,
     )  # fmt: skip
     none_R = sum_R == 0.0
     level_R = tl.where(none_R, float("-inf"), (best_R + tl.log2(sum_R)) / LOG2E)
