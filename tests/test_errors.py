@@ -68,6 +68,8 @@ ATTENTION: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "whole mask": ((f(2, 4), f(5, 4)), {"mask": f(2, 5).int()}, "int32"),
     "3-D mask, 4-D query": ((f(2, 3, 4, 4), f(2, 3, 5, 4)), {"mask": f(2, 4, 5).bool()}, "3-D mask"),
     "1-D mask": ((f(2, 4), f(5, 4)), {"mask": f(5).bool()}, "1-D mask"),
+    "0-D mask": ((f(2, 4), f(5, 4)), {"mask": f().bool()}, "mask has 0 dimensions"),
+    "5-D mask": ((f(2, 4), f(5, 4)), {"mask": f(1, 1, 1, 2, 5).bool()}, "mask has 5 dimensions"),
     "mask sizes": ((f(2, 4), f(5, 4)), {"mask": f(3, 5).bool()}, "does not broadcast to"),
     "lengths": ((f(2, 3, 4), f(2, 5, 4)), {"mask": regard.padding(torch.ones(3).long())}, "has 3 lengths"),
     "lengths in a condition": (

@@ -382,14 +382,18 @@ def dense(seen: Tensor) -> Mask:
             )
         )
     if seen.dim() not in (2, 4):
-        hint = "for one mask per sequence, pass mask[:, None]; for one mask per head, pass mask[None]"
-        if seen.dim() < 2:
+        hint, problem = "", f"the meaning of a {seen.dim()}-D mask is ambiguous here"
+        if seen.dim() == 3:
+            hint = "for one mask per sequence, pass mask[:, None]; for one mask per head, pass mask[None]"
+        elif seen.dim() == 1:
             hint = "for the same keys in all sequences, pass mask[None]; for sequences of different lengths, "
             hint += "use mask=padding(lengths)"
+        else:
+            problem = f"mask has {seen.dim()} dimensions"
         raise ArgumentError(
             message(
                 "attention()",
-                f"the meaning of a {seen.dim()}-D mask is ambiguous here",
+                problem,
                 shown,
                 "a mask of shape (T, S), or broadcastable to (B, H, T, S)",
                 hint,

@@ -190,6 +190,18 @@ def test_simple_search_is_used_where_slots_do_not_apply() -> None:
     assert not supports_slots(Looking(), Beam())  # a model of a user does not declare steps_use_position
     with scope():
         assert not supports_slots(model, Beam())
+    assert not supports_slots(model, Beam(slot_runs.MOST_BEAMS + 1))  # on a CPU
+
+
+def test_a_hook_changes_the_scores_of_a_search() -> None:
+    torch.manual_seed(0)
+    model, batch, how = transformer().eval(), Batch.collate([[4, 5, 6]]), Greedy(Rules(maximum=3))
+    handle = model.get_submodule("output").register_forward_hook(
+        lambda module, inputs, output: output + 50.0 * (torch.arange(WORDS) == 9)
+    )
+    assert search(model, batch, how)[0][0].tokens == (9, 9, 9)
+    handle.remove()
+    assert supports_slots(model, how) and search(model, batch, how)[0][0].tokens != (9, 9, 9)
 
 
 @pytest.mark.parametrize("size", [8000, 8064])

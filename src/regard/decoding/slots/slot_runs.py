@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.data.batch import BOS, PAD, Batch
 from regard.data.batch_rows import BatchRows
-from regard.decoding.active_rows import ActiveRows, start_decoding, without_encoding
+from regard.decoding.active_rows import ActiveRows, device_of, start_decoding, without_encoding
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import ROOM, SearchResult
@@ -35,6 +35,7 @@ from regard.decoding.slots.search_slots import SearchSlots
 from regard.decoding.slots.transformer_decoder import TransformerDecoder
 from regard.kernels.kernel_choice import is_current
 from regard.layers.freed_memory import keep_freed_memory
+from regard.layers.joint_linear import contains_hooks
 from regard.models.base import Model, State
 from regard.sites import open_scopes
 
@@ -68,6 +69,10 @@ MOST_LENGTH = 1024
 MOST_SLOTS = {"cpu": 64, "cuda": 256}
 """Maximum number of slots. If a batch has more sentences, the others wait until a slot is done."""
 
+MOST_BEAMS = 40
+"""Maximum beam size on a CPU. Each beam is compared with the keys of all beams, so the time and memory of a
+step grow with the square of the beam size. The simple search is faster from 32 to 64 beams on."""
+
 SOURCE_SIZES, LENGTHS = (16, 32, 48, 64, 96, 128), (64, 128, 256, 512, 1024)
 """Numbers of source tokens and of positions on a GPU, to which the sizes of a search are rounded up."""
 
@@ -93,9 +98,14 @@ def supports_slots(model: Model, how: object, ends: object = None) -> bool:
     """Return whether slot_search() supports a model and the options of a search.
 
     It does not support sampling, the coverage penalty, Rules(repeat=...), hypotheses that end before EOS
-    (`ends`), and the recording and editing of attention during the search.
+    (`ends`), the recording and editing of attention during the search, modules with hooks, which it would not
+    call, and on a CPU, more than MOST_BEAMS beams.
     """
     if ends is not None or not isinstance(how, Beam | Greedy) or open_scopes():
+        return False
+    if contains_hooks(model):
+        return False
+    if isinstance(how, Beam) and how.size > MOST_BEAMS and device_of(model).type == "cpu":
         return False
     if how.rules.repeat or (isinstance(how, Beam) and how.coverage):
         return False
