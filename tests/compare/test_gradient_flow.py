@@ -126,7 +126,8 @@ def test_encoder_jacobian_agrees_with_autograd(label):
     model.encode(batch.source, batch.source_lengths)
     hook.remove(), second.remove()
     j, i = 1, 2
-    rows = [torch.autograd.grad(each, kept[0], retain_graph=True)[0][0, i] for each in states[0][0, j]]
+    of_source = states[0][0] if label == "bahdanau" else states[0]  # (states, first backward state)
+    rows = [torch.autograd.grad(each, kept[0], retain_graph=True)[0][0, i] for each in of_source[0, j]]
     torch.testing.assert_close(exact[0, j, i], torch.stack(rows).norm())
 
 
