@@ -71,7 +71,7 @@ MOST_SLOTS = {"cpu": 64, "cuda": 256}
 
 MOST_BEAMS = 40
 """Maximum beam size on a CPU. Each beam is compared with the keys of all beams, so the time and memory of a
-step grow with the square of the beam size. The simple search is faster from 32 to 64 beams on."""
+step grow with the square of the beam size. The simple search becomes faster between 32 and 100 beams."""
 
 SOURCE_SIZES, LENGTHS = (16, 32, 48, 64, 96, 128), (64, 128, 256, 512, 1024)
 """Numbers of source tokens and of positions on a GPU, to which the sizes of a search are rounded up."""
