@@ -195,6 +195,13 @@ def test_page_shows_each_reference(command, trained, korean):
             "--gold-alignments",
         ),
         (("--translations", "test.en", "--target", "test.en", "--output", "x"), "--output"),
+        (("--translations", "test.en", "--target", "test.en", "--precision", "float32"), "--precision: "),
+        (("--translations", "test.en", "--target", "test.en", "--beam-size", "5"), "--beam-size: "),
+        (("--translations", "test.en", "--target", "test.en", "--length-penalty", "1"), "--length-penalty: "),
+        (("--translations", "test.en", "--target", "test.en", "--greedy"), "--greedy: "),
+        (("--translations", "test.en", "--target", "test.en", "--max-source-length", "9"), "--max-source-"),
+        (("--translations", "test.en", "--target", "test.en", "--batch-tokens", "9"), "--batch-tokens: "),
+        (("--translations", "test.en", "--target", "test.en", "--checkpoint", "best"), "--checkpoint: "),
     ],
 )
 def test_invalid_options_and_files_exit_with_2(command, trained, korean, monkeypatch, arguments, fact):

@@ -12,7 +12,8 @@ from rich.console import Console
 from regard.cli.json_output import print_json
 from regard.cli.run_options import CheckpointName, Device, Threads
 from regard.cli.task_option import OwnTask, task_of_run
-from regard.cli.task_options import check_given, options_of, with_task_options
+from regard.cli.task_options import check_given, given_parameters, options_of, with_task_options
+from regard.errors import ArgumentError, message
 from regard.runs.run_commands import ChosenRun, Report
 from regard.runs.seed_folders import seeds_of
 from regard.runs.seed_reports import evaluate_seeds
@@ -23,6 +24,18 @@ __all__ = ["evaluate"]
 Run = Annotated[
     Path | None, typer.Argument(metavar="RUN", help="Run folder, written by regard train --output.")
 ]
+OF_RUNS = (
+    "beam_size",
+    "length_penalty",
+    "greedy",
+    "max_source_length",
+    "batch_tokens",
+    "precision",
+    "checkpoint",
+    "task",
+)
+"""Parameters that load or run a model. They have no effect on a file of translations."""
+
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -92,6 +105,8 @@ def evaluate(
     else:
         kind, hint = task_of_run(run, task), ""
     check_given(context, kind, "evaluate_options", hint)
+    if run is None and options["translations"] is not None:
+        _check_needs_no_run(context)
     if threads is not None:
         torch.set_num_threads(threads)
     chosen = None if run is None else ChosenRun(run, checkpoint, device)
@@ -105,3 +120,10 @@ def evaluate(
         print_json(report.to_dict())
     else:
         Console(highlight=False).print(report)
+
+
+def _check_needs_no_run(context: typer.Context) -> None:
+    """Raise ArgumentError if the command line has an option that has no effect on a file of translations."""
+    for option in given_parameters(context, OF_RUNS).values():
+        problem = "this option is for run folders, and cannot be used with --translations"
+        raise ArgumentError(message(option, problem, hint=f"leave {option} out"))
