@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -169,12 +170,39 @@ def test_errors_name_the_call_that_failed(name: str):
         (lambda: regard.Soft(-1.0), "Soft(): temperature is -1.0"),
         (lambda: regard.LocalP(f(2), width=0), "LocalP(): width is 0"),
         (lambda: regard.attention(f(2, 4), f(5, 4), mask="causal"), "attention(): mask is of type str"),
+        (lambda: regard.dense([[True]]), "dense(): the mask is of type list"),
+        (lambda: regard.dense(np.ones((2, 2), bool)), "dense(): the mask is of type ndarray"),
+        (lambda: regard.dense(regard.causal()), "dense(): the mask is of type Mask"),
+        (lambda: regard.padding("3"), "padding(): torch.as_tensor() cannot convert lengths"),
+        (lambda: regard.padding(None), "an argument of type NoneType"),
+        (lambda: regard.padding(torch.ones(2, dtype=torch.complex64)), "padding(): lengths must be integers"),
+        (lambda: regard.documents([[0, 1], [0]]), "documents(): torch.as_tensor() cannot convert queries"),
+        (lambda: regard.documents([[0]], {0: 1}), "documents(): torch.as_tensor() cannot convert keys"),
+        (lambda: regard.documents(torch.ones(1, 2, dtype=torch.complex64)), "complex"),
+        (lambda: regard.read([[1.0]], f(1, 3)), "read(): weights is of type list"),
+        (lambda: regard.read(f(1, 1), np.ones((1, 3))), "read(): value is of type ndarray"),
+        (lambda: regard.ALiBi(2.5), "ALiBi(): heads is 2.5"),
+        (lambda: regard.ALiBi(0), "ALiBi(): heads is 0"),
+        (lambda: regard.T5Bias([2]), "T5Bias(): heads is [2]"),
+        (lambda: regard.Relative(-1), "Relative(): size is -1"),
+        (lambda: regard.Relative(4, furthest=None), "Relative(): furthest is None"),
+        (lambda: regard.MultiHead(8, "2"), "MultiHead(): heads is '2'"),
+        (lambda: regard.MultiHead(8, 2, dropout=1.5), "MultiHead(): dropout is 1.5"),
     ],
 )
 def test_invalid_values_and_types_raise(make: Callable[[], object], says: str):
     with pytest.raises(regard.ArgumentError, match=re.escape(says)) as error:
         make()
     assert "\nexpected: " in str(error.value)
+
+
+def test_integers_of_other_types_are_accepted():
+    """An empty list of lengths is for an empty batch; 0 in Relative means no values, or one distance."""
+    assert regard.padding([]).lengths.dtype == torch.int64
+    assert regard.padding(np.array([2, 1], dtype=np.int32)).lengths.tolist() == [2, 1]
+    assert regard.documents(np.array([[0, 1]])).documents is not None
+    assert regard.Relative(np.int64(4), values=0, furthest=0).key_table.shape == (1, 4)
+    assert regard.MultiHead(8, np.int64(2), dropout=np.float32(0.5)).heads == 2
 
 
 @pytest.mark.parametrize(

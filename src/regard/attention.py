@@ -143,6 +143,10 @@ def read(
     >>> regard.read(torch.tensor([[0.25, 0.75]]), torch.tensor([[0.0], [4.0]])).output
     tensor([[3.]])
     """
+    for name, argument in {"weights": weights, "value": value}.items():
+        if not isinstance(argument, Tensor):
+            problem, hint = f"{name} is of type {type(argument).__name__}", "use torch.as_tensor(...)"
+            raise ArgumentError(message("read()", problem, expected="a tensor", hint=hint))
     keys = weights.shape[-1:]
     if weights.dim() != value.dim() or keys != value.shape[-2:-1] or weights.shape[:-2] != value.shape[:-2]:
         shown = {"weights": (weights, "BHTS"), "value": (value, "BHSE")}

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:  # no import at run time: the command line prints its help without importing torch
@@ -364,7 +364,7 @@ def positive(call: str, dropout: float = 0.0, **sizes: object) -> None:
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int | Integral) or size < 1:
             raise ArgumentError(message(call, f"{name} is {size!r}", expected="an integer, 1 or more"))
-    if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+    if isinstance(dropout, bool) or not isinstance(dropout, int | float | Real) or not 0 <= dropout < 1:
         raise ArgumentError(message(call, f"dropout is {dropout!r}", expected="0 <= dropout < 1"))
 
 

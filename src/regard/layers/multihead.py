@@ -12,7 +12,7 @@ from torch.nn import functional
 from regard.attended import Attended
 from regard.attention import attention
 from regard.dimensions import in_transform
-from regard.errors import ArgumentError, answer_torch_keywords, message
+from regard.errors import ArgumentError, answer_torch_keywords, message, positive
 from regard.layers.adjacent_weights import Joint, addresses, joint_parameters, make_adjacent
 from regard.layers.joint_linear import (
     are_plain_linear,
@@ -92,12 +92,13 @@ class MultiHead(nn.Module):
         self._wholes: list[Tensor] = []
         self._plans: dict[Any, SelfAttentionPlan] = {}
         key_heads = key_heads or heads
-        if min(width, heads, key_heads) < 1 or width % heads or heads % key_heads:
+        positive("MultiHead()", dropout, width=width, heads=heads, key_heads=key_heads)
+        if width % heads or heads % key_heads:
             raise ArgumentError(
                 message(
                     "MultiHead()",
                     f"width={width}, heads={heads} and key_heads={key_heads} do not match",
-                    expected="1 or more, width a multiple of heads, heads a multiple of key_heads",
+                    expected="width a multiple of heads, heads a multiple of key_heads",
                 )
             )
         size = width // heads

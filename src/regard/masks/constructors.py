@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,8 +46,8 @@ def padding(lengths: Tensor | Sequence[int]) -> Mask:
     tensor([[1, 0, 0],
             [1, 1, 1]], dtype=torch.int32)
     """
-    lengths = torch.as_tensor(lengths)
-    if lengths.dim() != 1 or lengths.is_floating_point() or lengths.dtype == torch.bool:
+    lengths = _tensor("padding()", "lengths", lengths)
+    if lengths.dim() != 1 or not _has_integers(lengths) or lengths.dtype == torch.bool:
         raise ArgumentError(
             message(
                 "padding()",
@@ -58,6 +59,26 @@ def padding(lengths: Tensor | Sequence[int]) -> Mask:
             )
         )
     return Mask(lengths=lengths, longest=_longest(lengths))
+
+
+def _tensor(call: str, name: str, numbers: Tensor | Sequence[Any]) -> Tensor:
+    """Return the argument `name` of a call as a tensor; raise ArgumentError if it contains no numbers."""
+    if isinstance(numbers, Tensor):
+        return numbers
+    if isinstance(numbers, Sequence) and not len(numbers):
+        return torch.empty(0, dtype=torch.long)  # from an empty list, torch makes a float tensor
+    try:
+        return torch.as_tensor(numbers)
+    except (TypeError, ValueError, RuntimeError):
+        kind = type(numbers).__name__
+        problem = f"torch.as_tensor() cannot convert {name}, an argument of type {kind}"
+        raise ArgumentError(
+            message(call, problem, expected="an integer tensor, or a list of integers")
+        ) from None
+
+
+def _has_integers(numbers: Tensor) -> bool:
+    return not numbers.is_floating_point() and not numbers.is_complex()
 
 
 def _longest(lengths: Tensor) -> int | None:
@@ -113,13 +134,16 @@ def documents(queries: Ids, keys: Ids | None = None) -> Mask:
             [1, 1, 0],
             [0, 0, 1]], dtype=torch.int32)
     """
-    keys = queries if keys is None else keys
-    queries, keys = torch.as_tensor(queries), torch.as_tensor(keys)
-    if not (queries.is_floating_point() or keys.is_floating_point()):
+    queries = _tensor("documents()", "queries", queries)
+    keys = queries if keys is None else _tensor("documents()", "keys", keys)
+    if _has_integers(queries) and _has_integers(keys):
         queries, keys = queries.long(), keys.long()  # torch cannot sort every integer dtype
-    if queries.dim() != 2 or keys.dim() != 2:
+    problem = "" if queries.dim() == keys.dim() == 2 else "the document ids must be 2-D"
+    if queries.is_complex() or keys.is_complex():
+        problem = "the document ids are complex numbers"
+    if problem:
         shown = {"queries": (queries, "BN"), "keys": (keys, "BS")}
-        problem, expected = "the document ids must be 2-D", "queries (B, N) and keys (B, S)"
+        expected = "integers, in queries (B, N) and keys (B, S)"
         raise ArgumentError(message("documents()", problem, shown, expected))
     return Mask(documents=(queries, keys))
 

@@ -364,6 +364,9 @@ def dense(seen: Tensor) -> Mask:
     tensor([[1, 0],
             [1, 1]], dtype=torch.int32)
     """
+    if not isinstance(seen, Tensor):
+        problem, hint = f"the mask is of type {type(seen).__name__}", "use torch.as_tensor(...)"
+        raise ArgumentError(message("dense()", problem, expected="a bool tensor", hint=hint))
     shown = {"mask": (seen, "BHTS" if seen.dim() != 3 else "BTS")}
     if seen.dtype != torch.bool:
         hint = "for a mask of 0 and 1: mask=mask.bool(); for values to add to the scores: bias=..."

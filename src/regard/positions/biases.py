@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, message, positive
 from regard.masks.tile import Tile
 from regard.positions.position import Position
 
@@ -84,6 +84,7 @@ class ALiBi(Bias):
 
     def __init__(self, heads: int):
         super().__init__()
+        positive("ALiBi()", heads=heads)
         self.heads = heads
         self.register_buffer("slope_H", torch.tensor(_slopes(heads)))
         self.slope_H: Tensor
@@ -121,6 +122,7 @@ class T5Bias(Bias):
 
     def __init__(self, heads: int, buckets: int = 32, furthest: int = 128, bidirectional: bool = True):
         super().__init__()
+        positive("T5Bias()", heads=heads, buckets=buckets, furthest=furthest)
         if furthest <= buckets // (4 if bidirectional else 2):
             expected = (
                 f"furthest > {buckets // (4 if bidirectional else 2)}, "
@@ -177,6 +179,9 @@ class Relative(Bias):
 
     def __init__(self, size: int, values: int = 0, furthest: int = 16):
         super().__init__()
+        may_be_0 = {"values": values, "furthest": furthest}
+        sizes = {name: each for name, each in may_be_0.items() if not (isinstance(each, int) and each == 0)}
+        positive("Relative()", size=size, **sizes)
         self.furthest, self.reads = furthest, values > 0
         self.key_table = nn.Parameter(torch.randn(2 * furthest + 1, size) / math.sqrt(size))
         self.value_table = (
