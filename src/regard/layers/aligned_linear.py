@@ -6,15 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from regard.dimensions import autocast_on, in_transform
 from regard.kernels.kernel_choice import by_kernel
-from regard.layers.joint_linear import column_sums, product_in_float32
+from regard.layers.joint_linear import column_sums, is_plain_linear, product_in_float32
 
-__all__ = ["ALIGNMENT", "aligned", "fill_columns", "first_columns", "linear", "linear_of_parts"]
+__all__ = [
+    "ALIGNMENT",
+    "aligned",
+    "call_linear",
+    "fill_columns",
+    "first_columns",
+    "linear",
+    "linear_of_parts",
+]
 
 ALIGNMENT = 8
 """Number of half-precision elements in 16 bytes."""
@@ -40,6 +48,23 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return linear_of_parts((x,), weight, bias)
 
 
+def call_linear(layer: nn.Module, *parts: Tensor) -> Tensor:
+    """Return the output of a linear layer for the concatenation of the parts along the last dimension.
+
+    The layer is called if it has hooks, or if another module has replaced the nn.Linear. Otherwise,
+    linear_of_parts() reads its weights.
+
+    >>> layer, parts = nn.Linear(5, 2), (torch.ones(1, 3), torch.ones(1, 2))
+    >>> torch.allclose(call_linear(layer, *parts), layer(torch.cat(parts, -1)))
+    True
+    """
+    if is_plain_linear(layer):
+        own: dict[str, Any] = layer._parameters
+        return linear_of_parts(parts, own["weight"], own["bias"])
+    result: Tensor = layer(_joined(parts))
+    return result
+
+
 def linear_of_parts(parts: Sequence[Tensor], weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute linear(x, weight, bias), where x is the concatenation of the parts along the last dimension.
 
@@ -52,12 +77,17 @@ def linear_of_parts(parts: Sequence[Tensor], weight: Tensor, bias: Tensor | None
     half = device == "cuda" and autocast_on(device)
     if half and _trains(parts, weight):
         return _AlignedLinear.apply(torch.get_autocast_dtype(device), weight, bias, *parts)
-    first, *others = parts
-    x = torch.cat([first, *(each.to(first.dtype) for each in others)], -1) if others else first
+    x = _joined(parts)
     padding = -x.shape[-1] % ALIGNMENT
     if not padding or not half:
         return functional.linear(x, weight, bias)
     return functional.linear(*_padded(x, weight, padding, torch.get_autocast_dtype(device)), bias)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return the concatenation of the parts along the last dimension, in the dtype of the first part."""
+    first, *others = parts
+    return torch.cat([first, *(each.to(first.dtype) for each in others)], -1) if others else first
 
 
 def _padded(x: Tensor, weight: Tensor, padding: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.kernels.kernel_choice import by_kernel
-from regard.layers.aligned_linear import linear
+from regard.layers.aligned_linear import call_linear
+from regard.layers.joint_linear import are_plain_linear
 
 __all__ = ["GatedCell", "gated", "gated_backward", "mixed", "mixed_backward"]
 
@@ -50,7 +51,12 @@ class GatedCell(nn.Module):
 
         inputs: (..., input_size). The result has shape (..., 3 width).
         """
-        return linear(inputs, self.input.weight, self.input.bias)
+        return call_linear(self.input, inputs)
+
+    def is_plain(self) -> bool:
+        """Whether forward() computes only what this class documents: there are no hooks or other layers."""
+        layers = (self.gate, self.state) if self.context is None else (self.context, self.gate, self.state)
+        return are_plain_linear(layers)
 
     def forward(self, gates: Tensor, state: Tensor, context: Tensor | None = None) -> Tensor:
         """Return the next state (B, width).
@@ -59,11 +65,21 @@ class GatedCell(nn.Module):
         state: the previous state, (B, width).
         context: (B, context_size).
         """
+        if not self.is_plain():
+            return self._by_layers(gates, state, context)
         if self.context is not None and context is not None:
             gates = torch.addmm(gates, context, self.context.weight.T)
         of_gates, of_new = gates.tensor_split((2 * self.width,), -1)
         take, reset = torch.addmm(of_gates, state, self.gate.weight.T).sigmoid().chunk(2, -1)
         return torch.lerp(state, torch.addmm(of_new, reset * state, self.state.weight.T).tanh(), take)
+
+    def _by_layers(self, gates: Tensor, state: Tensor, context: Tensor | None) -> Tensor:
+        """Return the result of forward(), computed by calls of the linear layers, for example with hooks."""
+        if self.context is not None and context is not None:
+            gates = gates + self.context(context)
+        of_gates, of_new = gates.tensor_split((2 * self.width,), -1)
+        take, reset = (of_gates + self.gate(state)).sigmoid().chunk(2, -1)
+        return torch.lerp(state, (of_new + self.state(reset * state)).tanh(), take)
 
 
 def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor) -> None:

@@ -13,6 +13,7 @@ from torch.nn import functional
 from regard.attention import attention
 from regard.dimensions import autocast_on, in_transform
 from regard.errors import UnknownName, positive
+from regard.layers.joint_linear import is_plain_linear
 from regard.layers.lstmn_steps import lstmn_steps
 from regard.layers.recurrent import Hidden
 from regard.masks.constructors import window
@@ -108,7 +109,8 @@ class LSTMNLayer(nn.Module):
         if self._can_fuse():
             return self._all_steps(x, past, summary, added, tape)
         gates_BTG = self.input(x)
-        of_summary, recorded = self.summary.weight.T, bool(scopes_at(self.site, self.role))
+        of_summary = self.summary.weight.T if is_plain_linear(self.summary) else None
+        recorded = bool(scopes_at(self.site, self.role))
         if recorded and tape is not None:
             past = _with_dropped_steps(past, position)
         hidden, cells = [], []
@@ -119,7 +121,10 @@ class LSTMNLayer(nn.Module):
             options = self._positions(past, tape) if recorded else {}
             read_BE = attention(query_B11D, past, site=self.site, role=self.role, **options).output[:, 0, 0]
             summary, cell = read_BE.chunk(2, -1)
-            opened_BG = torch.addmm(gates_BG, summary, of_summary)
+            if of_summary is None:
+                opened_BG = gates_BG + self.summary(summary)
+            else:
+                opened_BG = torch.addmm(gates_BG, summary, of_summary)
             take, forget, show, new, *depth = opened_BG.split(self.width, -1)
             cell = torch.sigmoid(forget) * cell + torch.sigmoid(take) * torch.tanh(new)
             if added is not None:
@@ -133,9 +138,12 @@ class LSTMNLayer(nn.Module):
     def _can_fuse(self) -> bool:
         """Return whether forward() can use lstmn_steps(), which is faster than one attention() call per step.
 
-        The result is False in three cases: record() or intervene() is active for the site of this layer; the
-        layer runs inside a torch.func transform; the layer is compiled by torch.compile.
+        The result is False in four cases: record() or intervene() is active for the site of this layer; the
+        layer runs inside a torch.func transform; the layer is compiled by torch.compile; the linear layer
+        `summary` has hooks.
         """
+        if not is_plain_linear(self.summary):
+            return False
         return not (scopes_at(self.site, self.role) or in_transform() or torch.compiler.is_compiling())
 
     def _all_steps(

@@ -28,7 +28,7 @@ def check_arguments(
         for name in ("query", "key", "value"):
             linear = modules[name]
             weight = linear._parameters.get("weight")
-            if weight is None or weight.dtype != dtype or linear.in_features != width:
+            if weight is None or weight.dtype != dtype or linear.__dict__.get("in_features") != width:
                 break
         else:
             return

@@ -20,6 +20,7 @@ from regard.layers.aligned_linear import linear
 from regard.layers.bidirectional_gru import bidirectional_gru
 from regard.layers.gru import gru_ways
 from regard.layers.gru_cpu import gru_on_cpu
+from regard.layers.joint_linear import is_hooked
 
 __all__ = ["CELLS", "Hidden", "Recurrence", "Recurrent", "flip"]
 
@@ -183,6 +184,8 @@ class Recurrent(nn.Module):
         """Return whether gru_on_cpu() can run the layer, and is faster: in training, with little padding."""
         if not (self.training and torch.is_grad_enabled()) or torch.compiler.is_compiling():
             return False
+        if is_hooked(self.layers):
+            return False
         single = isinstance(self.layers, nn.GRU) and self.depth == 1 and not autocast_on("cpu")
         dtypes = {x.dtype, *(each.dtype for each in self.layers.all_weights[0])}
         filled = int(lengths.sum()) >= (1 - MOST_PADDING) * x.shape[0] * x.shape[1] > 0
@@ -321,8 +324,11 @@ class Recurrent(nn.Module):
     def gates(self, x: Tensor) -> Tensor:
         """Compute W x + b, the input part of the gates of the first layer, for all steps at once.
 
-        x: (B, T, input_size). The result has shape (B, T, G), where G is the size of all gates together.
+        x: (B, T, input_size). The result has shape (B, T, G), where G is the size of all gates together. If
+            the layers have hooks, it is x, because advance() then calls the layers.
         """
+        if is_hooked(self.layers):
+            return x  # advance() calls the layers
         weights = self.layers.all_weights[0]
         return linear(x, weights[0][:, : self.input_size], weights[2])
 
@@ -333,6 +339,10 @@ class Recurrent(nn.Module):
         feed: (B, feed_size), the extra input; None if feed_size is 0.
         hidden: the previous state.
         """
+        if is_hooked(self.layers):
+            inputs = gates if feed is None else torch.cat((gates, feed), -1)
+            outputs, hidden = self.run(inputs[:, None], hidden)
+            return hidden, outputs[:, 0]
         if feed is not None:
             gates = gates + functional.linear(feed, self.layers.all_weights[0][0][:, self.input_size :])
         after, output = [], gates

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.dimensions import in_transform
 from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.kernels.kernel_choice import by_kernel
-from regard.layers.aligned_linear import linear, linear_of_parts
+from regard.layers.aligned_linear import call_linear
 from regard.layers.attention_options import (
     ScoreOption,
     SelectOption,
@@ -20,6 +20,7 @@ from regard.layers.attention_options import (
 from regard.layers.attentive_cell import attend_along
 from regard.layers.attentive_cpu_steps import suits_cpu_steps
 from regard.layers.gated_cell import GatedCell
+from regard.layers.joint_linear import is_hooked
 from regard.layers.recurrent import Recurrence, Recurrent, flip
 from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import padding
@@ -119,13 +120,23 @@ class Bahdanau(Model):
         return State(hidden=encoded.first)
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        if is_hooked(self.readout):
+            after, parts = self._readout_inputs(state, tokens, encoded)
+            return after, self.readout(*parts)
         after, features_RTM = self.features(state, tokens, encoded)
         return after, self.readout.logits(features_RTM)
 
-    def output_layer(self) -> nn.Module:
-        return self.readout.output
+    def output_layer(self) -> nn.Module | None:
+        return None if is_hooked(self.readout) else self.readout.output
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        after, parts = self._readout_inputs(state, tokens, encoded)
+        return after, self.readout.features(*parts)
+
+    def _readout_inputs(
+        self, state: State, tokens: Tensor, encoded: Encoded
+    ) -> tuple[State, tuple[Tensor, Tensor, Tensor]]:
+        """Return the state after the tokens, and the inputs of the readout: states, contexts, embeddings."""
         embedded_RTM = embed_tokens(self.target, at_least_one(tokens), 1.0, None, 0, self.dropout)
         (s,) = state.hidden
         if self._can_fuse(embedded_RTM, state, encoded):
@@ -135,8 +146,8 @@ class Bahdanau(Model):
         else:
             gates_RTG = self.cell.gates(embedded_RTM)
             states_RTM, contexts_RTE = self._step_by_step(gates_RTG, s, state.position, encoded)
-        features_RTM = self.readout.features(states_RTM, contexts_RTE, embedded_RTM)
-        return State(state.position + tokens.shape[1], (states_RTM[:, -1],)), features_RTM
+        after = State(state.position + tokens.shape[1], (states_RTM[:, -1],))
+        return after, (states_RTM, contexts_RTE, embedded_RTM)
 
     def _step_by_step(
         self, gates_RTG: Tensor, s: Tensor, position: int, encoded: Encoded
@@ -157,9 +168,12 @@ class Bahdanau(Model):
         - The score function is additive and the selection is softmax, as in Bahdanau et al.
         - The model is trained on whole targets.
         - On a CPU, the steps can run without attention(); see suits_cpu_steps().
+        - The decoder cell and its layers have no hooks.
         - None of these is active: torch.compile, a torch.func transform, record(), intervene().
         """
         if type(self.score) is not Additive or self.score.heads or self.select != Soft() or in_transform():
+            return False
+        if is_hooked(self.cell) or not self.cell.is_plain():
             return False
         trains = self.training and torch.is_grad_enabled()
         whole = state.position == 0 and len(embedded_RTM) == len(encoded)
@@ -221,15 +235,16 @@ class Maxout(nn.Module):
         self.output = nn.Linear(width, outputs)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.logits(self.features(inputs))
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return the logits; see features() for the inputs."""
+        return self.logits(self.features(*inputs))
 
     def features(self, *inputs: Tensor) -> Tensor:
         """Return t, after dropout.
 
         inputs: one or more tensors, whose concatenation along the last dimension is the input of the layer.
         """
-        pairs = linear_of_parts(inputs, self.pairs.weight, self.pairs.bias)
+        pairs = call_linear(self.pairs, *inputs)
         if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and by_kernel(pairs)):
             return self.dropout(pairs.unflatten(-1, (-1, 2)).amax(-1))
         from regard.kernels.maxout import PairMaximum
@@ -238,7 +253,7 @@ class Maxout(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """Return W_o t."""
-        return linear(features, self.output.weight, self.output.bias)
+        return call_linear(self.output, features)
 
 
 class FastEncoder(nn.Module):

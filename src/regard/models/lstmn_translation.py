@@ -16,6 +16,7 @@ from regard.layers.attention_options import (
     build_layer_score,
     select_argument,
 )
+from regard.layers.joint_linear import is_hooked
 from regard.layers.lstmn import LSTMN
 from regard.layers.recurrent import flip
 from regard.masks.constructors import padding
@@ -146,14 +147,21 @@ class LSTMNTranslationModel(Model):
         return State(hidden=(*self.decoder.zeros(like), like.new_zeros(len(encoded), self.width)))
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        if is_hooked(self.readout):
+            after, inputs_RTM = self._readout_inputs(state, tokens, encoded)
+            return after, self.readout(inputs_RTM)
         after, features_RTM = self.features(state, tokens, encoded)
         return after, self.readout.logits(features_RTM)
 
-    def output_layer(self) -> nn.Module:
-        return self.readout.output
+    def output_layer(self) -> nn.Module | None:
+        return None if is_hooked(self.readout) else self.readout.output
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        """Read the next n tokens of each row; return the state after them and the logits (rows, n, V).
+        after, inputs_RTM = self._readout_inputs(state, tokens, encoded)
+        return after, self.readout.features(inputs_RTM)
+
+    def _readout_inputs(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        """Read the next n tokens of each row; return the state after them and the input of the readout.
 
         The hidden state has four tensors. Three are the state of the decoder, see LSTMN. The fourth, (rows,
         width), is g~ of the last step with deep fusion, and h of the last step with shallow fusion.
@@ -167,8 +175,8 @@ class LSTMNTranslationModel(Model):
         states_RTM, read_RTM, hidden, last_RM = fused(
             embedded_RTI, tuple(tapes), last_RM, state.position, encoded
         )
-        features_RTM = self.readout.features(torch.cat((states_RTM, read_RTM, embedded_RTI), -1))
-        return State(after, (*hidden, last_RM)), features_RTM
+        inputs_RTM = torch.cat((states_RTM, read_RTM, embedded_RTI), -1)
+        return State(after, (*hidden, last_RM)), inputs_RTM
 
     def _deep(
         self, x_RTI: Tensor, tapes: tuple[Tensor, ...], last_RM: Tensor, position: int, encoded: Encoded

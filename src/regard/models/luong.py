@@ -17,6 +17,7 @@ from regard.layers.attention_options import (
     build_layer_score,
     select_argument,
 )
+from regard.layers.joint_linear import is_hooked
 from regard.layers.recurrent import Hidden, Recurrence, Recurrent
 from regard.look import Look
 from regard.masks.constructors import dense, padding
@@ -165,29 +166,37 @@ class Luong(Model):
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         if not isinstance(self.readout, Mixture):
-            return super().step(state, tokens, encoded)
+            if not is_hooked(self.readout):
+                return super().step(state, tokens, encoded)
+            after, joined_RTM = self._joined(state, tokens, encoded)
+            return after, self.readout(joined_RTM)
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         states_RTM, hidden = self.decoder.run(embedded_RTM, state.hidden)
         after = State(state.position + tokens.shape[1], hidden)
         return after, self._mixed(states_RTM, encoded, state.position)
 
     def output_layer(self) -> nn.Module | None:
-        return None if isinstance(self.readout, Mixture) else self.readout.output
+        return None if isinstance(self.readout, Mixture) or is_hooked(self.readout) else self.readout.output
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        after, joined_RTM = self._joined(state, tokens, encoded)
+        return after, self.readout.dropout(joined_RTM)
+
+    def _joined(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        """Return the state after the tokens, and the input of the readout, (R, T, M)."""
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         after = state.position + tokens.shape[1]
         if not self.feeding:
             states_RTM, hidden = self.decoder.run(embedded_RTM, state.hidden)
             joined = self.readout.join(self._read(states_RTM, encoded, state.position), states_RTM)
-            return State(after, hidden), self.readout.dropout(joined)
+            return State(after, hidden), joined
         hidden, fed, all_joined = state.hidden[:-1], state.hidden[-1], []
         for step, gates in enumerate(self.decoder.gates(embedded_RTM).unbind(1)):
             hidden, top_RM = self.decoder.advance(gates, fed, hidden)
             context = self._read(top_RM[:, None], encoded, state.position + step)[:, 0]
             fed = self.readout.join(context, top_RM)
             all_joined.append(fed)
-        return State(after, (*hidden, fed)), self.readout.dropout(torch.stack(all_joined, 1))
+        return State(after, (*hidden, fed)), torch.stack(all_joined, 1)
 
     def _mixed(self, states_RTM: Tensor, encoded: Encoded, position: int) -> Tensor:
         """Return log p(y_t) (R, T, V) as logits, summed over the source word that step t attends to."""

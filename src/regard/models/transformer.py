@@ -340,7 +340,10 @@ class TransformerLayer(nn.Module):
         self, stream: ResidualStream, change: Tensor, bias: Tensor | None, norm: nn.Module
     ) -> ResidualStream:
         """Add the output of a sublayer and its bias to the stream."""
-        stream = stream.add(change, bias, self.dropout.p if self.dropout.training else 0.0)
+        if is_hooked(self.dropout):
+            stream = stream.add(self.dropout(change if bias is None else change + bias.to(change.dtype)))
+        else:
+            stream = stream.add(change, bias, self.dropout.p if self.dropout.training else 0.0)
         return stream if self.pre else ResidualStream(stream.normalized(norm, wide=True)[1])
 
 

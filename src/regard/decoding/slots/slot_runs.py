@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.data.batch import BOS, PAD, Batch
 from regard.data.batch_rows import BatchRows
@@ -36,7 +36,7 @@ from regard.decoding.slots.transformer_decoder import TransformerDecoder
 from regard.kernels.kernel_choice import is_current
 from regard.layers.freed_memory import keep_freed_memory
 from regard.layers.joint_linear import contains_hooks
-from regard.models.base import Model, State
+from regard.models.base import Model, State, all_modules
 from regard.sites import open_scopes
 
 __all__ = [
@@ -59,6 +59,10 @@ DECODERS: tuple[type[SlotDecoder], ...] = (
     HiddenDecoder,
 )
 """The decoders on preallocated tensors. The first one that supports a model is used."""
+
+LAYERS = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.Dropout, nn.Identity, nn.RNN, nn.GRU, nn.LSTM)
+FORWARDS = frozenset(kind.forward for kind in (*LAYERS, nn.ModuleList))
+"""The method forward() of the classes of torch that the models of Regard consist of."""
 
 FIRST_LENGTH = 64
 """The number of positions of the first buffers on a CPU. When they are full, their length is doubled."""
@@ -85,7 +89,15 @@ CHECK = 8
 
 def decoder_for(model: Model) -> type[SlotDecoder] | None:
     """Return the class of the decoder on preallocated tensors for a model; None if no class supports it."""
-    return next((kind for kind in DECODERS if kind.supports(model)), None)
+    # All decoders but HiddenDecoder read the weights of layers, and do not call the layers.
+    kinds = DECODERS if _has_known_layers(model) else (HiddenDecoder,)
+    return next((kind for kind in kinds if kind.supports(model)), None)
+
+
+def _has_known_layers(model: Model) -> bool:
+    """Return whether no submodule was replaced by a module of another class, such as a LoRA layer."""
+    kinds = {type(each) for each in all_modules(model)}
+    return all(kind.__module__.startswith("regard.") or kind.forward in FORWARDS for kind in kinds)
 
 
 def supports_int8(model: Model) -> bool:
