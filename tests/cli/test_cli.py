@@ -164,3 +164,11 @@ def test_closed_pipe_and_ascii_terminal_are_no_errors():
     process.wait(timeout=60)
     assert b"".join(first).isascii() and any(b"??" in line for line in first)
     assert "Traceback" not in errors and "Error" not in errors
+
+
+def test_warnings_are_printed_without_a_place_in_the_source_code():
+    """A warning of another library keeps its place."""
+    program = "import regard.cli as cli, warnings; from regard.errors import RegardWarning\n"
+    program += "cli._status = lambda _: [warnings.warn('own', RegardWarning), warnings.warn('other')] and 0\n"
+    process = subprocess.run([sys.executable, "-c", program + "cli.main()"], capture_output=True, text=True)
+    assert process.stderr == "regard: warning: own\n<string>:2: UserWarning: other\n"

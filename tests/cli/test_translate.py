@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from regard.decoding import Beam, Greedy, Translator
+from regard.errors import RegardWarning
 from regard.tasks.translation import load_translator, translation_page
 from regard.tasks.translation.load_run import chosen_dtype
 
@@ -230,6 +231,8 @@ def test_precision(command, trained):
     assert half.lines[0].split("\t")[0] == f"{model.translate(['나는'])[0].score:.4f}"
     rounded = load_translator(trained, device="cpu", precision="int8", search=Beam())
     assert rounded.model.int8_steps and rounded.translate("나는").score < 0
+    with pytest.warns(RegardWarning, match="does not use int8"):
+        command("translate", trained, "--text", "나는", "--precision", "int8", "--beam-size", 41)
     wrong = command("translate", trained, "--text", "나는", "--precision", "int3")
     assert wrong.status == 2 and "int3" in wrong.err and "bfloat16" in wrong.err
 

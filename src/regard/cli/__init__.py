@@ -10,6 +10,7 @@ import errno
 import importlib.metadata
 import os
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +18,7 @@ import typer
 from regard.cli.lazy_commands import MARKUP, CommandGroup, LazyCommand
 from regard.cli.option_names import current_name, no_such_option
 from regard.cli.setting_options import setting_option
-from regard.errors import RegardError, message, printable
+from regard.errors import RegardError, RegardWarning, message, printable
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -136,7 +137,18 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # print ? for characters that the terminal cannot encode
-    sys.exit(_flushed(_status(arguments)))
+    original, warnings.formatwarning = warnings.formatwarning, _warning_text
+    try:
+        sys.exit(_flushed(_status(arguments)))
+    finally:
+        warnings.formatwarning = original
+
+
+def _warning_text(text: Warning | str, category: type[Warning], *place: Any) -> str:
+    """Return the text to print for a warning: for a RegardWarning, without a place in the source code."""
+    if issubclass(category, RegardWarning):
+        return f"regard: warning: {printable(str(text), kept=chr(10))}\n"
+    return f"{place[0]}:{place[1]}: {category.__name__}: {text}\n"
 
 
 def _flushed(status: int) -> int:

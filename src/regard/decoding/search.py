@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,7 +21,8 @@ from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, sample_search
 from regard.decoding.slots import RecordedAttention, recorded_attention, slot_search, supports_slots
-from regard.errors import ArgumentError, RegardError, message
+from regard.decoding.slots.slot_runs import MOST_BEAMS
+from regard.errors import ArgumentError, RegardError, RegardWarning, message
 from regard.models.base import Model
 from regard.roles import CROSS, BySite
 
@@ -81,9 +83,11 @@ def search(
     if not len(batch):
         return []
     batch = batch.to(device_of(model))
-    recorded = None
+    recorded, slots = None, isinstance(how, Beam | Greedy) and supports_slots(model, how, ends)
+    if model.int8_steps and not slots:
+        _warn_of_float32()
     with eval_without_grad(model):
-        if isinstance(how, Beam | Greedy) and supports_slots(model, how, ends):
+        if slots and isinstance(how, Beam | Greedy):
             recorded = recorded_attention(model, batch, look)
             result = slot_search(model, batch, how, prefixes, limit=limit, recorded=recorded)
         elif isinstance(how, Beam):
@@ -106,6 +110,16 @@ def search(
         pairs = _forced_attention(model, batch, result.to(device), exists_BK.to(device), look)
         return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), pairs)
     return _as_hypotheses(result, exists_BK, recorded)
+
+
+def _warn_of_float32() -> None:
+    """Warn that a search of a model with int8_steps does not use int8 weights."""
+    problem = "this search does not use int8 weights; it computes in float32"
+    expected = (
+        f"on a CPU: greedy search, or beam search with a beam size of at most {MOST_BEAMS}, without coverage "
+        "penalty and Rules(repeat=...), without hooks on the model, and outside record() and intervene()"
+    )
+    warnings.warn(message("search()", problem, expected=expected), RegardWarning, stacklevel=3)
 
 
 Recorded = tuple[BySite[Tensor], dict[str, Tensor]]

@@ -11,11 +11,12 @@ from torch import nn
 from torch.nn import functional
 
 from regard.data.batch import Batch
-from regard.decoding import Beam, Rules
+from regard.decoding import Beam, Rules, search
 from regard.decoding.beam import beam_search
 from regard.decoding.slots import packed_linear as module
 from regard.decoding.slots import slot_search
 from regard.decoding.slots.packed_linear import kept_products, packed_linear
+from regard.errors import RegardWarning
 from regard.models import Model
 from regard.models.bahdanau import Bahdanau
 from regard.models.transformer import Size, Transformer
@@ -106,6 +107,8 @@ def test_search_with_packed_weights(name: str) -> None:
     scores = slot_search(model, batch, how).token_scores
     assert not torch.equal(scores, result.token_scores)
     assert (scores - result.token_scores)[:, 0, 0].abs().max() < 0.1
+    with pytest.warns(RegardWarning, match="at most 40"):
+        search(model, batch, Beam(41, rules=Rules(maximum=2)), look=None)
     model.int8_steps = False
     # Weights are read again by the next search.
     output = model.get_submodule("output" if name == "transformer" else "readout.output")
@@ -115,6 +118,6 @@ def test_search_with_packed_weights(name: str) -> None:
     assert (slot_search(model, batch, how).tokens[..., 0] == 9).all()
     output.weight.data.normal_()  # which changes no version counter
     output.bias.data.zero_()
-    result, expected = (search(model, batch, how) for search in (slot_search, beam_search))
+    result, expected = (run(model, batch, how) for run in (slot_search, beam_search))
     assert torch.equal(result.tokens, expected.tokens)
     torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-3)
