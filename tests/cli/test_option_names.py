@@ -153,6 +153,20 @@ def test_unknown_option_without_similar_names_points_to_the_help(command):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("train",), "regard train: the option --output is missing\nhint: --output runs/x writes"),
+        (("train", "--resume", "runs/x"), "regard train --output runs/x --resume continues a run"),
+        (("translate",), "regard translate: the argument RUN is missing\nhint: regard translate RUN --text"),
+        (("show",), "regard show: the argument RUN is missing\nhint: regard show --help"),
+    ],
+)
+def test_missing_argument_or_option_is_named(command, arguments, says):
+    result = command(*arguments)
+    assert result.status == 2 and says in result.err
+
+
+@pytest.mark.parametrize(
     ("arguments", "nearest"),
     [(("translat",), "translate"), (("data", "chek"), "check"), (("interactive",), "translate")],
 )

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.lazy_commands import MARKUP, CommandGroup, LazyCommand
-from regard.cli.option_names import current_name, no_such_option
+from regard.cli.option_names import current_name, missing_parameter, no_such_option
 from regard.cli.setting_options import setting_option
 from regard.errors import RegardError, RegardWarning, message, printable
 
@@ -185,7 +185,7 @@ def _status(arguments: list[str] | None) -> int:
         return 1
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # an error of Typer
-            if text := _invalid_value(error) or no_such_option(error):
+            if text := _invalid_value(error) or no_such_option(error) or missing_parameter(error):
                 return _print_error(text, int(error.exit_code))
             error.show()
             return int(error.exit_code)

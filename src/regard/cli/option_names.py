@@ -14,6 +14,7 @@ __all__ = [
     "PEER_COMMANDS",
     "PEER_OPTIONS",
     "current_name",
+    "missing_parameter",
     "no_such_option",
     "peer_answer",
     "similar_options",
@@ -160,6 +161,13 @@ PEER_COMMANDS = {
 }
 """Command of another toolkit -> command of Regard to use instead."""
 
+MISSING = {
+    ("train", "--output"): "--output runs/x writes a new run to the folder runs/x; "
+    "regard train --output runs/x --resume continues a run",
+    ("translate", "RUN"): 'regard translate RUN --text "...", where RUN is a folder that regard train wrote',
+}
+"""Hints for missing arguments and options. (command, name) -> hint."""
+
 SIMILAR = 3
 """Maximum number of similar options that an error lists."""
 
@@ -234,3 +242,18 @@ def no_such_option(error: Any) -> str:
     if similar := similar_options(error.option_name, options):
         return message(call, f"{problem}; did you mean {' or '.join(similar)}?")
     return message(call, problem, hint=f"{call} --help lists the options")
+
+
+def missing_parameter(error: Any) -> str:
+    """Return the message for a missing argument or required option; "" for other errors of Typer.
+
+    error: Typer's MissingParameter, which has the parameter and the context of the command.
+    """
+    context, missing = getattr(error, "ctx", None), getattr(error, "param", None)
+    if context is None or missing is None or type(error).__name__ != "MissingParameter":
+        return ""
+    call, option = context.command_path, missing.param_type_name == "option"
+    name = missing.opts[0] if option else missing.metavar or missing.name
+    hint = MISSING.get((context.info_name or "", name)) or f"{call} --help lists the arguments and options"
+    problem = f"the {'option' if option else 'argument'} {name} is missing"
+    return message(call, problem, hint=hint)

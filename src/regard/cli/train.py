@@ -84,6 +84,8 @@ def train(
 
     * `regard train --source a.ko --target a.en --model bahdanau --output runs/x`
 
+    * `regard train --output runs/x --resume`
+
     * `regard train --tsv pairs.tsv --columns 2,1 --select hard --estimator reinforce --output runs/w`
 
     * `regard train --task language --train-file a.txt --valid-file b.txt --minutes 30 --output runs/v`

@@ -51,7 +51,8 @@ class HeldOut:
 
     >>> from regard.data.pairs import pairs_from_lists
     >>> print(hold_out(pairs_from_lists(["a", "b", "c", "c"], ["1", "2", "3", "3"]), count=1))
-    2 training pairs, 1 held out; dropped: 1 duplicate, 0 whose target is held out, 0 by the data check
+    2 training pairs, 1 held out; the data check dropped 0, the split dropped
+    1 duplicate, 0 whose target is held out
     """
 
     train: Pairs
@@ -66,11 +67,11 @@ class HeldOut:
         return iter((self.train, self.valid))
 
     def __str__(self) -> str:
-        shared = f"{self.shared:,} whose target is held out, " if self.disjoint == "both" else ""
+        shared = f", {self.shared:,} whose target is held out" if self.disjoint == "both" else ""
         report = (
-            f"{len(self.train):,} training pairs, {len(self.valid):,} held out; dropped: "
-            f"{self.duplicates:,} duplicate{'' if self.duplicates == 1 else 's'}, {shared}"
-            f"{self.dropped:,} by the data check"
+            f"{len(self.train):,} training pairs, {len(self.valid):,} held out; the data check dropped "
+            f"{self.dropped:,}, the split dropped {self.duplicates:,} "
+            f"duplicate{'' if self.duplicates == 1 else 's'}{shared}"
         )
         return f"{report}; held out by source only: {self.why}" if self.disjoint == "source" else report
 
