@@ -62,7 +62,7 @@ def test_check_reads_columns_and_json(run, files):
         ("--tsv", tsv, "--columns", "3,2"),
         ("--tsv", named, "--columns", "ko,en"),
         ("--jsonl", jsonl, "--fields", "t.ko, t.en"),
-        ("--tsv", tsv, "--tsv", named),
+        ("--tsv", tsv, "--tsv", tsv),
     ):
         status, out, _ = run("check", *arguments)
         assert status == 0 and " kept" in out

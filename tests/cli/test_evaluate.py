@@ -182,6 +182,7 @@ def test_page_shows_each_reference(command, trained, korean):
         (("RUN", "--source", "test.ko", "--target", "test.en", "--tsv", "test.tsv"), "--tsv"),
         (("RUN", "--tsv", "test.tsv", "--jsonl", "test.tsv"), "--jsonl"),
         (("RUN", "--tsv", "odd.tsv"), "odd.tsv, line 2: "),
+        (("RUN", "--tsv", "named.tsv"), "named.tsv, line 1: the line looks like a header"),
         (("RUN", "--jsonl", "odd.jsonl"), "odd.jsonl, line 1: "),
         (("RUN", "--tsv", "nowhere.tsv"), "nowhere.tsv: "),
         (("RUN", "--tsv", "odd.tsv", "--columns", "3"), "--columns: '3'"),
@@ -208,6 +209,7 @@ def test_invalid_options_and_files_exit_with_2(command, trained, korean, monkeyp
     (korean / "short").write_text("one\n")
     (korean / "empty").write_text("")
     (korean / "odd.tsv").write_text("one\teins\ntwo\n")
+    (korean / "named.tsv").write_text("ko\ten\n나는\tI\n")
     (korean / "odd.jsonl").write_text('{"source": "one"}\n')
     monkeypatch.chdir(korean)
     result = command("evaluate", *(trained if each == "RUN" else each for each in arguments))

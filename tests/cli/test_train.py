@@ -52,6 +52,10 @@ def test_header_line_of_a_tsv_file_is_an_error_unless_the_columns_are_named(comm
     options = ("train", "--tsv", "a.tsv", "--output", "runs/t", "--width", 8, "--dry-run")
     refused = command(*options)
     assert refused.status == 2 and "a.tsv, line 1" in refused.err and f"--columns {columns}" in refused.err
+    for other in (("data", "check"), ("data", "split", "--held-out", 5, "--output", "split")):
+        refused = command(*other, "--tsv", "a.tsv")
+        assert refused.status == 2 and f"--columns {columns}" in refused.err
+        assert command(*other, "--tsv", "a.tsv", "--columns", columns).status == 0
     check_header_lines(Data(tsv=["a.tsv"], columns=columns.split(",")))
     (here / "a.tsv").write_text("\n".join(["en route\tunterwegs", *rows]) + "\n", encoding="utf-8")
     check_header_lines(Data(tsv=["a.tsv"]))

@@ -13,6 +13,7 @@ from regard.data.line_io import check_standard_input
 from regard.data.pair_stream import LinePairs, PairStream, RowPairs
 from regard.errors import ArgumentError, UnknownName, message
 from regard.tasks.column_names import two_columns, two_names
+from regard.tasks.header_lines import check_first_lines
 
 __all__ = ["PairFiles", "check_standard_input", "read_choices"]
 
@@ -85,13 +86,15 @@ class PairFiles:
 
         choose: the values of --choose, such as "invalid=replace".
         """
+        columns, names = two_columns(self.columns), two_names("--fields", self.fields)
+        check_first_lines(self.tsv or (), columns)
         return read_pairs(
             self.source or None,
             self.target or None,
             tsv=self.tsv or None,
             jsonl=self.jsonl or None,
-            columns=two_columns(self.columns),
-            fields=two_names("--fields", self.fields),
+            columns=columns,
+            fields=names,
             choices=read_choices(choose or []),
         )
 
@@ -108,6 +111,7 @@ class PairFiles:
                 raise ArgumentError(message("--source and --target", problem, expected=expected))
             return LinePairs(self.source, self.target)
         columns, names = two_columns(self.columns), two_names("--fields", self.fields)
+        check_first_lines(self.tsv or (), columns)
         return RowPairs.read(self.tsv, self.jsonl, columns, names)
 
 

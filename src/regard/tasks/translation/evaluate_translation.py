@@ -21,6 +21,7 @@ from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask
 from regard.tasks.column_names import two_columns, two_names
 from regard.tasks.file_options import COLUMNS, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
+from regard.tasks.header_lines import check_first_lines
 from regard.tasks.picture_outputs import check_output_ending
 from regard.tasks.task_table import task_of
 from regard.tasks.translation.evaluation_report import (
@@ -297,6 +298,7 @@ class ReferenceOptions:
             return built_in_references(self.split, self.sentences, _grammar(run))
         if self.rows:
             columns, names = two_columns(self.columns), two_names("--fields", self.fields)
+            check_first_lines(self.tsv or (), columns)
             pairs = RowPairs.read(self.tsv, self.jsonl, columns, names)
             return paired_references(pairs, self.gold_alignments, self.base)
         return read_references(self.source, self.target or [], self.gold_alignments, self.base)

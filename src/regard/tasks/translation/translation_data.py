@@ -25,12 +25,11 @@ from regard.data import (
     train_tokenizers,
 )
 from regard.data.data_report import Report
-from regard.data.read_text import read_lines
 from regard.data.tokenizers.lowercased import Lowercased
-from regard.errors import DataError, Setting, UnknownName, message, naming_place, printable, shown
+from regard.errors import DataError, Setting, UnknownName, message, naming_place
 from regard.evaluation import Links, read_links
 from regard.files.user_cache import cache_folder
-from regard.tasks.column_names import is_column_name
+from regard.tasks.header_lines import check_first_lines
 from regard.tasks.translation.plan import DEFAULT_PAIRS
 from regard.tasks.translation.translation_settings import Data
 
@@ -161,21 +160,8 @@ class _Lowered:
 
 
 def check_header_lines(data: Data) -> None:
-    """Raise DataError if --columns has numbers, but the first line of a TSV file is a header line.
-
-    A header line is recognized by usual column names, such as "source" or "en", in both columns.
-    """
-    columns = data.columns or [1, 2]
-    if isinstance(columns[0], str):
-        return
-    for path in (*(data.tsv or ()), *(data.valid_tsv or ())):
-        cells = next(iter(read_lines(path)), "").split("\t")
-        names = [cells[column - 1].strip() for column in map(int, columns) if column <= len(cells)]
-        if len(names) == 2 and all(map(is_column_name, names)):
-            listed = ",".join(names)
-            problem = f"the line looks like a header: {printable(' and '.join(names))}"
-            hint = f"name the columns, --columns {printable(listed)}, or remove the line"
-            raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
+    """Call check_first_lines() for the TSV files of the settings."""
+    check_first_lines((*(data.tsv or ()), *(data.valid_tsv or ())), data.columns or [1, 2])
 
 
 def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
