@@ -215,6 +215,10 @@ def test_more_threads_than_cores_are_reported(monkeypatch):
     monkeypatch.setattr(system_report, "usable_cores", lambda: 2)
     report = facts("devices")["cpu"]
     assert (report.state, report.hint) == ("lacking", "OMP_NUM_THREADS=2")
+    assert report.value.startswith("2 cores, torch uses 64 threads, ")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(system_report, "usable_cores", lambda: 1)
+    assert facts("devices")["cpu"].value.startswith("1 core, torch uses 1 thread, ")
 
 
 def test_limits_of_a_container(monkeypatch):

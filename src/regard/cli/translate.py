@@ -260,7 +260,8 @@ def write_translations(
             else:
                 for line in form.format(translation, number):
                     write(line)
-    unknown.say()
+    if not form.draw:  # a drawing has a note with the unknown words of its line
+        unknown.say()
 
 
 def pharaoh_line(translation: Translation, probabilities: bool = False) -> str:

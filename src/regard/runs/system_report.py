@@ -94,7 +94,8 @@ def software() -> Iterator[Fact]:
 def devices() -> Iterator[Fact]:
     """Return facts about the CPU and the GPUs, and their memory."""
     cores, threads = usable_cores(), torch.get_num_threads()
-    value = f"{cores} cores, torch uses {threads} threads, {torch.backends.cpu.get_cpu_capability()}"
+    counts = (f"{n} {name}{'' if n == 1 else 's'}" for n, name in ((cores, "core"), (threads, "thread")))
+    value = f"{', torch uses '.join(counts)}, {torch.backends.cpu.get_cpu_capability()}"
     busy = threads > cores
     yield Fact("cpu", value, "lacking" if busy else "well", f"OMP_NUM_THREADS={cores}" if busy else "")
     whole, free = memory()
