@@ -83,10 +83,11 @@ def search(
     if not len(batch):
         return []
     batch = batch.to(device_of(model))
-    recorded, slots = None, isinstance(how, Beam | Greedy) and supports_slots(model, how, ends)
-    if model.int8_steps and not slots:
-        _warn_of_float32()
+    recorded = None
     with eval_without_grad(model):
+        slots = supports_slots(model, how, ends)
+        if model.int8_steps and not slots:
+            _warn_of_float32()
         if slots and isinstance(how, Beam | Greedy):
             recorded = recorded_attention(model, batch, look)
             result = slot_search(model, batch, how, prefixes, limit=limit, recorded=recorded)

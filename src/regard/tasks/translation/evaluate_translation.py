@@ -180,6 +180,7 @@ def evaluate_translation(
     """
     if options["other"] is not None and not options["faithfulness"]:
         raise ArgumentError(message("--other", "--other requires --faithfulness"))
+    _check_unused(options)
     translations, page = options["translations"], options["page"]
     check_output_ending(options["output"], page=True)
     columns, fields = options["columns"] or "1,2", options["fields"] or "source,target"
@@ -214,6 +215,20 @@ def evaluate_translation(
     report = evaluate_run(translator, references, scores, options["output"], html, given.unit)
     faithful = measure_faithfulness(translator, references, partner) if options["faithfulness"] else None
     return TranslationEvaluation(report, faithful)
+
+
+def _check_unused(options: Mapping[str, Any]) -> None:
+    """Raise ArgumentError for an option that has no effect without another option."""
+    needed = {
+        "columns": ("tsv", None),
+        "fields": ("jsonl", None),
+        "sentences": ("split", SENTENCES),
+        "base": ("gold_alignments", 0),
+    }
+    for name, (other, default) in needed.items():
+        if options[name] != default and not options[other]:
+            problem = f"it has an effect with --{other.replace('_', '-')} only, which is not set"
+            raise ArgumentError(message(f"--{name}", problem, hint=f"leave --{name} out"))
 
 
 @dataclass(frozen=True)
