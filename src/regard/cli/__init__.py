@@ -144,11 +144,13 @@ def main(arguments: list[str] | None = None) -> None:
         warnings.formatwarning = original
 
 
-def _warning_text(text: Warning | str, category: type[Warning], *place: Any) -> str:
+def _warning_text(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
     """Return the text to print for a warning: for a RegardWarning, without a place in the source code."""
     if issubclass(category, RegardWarning):
-        return f"regard: warning: {printable(str(text), kept=chr(10))}\n"
-    return f"{place[0]}:{place[1]}: {category.__name__}: {text}\n"
+        return f"regard: warning: {printable(str(message), kept=chr(10))}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def _flushed(status: int) -> int:
