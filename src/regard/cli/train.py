@@ -76,9 +76,8 @@ def train(
 ) -> int:
     """Train a translator or a model of another task (--task), and write it to a run folder.
 
-    Settings that you do not set are chosen from the data, --minutes and the speed of this machine. Ctrl-C and
-    SIGTERM save a checkpoint and stop; --resume continues. With --steps or --epochs, a resumed run gives
-    exactly the same weights, bit for bit, as a run without interruption.
+    Unset settings are chosen from the data, --minutes and the speed of this machine. Ctrl-C and SIGTERM save
+    a checkpoint and stop. With --steps or --epochs, a resumed run gives the same bits as one never stopped.
 
     Examples:
 
