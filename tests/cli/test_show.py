@@ -202,3 +202,12 @@ def test_folder_of_a_training_that_failed_is_described_and_can_be_trained(comman
     said = command(*options)
     assert said.status == 0 and "target tokens" not in said.err
     assert command("show", run).status == 0
+
+
+def test_folder_that_contains_runs_lists_them(command, trained, tmp_path):
+    for name in "abcdefg":
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        shutil.copy(trained / "config.toml", tmp_path / "runs" / name)
+    result = command("show", tmp_path / "runs")
+    inside = ", ".join(str(tmp_path / "runs" / name) for name in "abcde")
+    assert result.status == 2 and result.err.endswith(f"hint: it contains run folders: {inside}, ...\n")

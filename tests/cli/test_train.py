@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.cli.train import train
+from regard.cli.train import _sizes, train
 from regard.cli.train_settings import SETTINGS
 from regard.runs.run_folder import config_of
 from regard.tasks.translation import TranslationTask, plan
@@ -59,6 +59,13 @@ def test_header_line_of_a_tsv_file_is_an_error_unless_the_columns_are_named(comm
     check_header_lines(Data(tsv=["a.tsv"], columns=columns.split(",")))
     (here / "a.tsv").write_text("\n".join(["en route\tunterwegs", *rows]) + "\n", encoding="utf-8")
     check_header_lines(Data(tsv=["a.tsv"]))
+
+
+def test_each_input_file_has_its_own_unit_of_size(tmp_path):
+    for name, size in (("large", 2_300_000), ("small", 210)):
+        (tmp_path / name).write_bytes(bytes(size))
+    assert _sizes([str(tmp_path / name) for name in ("large", "small")]) == ["2.3 MB", "0.2 kB"]
+    assert _sizes([str(tmp_path / "none")]) == []
 
 
 def test_train_translate_and_resume(command, here: Path):

@@ -217,13 +217,12 @@ def _name(path: str | Path) -> str:
 
 
 def _sizes(paths: list[str]) -> list[str]:
-    """Return the sizes of files as text, all in the same unit (MB or kB); [] if a file cannot be read."""
+    """Return the sizes of files as text, in MB or kB; [] if a file cannot be read."""
     try:
         sizes = [os.path.getsize(path) for path in paths]
     except (OSError, ValueError):
         return []
-    unit, name = (1e6, "MB") if max(sizes) >= 1e6 else (1e3, "kB")
-    return [f"{size / unit:,.1f} {name}" for size in sizes]
+    return [f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB" for size in sizes]
 
 
 @contextmanager

@@ -29,6 +29,9 @@ __all__ = [
 
 CONFIG, DATA = "config.toml", "data.json"
 
+LISTED = 5
+"""Maximum number of run folders that an error message lists."""
+
 
 def is_run(folder: Path) -> bool:
     """Return whether the folder is a run folder: whether it has a config.toml. The file is not read."""
@@ -47,6 +50,8 @@ def config_of(folder: Path) -> dict[str, Any]:
         problem = "this is not a run folder: it has no config.toml"
         problem = problem if os.path.lexists(folder) else "no such folder"
         hint = "give a run folder, which regard train --output writes"
+        if inside := _runs_inside(folder):
+            hint = f"it contains run folders: {', '.join(inside)}"
         if os.path.lexists(folder / "config.json"):
             hint = f'for a Hugging Face model: regard view --huggingface {shown(folder)} "..."'
         if os.path.lexists(folder / LOCK):
@@ -56,6 +61,16 @@ def config_of(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
     return parse_toml(content, path)
+
+
+def _runs_inside(folder: Path) -> list[str]:
+    """Return the paths of run folders directly inside a folder, at most LISTED, to be printed."""
+    try:
+        inside = sorted(each for each in folder.iterdir() if is_run(each))
+    except OSError:
+        return []
+    listed = [shown(each) for each in inside[:LISTED]]
+    return [*listed, "..."] if len(inside) > LISTED else listed
 
 
 def made_folder(folder: Path) -> Path:
