@@ -170,6 +170,8 @@ def test_errors_name_the_call_that_failed(name: str):
         (lambda: regard.Soft(-1.0), "Soft(): temperature is -1.0"),
         (lambda: regard.LocalP(f(2), width=0), "LocalP(): width is 0"),
         (lambda: regard.attention(f(2, 4), f(5, 4), mask="causal"), "attention(): mask is of type str"),
+        (lambda: regard.attention(f(2, 4), f(5, 4), beams=[2]), "attention(): beams is [2]"),
+        (lambda: regard.attention(f(2, 4), f(5, 4), beams=2.0), "attention(): beams is 2.0"),
         (lambda: regard.dense([[True]]), "dense(): the mask is of type list"),
         (lambda: regard.dense(np.ones((2, 2), bool)), "dense(): the mask is of type ndarray"),
         (lambda: regard.dense(regard.causal()), "dense(): the mask is of type Mask"),

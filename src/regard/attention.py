@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -216,6 +217,9 @@ def _with_beams(call: Call, beams: int) -> Call:
     position schemes do not use it: for them, the T queries are one sequence.
     """
     queries = call.query.shape[2]
+    if not isinstance(beams, int | torch.SymInt | Integral):
+        problem, expected = f"beams is {beams!r}", "an integer, 1 or more"
+        raise ArgumentError(message("attention()", problem, expected=expected))
     if beams < 1 or queries % beams:
         problem = f"T = {queries} is not divisible by beams = {beams}"
         raise ArgumentError(message("attention()", problem, expected="beams >= 1, T a multiple of beams"))
