@@ -36,7 +36,7 @@ from regard.decoding.slots.transformer_decoder import TransformerDecoder
 from regard.kernels.kernel_choice import is_current
 from regard.layers.freed_memory import keep_freed_memory
 from regard.layers.joint_linear import contains_hooks
-from regard.models.base import Model, State, all_modules
+from regard.models.base import Model, State
 from regard.sites import open_scopes
 
 __all__ = [
@@ -96,7 +96,12 @@ def decoder_for(model: Model) -> type[SlotDecoder] | None:
 
 def _has_known_layers(model: Model) -> bool:
     """Return whether no submodule was replaced by a module of another class, such as a LoRA layer."""
-    kinds = {type(each) for each in all_modules(model)}
+    kinds, waiting = set[type[nn.Module]](), list[nn.Module | None]([model])
+    while waiting:  # in less than half the time of a loop over all_modules()
+        module = waiting.pop()
+        if module is not None:
+            kinds.add(type(module))
+            waiting.extend(module.__dict__["_modules"].values())
     return all(kind.__module__.startswith("regard.") or kind.forward in FORWARDS for kind in kinds)
 
 
