@@ -65,6 +65,7 @@ def test_entry_without_weights_or_words():
     blank = str(Entry([], [], numpy.zeros((0, 0))))
     assert blank.split() == ["source", "target"]
     assert str(Entry(["a"], [], numpy.zeros((0, 1)), 0.0)).split()[-2:] == ["log-probability", "0.00"]
+    assert "log-probability 0.00" in str(Entry(["a"], ["b"], numpy.ones((1, 1)), -0.001)), "not -0.00"
 
 
 def test_control_characters_are_escaped():

@@ -328,7 +328,7 @@ def _side_by_side(console: Console, before: Entry, after: Entry) -> Table:
     both.add_row()
     both.add_row(*drawn)
     both.add_row()
-    both.add_row(*(Text(f"log-probability {entry.score:.2f}", style="dim") for entry in pair))
+    both.add_row(*(Text(f"log-probability {entry.score:z.2f}", style="dim") for entry in pair))
     notes = [(entry.drawn(*each.shape), *entry.notes) for each, entry in zip(weights, pair, strict=True)]
     both.add_row(*(Text(printable("; ".join(filter(None, each))), style="dim") for each in notes))
     return both

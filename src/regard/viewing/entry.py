@@ -92,7 +92,7 @@ class Entry(Shown):
             above["reference"] = self.reference
         shown = {label: cropped(clean(text), LINES * width) for label, text in above.items()}
         yield _labelled(list(shown.items()))
-        below = [] if self.score is None else [("score", f"log-probability {self.score:.2f}")]
+        below = [] if self.score is None else [("score", f"log-probability {self.score:z.2f}")]
         below += [("note", clean(note)) for note in self.notes]
         if self.weights is None:
             below.append(("note", UNSEEN))

@@ -147,7 +147,7 @@ def facts(entry: Entry, notes: Sequence[str]) -> Iterator[str]:
     if entry.reference is not None:
         yield f'<dt>reference</dt><dd dir="auto" lang="">{safe(entry.reference) or _NOTHING}</dd>'
     if entry.score is not None:
-        yield f"<dt>score</dt><dd>log-probability {entry.score:.2f}</dd>"
+        yield f"<dt>score</dt><dd>log-probability {entry.score:z.2f}</dd>"
     if notes:
         yield "<dt>notes</dt>" + "".join(f'<dd dir="auto">{safe(note)}</dd>' for note in notes)
     yield "</dl>"

@@ -185,7 +185,7 @@ class TextResult:
     @property
     def facts(self) -> tuple[str, ...]:
         """The lines to print below the text: its log-probability and its perplexity."""
-        return (f"log-probability {self.log_probability:.2f}, perplexity per token {self.perplexity:.2f}",)
+        return (f"log-probability {self.log_probability:z.2f}, perplexity per token {self.perplexity:.2f}",)
 
     def html_text(self) -> str:
         """Return the text as escaped HTML."""
