@@ -12,7 +12,6 @@ import copy
 import datetime
 import fnmatch
 import functools
-import json
 import os
 import statistics
 import sys
@@ -26,7 +25,7 @@ from unittest import mock
 import torch
 
 from benchmarks.decoding_peers import eager_beam_search, hugging_face
-from benchmarks.measure import environment, require_device
+from benchmarks.measure import environment, require_device, write_results
 from regard.data.batch import Batch
 from regard.decoding import Beam, Greedy, Rules, search
 from regard.models.bahdanau import Bahdanau
@@ -314,9 +313,8 @@ def main() -> int:
         found["cases"][name] = measure(name, case, arguments.device, *options)
         failed |= not found["cases"][name]["rows"]
         if arguments.into:
-            stem = arguments.into / f"{found['date']}-decoding-{arguments.device}"
-            stem.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
-            stem.with_suffix(".md").write_text(table(found))
+            file = f"{found['date']}-decoding-{arguments.device}"
+            write_results(arguments.into, file, found, table(found))
     print(table(found))
     return 1 if failed else 0
 

@@ -13,7 +13,6 @@ import argparse
 import datetime
 import fnmatch
 import functools
-import json
 import statistics
 import sys
 import time
@@ -25,7 +24,7 @@ import torch
 from torch import nn
 
 import regard
-from benchmarks.measure import environment, require_device
+from benchmarks.measure import environment, require_device, write_results
 from regard.data.batch import BOS, EOS, PAD, Batch
 from regard.decoding import Average, Beam
 from regard.evaluation.bleu import bleu
@@ -196,8 +195,7 @@ def main() -> int:
         if not arguments.into:
             continue
         record = {"date": f"{datetime.date.today()}", "environment": where, "lines": len(lines), "rows": rows}
-        path = arguments.into / f"{record['date']}-decoding-text-{arguments.device}.json"
-        path.write_text(json.dumps(record, indent=1) + "\n")
+        write_results(arguments.into, f"{record['date']}-decoding-text-{arguments.device}", record)
     return 0
 
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.eager_loop import Learned
-from benchmarks.measure import RESULTS, environment
+from benchmarks.measure import RESULTS, environment, write_results
 from regard.data.text_batch import TextBatch
 from regard.models import LanguageModel, build_language_model
 from regard.training.gradients import Gradients
@@ -261,9 +261,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def keep(folder: Path, stem: str, record: dict[str, Any]) -> None:
     """Write the results as JSON and as a Markdown table."""
-    folder.mkdir(parents=True, exist_ok=True)
     sizes = record["sizes"]
-    (folder / f"{stem}.json").write_text(json.dumps(record, indent=1) + "\n")
     about = (
         f"LSTMN language model: embeddings of {sizes['embedding']}, states of {sizes['width']}, "
         f"{sizes['words']:,} words, batches of {sizes['rows']} windows of {sizes['window']} words; a whole "
@@ -272,7 +270,7 @@ def keep(folder: Path, stem: str, record: dict[str, Any]) -> None:
         "Correctness check: the largest relative error of loss or gradients against the plain loop in "
         f"float32 is {max(record['errors'].values()):.1e}."
     )
-    (folder / f"{stem}.md").write_text(f"{about}\n\n{table(record['rows'])}\n")
+    write_results(folder, stem, record, f"{about}\n\n{table(record['rows'])}\n")
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ Processor measures wall-clock time on the CPU; device.py measures CUDA devices w
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import statistics
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -28,6 +29,7 @@ __all__ = [
     "extra_peak",
     "require_device",
     "taken_for",
+    "write_results",
 ]
 
 
@@ -38,6 +40,17 @@ def require_device(parser: argparse.ArgumentParser, device: str) -> None:
     """Exit with an error of the parser if device is "cuda" and torch finds no CUDA device."""
     if device == "cuda" and not torch.cuda.is_available():
         parser.error("torch finds no CUDA device; use --device cpu")
+
+
+def write_results(folder: Path, name: str, record: dict[str, Any], text: str | None = None) -> None:
+    """Write results to the files NAME.json and NAME.md. The folder is created if it does not exist.
+
+    text: the content of the Markdown file. None writes only the JSON file.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    if text is not None:
+        (folder / f"{name}.md").write_text(text)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import environment
+from benchmarks.measure import environment, write_results
 from benchmarks.training_speed import Training, our_loss
 from regard.data.batch import EOS, Batch
 from regard.models.base import Model
@@ -146,10 +146,7 @@ def main() -> None:
         record["rows"][name] = measured(CASES[name], arguments.seconds)
         print(f"{name}: {json.dumps(record['rows'][name])}", flush=True)
         if arguments.into:
-            arguments.into.mkdir(parents=True, exist_ok=True)
-            stem = arguments.into / f"{record['date']}-packing"
-            stem.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
-            stem.with_suffix(".md").write_text(table(record))
+            write_results(arguments.into, f"{record['date']}-packing", record, table(record))
     print("\n" + table(record))
 
 

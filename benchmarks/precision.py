@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from benchmarks.measure import environment, require_device
+from benchmarks.measure import environment, require_device, write_results
 from benchmarks.training_run import EVERY, summary
 from regard.runs.prepare_run import Machine
 from regard.tasks.translation import train_translation
@@ -146,10 +146,7 @@ def main() -> None:
 def _write(folder: Path | None, record: dict[str, Any]) -> None:
     """Write the results so far."""
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        stem = folder / f"{record['date']}-precision"
-        stem.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
-        stem.with_suffix(".md").write_text(table(record))
+        write_results(folder, f"{record['date']}-precision", record, table(record))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from benchmarks.eager_loop import (
     our_loss,
     packed,
 )
-from benchmarks.measure import environment
+from benchmarks.measure import environment, write_results
 from regard.backends import choose_backend
 from regard.call import Call
 from regard.data.batch import Batch
@@ -259,11 +259,8 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def keep(folder: Path, errors: dict[str, dict[str, float]], rows: list[dict[str, Any]]) -> None:
     """Write the results so far."""
-    folder.mkdir(parents=True, exist_ok=True)
     head = {"date": f"{datetime.date.today()}", "device": torch.cuda.get_device_name(), **environment()}
     whole = {**head, "gate, error against the eager loop in float32": errors, "rows": rows}
-    stem = folder / f"{datetime.date.today()}-recurrent"
-    stem.with_suffix(".json").write_text(json.dumps(whole, indent=1) + "\n")
     worst = "; ".join(
         f"{precision} {max(found.values()):.1e} (eager loop {found['eager loop']:.1e})"
         for precision, found in errors.items()
@@ -275,7 +272,7 @@ def keep(folder: Path, errors: dict[str, dict[str, float]], rows: list[dict[str,
         "Correctness check, on batches with different lengths: the largest relative error of loss or "
         f"gradients against the eager loop in float32 is {worst}."
     )
-    stem.with_suffix(".md").write_text(f"{about}\n\n{table(rows)}\n")
+    write_results(folder, f"{datetime.date.today()}-recurrent", whole, f"{about}\n\n{table(rows)}\n")
 
 
 def main() -> None:

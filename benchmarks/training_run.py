@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import RESULTS, environment
+from benchmarks.measure import RESULTS, environment, write_results
 
 __all__ = ["WAYS", "agreement", "summary", "table", "scores_of_runs"]
 
@@ -220,10 +220,7 @@ def main() -> None:
     }
     if difference > TOLERANCE:
         sys.exit(f"the losses differ by {difference:.1%}, more than {TOLERANCE:.0%}")
-    arguments.into.mkdir(parents=True, exist_ok=True)
-    stem = arguments.into / f"{found['date']}-training-run"
-    stem.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
-    stem.with_suffix(".md").write_text(table(found))
+    write_results(arguments.into, f"{found['date']}-training-run", found, table(found))
     print("\n" + table(found))
 
 

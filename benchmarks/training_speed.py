@@ -28,7 +28,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import environment
+from benchmarks.measure import environment, write_results
 from benchmarks.training_cases import CASES, SMOOTHING, Case
 from benchmarks.training_parts import parts_of
 from benchmarks.training_peers import compiled, eager_loop, hugging_face, time_limit
@@ -322,10 +322,7 @@ def main() -> None:
 def _keep(folder: Path | None, found: dict[str, Any]) -> None:
     """Write the results so far."""
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        stem = folder / f"{found['date']}-training-speed"
-        stem.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
-        stem.with_suffix(".md").write_text(table(found))
+        write_results(folder, f"{found['date']}-training-speed", found, table(found))
 
 
 if __name__ == "__main__":

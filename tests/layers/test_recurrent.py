@@ -64,6 +64,23 @@ def test_gru_in_training_on_a_cpu_equals_packing(
         torch.testing.assert_close(steps, packed, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("both_ways", [False, True])
+@pytest.mark.parametrize("cell", CELLS)
+def test_one_sequence_is_packed_only_if_it_has_padding(
+    cell: str, both_ways: bool, monkeypatch: pytest.MonkeyPatch
+):
+    layers = Recurrent(Recurrence(width=4, cell=cell, depth=2), 3, both_ways=both_ways).double().eval()
+    x, lengths = inputs([5, 3])
+    expected, last = layers.encode(x, lengths)
+    short = layers.encode(x[1:], lengths[1:])
+    monkeypatch.delattr("regard.layers.recurrent.pack_padded_sequence")
+    alone = layers.encode(x[:1], lengths[:1])
+    for row, (states, final) in enumerate((alone, short)):
+        torch.testing.assert_close(states, expected[row : row + 1], rtol=0, atol=1e-12)
+        for own, other in zip(final, last, strict=True):
+            torch.testing.assert_close(own, other[row : row + 1], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("cell", CELLS)
 def test_layers_with_dropout_run_one_at_a_time_off_the_cpu(cell: str):
     layers = Recurrent(Recurrence(width=4, cell=cell, depth=2, dropout=0.5), 3).to("meta")

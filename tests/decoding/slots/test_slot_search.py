@@ -25,8 +25,8 @@ from regard.decoding.slots import (
     cpu_transformer_decoder,
     slot_runs,
     slot_search,
+    small_products,
     supports_slots,
-    transformer_arrays,
 )
 from regard.decoding.slots import decoder as decoder_module
 from regard.decoding.slots.host_beams import HostBeams
@@ -140,6 +140,23 @@ def test_bahdanau_on_a_cpu_without_table(monkeypatch: pytest.MonkeyPatch) -> Non
     assert_same(slot_search(model, batch, Beam(3)), simple(model, batch, Beam(3)))
 
 
+@pytest.mark.parametrize("most", [0, 10**6])
+@torch.no_grad()
+def test_bahdanau_on_a_cpu_with_products_of_numpy_or_pytorch(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The width is odd: the two halves of a product have different sizes. Sentences wait for a slot."""
+    for module in (cpu_bahdanau_decoder, small_products):
+        monkeypatch.setattr(module, "MOST_PRODUCTS", most)
+    monkeypatch.setitem(slot_runs.MOST_SLOTS, "cpu", 3)
+    torch.manual_seed(3)
+    model = prepared(Bahdanau(WORDS, WORDS, 7))
+    batch = Batch.collate([[4, 5, 6], [7], [8, 9, 10, 11, 12], [5, 5], [6]])
+    for how in (Beam(3, best=2), Greedy()):
+        for some in (batch, batch.select(slice(1))):
+            assert_same(slot_search(model, some, how), simple(model, some, how))
+
+
 @pytest.mark.parametrize("name", ["sinusoidal", "rotary, post", "learned"])
 @pytest.mark.parametrize("kind", ["FoldedTransformerDecoder", "CpuTransformerDecoder", "TransformerDecoder"])
 @torch.no_grad()
@@ -158,8 +175,8 @@ def test_decoders_of_a_transformer_on_a_cpu(name: str, kind: str, monkeypatch: p
     for how, prefixes in SEARCHES:
         assert_same(slot_search(model, batch, how, prefixes), simple(model, batch, how, prefixes))
     recorded = search(model, batch, Beam(3, best=2))
-    monkeypatch.setattr(transformer_arrays, "MOST_ROW_PRODUCTS", 0)
-    monkeypatch.setattr(transformer_arrays, "MOST_PRODUCTS", 40)  # most products run in PyTorch
+    monkeypatch.setattr(small_products, "MOST_ROW_PRODUCTS", 0)
+    monkeypatch.setattr(small_products, "MOST_PRODUCTS", 40)  # most products run in PyTorch
     assert_same_attention(search(model, batch, Beam(3, best=2)), recorded)
     for how in (Greedy(), Beam(size=1)):
         assert_same(slot_search(model, batch, how), simple(model, batch, how))

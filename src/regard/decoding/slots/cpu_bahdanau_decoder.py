@@ -23,6 +23,7 @@ from torch.nn import functional
 
 from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.packed_linear import packed_linear
+from regard.decoding.slots.small_products import MOST_PRODUCTS, small_matmul
 from regard.kernels.kernel_choice import by_kernel
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
@@ -42,14 +43,21 @@ SOURCE_ROWS = 32
 
 
 class StepArrays:
-    """Buffers of one step for R rows, and views of them, because creating views in every step takes time.
+    """Buffers of one step for R = B K rows, and views of them: creating views in every step takes time.
 
+    tokens, parents: (R,) and (B, K), views of the arguments of step().
+    of_parents: (R, P + A + 2 M), the products with the states of the parents; see state_products.
+    query, state_gates: parts of `of_parents`: the query, (B, K, 1, A), and the part of z and r, (R, 2 M).
+    keys_t, added_t: (B, 1, S, A) and (B, K, S, A), the keys, and their sums with the queries.
+    scores_t, weights: (R S,) and (B, K, S), scores and weights of the attention.
+    context: (B, K, 3 M + P), the weighted sum of the values.
     gates: (R, 3 M + P), the gates z and r, the candidate state, and the P elements of the maxout pairs.
     both, new, pairs: the three parts of `gates`: z and r, the candidate state, and the maxout pairs.
     take_t, reset: the two halves of `both`: z and r.
     even, odd: the two halves of `pairs`: the first and the second element of each pair.
     state: (R, M), the state s_{i-1} of the parents.
-    reset_state: (R, M), r * s_{i-1}.
+    reset_state, product: (R, M), r * s_{i-1}, and its product with U.
+    products: the two halves of `product`.
     units: (R, P / 2), the maxout units.
     states: (R, M), the new states: a view of `states` of the decoder.
     first_row: (B, 1), the row of the first beam of each slot.
@@ -57,22 +65,39 @@ class StepArrays:
     Attributes that end with _t are tensors, which share memory with the arrays of the same name.
     """
 
-    def __init__(self, states: Tensor, pairs: int):
-        slots, beams, size = states.shape
-        rows = slots * beams
-        self.gates_t = states.new_zeros(rows, 3 * size + pairs)
-        self.slot_gates_t = self.gates_t.view(slots, beams, -1)
-        self.state_t, self.reset_state_t = (states.new_zeros(rows, size) for _ in range(2))
-        self.units_t, self.states_t = states.new_zeros(rows, pairs // 2), states.view(rows, size)
+    def __init__(self, decoder: CpuBahdanauDecoder, tokens: Tensor, parents: Tensor):
+        slots, beams, size = decoder.states.shape
+        rows, pairs, source, hidden = slots * beams, decoder.pairs, *decoder.keys.shape[1:]
+        self.tokens_t, self.parents_t = tokens, parents
+        self.tokens: Array = tokens.numpy().reshape(-1)
+        self.parents: Array = parents.numpy()
+        new = decoder.states.new_zeros
+        self.of_parents: Array = new(rows, pairs + hidden + 2 * size).numpy()
+        self.query = self.of_parents[:, pairs : pairs + hidden].reshape(slots, beams, 1, hidden)
+        self.state_gates = self.of_parents[:, pairs + hidden :]
+        self.added_t, self.scores_t = new(slots, beams, source, hidden), new(rows * source)
+        self.added_rows_t = self.added_t.view(-1, hidden)
+        self.scores_BKS_t = self.scores_t.view(slots, beams, source)
+        self.weights_t = new(slots, beams, source)
+        self.query_t, self.keys_t = torch.from_numpy(self.query), decoder.keys[:, None]
+        self.weights: Array = self.weights_t.numpy()
+        self.values: Array = decoder.values.numpy()
+        self.context: Array = new(slots, beams, 3 * size + pairs).numpy()
+        self.gates_t = new(rows, 3 * size + pairs)
+        self.state_t, self.reset_state_t = new(rows, size), new(rows, size)
+        self.units_t, self.states_t = new(rows, pairs // 2), decoder.states.view(rows, size)
         self.both_t, self.new_t, _ = self.gates_t.tensor_split((2 * size, 3 * size), 1)
         self.take_t = self.both_t[:, :size]
         self.gates: Array = self.gates_t.numpy()
+        self.gates_BKG = self.gates.reshape(slots, beams, -1)
         self.state: Array = self.state_t.numpy()
         self.reset_state: Array = self.reset_state_t.numpy()
         self.units: Array = self.units_t.numpy()
         self.states: Array = self.states_t.numpy()
         self.both, self.new, self.pairs = np.split(self.gates, (2 * size, 3 * size), 1)
         self.reset = self.both[:, size:]
+        self.product: Array = np.zeros_like(self.state)
+        self.products = np.array_split(self.product, 2, 1)
         self.even, self.odd = np.split(self.pairs, 2, 1)
         self.first_row = np.arange(slots)[:, None] * beams
 
@@ -121,8 +146,8 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         The weights: those of the word and of the context, for the gates and the output layer, and 2 v.
 
         The functions: the first writes W e(y) + b for token ids y to an array. Two return a product with the
-        new state, and with the maxout units. The next one adds a product with r * s to its first argument.
-        The last one returns the product of the context weights with encoder states.
+        new state, and with the maxout units. The next one adds U (r * s) to the candidate state. The last one
+        returns the product of the context weights with encoder states.
         """
         from_word, from_context, from_state, from_new, to_output, bias = self._joined()
         size, hidden, rows = self.width, self.score.key_weight.shape[-1], self.slots * self.beams
@@ -160,13 +185,28 @@ class CpuBahdanauDecoder(BahdanauDecoder):
 
         return compute
 
-    def _adding(self, weight: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return a function of y and x that adds W x to y in place."""
-        if weight.numel() <= FEW_WEIGHTS:
-            turned = weight.T.contiguous()
-            return lambda y, x: y.addmm_(x, turned)
-        product = packed_linear(weight, None, self.slots * self.beams, self.int8)
-        return lambda y, x: y.add_(product(x))
+    def _adding(self, weight: Tensor) -> Callable[[StepArrays], None]:
+        """Return a function that adds U (r * s) to the candidate state. weight: U, (M, M)."""
+        if weight.numel() > FEW_WEIGHTS:
+            product = packed_linear(weight, None, self.slots * self.beams, self.int8)
+
+            def add_packed(at: StepArrays) -> None:
+                at.new_t.add_(product(at.reset_state_t))
+
+            return add_packed
+        turned = weight.T.contiguous()
+        # Two products of half the size, so that NumPy can compute them without threads of its own.
+        halves: list[Array] = [each.contiguous().numpy() for each in turned.tensor_split(2, 1)]
+
+        def add(at: StepArrays) -> None:
+            if len(at.state) * halves[0].size > MOST_PRODUCTS:
+                at.new_t.addmm_(at.reset_state_t, turned)
+                return
+            for half, product in zip(halves, at.products, strict=True):
+                np.matmul(at.reset_state, half, out=product)
+            np.add(at.new, at.product, at.new)
+
+        return add
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         super().load(slots, encoded, state)
@@ -181,39 +221,38 @@ class CpuBahdanauDecoder(BahdanauDecoder):
 
     def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
         words, of_state, to_output, add_reset, _ = self.products
-        if self._arrays is None:
-            self._arrays = StepArrays(self.states, self.pairs)
-        at, of_parents = self._arrays, self.state_products
-        pairs, hidden = self.pairs, self.keys.shape[-1]
-        if self.beams > 1:
-            rows_R = (parents.numpy() + at.first_row).reshape(-1)
-            of_parents = of_parents.take(rows_R, 0)
-            at.states.take(rows_R, 0, at.state, "clip")
-        else:
-            at.state[:] = at.states
-        words(tokens.numpy().reshape(-1), at.gates)
-        weights_BKS = self._attend(torch.from_numpy(of_parents[:, pairs : pairs + hidden]), position)
-        at.slot_gates_t.baddbmm_(weights_BKS, self.values)
-        np.add(at.both, of_parents[:, pairs + hidden :], at.both)
+        at = self._arrays
+        if at is None or at.tokens_t is not tokens or at.parents_t is not parents:
+            at = self._arrays = StepArrays(self, tokens, parents)
+        rows_R = (at.parents + at.first_row).reshape(-1)
+        # Without mode="clip", NumPy writes to a temporary array. The rows are always valid.
+        self.state_products.take(rows_R, 0, at.of_parents, "clip")
+        at.states.take(rows_R, 0, at.state, "clip")
+        words(at.tokens, at.gates)
+        self._weigh(at, position)
+        small_matmul(at.weights[None], at.values[None], at.context[None])
+        np.add(at.gates_BKG, at.context, at.gates_BKG)
+        np.add(at.both, at.state_gates, at.both)
         at.both_t.sigmoid_()
         np.multiply(at.reset, at.state, at.reset_state)
-        add_reset(at.new_t, at.reset_state_t)
+        add_reset(at)
         np.tanh(at.new, at.new)
         torch.lerp(at.state_t, at.new_t, at.take_t, out=at.states_t)
         self.state_products = of_state(at.states_t).numpy()
-        np.add(at.pairs, self.state_products[:, :pairs], at.pairs)
+        np.add(at.pairs, self.state_products[:, : self.pairs], at.pairs)
         np.maximum(at.even, at.odd, out=at.units)
         logits: Tensor = to_output(at.units_t)
         return logits.view(*tokens.shape, -1)
 
-    def _attend(self, query_RA: Tensor, position: Tensor) -> Tensor:
-        sizes = self.slots, self.beams, self.source_length
-        added_BKSA = (query_RA.view(*sizes[:2], 1, -1) + self.keys[:, None]).sigmoid_()
-        scores_BKS = torch.mv(added_BKSA.view(-1, self.keys.shape[-1]), self.weights[2]).view(sizes)
-        weights_BKS = (scores_BKS.add_(self.mask) if self.padded else scores_BKS).softmax(-1)
+    def _weigh(self, at: StepArrays, position: Tensor) -> None:
+        """Write the attention weights of every beam to the buffers, and record them if `looks` exists."""
+        torch.add(at.query_t, at.keys_t, out=at.added_t).sigmoid_()
+        torch.mv(at.added_rows_t, self.weights[2], out=at.scores_t)
+        if self.padded:
+            at.scores_BKS_t.add_(self.mask)
+        torch.softmax(at.scores_BKS_t, -1, out=at.weights_t)
         if self.looks is not None:
-            self.looks[self.rows[:, 0], position] = weights_BKS[:, :, None, None].to(self.looks.dtype)
-        return weights_BKS
+            self.looks[self.rows[:, 0], position] = at.weights_t[:, :, None, None].to(self.looks.dtype)
 
     def resized(self, slots: Tensor | None, length: int) -> Self:
         other = super().resized(slots, length)

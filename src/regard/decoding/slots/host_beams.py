@@ -34,12 +34,14 @@ class HostBeams:
         arrays: dict[str, Array] = {name: getattr(slots, name).numpy() for name in (*names, *pool)}
         self.last, self.parents, self.count, self.limits = (arrays[name] for name in names[:4])
         self.done, self.sums = arrays["done"], arrays["sums"]
-        self.tree = [arrays[name] for name in ("tokens", "links", "token_scores")]
+        steps = arrays["tokens"].shape[1]
+        self.tree = [arrays[name].reshape(-1, slots.how.size) for name in ("tokens", "links", "token_scores")]
         self.ranking, *self.pool = (arrays[name] for name in pool)
         self.divisors: Array = slots.cpu_divisors.numpy()
         self.size, self.best = slots.how.size, slots.how.best
         self.beam_sums, self.sums_BK1 = self.sums.reshape(-1), self.sums[:, :, None]
         self.rows = np.arange(len(self.done))
+        self.first_step = self.rows * steps  # the index of the first step of each slot in `tree`
         self.column, self.index_C = self.rows[:, None], np.arange(2 * self.size)
         self.in_block = np.arange(BLOCK)
         assert slots.forbidden is not None
@@ -70,14 +72,17 @@ class HostBeams:
         maxima_BKN = whole.view(slots, beams, blocks, BLOCK).amax(-1).numpy()
         maxima_BKN += self.sums_BK1
         maxima_BN = maxima_BKN.reshape(slots, -1)
-        if np.isnan(maxima_BN.max()):
+        # Methods of arrays and ufuncs, because functions such as np.nonzero() take longer to call them.
+        if np.isnan(np.maximum.reduce(maxima_BN, None)):
             return False
-        lowest_B = np.partition(maxima_BN, -count, 1)[:, -count]
-        block_n = np.nonzero((maxima_BN >= lowest_B[:, None]).reshape(-1))[0]
+        ordered_BN = maxima_BN.copy()
+        ordered_BN.partition(-count, 1)
+        lowest_B = ordered_BN[:, -count]
+        block_n = (maxima_BN >= lowest_B[:, None]).reshape(-1).nonzero()[0]
         row_n, block_n = np.divmod(block_n, blocks)
         place_n = row_n * vocabulary + block_n * BLOCK
-        sums_nT = flat[place_n[:, None] + self.in_block] + self.beam_sums[row_n, None]
-        at, inside = np.nonzero(sums_nT >= lowest_B[row_n // beams, None])
+        sums_nT = flat.take(place_n[:, None] + self.in_block) + self.beam_sums[row_n, None]
+        at, inside = (sums_nT >= lowest_B[row_n // beams, None]).nonzero()
         sums_m, place_m = sums_nT[at, inside], place_n[at] + inside
         if blocks * BLOCK < vocabulary:
             sums_m, place_m = self._with_rest(scores_BKV, blocks * BLOCK, lowest_B, sums_m, place_m)
@@ -90,7 +95,7 @@ class HostBeams:
             order_BC = order_m[sentence_m.searchsorted(self.column) + self.index_C]
         place_BC = place_m[order_BC]
         row_BC, token_BC = np.divmod(place_BC, vocabulary)
-        self._advance(token_BC, row_BC % beams, flat[place_BC], sums_m[order_BC])
+        self._advance(token_BC, row_BC % beams, flat.take(place_BC), sums_m[order_BC])
         return True
 
     def _with_rest(
@@ -136,21 +141,22 @@ class HostBeams:
             log-probabilities of the last tokens, and of the whole continuations, in descending order.
         """
         size, ends_BC = self.size, token_BC == EOS
-        chosen = (token_BC, beam_BC, score_BC, sums_BC)
-        if ends_BC.any():
+        chosen = [token_BC, beam_BC, score_BC, sums_BC]
+        if np.logical_or.reduce(ends_BC, None):
             self._add_finished(*(each[:, :size] for each in (ends_BC, sums_BC, beam_BC, score_BC)))
             next_BK = ends_BC.argsort(1, kind="stable")[:, :size]  # the first K continuations without EOS
-            token_BK, beam_BK, score_BK, sums_BK = (each[self.column, next_BK] for each in chosen)
+            token_BK, beam_BK, score_BK, sums_BK = [each[self.column, next_BK] for each in chosen]
         else:
-            token_BK, beam_BK, score_BK, sums_BK = (each[:, :size] for each in chosen)
+            token_BK, beam_BK, score_BK, sums_BK = [each[:, :size] for each in chosen]
+        place_B = self.first_step + self.count
         for buffer, new in zip(self.tree, (token_BK, beam_BK, score_BK), strict=True):
-            buffer[self.rows, self.count] = new
+            buffer[place_B] = new
         self.last[:], self.parents[:] = token_BK, beam_BK
         running = ~self.done
         np.copyto(self.sums, sums_BK, where=running[:, None])
         self.count += running
         largest = np.maximum(self.divisors[self.count + 1], self.divisors[self.limits])
-        final = self.ranking[:, -1] >= self.sums.max(1) / largest
+        final = self.ranking[:, -1] >= np.maximum.reduce(self.sums, 1) / largest
         self.done |= final | (self.count >= self.limits)
 
     def _add_finished(self, ends: Array, sums: Array, beams: Array, scores: Array) -> None:

@@ -37,7 +37,7 @@ class HostForbidden:
 
         generated: (B,), the number of tokens of each output.
         """
-        all_short = self.minimum > 1 and generated.max() + 1 < self.minimum
+        all_short = self.minimum > 1 and np.maximum.reduce(generated) + 1 < self.minimum
         for tokens in self.with_end if all_short else self.always:
             scores_BKV[..., tokens] = -np.inf
         if self.minimum > 1 and not all_short:
