@@ -13,8 +13,10 @@ from regard.decoding.beam import beam_search
 from regard.decoding.forced_decoding import observe
 from regard.decoding.greedy import greedy_search
 from regard.decoding.slots import beam_slots, recorded_attention, search_slots, slot_search
+from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
+from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.decoding.slots.slot_runs import decoder_for
 from regard.decoding.word_alignment import averaged
 from regard.kernels.output_attention import copy_and_align
@@ -118,12 +120,39 @@ def test_outputs_are_those_of_numpy(beams: int, best: int) -> None:
     search.pool_beams.copy_(torch.randint(0, beams, (slots, best), generator=random))
     search.pool_scores.copy_(-torch.rand(slots, best, generator=random))
     some = torch.tensor([0, 6, 1, 3, 2, 4])
-    mine, my_readers = search.results(some, length - 1)
+    mine, my_readers, *_ = search.results(some, length - 1)
     with mock.patch.object(beam_slots, "by_kernel", mock.Mock(return_value=False)):
-        theirs, readers = search.results(some, length - 1)
+        theirs, readers, *_ = search.results(some, length - 1)
     for name in ("tokens", "token_scores", "ranking"):
         assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
     assert torch.equal(my_readers.long(), readers) and mine.tokens.dtype == theirs.tokens.dtype
+
+
+@pytest.mark.parametrize("how", SEARCHES, ids=("beam", "n-best", "greedy"))
+@pytest.mark.parametrize("longest", [6, 11])
+def test_attention_is_copied_with_the_outputs(how: Beam | Greedy, longest: int) -> None:
+    """The weights and alignments of results() are those of attention(); many unused positions are removed."""
+    torch.manual_seed(4)
+    model, slots = Bahdanau(WORDS, WORDS, 4).eval(), torch.arange(3)
+    beams = how.size if isinstance(how, Beam) else 1
+    decoder = BahdanauDecoder.build(model, 3, beams, 12, 5)
+    decoder.record(1, model.first.weight)
+    assert decoder.looks is not None
+    decoder.looks.uniform_()
+    search = GreedySlots(decoder, how, 0, slots.device) if isinstance(how, Greedy) else None
+    search = search or BeamSlots(decoder, how, 0, 12, slots.device)  # type: ignore[arg-type]
+    search.tokens.random_(4, WORDS)
+    search.links.random_(0, beams)
+    search.count.copy_(torch.tensor([6, 2, 5]))
+    sources = torch.tensor([2, 0, 1]), torch.tensor([5, 1, 3])
+    outputs = search.results(slots, longest, sources)
+    length = outputs.result.tokens.shape[-1]
+    weights, aligned = decoder.attention(slots, outputs.readers, *sources)
+    assert length == 6 and outputs.weights is not None and outputs.aligned is not None
+    assert outputs.weights.shape[2] == (6 if longest == 11 else 6 + isinstance(how, Beam))
+    assert torch.equal(outputs.weights[:, :, :length], weights)
+    assert aligned is not None and torch.equal(outputs.aligned, aligned)
+    assert search.results(slots, longest).weights is None
 
 
 def step_of_both(

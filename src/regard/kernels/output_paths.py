@@ -35,6 +35,8 @@ class Paths(NamedTuple):
     lengths: (b, N), the number of tokens; 0 for outputs that do not exist.
     ranking, sums, generated: rows of the tensors pool_ranking, sums and count of BeamSlots.
     readers: (b, N, L), int32, on the device: the beam that generated each token; 0 for padding.
+    weights: (b, N, L, X, H, S), on the device: the attention weights, if they were requested.
+    aligned: (b, N, L), the alignments of copy_and_align(), if they were requested.
     """
 
     tokens: NDArray[np.int32]
@@ -44,6 +46,8 @@ class Paths(NamedTuple):
     sums: NDArray[np.float32]
     generated: NDArray[np.int32]
     readers: Tensor
+    weights: Tensor | None = None
+    aligned: NDArray[np.int32] | None = None
 
 
 @quick_launch
@@ -113,12 +117,17 @@ def follow_paths_kernel(
     tl.store(rest + rows * BEAMS + row, generated)
 
 
-def follow_paths(search: Any, slots: Tensor, longest: int, end: int) -> Paths | None:
+def follow_paths(
+    search: Any, slots: Tensor, longest: int, end: int, sources: tuple[Tensor, Tensor] | None = None
+) -> Paths | None:
     """Return the outputs of some slots of a BeamSlots; None if the kernel does not support its sizes.
 
     slots: (b,).
     longest: no slot has generated more tokens than this.
     end: the id of EOS.
+    sources: the sentence of each slot, (b,), and the number of source tokens of each sentence. If given, the
+        attention weights of the outputs are copied before the host waits, and the alignments come with the
+        outputs.
     """
     (_, length, beams), best, rows = search.tokens.shape, search.pool_ranking.shape[1], len(slots)
     if max(beams, best) > MOST:
@@ -126,6 +135,10 @@ def follow_paths(search: Any, slots: Tensor, longest: int, end: int) -> Paths | 
     shape = rows, best, longest + 1
     part = rows * best * (longest + 1)
     sizes = (part, part, rows * best, rows * best, rows * beams, rows)
+    if (
+        sources is not None
+    ):  # the alignments begin at a multiple of 16 bytes: one compiled kernel for all sizes
+        sizes = (*sizes, -sum(sizes) % 4, part)
     found = torch.empty(sum(sizes), dtype=torch.int32, device=slots.device)
     readers = torch.empty(shape, dtype=torch.int32, device=slots.device)
     follow_paths_kernel[(rows,)](
@@ -135,7 +148,11 @@ def follow_paths(search: Any, slots: Tensor, longest: int, end: int) -> Paths | 
         BEAMS=beams, BEST=best, BEAMS_UP=triton.next_power_of_2(beams), BEST_UP=triton.next_power_of_2(best),
         num_warps=1,
     )  # fmt: skip
-    tokens, scores, lengths, ranking, sums, count = np.split(found.cpu().numpy(), np.cumsum(sizes)[:-1])
+    weights, aligned = None, None
+    if sources is not None:
+        weights, aligned = search.decoder.attention(slots, readers, *sources, found[-part:].view(shape))
+    arrays = np.split(found.cpu().numpy(), np.cumsum(sizes)[:-1])
+    tokens, scores, lengths, ranking, sums, count = arrays[:6]
     return Paths(
         tokens.reshape(shape),
         scores.view(np.float32).reshape(shape),
@@ -144,4 +161,6 @@ def follow_paths(search: Any, slots: Tensor, longest: int, end: int) -> Paths | 
         sums.view(np.float32).reshape(rows, beams),
         count,
         readers,
+        weights,
+        None if aligned is None else arrays[-1].reshape(shape),
     )

@@ -14,7 +14,7 @@ from regard.decoding.hypothesis import SearchResult
 from regard.decoding.slots.candidates import highest_in_order
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.host_beams import HostBeams
-from regard.decoding.slots.search_slots import Array, SearchSlots, follow
+from regard.decoding.slots.search_slots import Array, Outputs, SearchSlots, Sources, follow, trimmed
 from regard.kernels.kernel_choice import by_kernel
 
 __all__ = ["BeamSlots"]
@@ -108,8 +108,8 @@ class BeamSlots(SearchSlots):
             self._host = HostBeams(self)
         return self._host
 
-    def results(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor]:
-        results = self._results_by_kernel(slots, longest) if by_kernel(self.token_scores) else None
+    def results(self, slots: Tensor, longest: int, sources: Sources | None = None) -> Outputs:
+        results = self._results_by_kernel(slots, longest, sources) if by_kernel(self.token_scores) else None
         if results is not None:
             return results
         # With NumPy, because PyTorch takes longer for small arrays.
@@ -132,14 +132,17 @@ class BeamSlots(SearchSlots):
         tokens[at], scores[at], readers[at] = EOS, ends_bN[ended_bN], beams_bN[ended_bN]
         length = int((steps_bN + ended_bN).max())
         tensors = [torch.from_numpy(each[..., :length]) for each in (tokens, scores, readers)]
-        return SearchResult(tensors[0], tensors[1], torch.from_numpy(ranking_bN)), tensors[2]
+        result = SearchResult(tensors[0], tensors[1], torch.from_numpy(ranking_bN))
+        if sources is None:
+            return Outputs(result, tensors[2])
+        return Outputs(result, tensors[2], *self.decoder.attention(slots, tensors[2], *sources))
 
-    def _results_by_kernel(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor] | None:
+    def _results_by_kernel(self, slots: Tensor, longest: int, sources: Sources | None) -> Outputs | None:
         """Compute results() with a kernel; None if it does not support the sizes. The readers are int32."""
         # Imported here, because it imports Triton.
         from regard.kernels.output_paths import follow_paths
 
-        paths = follow_paths(self, slots, longest, EOS)
+        paths = follow_paths(self, slots, longest, EOS, sources)
         if paths is None:
             return None
         ranking_bN, none_b1 = paths.ranking, paths.ranking[:, :1] == -np.inf
@@ -148,7 +151,11 @@ class BeamSlots(SearchSlots):
         length = int(paths.lengths.max())
         tokens, scores = paths.tokens[..., :length].astype(np.int64), paths.scores[..., :length].copy()
         result = SearchResult(*map(torch.from_numpy, (tokens, scores, ranking_bN.copy())))
-        return result, paths.readers[..., :length]
+        readers, weights = paths.readers[..., :length], paths.weights
+        if weights is None:
+            return Outputs(result, readers)
+        aligned = None if paths.aligned is None else torch.from_numpy(paths.aligned[..., :length].copy())
+        return Outputs(result, readers, trimmed(weights, length), aligned)
 
     def _unfinished(self, sums_bK: Array, count_b: Array) -> tuple[Array, Array]:
         """Return ranking and beam of the N best unfinished outputs, (b, N); ranking -inf for missing ones."""

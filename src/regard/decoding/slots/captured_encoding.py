@@ -76,7 +76,7 @@ class CapturedEncoding:
     def value_norms(self, capture: Callable[[Callable[[], None]], Callable[[], None]]) -> Tensor:
         """Return value_norms() of the encoder output. The next call overwrites the tensor.
 
-        A separate graph, launched after the last step: it runs while the host creates the hypotheses.
+        A separate graph: a search that records nothing does not need it.
 
         capture: see CapturedSlots.
         """

@@ -47,9 +47,10 @@ class RecordedAttention:
         self._parts: list[Tensor] = []
         self._norms, self._lengths = torch.zeros(0), torch.zeros(0, dtype=torch.long)
         self._source_lengths: list[int] = []
-        self._device_aligned: list[Tensor | None] = []
+        self._known_alignments: list[Tensor | None] = []
         self._aligned: dict[int, tuple[tuple[int, ...], ...]] = {}
         self._ready: torch.cuda.Event | None = None
+        self._pending = False
         self._lock = threading.Lock()
 
     @classmethod
@@ -72,26 +73,34 @@ class RecordedAttention:
 
         rows: the indices of the sentences.
         weights: (b, N, T, X, H, S), with X sites.
-        aligned: (b, N, T), the alignments with all X sites, int32. None: alignments() computes them.
+        aligned: (b, N, T), the alignments with all X sites, int32. None: alignments() computes them. If they
+            are on the CPU, the host has waited for the weights.
         """
+        self._pending |= weights.is_cuda and (aligned is None or aligned.is_cuda)
         part = len(self._parts)
         self._parts.append(weights)
-        self._device_aligned.append(aligned if len(self.columns) == weights.shape[3] else None)
+        self._known_alignments.append(aligned if len(self.columns) == weights.shape[3] else None)
         self._rows.append(rows)
         self._places.update((row, (part, place)) for place, row in enumerate(rows))
 
     def clear(self) -> None:
         """Forget the weights that were stored, because the search is repeated."""
-        self._places, self._rows, self._parts, self._device_aligned = {}, [], [], []
+        self._places, self._rows, self._parts, self._known_alignments = {}, [], [], []
+        self._pending = False
 
-    def finish(self, encoded: Encoded, norms: Tensor) -> None:
+    def store_values(self, encoded: Encoded, norms: Tensor) -> None:
         """Store the source lengths and the norms of the value vectors, the result of value_norms()."""
-        self.complete, self._heads = True, encoded.memories[0].value.dim() == 4
+        self._heads = encoded.memories[0].value.dim() == 4
         # Copies, because the next search overwrites the buffers of a captured encoder.
         self._norms, self._lengths = norms.clone(), encoded.lengths.clone()
-        if norms.is_cuda:
+
+    def finish(self) -> None:
+        """Declare the weights complete, after the last write() and after store_values()."""
+        self.complete = True
+        if self._pending:
             self._ready = torch.cuda.Event()
             self._ready.record()
+        if self._norms.is_cuda:
             _device_memory.add(self, sum(each.nbytes for each in self._parts))
 
     def of_hypothesis(self, row: int, rank: int, length: int) -> tuple[BySite[Tensor], dict[str, Tensor]]:
@@ -119,7 +128,7 @@ class RecordedAttention:
             with self._lock:
                 self._wait()
                 aligned = dict[int, tuple[tuple[int, ...], ...]]()
-                for part, rows, known in zip(self._parts, self._rows, self._device_aligned, strict=True):
+                for part, rows, known in zip(self._parts, self._rows, self._known_alignments, strict=True):
                     alignment = self._align(part, rows) if known is None else known
                     tuples = iter(rows_as_tuples(alignment.cpu()))
                     aligned.update(zip(rows, zip(*[tuples] * part.shape[1], strict=True), strict=True))

@@ -288,7 +288,7 @@ class SlotRun:
         recorded: RecordedAttention | None = None,
         norms: Callable[[], Tensor] | None = None,
     ):
-        self.fixed, self.norms = fixed, norms
+        self.fixed, self.norms, self.stored = fixed, norms, False
         self.recorded = recorded if slots.decoder.looks is not None else None
         self.slots, self.sentences, self.device = slots, sentences, sentences.first.device
         self.step_number, self.next_row = 0, 0
@@ -335,11 +335,20 @@ class SlotRun:
             (self.slots.step if replay is None else replay)(upto)
             self.step_number += 1
             if self.step_number % check == 0:
+                self._store_values()
                 self._collect(min(self.step_number - oldest, self.sentences.longest))
         if self.recorded is not None:
-            encoded = self.sentences.active.encoded
-            self.recorded.finish(encoded, value_norms(encoded) if self.norms is None else self.norms())
+            self.recorded.finish()
         return self.collected
+
+    def _store_values(self) -> None:
+        """Store what does not depend on the outputs in `recorded`, once.
+
+        On a GPU, this is called when the first steps are launched: the host would only wait for them.
+        """
+        if self.recorded is not None and not self.stored:
+            encoded, self.stored = self.sentences.active.encoded, True
+            self.recorded.store_values(encoded, value_norms(encoded) if self.norms is None else self.norms())
 
     def _collect(self, longest: int) -> None:
         """Store the outputs of slots that are done, and start waiting sentences in them or remove them.
@@ -353,13 +362,15 @@ class SlotRun:
             return
         slots = self._on_device(finished)
         rows = [row for slot in finished if (row := self.rows[slot]) is not None]
-        outputs, readers = self.slots.results(slots, longest)
-        self.collected = self.collected.with_room_for(outputs.tokens.shape[-1], self.sentences.longest)
-        self.collected.write(torch.tensor(rows), outputs)
+        sources = None
         if self.recorded is not None:
             sentences = slots if rows == finished else torch.tensor(rows, device=self.device)
-            lengths = self.sentences.active.encoded.lengths
-            self.recorded.write(rows, *self.slots.decoder.attention(slots, readers, sentences, lengths))
+            sources = sentences, self.sentences.active.encoded.lengths
+        result, _, weights, aligned = self.slots.results(slots, longest, sources)
+        self.collected = self.collected.with_room_for(result.tokens.shape[-1], self.sentences.longest)
+        self.collected.write(torch.tensor(rows), result)
+        if self.recorded is not None and weights is not None:
+            self.recorded.write(rows, weights, aligned)
         for slot in finished:
             self.rows[slot] = None
         self.fill()
