@@ -53,14 +53,20 @@ class Hypothesis(LaterAttention):
 
     @classmethod
     def recorded_at(
-        cls, place: Place, tokens: tuple[int, ...], token_scores: tuple[float, ...], ranking: float
+        cls, place: Place | None, tokens: tuple[int, ...], token_scores: tuple[float, ...], ranking: float
     ) -> Hypothesis:
-        """Return a hypothesis whose attention is read from recorded weights when it is first needed."""
-        # with_later_attention() takes longer, and a search creates hundreds of objects after its last step.
+        """Return a hypothesis whose attention is read from recorded weights when it is first needed.
+
+        place: where the weights are recorded. None: the hypothesis has no attention.
+        """
+        # The constructor takes longer, and a search creates hundreds of objects after its last step.
         result = object.__new__(cls)
         fields = result.__dict__
-        fields["tokens"], fields["token_scores"] = tokens, token_scores
-        fields["ranking"], fields["_place"] = ranking, place
+        fields["tokens"], fields["token_scores"], fields["ranking"] = tokens, token_scores, ranking
+        if place is None:
+            fields["_compute"] = _no_attention
+        else:
+            fields["_place"] = place
         return result
 
     @property
@@ -98,6 +104,11 @@ class Hypothesis(LaterAttention):
     def output_tokens(self) -> tuple[int, ...]:
         """The token ids of the sentence, without the EOS at its end."""
         return self.tokens[:-1] if self.finished else self.tokens
+
+
+def _no_attention() -> tuple[BySite[Tensor], dict[str, Tensor]]:
+    """Return the attention and the values of a hypothesis of a search that recorded nothing."""
+    return BySite(), {}
 
 
 @dataclass(frozen=True, eq=False)

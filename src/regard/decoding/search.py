@@ -101,8 +101,10 @@ def search(
     # The first hypothesis of a source always exists, even if its log-probability is -inf by underflow.
     exists_BK = result.ranking > -torch.inf
     exists_BK[:, 0] = True
+    if look is None:
+        return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), None)
     if recorded is None or not recorded.complete:
-        device = torch.device("cpu") if look is None else batch.index.device
+        device = batch.index.device
         pairs = _forced_attention(model, batch, result.to(device), exists_BK.to(device), look)
         return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), pairs)
     return _as_hypotheses(result, exists_BK, recorded)
@@ -113,17 +115,15 @@ Recorded = tuple[BySite[Tensor], dict[str, Tensor]]
 
 
 def _forced_attention(
-    model: Model, batch: Batch | Prompts, result: SearchResult, exists_BK: Tensor, look: str | None
+    model: Model, batch: Batch | Prompts, result: SearchResult, exists_BK: Tensor, look: str
 ) -> list[Recorded]:
     """Return a pair for each hypothesis, by forced decoding: attention weights and norms of value vectors.
 
-    Both are dicts from attention layers (sites). If `look` is None, they are empty.
+    Both are dicts from attention layers (sites).
 
     exists_BK: True for the hypotheses of `result` that exist; beam search can return fewer than K.
     """
     sentence_N, rank_N = exists_BK.nonzero(as_tuple=True)
-    if look is None:
-        return [(BySite(), {}) for _ in range(len(sentence_N))]
     tokens_NL = result.tokens[sentence_N, rank_N]
     lengths_N = result.lengths[sentence_N, rank_N]
     if isinstance(batch, Prompts):
@@ -143,15 +143,16 @@ def _forced_attention(
 
 
 def _as_hypotheses(
-    result: SearchResult, exists_BK: Tensor, recorded: list[Recorded] | RecordedAttention
+    result: SearchResult, exists_BK: Tensor, recorded: list[Recorded] | RecordedAttention | None
 ) -> list[list[Hypothesis]]:
     """Convert a search result to Hypothesis objects: one list for each sentence, best first.
 
     exists_BK: True for the hypotheses of `result` that exist; beam search can return fewer than K.
     recorded: for each of these, the attention weights and the norms of the value vectors; or the weights that
-        the steps of the search recorded.
+        the steps of the search recorded; or None, if nothing was recorded.
     """
-    forced = iter(()) if isinstance(recorded, RecordedAttention) else iter(recorded)
+    forced = iter(recorded) if isinstance(recorded, list) else None
+    by_search = recorded if isinstance(recorded, RecordedAttention) else None
     hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(result.tokens))]
     per_sentence = result.tokens.shape[1]
     columns = (
@@ -165,10 +166,10 @@ def _as_hypotheses(
         if not exists:
             continue
         row, rank = divmod(number, per_sentence)
-        if isinstance(recorded, RecordedAttention):
-            place = Place(recorded, row, rank, length)
-            hypothesis = Hypothesis.recorded_at(place, tokens[:length], scores[:length], ranking)
-        else:
+        if forced is not None:
             hypothesis = Hypothesis(tokens[:length], scores[:length], ranking, *next(forced))
+        else:
+            place = None if by_search is None else Place(by_search, row, rank, length)
+            hypothesis = Hypothesis.recorded_at(place, tokens[:length], scores[:length], ranking)
         hypotheses[row].append(hypothesis)
     return hypotheses
