@@ -134,11 +134,11 @@ def follow_paths(
         return None
     shape = rows, best, longest + 1
     part = rows * best * (longest + 1)
-    sizes = (part, part, rows * best, rows * best, rows * beams, rows)
+    sizes = [part, part, rows * best, rows * best, rows * beams, rows]
     if (
         sources is not None
     ):  # the alignments begin at a multiple of 16 bytes: one compiled kernel for all sizes
-        sizes = (*sizes, -sum(sizes) % 4, part)
+        sizes += [-sum(sizes) % 4, part]
     found = torch.empty(sum(sizes), dtype=torch.int32, device=slots.device)
     readers = torch.empty(shape, dtype=torch.int32, device=slots.device)
     follow_paths_kernel[(rows,)](
