@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from unittest import mock
 
 import pytest
@@ -12,7 +13,14 @@ from regard.decoding import Average, Beam, Greedy, Rules
 from regard.decoding.beam import beam_search
 from regard.decoding.forced_decoding import observe
 from regard.decoding.greedy import greedy_search
-from regard.decoding.slots import beam_slots, recorded_attention, search_slots, slot_search
+from regard.decoding.slots import (
+    beam_slots,
+    captured_slots,
+    recorded_attention,
+    search_slots,
+    slot_runs,
+    slot_search,
+)
 from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
@@ -153,6 +161,37 @@ def test_attention_is_copied_with_the_outputs(how: Beam | Greedy, longest: int) 
     assert torch.equal(outputs.weights[:, :, :length], weights)
     assert aligned is not None and torch.equal(outputs.aligned, aligned)
     assert search.results(slots, longest).weights is None
+
+
+@pytest.mark.parametrize("most", [2, 7])
+def test_outputs_are_collected_before_it_is_known_which_are_done(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots of captured steps end at different times; with two slots, sentences wait for a free slot."""
+    monkeypatch.setattr(captured_slots, "_cuda_graph", lambda step: step)
+    lengths, how = (2, 9, 3, 1, 4, 2, 5), Beam(3, best=2, rules=Rules(maximum=18))
+    torch.manual_seed(5)
+    model = Bahdanau(WORDS, WORDS, 6).eval()
+    batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in lengths])
+    with torch.no_grad(), mock.patch.object(BeamSlots, "results") as results:
+        model.readout.output.weight.mul_(4.0)
+        recorded = recorded_attention(model, batch, "cross")
+        sentences = slot_runs.sentences_of(model, batch, how)
+        result = slot_runs.captured_search(model, how, sentences, recorded, most=most)
+        expected = beam_search(copy.deepcopy(model).double(), batch, how)
+    results.assert_not_called()
+    assert len(result.lengths[:, 0].unique()) > 2
+    assert torch.equal(result.tokens, expected.tokens)
+    torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-4)
+    assert recorded is not None and recorded.complete
+    for row, source in enumerate(batch.source):
+        for rank in range(2):
+            tokens, length = result.tokens[row, rank].tolist(), int(result.lengths[row, rank])
+            attention, _ = recorded.of_hypothesis(row, rank, length)
+            assert recorded.alignments()[row][rank][:length] == tuple(averaged(attention).argmax(-1).tolist())
+            pair = Batch.collate([source[: lengths[row]].tolist()], [tokens])
+            for site, weights in observe(model, pair, "cross").attention.items():
+                torch.testing.assert_close(attention[site], weights[0][:length], rtol=0, atol=1e-4)
 
 
 def step_of_both(

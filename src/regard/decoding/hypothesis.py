@@ -155,10 +155,10 @@ class SearchResult(BatchRows):
         more = (0, min(max(length, 2 * room), longest) - room)
         return SearchResult(pad(self.tokens, more, value=PAD), pad(self.token_scores, more), self.ranking)
 
-    def write(self, rows: Tensor, other: SearchResult) -> None:
+    def write(self, rows: Tensor | slice, other: SearchResult) -> None:
         """Overwrite the hypotheses of b sentences of this result by those in `other`.
 
-        rows: (b,), the index of each of these sentences in this result.
+        rows: (b,), the index of each of these sentences in this result; or a slice of this result.
         other: a result for only these b sentences.
         """
         length = other.tokens.shape[-1]

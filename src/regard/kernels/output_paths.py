@@ -31,6 +31,7 @@ MOST = 32
 class Paths(NamedTuple):
     """The N outputs of b slots. An output has at most L tokens, with EOS.
 
+    done: (b,), whether the slot is done. The other arrays have no defined values for slots that are not.
     tokens, scores: (b, N, L), token ids and log-probabilities, padded with 0.
     lengths: (b, N), the number of tokens; 0 for outputs that do not exist.
     ranking, sums, generated: rows of the tensors pool_ranking, sums and count of BeamSlots.
@@ -39,6 +40,7 @@ class Paths(NamedTuple):
     aligned: (b, N, L), the alignments of copy_and_align(), if they were requested.
     """
 
+    done: NDArray[np.bool_]
     tokens: NDArray[np.int32]
     scores: NDArray[np.float32]
     lengths: NDArray[np.int32]
@@ -49,19 +51,28 @@ class Paths(NamedTuple):
     weights: Tensor | None = None
     aligned: NDArray[np.int32] | None = None
 
+    def select(self, places: list[int]) -> Paths:
+        """Return the outputs of some of the slots, by their places in these arrays."""
+        host = torch.tensor(places)
+        if self.readers.is_cuda:
+            host = host.pin_memory()  # so that the copy of the indices does not wait for the device
+        index = host.to(self.readers.device, non_blocking=True)
+        parts = (each.index_select(0, index) if isinstance(each, Tensor) else each for each in self)
+        return Paths(*(each[places] if isinstance(each, np.ndarray) else each for each in parts))
+
 
 @quick_launch
 @triton.jit(do_not_specialize=["rows", "longest", "length"])
 def follow_paths_kernel(
-    slots, tokens, links, token_scores, sums, count, pool_ranking, pool_steps, pool_beams, pool_scores, found,
-    readers, rows, longest, length, end,
+    slots, tokens, links, token_scores, sums, count, done, pool_ranking, pool_steps, pool_beams, pool_scores,
+    found, readers, rows, longest, length, end,
     BEAMS: tl.constexpr, BEST: tl.constexpr, BEAMS_UP: tl.constexpr, BEST_UP: tl.constexpr,
 ):  # fmt: skip
-    """Collect the outputs of one slot: those of its pool, or its beams if the pool is empty.
+    """Collect the outputs of one slot, if it is done: those of its pool, or its beams if the pool is empty.
 
     slots: reads (rows,). The names from `tokens` to `pool_scores` are those of BeamSlots.
     found: writes int32 numbers: tokens, scores (as bits), lengths, ranking (as bits), sums (as bits) and
-        count, one after the other; see Paths.
+        count and done, one after the other; see Paths.
     readers: writes (rows, BEST, longest + 1), int32.
     longest: the largest number of tokens before EOS. length: the number of positions of `tokens`.
     end: the id of EOS.
@@ -77,6 +88,7 @@ def follow_paths_kernel(
     end_score = tl.load(pool_scores + pool, mask=used, other=0.0)
     sum = tl.load(sums + slot * BEAMS + own, mask=own < BEAMS, other=-float("inf"))
     generated = tl.load(count + slot).to(tl.int32)
+    is_done = tl.load(done + slot).to(tl.int32)
 
     # If the pool is empty, the outputs are the beams, the most probable first.
     none = tl.sum(tl.where(rank == 0, ranking, 0.0), 0) == -float("inf")
@@ -93,7 +105,7 @@ def follow_paths_kernel(
     width = longest + 1
     part = rows.to(tl.int64) * BEST * width
     first = (row * BEST + rank) * width
-    for back in range(width):
+    for back in range(width * is_done):
         at = longest - back
         inside = at < steps
         place = (slot * length + at) * BEAMS + beam
@@ -115,6 +127,7 @@ def follow_paths_kernel(
     rest += rows * BEST
     tl.store(rest + row * BEAMS + own, sum.to(tl.int32, bitcast=True), mask=own < BEAMS)
     tl.store(rest + rows * BEAMS + row, generated)
+    tl.store(rest + rows * BEAMS + rows + row, is_done)
 
 
 def follow_paths(
@@ -134,7 +147,7 @@ def follow_paths(
         return None
     shape = rows, best, longest + 1
     part = rows * best * (longest + 1)
-    sizes = [part, part, rows * best, rows * best, rows * beams, rows]
+    sizes = [part, part, rows * best, rows * best, rows * beams, rows, rows]
     if (
         sources is not None
     ):  # the alignments begin at a multiple of 16 bytes: one compiled kernel for all sizes
@@ -142,7 +155,7 @@ def follow_paths(
     found = torch.empty(sum(sizes), dtype=torch.int32, device=slots.device)
     readers = torch.empty(shape, dtype=torch.int32, device=slots.device)
     follow_paths_kernel[(rows,)](
-        slots, search.tokens, search.links, search.token_scores, search.sums, search.count,
+        slots, search.tokens, search.links, search.token_scores, search.sums, search.count, search.done,
         search.pool_ranking, search.pool_steps, search.pool_beams, search.pool_scores, found,
         readers, rows, longest, length, end,
         BEAMS=beams, BEST=best, BEAMS_UP=triton.next_power_of_2(beams), BEST_UP=triton.next_power_of_2(best),
@@ -150,10 +163,12 @@ def follow_paths(
     )  # fmt: skip
     weights, aligned = None, None
     if sources is not None:
-        weights, aligned = search.decoder.attention(slots, readers, *sources, found[-part:].view(shape))
+        own = found[-part:].view(shape)
+        weights, aligned = search.decoder.attention(slots, readers, *sources, own, search.done)
     arrays = np.split(found.cpu().numpy(), np.cumsum(sizes)[:-1])
-    tokens, scores, lengths, ranking, sums, count = arrays[:6]
+    tokens, scores, lengths, ranking, sums, count, done = arrays[:7]
     return Paths(
+        done != 0,
         tokens.reshape(shape),
         scores.view(np.float32).reshape(shape),
         lengths.reshape(rows, best),

@@ -68,15 +68,17 @@ class RecordedAttention:
         sites = {name: possible[name] for name in wanted}
         return cls(sites, [names.index(name) for name in wanted])
 
-    def write(self, rows: list[int], weights: Tensor, aligned: Tensor | None = None) -> None:
+    def write(
+        self, rows: list[int], weights: Tensor, aligned: Tensor | None = None, waited: bool = False
+    ) -> None:
         """Store the weights of all hypotheses of some sentences.
 
         rows: the indices of the sentences.
         weights: (b, N, T, X, H, S), with X sites.
-        aligned: (b, N, T), the alignments with all X sites, int32. None: alignments() computes them. If they
-            are on the CPU, the host has waited for the weights.
+        aligned: (b, N, T), the alignments with all X sites, int32. None: alignments() computes them.
+        waited: whether the host has waited for the weights.
         """
-        self._pending |= weights.is_cuda and (aligned is None or aligned.is_cuda)
+        self._pending |= weights.is_cuda and not waited
         part = len(self._parts)
         self._parts.append(weights)
         self._known_alignments.append(aligned if len(self.columns) == weights.shape[3] else None)

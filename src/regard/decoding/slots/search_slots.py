@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -20,7 +20,7 @@ from regard.decoding.slots.decoder import SlotDecoder, resized_rows
 if TYPE_CHECKING:
     from regard.kernels.token_candidates import Candidates
 
-__all__ = ["Array", "Outputs", "SearchSlots", "Sources", "follow", "trimmed"]
+__all__ = ["Array", "EarlyOutputs", "Outputs", "SearchSlots", "Sources", "follow", "trimmed"]
 
 Array = np.ndarray[Any, Any]
 
@@ -36,14 +36,27 @@ class Outputs(NamedTuple):
     weights: (b, N, T, X, H, S), the attention weights on the device; T may be larger than that of `result`.
         None if they were not requested.
     aligned: (b, N, T), int32, the alignments of copy_and_align(), on the device or on the CPU. None if there
-        are no weights, or if no Triton kernels are used. If they are on the CPU, the host has waited for the
-        weights too.
+        are no weights, or if no Triton kernels are used.
+    waited: whether the host has waited for the weights.
     """
 
     result: SearchResult
     readers: Tensor
     weights: Tensor | None = None
     aligned: Tensor | None = None
+    waited: bool = False
+
+
+class EarlyOutputs(NamedTuple):
+    """The outputs of b slots of which only some are done.
+
+    done: whether the slots are done.
+    select: a function that returns the outputs of some slots that are done, by their places among the b
+        slots; None selects all.
+    """
+
+    done: list[bool]
+    select: Callable[[list[int] | None], Outputs]
 
 
 TRIMMED = 1.5
@@ -110,6 +123,18 @@ class SearchSlots(ABC):
         longest: no slot has generated more tokens than this.
         sources: the sentences of the slots. If given, the attention weights of the outputs are returned too.
         """
+
+    def early_results(
+        self, slots: Tensor, longest: int, sources: Sources | None = None
+    ) -> EarlyOutputs | None:
+        """Return the hypotheses of the slots that are done, before it is known which of them are.
+
+        For the arguments, see results(). On a GPU, all work is launched before the host waits for the steps,
+        so that it waits only once.
+
+        Return None if this is not supported.
+        """
+        return None
 
     def start(self, slots: Tensor, first: Tensor, limits: Tensor, prefix: Tensor, offset: int) -> None:
         """Start the search for new sentences, which the decoder has loaded.

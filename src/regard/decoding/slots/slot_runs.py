@@ -31,7 +31,7 @@ from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.decoding.slots.hidden_decoder import HiddenDecoder
 from regard.decoding.slots.packed_linear import int8_available
 from regard.decoding.slots.recorded_attention import RecordedAttention, value_norms
-from regard.decoding.slots.search_slots import SearchSlots
+from regard.decoding.slots.search_slots import SearchSlots, Sources
 from regard.decoding.slots.transformer_decoder import TransformerDecoder
 from regard.kernels.kernel_choice import is_current
 from regard.layers.freed_memory import keep_freed_memory
@@ -173,10 +173,10 @@ def recorded_attention(model: Model, batch: Batch | Prompts, look: str | None) -
 
     look: the attention layers (sites), as in search().
     """
-    kind = decoder_for(model)
-    if look is None or kind is None or isinstance(batch, Prompts):
+    if look is None or isinstance(batch, Prompts):
         return None
-    return RecordedAttention.of(model, kind, look)
+    kind = decoder_for(model)
+    return None if kind is None else RecordedAttention.of(model, kind, look)
 
 
 def sentences_of(
@@ -355,22 +355,31 @@ class SlotRun:
 
         longest: no slot has generated more tokens than this.
         """
-        done = self.slots.done.tolist()
-        finished = [slot for slot, row in enumerate(self.rows) if row is not None and done[slot]]
-        active = sum(row is not None for row in self.rows)
-        if not finished or (len(finished) < active and len(finished) * DROP < active):
+        running = [slot for slot, row in enumerate(self.rows) if row is not None]
+        early = None
+        if self.fixed:
+            early = self.slots.early_results(self._on_device(running), longest, self._sources(running))
+        if early is None:
+            flags = self.slots.done.tolist()
+            done = [flags[slot] for slot in running]
+        else:
+            done = early.done
+        finished = [slot for slot, is_done in zip(running, done, strict=True) if is_done]
+        if not finished or (len(finished) < len(running) and len(finished) * DROP < len(running)):
             return
-        slots = self._on_device(finished)
-        rows = [row for slot in finished if (row := self.rows[slot]) is not None]
-        sources = None
-        if self.recorded is not None:
-            sentences = slots if rows == finished else torch.tensor(rows, device=self.device)
-            sources = sentences, self.sentences.active.encoded.lengths
-        result, _, weights, aligned = self.slots.results(slots, longest, sources)
-        self.collected = self.collected.with_room_for(result.tokens.shape[-1], self.sentences.longest)
-        self.collected.write(torch.tensor(rows), result)
-        if self.recorded is not None and weights is not None:
-            self.recorded.write(rows, weights, aligned)
+        rows = self._rows_of(finished)
+        if early is None:
+            outputs = self.slots.results(self._on_device(finished), longest, self._sources(finished))
+        else:
+            places = [place for place, is_done in enumerate(done) if is_done]
+            outputs = early.select(None if len(places) == len(done) else places)
+        length = outputs.result.tokens.shape[-1]
+        self.collected = self.collected.with_room_for(length, self.sentences.longest)
+        first, last = rows[0], rows[-1] + 1
+        whole = rows == list(range(first, last))  # a slice is copied in less time than indexed rows
+        self.collected.write(slice(first, last) if whole else torch.tensor(rows), outputs.result)
+        if self.recorded is not None and outputs.weights is not None:
+            self.recorded.write(rows, outputs.weights, outputs.aligned, outputs.waited)
         for slot in finished:
             self.rows[slot] = None
         self.fill()
@@ -378,11 +387,23 @@ class SlotRun:
         if not self.fixed and running and len(running) < len(self.rows):
             self._resize(running, self.slots.decoder.length)
 
-    def _on_device(self, slots: list[int]) -> Tensor:
-        """Return the indices of some slots as a tensor. Creating one on a GPU would wait for it."""
-        if slots[-1] == len(slots) - 1:  # the first slots, in ascending order
-            return self.slots.rows[: len(slots)]
-        return torch.tensor(slots, device=self.device)
+    def _rows_of(self, slots: list[int]) -> list[int]:
+        """Return the sentences that some slots decode, as indices."""
+        return [row for slot in slots if (row := self.rows[slot]) is not None]
+
+    def _sources(self, slots: list[int]) -> Sources | None:
+        """Return the sentences of some slots; None if nothing is recorded."""
+        if self.recorded is None:
+            return None
+        return self._on_device(self._rows_of(slots)), self.sentences.active.encoded.lengths
+
+    def _on_device(self, indices: list[int]) -> Tensor:
+        """Return indices as a tensor on the device, without waiting for it."""
+        count = len(indices)
+        if indices[-1] == count - 1 and count <= self.slots.slots and indices == list(range(count)):
+            return self.slots.rows[:count]
+        pinned = torch.tensor(indices, pin_memory=self.device.type == "cuda")
+        return pinned.to(self.device, non_blocking=True)
 
     def _resize(self, keep: list[int] | None, length: int) -> None:
         """Keep only some slots, or give the buffers another number of positions."""
