@@ -53,12 +53,16 @@ class Paths(NamedTuple):
 
     def select(self, places: list[int]) -> Paths:
         """Return the outputs of some of the slots, by their places in these arrays."""
-        host = torch.tensor(places)
-        if self.readers.is_cuda:
-            host = host.pin_memory()  # so that the copy of the indices does not wait for the device
-        index = host.to(self.readers.device, non_blocking=True)
-        parts = (each.index_select(0, index) if isinstance(each, Tensor) else each for each in self)
-        return Paths(*(each[places] if isinstance(each, np.ndarray) else each for each in parts))
+        # Pinned, so that the copy of the indices does not wait for the device.
+        index = torch.tensor(places, pin_memory=self.readers.is_cuda)
+        index = index.to(self.readers.device, non_blocking=True)
+
+        def selected(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.index_select(0, index)
+            return None if value is None else value[places]
+
+        return Paths(*map(selected, self))
 
 
 @quick_launch
