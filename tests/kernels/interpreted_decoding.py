@@ -23,9 +23,9 @@ from regard.decoding.slots import (
 )
 from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
+from regard.decoding.slots.decoder_choice import decoder_for
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
-from regard.decoding.slots.slot_runs import decoder_for
 from regard.decoding.word_alignment import averaged
 from regard.kernels.output_attention import copy_and_align
 from regard.models import Model

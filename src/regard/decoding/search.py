@@ -19,7 +19,7 @@ from regard.decoding.overflow import float32_copy
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, sample_search
-from regard.decoding.slots import RecordedAttention, recorded_attention, slot_search, supports_slots
+from regard.decoding.slots import RecordedAttention, recorded_attention, slot_decoder, slot_search
 from regard.errors import ArgumentError, RegardError, message
 from regard.models.base import Model
 from regard.roles import CROSS, BySite
@@ -53,7 +53,7 @@ def search(
     limit: the maximum number of output tokens, used if how.rules.maximum is None.
     ends: a function that ends hypotheses before EOS, for example at a stop string (see active_rows.Ends).
 
-    Beam search and greedy search run on preallocated tensors if slots.supports_slots() is true for the model
+    Beam search and greedy search run on preallocated tensors if slots.slot_decoder() supports the model
     and the options; otherwise beam_search() and greedy_search() run. The hypotheses are the same.
 
     Every source has at least one hypothesis. Beam search returns unfinished hypotheses (cut at the maximum
@@ -83,8 +83,9 @@ def search(
     batch = batch.to(device_of(model))
     recorded = None
     with eval_without_grad(model):
-        if isinstance(how, Beam | Greedy) and supports_slots(model, how, ends):
-            recorded = recorded_attention(model, batch, look)
+        kind = slot_decoder(model, how, ends)
+        if isinstance(how, Beam | Greedy) and kind is not None:
+            recorded = recorded_attention(model, batch, look, kind)
             result = slot_search(model, batch, how, prefixes, limit=limit, recorded=recorded)
         elif isinstance(how, Beam):
             result = beam_search(model, batch, how, prefixes, limit=limit, ends=ends)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.linalg import vector_norm
 from torch.nn.functional import pad
 
 from regard.decoding.batch_alignment import Place
@@ -25,7 +26,7 @@ from regard.decoding.slots.decoder import SlotDecoder
 from regard.models.base import Encoded, Model
 from regard.roles import CROSS, BySite, Role, matches
 
-__all__ = ["RecordedAttention", "value_norms"]
+__all__ = ["RecordedAttention"]
 
 MOST_DEVICE_BYTES = 2**30
 """The largest size of the weights that all searches leave on GPUs. Above it, the oldest ones are copied to
@@ -90,11 +91,11 @@ class RecordedAttention:
         self._places, self._rows, self._parts, self._known_alignments = {}, [], [], []
         self._pending = False
 
-    def store_values(self, encoded: Encoded, norms: Tensor) -> None:
-        """Store the source lengths and the norms of the value vectors, the result of value_norms()."""
-        self._heads = encoded.memories[0].value.dim() == 4
-        # Copies, because the next search overwrites the buffers of a captured encoder.
-        self._norms, self._lengths = norms.clone(), encoded.lengths.clone()
+    def store_values(self, encoded: Encoded) -> None:
+        """Store the source lengths and the norms of the value vectors."""
+        self._norms, self._heads = value_norms(encoded), encoded.memories[0].value.dim() == 4
+        # A copy, because the next search overwrites the buffers of a captured encoder.
+        self._lengths = encoded.lengths.clone()
 
     def finish(self) -> None:
         """Declare the weights complete, after the last write() and after store_values()."""
@@ -208,8 +209,11 @@ class RecordedAttention:
 
 def value_norms(encoded: Encoded) -> Tensor:
     """Return the norms of the value vectors of all memories, (B, X, H, S), float32; H is 1 without heads."""
-    norms = torch.stack([memory.value.norm(dim=-1) for memory in encoded.memories], 1)
-    return (norms if norms.dim() == 4 else norms[:, :, None]).float()
+    values = [memory.value for memory in encoded.memories]
+    dtype = torch.promote_types(values[0].dtype, torch.float32)
+    norms = [vector_norm(value, dim=-1, dtype=dtype) for value in values]
+    joined = torch.stack(norms, 1) if len(norms) > 1 else norms[0][:, None]
+    return (joined if joined.dim() == 4 else joined[:, :, None]).float()
 
 
 def _mean(weights: Tensor, sites_at: int, sites: list[int], heads_at: int, head: int | None) -> Tensor:

@@ -12,32 +12,24 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regard.data.batch import BOS, PAD, Batch
+from regard.data.batch import Batch
 from regard.data.batch_rows import BatchRows
-from regard.decoding.active_rows import ActiveRows, device_of, start_decoding, without_encoding
+from regard.decoding.active_rows import ActiveRows, start_decoding, without_encoding
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import ROOM, SearchResult
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
-from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.captured_slots import forget_slots, kept_slots, round_up
-from regard.decoding.slots.cpu_bahdanau_decoder import CpuBahdanauDecoder
-from regard.decoding.slots.cpu_transformer_decoder import CpuTransformerDecoder
 from regard.decoding.slots.decoder import SlotDecoder
-from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
+from regard.decoding.slots.decoder_choice import decoder_for
 from regard.decoding.slots.greedy_slots import GreedySlots
-from regard.decoding.slots.hidden_decoder import HiddenDecoder
-from regard.decoding.slots.packed_linear import int8_available
-from regard.decoding.slots.recorded_attention import RecordedAttention, value_norms
+from regard.decoding.slots.recorded_attention import RecordedAttention
 from regard.decoding.slots.search_slots import SearchSlots, Sources
-from regard.decoding.slots.transformer_decoder import TransformerDecoder
 from regard.kernels.kernel_choice import is_current
 from regard.layers.freed_memory import keep_freed_memory
-from regard.layers.joint_linear import contains_hooks
 from regard.models.base import Model, State
-from regard.sites import open_scopes
 
 __all__ = [
     "SlotRun",
@@ -46,19 +38,7 @@ __all__ = [
     "recorded_attention",
     "sentences_of",
     "slot_search",
-    "supports_int8",
-    "supports_slots",
 ]
-
-DECODERS: tuple[type[SlotDecoder], ...] = (
-    FusedTransformerDecoder,
-    CpuTransformerDecoder,
-    TransformerDecoder,
-    CpuBahdanauDecoder,
-    BahdanauDecoder,
-    HiddenDecoder,
-)
-"""The decoders on preallocated tensors. The first one that supports a model is used."""
 
 FIRST_LENGTH = 64
 """The number of positions of the first buffers on a CPU. When they are full, their length is doubled."""
@@ -68,10 +48,6 @@ MOST_LENGTH = 1024
 
 MOST_SLOTS = {"cpu": 64, "cuda": 256}
 """Maximum number of slots. If a batch has more sentences, the others wait until a slot is done."""
-
-MOST_BEAMS = 40
-"""Maximum beam size on a CPU. Each beam is compared with the keys of all beams, so the time and memory of a
-step grow with the square of the beam size. The simple search becomes faster between 32 and 100 beams."""
 
 SOURCE_SIZES, LENGTHS = (16, 32, 48, 64, 96, 128), (64, 128, 256, 512, 1024)
 """Numbers of source tokens and of positions on a GPU, to which the sizes of a search are rounded up."""
@@ -83,36 +59,6 @@ CHECK = 8
 """Number of captured steps after which the host asks which slots are done, which waits for the device."""
 
 
-def decoder_for(model: Model) -> type[SlotDecoder] | None:
-    """Return the class of the decoder on preallocated tensors for a model; None if no class supports it."""
-    return next((kind for kind in DECODERS if kind.supports(model)), None)
-
-
-def supports_int8(model: Model) -> bool:
-    """Return whether the decoder of a model can use int8 weights; see Model.int8_steps."""
-    decoders = (CpuTransformerDecoder, TransformerDecoder, CpuBahdanauDecoder, BahdanauDecoder)
-    return int8_available() and decoder_for(model) in decoders
-
-
-def supports_slots(model: Model, how: object, ends: object = None) -> bool:
-    """Return whether slot_search() supports a model and the options of a search.
-
-    It does not support sampling, the coverage penalty, Rules(repeat=...), hypotheses that end before EOS
-    (`ends`), the recording and editing of attention during the search, modules with hooks, which it would not
-    call, and on a CPU, more than MOST_BEAMS beams.
-    """
-    if ends is not None or not isinstance(how, Beam | Greedy) or open_scopes():
-        return False
-    if contains_hooks(model):
-        return False
-    if isinstance(how, Beam) and how.size > MOST_BEAMS and device_of(model).type == "cpu":
-        return False
-    if how.rules.repeat or (isinstance(how, Beam) and how.coverage):
-        return False
-    excluded = {token for token in (PAD, BOS, *how.rules.forbidden) if 0 <= token < model.target_size}
-    return model.target_size - len(excluded) > 1 and decoder_for(model) is not None
-
-
 def slot_search(
     model: Model,
     batch: Batch | Prompts,
@@ -122,7 +68,7 @@ def slot_search(
     limit: LengthLimit = TRANSLATION_LIMIT,
     recorded: RecordedAttention | None = None,
 ) -> SearchResult:
-    """Run beam search or greedy search on a batch, on preallocated tensors. supports_slots() must be true.
+    """Run beam search or greedy search on a batch, on preallocated tensors. supports_slots() must be True.
 
     The other arguments are those of search(). The result is on the CPU.
 
@@ -168,14 +114,17 @@ def _search_with_slots(
     return SlotRun(slots, sentences, how, recorded=recorded).result()
 
 
-def recorded_attention(model: Model, batch: Batch | Prompts, look: str | None) -> RecordedAttention | None:
+def recorded_attention(
+    model: Model, batch: Batch | Prompts, look: str | None, kind: type[SlotDecoder] | None = None
+) -> RecordedAttention | None:
     """Return an object in which slot_search() stores attention weights; None if it cannot record them.
 
     look: the attention layers (sites), as in search().
+    kind: the result of slot_decoder(). Default: that of decoder_for().
     """
     if look is None or isinstance(batch, Prompts):
         return None
-    kind = decoder_for(model)
+    kind = kind or decoder_for(model)
     return None if kind is None else RecordedAttention.of(model, kind, look)
 
 
@@ -247,8 +196,7 @@ def captured_search(
             kept.prepare()
             if loaded and batch is not None:
                 kept.encode(model, batch.source, batch.source_lengths)
-        norms = kept.value_norms if loaded else None
-        return SlotRun(kept.slots, sentences, how, True, recorded, norms).result(kept.step, loaded)
+        return SlotRun(kept.slots, sentences, how, True, recorded).result(kept.step, loaded)
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,7 +224,6 @@ class SlotRun:
 
     fixed: whether the slots keep their buffers, which captured steps need. Then no slots are removed.
     recorded: see slot_search().
-    norms: a function that returns the norms of value_norms(). Default: value_norms() of the encoder output.
     """
 
     def __init__(
@@ -286,9 +233,8 @@ class SlotRun:
         how: Beam | Greedy,
         fixed: bool = False,
         recorded: RecordedAttention | None = None,
-        norms: Callable[[], Tensor] | None = None,
     ):
-        self.fixed, self.norms, self.stored = fixed, norms, False
+        self.fixed, self.stored = fixed, False
         self.recorded = recorded if slots.decoder.looks is not None else None
         self.slots, self.sentences, self.device = slots, sentences, sentences.first.device
         self.step_number, self.next_row = 0, 0
@@ -347,8 +293,8 @@ class SlotRun:
         On a GPU, this is called when the first steps are launched: the host would only wait for them.
         """
         if self.recorded is not None and not self.stored:
-            encoded, self.stored = self.sentences.active.encoded, True
-            self.recorded.store_values(encoded, value_norms(encoded) if self.norms is None else self.norms())
+            self.recorded.store_values(self.sentences.active.encoded)
+            self.stored = True
 
     def _collect(self, longest: int) -> None:
         """Store the outputs of slots that are done, and start waiting sentences in them or remove them.
@@ -359,20 +305,16 @@ class SlotRun:
         early = None
         if self.fixed:
             early = self.slots.early_results(self._on_device(running), longest, self._sources(running))
-        if early is None:
-            flags = self.slots.done.tolist()
-            done = [flags[slot] for slot in running]
-        else:
-            done = early.done
-        finished = [slot for slot, is_done in zip(running, done, strict=True) if is_done]
+        done = self.slots.done.tolist() if early is None else dict(zip(running, early.done, strict=True))
+        finished = [slot for slot in running if done[slot]]
         if not finished or (len(finished) < len(running) and len(finished) * DROP < len(running)):
             return
         rows = self._rows_of(finished)
         if early is None:
             outputs = self.slots.results(self._on_device(finished), longest, self._sources(finished))
         else:
-            places = [place for place, is_done in enumerate(done) if is_done]
-            outputs = early.select(None if len(places) == len(done) else places)
+            places = [place for place, slot in enumerate(running) if done[slot]]
+            outputs = early.select(None if finished == running else places)
         length = outputs.result.tokens.shape[-1]
         self.collected = self.collected.with_room_for(length, self.sentences.longest)
         first, last = rows[0], rows[-1] + 1
