@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -92,7 +94,7 @@ class Hypothesis(LaterAttention):
         place = self.__dict__.get("_place")
         if place is not None:
             recorded, row, rank, length = place
-            return recorded.alignments()[row][rank][:length]
+            return recorded.alignment(row, rank, length)
         return tuple(averaged(self.attention).argmax(-1).tolist())
 
     @property
@@ -167,21 +169,18 @@ class SearchResult(BatchRows):
         self.ranking[rows] = other.ranking
 
 
-FORMATS = {torch.int32: "i", torch.int64: "q", torch.float32: "f", torch.float64: "d"}
-"""Format characters of the struct module, by dtype."""
-
-
-def rows_as_tuples(values: Tensor) -> Iterable[tuple[Any, ...]]:
-    """Return the rows of a tensor on the CPU, along its last dimension, as tuples of numbers.
+def rows_as_tuples(values: Tensor | NDArray[np.int32]) -> Iterable[tuple[Any, ...]]:
+    """Return the rows of a tensor or an array, along its last dimension, as tuples of numbers.
 
     struct is several times as fast as tolist() and tuple().
 
     >>> list(rows_as_tuples(torch.tensor([[1, 2], [3, 4]])))
     [(1, 2), (3, 4)]
     """
-    if not values.numel():
-        return [()] * math.prod(values.shape[:-1])
-    return struct.iter_unpack(f"{values.shape[-1]}{FORMATS[values.dtype]}", values.numpy().tobytes())
+    array = values.cpu().numpy() if isinstance(values, Tensor) else values
+    if not array.size:
+        return [()] * math.prod(array.shape[:-1])
+    return struct.iter_unpack(f"{array.shape[-1]}{array.dtype.char}", array.tobytes())
 
 
 def unfinished_note(hypotheses: Sequence[Hypothesis]) -> str:

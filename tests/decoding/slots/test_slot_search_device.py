@@ -79,7 +79,7 @@ def test_kernels_in_float32(name: str) -> None:
             torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-3)
             assert recorded is not None and recorded.complete
             places = [(row, 0, int(result.lengths[row, 0])) for row in range(4)]
-            alignments = [tuple(recorded.alignments()[row][0][:length]) for row, _, length in places]
+            alignments = [recorded.alignment(*place) for place in places]
             averages = recorded.averaged([Place(recorded, *place) for place in places], "cross", None)
             attention = [recorded.of_hypothesis(*place)[0] for place in places]
             found = search(exact, batch, how)

@@ -175,7 +175,7 @@ class BeamSlots(SearchSlots):
         readers, weights = paths.readers[..., :length], paths.weights
         if weights is None:
             return Outputs(result, readers)
-        aligned = None if paths.aligned is None else torch.from_numpy(paths.aligned[..., :length].copy())
+        aligned = None if paths.aligned is None else paths.aligned[..., :length]
         shorter = trimmed(weights, length)
         return Outputs(result, readers, shorter, aligned, shorter is weights and places is None)
 

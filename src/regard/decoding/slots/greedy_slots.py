@@ -82,9 +82,8 @@ class GreedySlots(SearchSlots):
             return Outputs(result, readers)
         if weights is None:
             return Outputs(result, readers, *self.decoder.attention(slots, readers, *sources))
-        aligned = torch.from_numpy(rest[0][..., :length].copy()) if rest else None
-        shorter = trimmed(weights, length)
-        return Outputs(result, readers, shorter, aligned, shorter is weights)
+        shorter, own = trimmed(weights, length), rest[0][..., :length] if rest else None
+        return Outputs(result, readers, shorter, own, shorter is weights)
 
     def _readers(self, slots: Tensor, length: int) -> Tensor:
         """Return the beams that generated each token, (b, 1, length): there is only beam 0."""

@@ -33,6 +33,10 @@ MOST_DEVICE_BYTES = 2**30
 the host."""
 
 
+NOTHING = torch.zeros(0)
+"""Instead of tensors that a search has not stored yet."""
+
+
 class RecordedAttention:
     """The attention weights of the hypotheses of each sentence, and the norms of the value vectors.
 
@@ -46,10 +50,10 @@ class RecordedAttention:
         self._places: dict[int, tuple[int, int]] = {}
         self._rows: list[list[int]] = []
         self._parts: list[Tensor] = []
-        self._norms, self._lengths = torch.zeros(0), torch.zeros(0, dtype=torch.long)
+        self._norms, self._lengths, self._ranks = NOTHING, NOTHING, 0
         self._source_lengths: list[int] = []
-        self._known_alignments: list[Tensor | None] = []
-        self._aligned: dict[int, tuple[tuple[int, ...], ...]] = {}
+        self._known_alignments: list[Tensor | NDArray[np.int32] | None] = []
+        self._aligned: list[list[tuple[int, ...]]] = []
         self._ready: torch.cuda.Event | None = None
         self._pending = False
         self._lock = threading.Lock()
@@ -70,19 +74,24 @@ class RecordedAttention:
         return cls(sites, [names.index(name) for name in wanted])
 
     def write(
-        self, rows: list[int], weights: Tensor, aligned: Tensor | None = None, waited: bool = False
+        self,
+        rows: list[int],
+        weights: Tensor,
+        aligned: Tensor | NDArray[np.int32] | None = None,
+        waited: bool = False,
     ) -> None:
         """Store the weights of all hypotheses of some sentences.
 
         rows: the indices of the sentences.
         weights: (b, N, T, X, H, S), with X sites.
-        aligned: (b, N, T), the alignments with all X sites, int32. None: alignments() computes them.
+        aligned: (b, N, T), the alignments with all X sites, int32. None: alignment() computes them.
         waited: whether the host has waited for the weights.
         """
         self._pending |= weights.is_cuda and not waited
         part = len(self._parts)
         self._parts.append(weights)
-        self._known_alignments.append(aligned if len(self.columns) == weights.shape[3] else None)
+        _, self._ranks, _, sites, _, _ = weights.shape
+        self._known_alignments.append(aligned if len(self.columns) == sites else None)
         self._rows.append(rows)
         self._places.update((row, (part, place)) for place, row in enumerate(rows))
 
@@ -122,21 +131,25 @@ class RecordedAttention:
         norms_XHS = self._norms[row, :, :, :source].clone()
         return attention, dict(zip(self.sites, norms_XHS.unbind(0), strict=True))
 
-    def alignments(self) -> dict[int, tuple[tuple[int, ...], ...]]:
-        """Return the source token with the highest weight for each token of each hypothesis of each sentence.
+    def alignment(self, row: int, rank: int, length: int) -> tuple[int, ...]:
+        """Return the source token with the highest weight for each token of a hypothesis.
 
-        The weights are averaged over all sites and heads. The tuples are padded to the longest hypothesis.
+        The weights are averaged over all sites and heads. For the arguments, see of_hypothesis().
         """
-        if not self._aligned:
-            with self._lock:
-                self._wait()
-                aligned = dict[int, tuple[tuple[int, ...], ...]]()
-                for part, rows, known in zip(self._parts, self._rows, self._known_alignments, strict=True):
-                    alignment = self._align(part, rows) if known is None else known
-                    tuples = iter(rows_as_tuples(alignment.cpu()))
-                    aligned.update(zip(rows, zip(*[tuples] * part.shape[1], strict=True), strict=True))
-                self._aligned = aligned
-        return self._aligned
+        # Without operations of PyTorch: their code is no longer in the cache of the processor after a search.
+        part, place = self._places[row]
+        return (self._aligned or self._align_all())[part][place * self._ranks + rank][:length]
+
+    def _align_all(self) -> list[list[tuple[int, ...]]]:
+        """Return a list for each part, with the alignments of all its hypotheses, and keep them."""
+        with self._lock:
+            self._wait()
+            aligned = list[list[tuple[int, ...]]]()
+            for part, rows, known in zip(self._parts, self._rows, self._known_alignments, strict=True):
+                alignment = self._align(part, rows) if known is None else known
+                aligned.append(list(rows_as_tuples(alignment)))
+            self._aligned = aligned
+        return aligned
 
     def averaged(self, places: Sequence[Place], site: str, head: int | None) -> NDArray[np.float32] | None:
         """Return the weights of n hypotheses, averaged over layers and heads, (n, T, S).

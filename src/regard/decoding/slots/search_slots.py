@@ -35,7 +35,7 @@ class Outputs(NamedTuple):
     readers: (b, N, T), the beams that generated each token; 0 for padding. On the CPU or on the device.
     weights: (b, N, T, X, H, S), the attention weights on the device; T may be larger than that of `result`.
         None if they were not requested.
-    aligned: (b, N, T), int32, the alignments of copy_and_align(), on the device or on the CPU. None if there
+    aligned: (b, N, T), int32, the alignments of copy_and_align(), on the device or as an array. None if there
         are no weights, or if no Triton kernels are used.
     waited: whether the host has waited for the weights.
     """
@@ -43,7 +43,7 @@ class Outputs(NamedTuple):
     result: SearchResult
     readers: Tensor
     weights: Tensor | None = None
-    aligned: Tensor | None = None
+    aligned: Tensor | Array | None = None
     waited: bool = False
 
 
