@@ -35,6 +35,7 @@ PLACES = {
     "training-speed": "on this page",
     "training-run": "[Training](training.md)",
     "training-cpu": "on this page",
+    "packing": "on this page",
     "precision": "[Training](training.md)",
     "faithfulness": "[Is attention faithful?](faithfulness.md)",
     "alignments": "[Viewing attention](seeing.md)",

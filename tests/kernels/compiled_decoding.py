@@ -51,7 +51,9 @@ def main() -> None:
                 decoder.step(tokens, tokens, generated, LENGTH)
                 if decoder.looks is not None:
                     readers = torch.zeros(SLOTS, 2, LENGTH, dtype=torch.int32)
-                    copy_and_align(decoder.looks, generated, readers, generated, generated)
+                    for done in (None, generated > 0):
+                        options = generated, readers, generated, generated, None, done
+                        copy_and_align(decoder.looks, *options)
             count = 2 * beams if beams > 1 else 1
             logits = torch.zeros(SLOTS * beams, WORDS, dtype=dtype)
             found = find_candidates(logits, count, barred, generated, 3, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from unittest import mock
 
 import pytest
@@ -12,10 +13,19 @@ from regard.decoding import Average, Beam, Greedy, Rules
 from regard.decoding.beam import beam_search
 from regard.decoding.forced_decoding import observe
 from regard.decoding.greedy import greedy_search
-from regard.decoding.slots import beam_slots, recorded_attention, search_slots, slot_search
+from regard.decoding.slots import (
+    beam_slots,
+    captured_slots,
+    recorded_attention,
+    search_slots,
+    slot_runs,
+    slot_search,
+)
+from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
+from regard.decoding.slots.decoder_choice import decoder_for
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
-from regard.decoding.slots.slot_runs import decoder_for
+from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.decoding.word_alignment import averaged
 from regard.kernels.output_attention import copy_and_align
 from regard.models import Model
@@ -46,7 +56,7 @@ def assert_same_search(model: Model, lengths: tuple[int, ...], how: Beam | Greed
     for row, source in enumerate(batch.source):
         pair = Batch.collate([source[: lengths[row]].tolist()], [result.tokens[row, 0].tolist()])
         length = int(result.lengths[row, 0])
-        alignment = recorded.alignments()[row][0][:length]
+        alignment = recorded.alignment(row, 0, length)
         attention, _ = recorded.of_hypothesis(row, 0, length)
         assert alignment == tuple(averaged(attention).argmax(-1).tolist())
         for site, weights in observe(model, pair, "cross").attention.items():
@@ -118,12 +128,70 @@ def test_outputs_are_those_of_numpy(beams: int, best: int) -> None:
     search.pool_beams.copy_(torch.randint(0, beams, (slots, best), generator=random))
     search.pool_scores.copy_(-torch.rand(slots, best, generator=random))
     some = torch.tensor([0, 6, 1, 3, 2, 4])
-    mine, my_readers = search.results(some, length - 1)
+    mine, my_readers, *_ = search.results(some, length - 1)
     with mock.patch.object(beam_slots, "by_kernel", mock.Mock(return_value=False)):
-        theirs, readers = search.results(some, length - 1)
+        theirs, readers, *_ = search.results(some, length - 1)
     for name in ("tokens", "token_scores", "ranking"):
         assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
     assert torch.equal(my_readers.long(), readers) and mine.tokens.dtype == theirs.tokens.dtype
+
+
+@pytest.mark.parametrize("how", SEARCHES, ids=("beam", "n-best", "greedy"))
+@pytest.mark.parametrize("longest", [6, 11])
+def test_attention_is_copied_with_the_outputs(how: Beam | Greedy, longest: int) -> None:
+    """The weights and alignments of results() are those of attention(); many unused positions are removed."""
+    torch.manual_seed(4)
+    model, slots = Bahdanau(WORDS, WORDS, 4).eval(), torch.arange(3)
+    beams = how.size if isinstance(how, Beam) else 1
+    decoder = BahdanauDecoder.build(model, 3, beams, 12, 5)
+    decoder.record(1, model.first.weight)
+    assert decoder.looks is not None
+    decoder.looks.uniform_()
+    search = GreedySlots(decoder, how, 0, slots.device) if isinstance(how, Greedy) else None
+    search = search or BeamSlots(decoder, how, 0, 12, slots.device)  # type: ignore[arg-type]
+    search.tokens.random_(4, WORDS)
+    search.links.random_(0, beams)
+    search.count.copy_(torch.tensor([6, 2, 5]))
+    sources = torch.tensor([2, 0, 1]), torch.tensor([5, 1, 3])
+    outputs = search.results(slots, longest, sources)
+    length = outputs.result.tokens.shape[-1]
+    weights, aligned = decoder.attention(slots, outputs.readers, *sources)
+    assert length == 6 and outputs.weights is not None and outputs.aligned is not None
+    assert outputs.weights.shape[2] == (6 if longest == 11 else 6 + isinstance(how, Beam))
+    assert torch.equal(outputs.weights[:, :, :length], weights)
+    assert aligned is not None and outputs.aligned.tolist() == aligned.tolist()
+    assert search.results(slots, longest).weights is None
+
+
+@pytest.mark.parametrize("most", [2, 7])
+def test_outputs_are_collected_before_it_is_known_which_are_done(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots of captured steps end at different times; with two slots, sentences wait for a free slot."""
+    monkeypatch.setattr(captured_slots, "_cuda_graph", lambda step: step)
+    lengths, how = (2, 9, 3, 1, 4, 2, 5), Beam(3, best=2, rules=Rules(maximum=18))
+    torch.manual_seed(5)
+    model = Bahdanau(WORDS, WORDS, 6).eval()
+    batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in lengths])
+    with torch.no_grad(), mock.patch.object(BeamSlots, "results") as results:
+        model.readout.output.weight.mul_(4.0)
+        recorded = recorded_attention(model, batch, "cross")
+        sentences = slot_runs.sentences_of(model, batch, how)
+        result = slot_runs.captured_search(model, how, sentences, recorded, most=most)
+        expected = beam_search(copy.deepcopy(model).double(), batch, how)
+    results.assert_not_called()
+    assert len(result.lengths[:, 0].unique()) > 2
+    assert torch.equal(result.tokens, expected.tokens)
+    torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-4)
+    assert recorded is not None and recorded.complete
+    for row, source in enumerate(batch.source):
+        for rank in range(2):
+            tokens, length = result.tokens[row, rank].tolist(), int(result.lengths[row, rank])
+            attention, _ = recorded.of_hypothesis(row, rank, length)
+            assert recorded.alignment(row, rank, length) == tuple(averaged(attention).argmax(-1).tolist())
+            pair = Batch.collate([source[: lengths[row]].tolist()], [tokens])
+            for site, weights in observe(model, pair, "cross").attention.items():
+                torch.testing.assert_close(attention[site], weights[0][:length], rtol=0, atol=1e-4)
 
 
 def step_of_both(

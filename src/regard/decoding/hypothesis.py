@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -53,14 +55,20 @@ class Hypothesis(LaterAttention):
 
     @classmethod
     def recorded_at(
-        cls, place: Place, tokens: tuple[int, ...], token_scores: tuple[float, ...], ranking: float
+        cls, place: Place | None, tokens: tuple[int, ...], token_scores: tuple[float, ...], ranking: float
     ) -> Hypothesis:
-        """Return a hypothesis whose attention is read from recorded weights when it is first needed."""
-        # with_later_attention() takes longer, and a search creates hundreds of objects after its last step.
+        """Return a hypothesis whose attention is read from recorded weights when it is first needed.
+
+        place: where the weights are recorded. None: the hypothesis has no attention.
+        """
+        # The constructor takes longer, and a search creates hundreds of objects after its last step.
         result = object.__new__(cls)
         fields = result.__dict__
-        fields["tokens"], fields["token_scores"] = tokens, token_scores
-        fields["ranking"], fields["_place"] = ranking, place
+        fields["tokens"], fields["token_scores"], fields["ranking"] = tokens, token_scores, ranking
+        if place is None:
+            fields["_compute"] = _no_attention
+        else:
+            fields["_place"] = place
         return result
 
     @property
@@ -86,7 +94,7 @@ class Hypothesis(LaterAttention):
         place = self.__dict__.get("_place")
         if place is not None:
             recorded, row, rank, length = place
-            return recorded.alignments()[row][rank][:length]
+            return recorded.alignment(row, rank, length)
         return tuple(averaged(self.attention).argmax(-1).tolist())
 
     @property
@@ -98,6 +106,11 @@ class Hypothesis(LaterAttention):
     def output_tokens(self) -> tuple[int, ...]:
         """The token ids of the sentence, without the EOS at its end."""
         return self.tokens[:-1] if self.finished else self.tokens
+
+
+def _no_attention() -> tuple[BySite[Tensor], dict[str, Tensor]]:
+    """Return the attention and the values of a hypothesis of a search that recorded nothing."""
+    return BySite(), {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,10 +157,10 @@ class SearchResult(BatchRows):
         more = (0, min(max(length, 2 * room), longest) - room)
         return SearchResult(pad(self.tokens, more, value=PAD), pad(self.token_scores, more), self.ranking)
 
-    def write(self, rows: Tensor, other: SearchResult) -> None:
+    def write(self, rows: Tensor | slice, other: SearchResult) -> None:
         """Overwrite the hypotheses of b sentences of this result by those in `other`.
 
-        rows: (b,), the index of each of these sentences in this result.
+        rows: (b,), the index of each of these sentences in this result; or a slice of this result.
         other: a result for only these b sentences.
         """
         length = other.tokens.shape[-1]
@@ -156,21 +169,18 @@ class SearchResult(BatchRows):
         self.ranking[rows] = other.ranking
 
 
-FORMATS = {torch.int32: "i", torch.int64: "q", torch.float32: "f", torch.float64: "d"}
-"""Format characters of the struct module, by dtype."""
-
-
-def rows_as_tuples(values: Tensor) -> Iterable[tuple[Any, ...]]:
-    """Return the rows of a tensor on the CPU, along its last dimension, as tuples of numbers.
+def rows_as_tuples(values: Tensor | NDArray[np.int32]) -> Iterable[tuple[Any, ...]]:
+    """Return the rows of a tensor or an array, along its last dimension, as tuples of numbers.
 
     struct is several times as fast as tolist() and tuple().
 
     >>> list(rows_as_tuples(torch.tensor([[1, 2], [3, 4]])))
     [(1, 2), (3, 4)]
     """
-    if not values.numel():
-        return [()] * math.prod(values.shape[:-1])
-    return struct.iter_unpack(f"{values.shape[-1]}{FORMATS[values.dtype]}", values.numpy().tobytes())
+    array = values.cpu().numpy() if isinstance(values, Tensor) else values
+    if not array.size:
+        return [()] * math.prod(array.shape[:-1])
+    return struct.iter_unpack(f"{array.shape[-1]}{array.dtype.char}", array.tobytes())
 
 
 def unfinished_note(hypotheses: Sequence[Hypothesis]) -> str:

@@ -20,8 +20,8 @@ from regard.decoding.overflow import float32_copy
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, sample_search
-from regard.decoding.slots import RecordedAttention, recorded_attention, slot_search, supports_slots
-from regard.decoding.slots.slot_runs import MOST_BEAMS
+from regard.decoding.slots import RecordedAttention, recorded_attention, slot_decoder, slot_search
+from regard.decoding.slots.decoder_choice import MOST_BEAMS
 from regard.errors import ArgumentError, RegardError, RegardWarning, message
 from regard.models.base import Model
 from regard.roles import CROSS, BySite
@@ -55,7 +55,7 @@ def search(
     limit: the maximum number of output tokens, used if how.rules.maximum is None.
     ends: a function that ends hypotheses before EOS, for example at a stop string (see active_rows.Ends).
 
-    Beam search and greedy search run on preallocated tensors if slots.supports_slots() is true for the model
+    Beam search and greedy search run on preallocated tensors if slots.slot_decoder() supports the model
     and the options; otherwise beam_search() and greedy_search() run. The hypotheses are the same.
 
     Every source has at least one hypothesis. Beam search returns unfinished hypotheses (cut at the maximum
@@ -85,11 +85,11 @@ def search(
     batch = batch.to(device_of(model))
     recorded = None
     with eval_without_grad(model):
-        slots = supports_slots(model, how, ends)
-        if model.int8_steps and not slots:
+        kind = slot_decoder(model, how, ends)
+        if model.int8_steps and kind is None:
             _warn_of_float32()
-        if slots and isinstance(how, Beam | Greedy):
-            recorded = recorded_attention(model, batch, look)
+        if isinstance(how, Beam | Greedy) and kind is not None:
+            recorded = recorded_attention(model, batch, look, kind)
             result = slot_search(model, batch, how, prefixes, limit=limit, recorded=recorded)
         elif isinstance(how, Beam):
             result = beam_search(model, batch, how, prefixes, limit=limit, ends=ends)
@@ -106,8 +106,10 @@ def search(
     # The first hypothesis of a source always exists, even if its log-probability is -inf by underflow.
     exists_BK = result.ranking > -torch.inf
     exists_BK[:, 0] = True
+    if look is None:
+        return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), None)
     if recorded is None or not recorded.complete:
-        device = torch.device("cpu") if look is None else batch.index.device
+        device = batch.index.device
         pairs = _forced_attention(model, batch, result.to(device), exists_BK.to(device), look)
         return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), pairs)
     return _as_hypotheses(result, exists_BK, recorded)
@@ -128,17 +130,15 @@ Recorded = tuple[BySite[Tensor], dict[str, Tensor]]
 
 
 def _forced_attention(
-    model: Model, batch: Batch | Prompts, result: SearchResult, exists_BK: Tensor, look: str | None
+    model: Model, batch: Batch | Prompts, result: SearchResult, exists_BK: Tensor, look: str
 ) -> list[Recorded]:
     """Return a pair for each hypothesis, by forced decoding: attention weights and norms of value vectors.
 
-    Both are dicts from attention layers (sites). If `look` is None, they are empty.
+    Both are dicts from attention layers (sites).
 
     exists_BK: True for the hypotheses of `result` that exist; beam search can return fewer than K.
     """
     sentence_N, rank_N = exists_BK.nonzero(as_tuple=True)
-    if look is None:
-        return [(BySite(), {}) for _ in range(len(sentence_N))]
     tokens_NL = result.tokens[sentence_N, rank_N]
     lengths_N = result.lengths[sentence_N, rank_N]
     if isinstance(batch, Prompts):
@@ -158,15 +158,16 @@ def _forced_attention(
 
 
 def _as_hypotheses(
-    result: SearchResult, exists_BK: Tensor, recorded: list[Recorded] | RecordedAttention
+    result: SearchResult, exists_BK: Tensor, recorded: list[Recorded] | RecordedAttention | None
 ) -> list[list[Hypothesis]]:
     """Convert a search result to Hypothesis objects: one list for each sentence, best first.
 
     exists_BK: True for the hypotheses of `result` that exist; beam search can return fewer than K.
     recorded: for each of these, the attention weights and the norms of the value vectors; or the weights that
-        the steps of the search recorded.
+        the steps of the search recorded; or None, if nothing was recorded.
     """
-    forced = iter(()) if isinstance(recorded, RecordedAttention) else iter(recorded)
+    forced = iter(recorded) if isinstance(recorded, list) else None
+    by_search = recorded if isinstance(recorded, RecordedAttention) else None
     hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(result.tokens))]
     per_sentence = result.tokens.shape[1]
     columns = (
@@ -180,10 +181,10 @@ def _as_hypotheses(
         if not exists:
             continue
         row, rank = divmod(number, per_sentence)
-        if isinstance(recorded, RecordedAttention):
-            place = Place(recorded, row, rank, length)
-            hypothesis = Hypothesis.recorded_at(place, tokens[:length], scores[:length], ranking)
-        else:
+        if forced is not None:
             hypothesis = Hypothesis(tokens[:length], scores[:length], ranking, *next(forced))
+        else:
+            place = None if by_search is None else Place(by_search, row, rank, length)
+            hypothesis = Hypothesis.recorded_at(place, tokens[:length], scores[:length], ranking)
         hypotheses[row].append(hypothesis)
     return hypotheses

@@ -19,11 +19,14 @@ __all__ = ["additive_step_weights"]
 COLUMNS, WIDTH, WARPS = 4, 512, 4
 """Number of keys and of channels in a tile, and number of warps of a program."""
 
+WEIGHTS = 128
+"""Largest number of weights that a program computes from the scores at once."""
+
 
 @triton.jit
 def additive_step_kernel(
     query, keys, vector, lengths, scores, weights, looks, position, beams, count, width, length, query_row,
-    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, LOOK: tl.constexpr,
+    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, WEIGHTS: tl.constexpr, LOOK: tl.constexpr,
 ):  # fmt: skip
     """Compute softmax(v . tanh(q + k)) of one beam.
 
@@ -35,6 +38,8 @@ def additive_step_kernel(
     row = tl.program_id(0).to(tl.int64)
     slot = row // beams
     end = tl.load(lengths + slot)
+    if LOOK:  # at the beginning, so that the program does not wait for the position
+        looks += ((slot * length + tl.load(position + slot)) * beams + row % beams) * count
     top, total = -float("inf"), 0.0
     for first in range(0, end, COLUMNS):
         column = (first + tl.arange(0, COLUMNS)).to(tl.int64)
@@ -54,10 +59,9 @@ def additive_step_kernel(
         total = total * tl.exp(top - higher) + tl.sum(tl.exp(score - higher), 0)
         top = higher
     tl.debug_barrier()  # all scores are stored
-    if LOOK:
-        looks += ((slot * length + tl.load(position + slot)) * beams + row % beams) * count
-    for first in range(0, count, COLUMNS):
-        column = first + tl.arange(0, COLUMNS)
+    # Few iterations: the compiler starts no load before the stores of the preceding iteration.
+    for first in range(0, count, WEIGHTS):
+        column = first + tl.arange(0, WEIGHTS)
         score = tl.load(scores + row * count + column, mask=column < end, other=-float("inf"))
         weight = tl.where(column < end, tl.exp(score - top) / total, 0.0)
         tl.store(weights + row * count + column, weight.to(weights.dtype.element_ty), mask=column < count)
@@ -83,6 +87,7 @@ def additive_step_weights(
     additive_step_kernel[(rows,)](
         query, keys, vector, lengths, scores, weights, scores if looks is None else looks, position,
         beams, count, width, 0 if looks is None else looks.shape[1], query.stride(0),
-        COLUMNS=COLUMNS, WIDTH=WIDTH, LOOK=looks is not None, num_warps=WARPS,
+        COLUMNS=COLUMNS, WIDTH=WIDTH, WEIGHTS=min(WEIGHTS, triton.next_power_of_2(count)),
+        LOOK=looks is not None, num_warps=WARPS,
     )  # fmt: skip
     return weights

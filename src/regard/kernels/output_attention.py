@@ -26,8 +26,8 @@ HEADS, KEYS = 16, 256
 @quick_launch
 @triton.jit(do_not_specialize=["outputs", "steps", "width", "length", "beams"])
 def copy_and_align_kernel(
-    looks, slots, readers, sentences, lengths, copies, aligned, outputs, steps, width, length, beams, heads,
-    keys, HEADS: tl.constexpr, KEYS: tl.constexpr,
+    looks, slots, readers, sentences, lengths, done, copies, aligned, outputs, steps, width, length, beams,
+    heads, keys, HEADS: tl.constexpr, KEYS: tl.constexpr, ALL: tl.constexpr,
 ):  # fmt: skip
     """Copy the weights of one token of an output, and find the source token with the highest sum of weights.
 
@@ -35,18 +35,22 @@ def copy_and_align_kernel(
     slots, sentences: read (b,), an index of `looks` and an index of `lengths`.
     readers: reads (b, outputs, width), of which `steps` columns are used.
     lengths: reads (any,), the number of source tokens.
+    done: reads (any,), whether the outputs of a slot are copied. If ALL is true, all are.
     copies: writes (b, outputs, steps, heads, keys). aligned: writes (b, outputs, steps), int32.
     """
     token = tl.program_id(0).to(tl.int64)
     output, step = token // steps, token % steps
     place = output // outputs
     slot = tl.load(slots + place)
+    stop = keys
+    if not ALL:
+        stop = tl.where(tl.load(done + slot), keys, 0)
     reader = tl.load(readers + output * width + step)
     end = tl.load(lengths + tl.load(sentences + place))
     source = looks + ((slot * length + step) * beams + reader) * heads * keys
     target = copies + token * heads * keys
     best, index = tl.full([], -1.0, tl.float32), tl.zeros([], tl.int32)
-    for first in range(0, keys, KEYS):
+    for first in range(0, stop, KEYS):
         column = first + tl.arange(0, KEYS)
         total = tl.zeros([KEYS], tl.float32)
         for head in range(0, heads, HEADS):
@@ -65,7 +69,13 @@ def copy_and_align_kernel(
 
 
 def copy_and_align(
-    looks: Tensor, slots: Tensor, readers: Tensor, sentences: Tensor, lengths: Tensor
+    looks: Tensor,
+    slots: Tensor,
+    readers: Tensor,
+    sentences: Tensor,
+    lengths: Tensor,
+    aligned: Tensor | None = None,
+    done: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return a copy of the attention weights of outputs, (b, N, T, X, H, S), and their alignments, (b, N, T).
 
@@ -74,6 +84,8 @@ def copy_and_align(
     readers: (b, N, T), int32, the beam that generated each token.
     sentences: (b,), the index of `lengths` for each slot.
     lengths: the number of source tokens of each sentence.
+    aligned: (b, N, T), int32, contiguous: the alignments are written to it. None: a new tensor.
+    done: (slots,), the results of slots for which it is False are not defined. None: all are defined.
 
     The alignment of a token is the index of the source token with the highest mean weight over all sites and
     heads, int32.
@@ -82,12 +94,13 @@ def copy_and_align(
     if readers.stride(2) != 1 or readers.stride(0) != readers.shape[1] * readers.stride(1):
         readers = readers.contiguous()
     copies = looks.new_empty(*readers.shape, sites, heads, keys)
-    aligned = torch.empty(readers.shape, dtype=torch.int32, device=looks.device)
+    if aligned is None:
+        aligned = torch.empty(readers.shape, dtype=torch.int32, device=looks.device)
     rows = sites * heads
     copy_and_align_kernel[(aligned.numel(),)](
-        looks, slots, readers, sentences, lengths, copies, aligned, *readers.shape[1:], readers.stride(1),
-        length, beams, rows, keys,
+        looks, slots, readers, sentences, lengths, slots if done is None else done, copies, aligned,
+        *readers.shape[1:], readers.stride(1), length, beams, rows, keys,
         HEADS=min(HEADS, triton.next_power_of_2(rows)), KEYS=min(KEYS, triton.next_power_of_2(keys)),
-        num_warps=2,
+        ALL=done is None, num_warps=2,
     )  # fmt: skip
     return copies, aligned

@@ -31,12 +31,16 @@ MOST = 32
 class Paths(NamedTuple):
     """The N outputs of b slots. An output has at most L tokens, with EOS.
 
+    done: (b,), whether the slot is done. The other arrays have no defined values for slots that are not.
     tokens, scores: (b, N, L), token ids and log-probabilities, padded with 0.
     lengths: (b, N), the number of tokens; 0 for outputs that do not exist.
     ranking, sums, generated: rows of the tensors pool_ranking, sums and count of BeamSlots.
     readers: (b, N, L), int32, on the device: the beam that generated each token; 0 for padding.
+    weights: (b, N, L, X, H, S), on the device: the attention weights, if they were requested.
+    aligned: (b, N, L), the alignments of copy_and_align(), if they were requested.
     """
 
+    done: NDArray[np.bool_]
     tokens: NDArray[np.int32]
     scores: NDArray[np.float32]
     lengths: NDArray[np.int32]
@@ -44,20 +48,35 @@ class Paths(NamedTuple):
     sums: NDArray[np.float32]
     generated: NDArray[np.int32]
     readers: Tensor
+    weights: Tensor | None = None
+    aligned: NDArray[np.int32] | None = None
+
+    def select(self, places: list[int]) -> Paths:
+        """Return the outputs of some of the slots, by their places in these arrays."""
+        # Pinned, so that the copy of the indices does not wait for the device.
+        index = torch.tensor(places, pin_memory=self.readers.is_cuda)
+        index = index.to(self.readers.device, non_blocking=True)
+
+        def selected(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.index_select(0, index)
+            return None if value is None else value[places]
+
+        return Paths(*map(selected, self))
 
 
 @quick_launch
 @triton.jit(do_not_specialize=["rows", "longest", "length"])
 def follow_paths_kernel(
-    slots, tokens, links, token_scores, sums, count, pool_ranking, pool_steps, pool_beams, pool_scores, found,
-    readers, rows, longest, length, end,
+    slots, tokens, links, token_scores, sums, count, done, pool_ranking, pool_steps, pool_beams, pool_scores,
+    found, readers, rows, longest, length, end,
     BEAMS: tl.constexpr, BEST: tl.constexpr, BEAMS_UP: tl.constexpr, BEST_UP: tl.constexpr,
 ):  # fmt: skip
-    """Collect the outputs of one slot: those of its pool, or its beams if the pool is empty.
+    """Collect the outputs of one slot, if it is done: those of its pool, or its beams if the pool is empty.
 
     slots: reads (rows,). The names from `tokens` to `pool_scores` are those of BeamSlots.
     found: writes int32 numbers: tokens, scores (as bits), lengths, ranking (as bits), sums (as bits) and
-        count, one after the other; see Paths.
+        count and done, one after the other; see Paths.
     readers: writes (rows, BEST, longest + 1), int32.
     longest: the largest number of tokens before EOS. length: the number of positions of `tokens`.
     end: the id of EOS.
@@ -73,6 +92,7 @@ def follow_paths_kernel(
     end_score = tl.load(pool_scores + pool, mask=used, other=0.0)
     sum = tl.load(sums + slot * BEAMS + own, mask=own < BEAMS, other=-float("inf"))
     generated = tl.load(count + slot).to(tl.int32)
+    is_done = tl.load(done + slot).to(tl.int32)
 
     # If the pool is empty, the outputs are the beams, the most probable first.
     none = tl.sum(tl.where(rank == 0, ranking, 0.0), 0) == -float("inf")
@@ -89,7 +109,7 @@ def follow_paths_kernel(
     width = longest + 1
     part = rows.to(tl.int64) * BEST * width
     first = (row * BEST + rank) * width
-    for back in range(width):
+    for back in range(width * is_done):
         at = longest - back
         inside = at < steps
         place = (slot * length + at) * BEAMS + beam
@@ -111,32 +131,48 @@ def follow_paths_kernel(
     rest += rows * BEST
     tl.store(rest + row * BEAMS + own, sum.to(tl.int32, bitcast=True), mask=own < BEAMS)
     tl.store(rest + rows * BEAMS + row, generated)
+    tl.store(rest + rows * BEAMS + rows + row, is_done)
 
 
-def follow_paths(search: Any, slots: Tensor, longest: int, end: int) -> Paths | None:
+def follow_paths(
+    search: Any, slots: Tensor, longest: int, end: int, sources: tuple[Tensor, Tensor] | None = None
+) -> Paths | None:
     """Return the outputs of some slots of a BeamSlots; None if the kernel does not support its sizes.
 
     slots: (b,).
     longest: no slot has generated more tokens than this.
     end: the id of EOS.
+    sources: the sentence of each slot, (b,), and the number of source tokens of each sentence. If given, the
+        attention weights of the outputs are copied before the host waits, and the alignments come with the
+        outputs.
     """
     (_, length, beams), best, rows = search.tokens.shape, search.pool_ranking.shape[1], len(slots)
     if max(beams, best) > MOST:
         return None
     shape = rows, best, longest + 1
     part = rows * best * (longest + 1)
-    sizes = (part, part, rows * best, rows * best, rows * beams, rows)
+    sizes = [part, part, rows * best, rows * best, rows * beams, rows, rows]
+    if (
+        sources is not None
+    ):  # the alignments begin at a multiple of 16 bytes: one compiled kernel for all sizes
+        sizes += [-sum(sizes) % 4, part]
     found = torch.empty(sum(sizes), dtype=torch.int32, device=slots.device)
     readers = torch.empty(shape, dtype=torch.int32, device=slots.device)
     follow_paths_kernel[(rows,)](
-        slots, search.tokens, search.links, search.token_scores, search.sums, search.count,
+        slots, search.tokens, search.links, search.token_scores, search.sums, search.count, search.done,
         search.pool_ranking, search.pool_steps, search.pool_beams, search.pool_scores, found,
         readers, rows, longest, length, end,
         BEAMS=beams, BEST=best, BEAMS_UP=triton.next_power_of_2(beams), BEST_UP=triton.next_power_of_2(best),
         num_warps=1,
     )  # fmt: skip
-    tokens, scores, lengths, ranking, sums, count = np.split(found.cpu().numpy(), np.cumsum(sizes)[:-1])
+    weights, aligned = None, None
+    if sources is not None:
+        own = found[-part:].view(shape)
+        weights, aligned = search.decoder.attention(slots, readers, *sources, own, search.done)
+    arrays = np.split(found.cpu().numpy(), np.cumsum(sizes)[:-1])
+    tokens, scores, lengths, ranking, sums, count, done = arrays[:7]
     return Paths(
+        done != 0,
         tokens.reshape(shape),
         scores.view(np.float32).reshape(shape),
         lengths.reshape(rows, best),
@@ -144,4 +180,6 @@ def follow_paths(search: Any, slots: Tensor, longest: int, end: int) -> Paths | 
         sums.view(np.float32).reshape(rows, beams),
         count,
         readers,
+        weights,
+        None if aligned is None else arrays[-1].reshape(shape),
     )

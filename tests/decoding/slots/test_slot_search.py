@@ -23,6 +23,7 @@ from regard.decoding.slots import (
     captured_slots,
     cpu_bahdanau_decoder,
     cpu_transformer_decoder,
+    decoder_choice,
     slot_runs,
     slot_search,
     small_products,
@@ -169,7 +170,7 @@ def test_decoders_of_a_transformer_on_a_cpu(name: str, kind: str, monkeypatch: p
     monkeypatch.setitem(slot_runs.MOST_SLOTS, "cpu", 3)
     torch.manual_seed(6)
     model = prepared(MODELS[name]())
-    assert slot_runs.decoder_for(model) is module.CpuTransformerDecoder
+    assert decoder_choice.decoder_for(model) is module.CpuTransformerDecoder
     assert type(module.CpuTransformerDecoder.build(model, 3, 2, 8, 7)).__name__ == kind
     batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in (3, 6, 1, 4)])
     for how, prefixes in SEARCHES:
@@ -207,7 +208,7 @@ def test_simple_search_is_used_where_slots_do_not_apply() -> None:
     assert not supports_slots(Looking(), Beam())  # a model of a user does not declare steps_use_position
     with scope():
         assert not supports_slots(model, Beam())
-    assert not supports_slots(model, Beam(slot_runs.MOST_BEAMS + 1))  # on a CPU
+    assert not supports_slots(model, Beam(decoder_choice.MOST_BEAMS + 1))  # on a CPU
 
 
 def test_a_hook_changes_the_scores_of_a_search() -> None:

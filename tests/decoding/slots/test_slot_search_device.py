@@ -79,7 +79,7 @@ def test_kernels_in_float32(name: str) -> None:
             torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-3)
             assert recorded is not None and recorded.complete
             places = [(row, 0, int(result.lengths[row, 0])) for row in range(4)]
-            alignments = [tuple(recorded.alignments()[row][0][:length]) for row, _, length in places]
+            alignments = [recorded.alignment(*place) for place in places]
             averages = recorded.averaged([Place(recorded, *place) for place in places], "cross", None)
             attention = [recorded.of_hypothesis(*place)[0] for place in places]
             found = search(exact, batch, how)
@@ -94,6 +94,25 @@ def test_kernels_in_float32(name: str) -> None:
                 torch.testing.assert_close(
                     torch.from_numpy(mean[:height, :width]), expected_TS, rtol=0, atol=1e-3
                 )
+
+
+@pytest.mark.parametrize("name", ["sinusoidal", "bahdanau"])
+@pytest.mark.parametrize("how", [Beam(3, best=2), Greedy()], ids=["beam", "greedy"])
+@torch.no_grad()
+def test_alignments_need_no_copy_after_the_search(name: str, how: Beam | Greedy) -> None:
+    torch.manual_seed(3)
+    model = prepared(MODELS[name]()).cuda().float()
+    batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in (3, 6, 40)])
+    for _ in range(2):  # the second time, graphs are used again
+        hypotheses = [each for some in search(model, batch, how) for each in some]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the mode is a prototype feature
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            alignments = [each.alignment for each in hypotheses]
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert alignments == [tuple(averaged(each.attention).argmax(-1).tolist()) for each in hypotheses]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Self
+import functools
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -14,8 +15,19 @@ from regard.decoding.hypothesis import SearchResult
 from regard.decoding.slots.candidates import highest_in_order
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.host_beams import HostBeams
-from regard.decoding.slots.search_slots import Array, SearchSlots, follow
+from regard.decoding.slots.search_slots import (
+    Array,
+    EarlyOutputs,
+    Outputs,
+    SearchSlots,
+    Sources,
+    follow,
+    trimmed,
+)
 from regard.kernels.kernel_choice import by_kernel
+
+if TYPE_CHECKING:
+    from regard.kernels.output_paths import Paths
 
 __all__ = ["BeamSlots"]
 
@@ -108,10 +120,23 @@ class BeamSlots(SearchSlots):
             self._host = HostBeams(self)
         return self._host
 
-    def results(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor]:
-        results = self._results_by_kernel(slots, longest) if by_kernel(self.token_scores) else None
-        if results is not None:
-            return results
+    def early_results(
+        self, slots: Tensor, longest: int, sources: Sources | None = None
+    ) -> EarlyOutputs | None:
+        if not by_kernel(self.token_scores):
+            return None
+        # Imported here, because it imports Triton.
+        from regard.kernels.output_paths import follow_paths
+
+        paths = follow_paths(self, slots, longest, EOS, sources)
+        if paths is None:
+            return None
+        return EarlyOutputs(paths.done.tolist(), functools.partial(self._outputs, paths))
+
+    def results(self, slots: Tensor, longest: int, sources: Sources | None = None) -> Outputs:
+        early = self.early_results(slots, longest, sources)
+        if early is not None:
+            return early.select(None)
         # With NumPy, because PyTorch takes longer for small arrays.
         *tree, sums_bK, ranking_bN, steps_bN, beams_bN, ends_bN, count_b = self.fetch(
             slots, longest, "sums", "pool_ranking", "pool_steps", "pool_beams", "pool_scores", "count"
@@ -132,23 +157,27 @@ class BeamSlots(SearchSlots):
         tokens[at], scores[at], readers[at] = EOS, ends_bN[ended_bN], beams_bN[ended_bN]
         length = int((steps_bN + ended_bN).max())
         tensors = [torch.from_numpy(each[..., :length]) for each in (tokens, scores, readers)]
-        return SearchResult(tensors[0], tensors[1], torch.from_numpy(ranking_bN)), tensors[2]
+        result = SearchResult(tensors[0], tensors[1], torch.from_numpy(ranking_bN))
+        if sources is None:
+            return Outputs(result, tensors[2])
+        return Outputs(result, tensors[2], *self.decoder.attention(slots, tensors[2], *sources))
 
-    def _results_by_kernel(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor] | None:
-        """Compute results() with a kernel; None if it does not support the sizes. The readers are int32."""
-        # Imported here, because it imports Triton.
-        from regard.kernels.output_paths import follow_paths
-
-        paths = follow_paths(self, slots, longest, EOS)
-        if paths is None:
-            return None
+    def _outputs(self, paths: Paths, places: list[int] | None) -> Outputs:
+        """Return the outputs of some slots, see EarlyOutputs. The readers are int32."""
+        if places is not None:
+            paths = paths.select(places)
         ranking_bN, none_b1 = paths.ranking, paths.ranking[:, :1] == -np.inf
         if none_b1.any():
             ranking_bN = np.where(none_b1, self._unfinished(paths.sums, paths.generated)[0], ranking_bN)
         length = int(paths.lengths.max())
         tokens, scores = paths.tokens[..., :length].astype(np.int64), paths.scores[..., :length].copy()
         result = SearchResult(*map(torch.from_numpy, (tokens, scores, ranking_bN.copy())))
-        return result, paths.readers[..., :length]
+        readers, weights = paths.readers[..., :length], paths.weights
+        if weights is None:
+            return Outputs(result, readers)
+        aligned = None if paths.aligned is None else paths.aligned[..., :length]
+        shorter = trimmed(weights, length)
+        return Outputs(result, readers, shorter, aligned, shorter is weights and places is None)
 
     def _unfinished(self, sums_bK: Array, count_b: Array) -> tuple[Array, Array]:
         """Return ranking and beam of the N best unfinished outputs, (b, N); ranking -inf for missing ones."""

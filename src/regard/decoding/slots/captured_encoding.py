@@ -12,7 +12,6 @@ from torch import Tensor
 
 from regard.data.batch import PAD
 from regard.decoding.slots.decoder import SlotDecoder
-from regard.decoding.slots.recorded_attention import value_norms
 from regard.decoding.slots.search_slots import SearchSlots
 from regard.models.base import Encoded, Model, State
 
@@ -36,8 +35,6 @@ class CapturedEncoding:
         self.rows = torch.arange(slots, device=device)
         self.encoded, self.state = Encoded(self.lengths), State()
         self.replay: Callable[[], None] | None = None
-        self._norms: Tensor | None = None
-        self._replay_norms: Callable[[], None] | None = None
         self.failed = False
 
     @classmethod
@@ -72,19 +69,3 @@ class CapturedEncoding:
         self.encoded = model.encode(self.source, self.lengths)
         self.state = model.start(self.encoded)
         decoder.load(self.rows, self.encoded, self.state)
-
-    def value_norms(self, capture: Callable[[Callable[[], None]], Callable[[], None]]) -> Tensor:
-        """Return value_norms() of the encoder output. The next call overwrites the tensor.
-
-        A separate graph, launched after the last step: it runs while the host creates the hypotheses.
-
-        capture: see CapturedSlots.
-        """
-        if self._replay_norms is None:
-            self._replay_norms = capture(self._compute_norms)
-        self._replay_norms()
-        assert self._norms is not None
-        return self._norms
-
-    def _compute_norms(self) -> None:
-        self._norms = value_norms(self.encoded)

@@ -101,10 +101,6 @@ class CapturedSlots:
             _release_generator()
         return not self.encoding.failed
 
-    def value_norms(self) -> Tensor:
-        """Return value_norms() of the sources of encode(). The next call overwrites the tensor."""
-        return self.encoding.value_norms(self.capture)
-
     def step(self, upto: int) -> None:
         """Extend every output by one token; all positions of the decoder are smaller than `upto`."""
         if not self.replays:

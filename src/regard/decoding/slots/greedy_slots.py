@@ -12,7 +12,8 @@ from regard.decoding.hypothesis import SearchResult
 from regard.decoding.slots.candidates import highest_in_order
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.host_forbidden import HostForbidden
-from regard.decoding.slots.search_slots import SearchSlots
+from regard.decoding.slots.search_slots import Outputs, SearchSlots, Sources, trimmed
+from regard.kernels.kernel_choice import by_kernel
 
 __all__ = ["GreedySlots"]
 
@@ -63,13 +64,27 @@ class GreedySlots(SearchSlots):
         count += ~done
         done |= (token_B == EOS) | (count >= self.limits.numpy())
 
-    def results(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor]:
-        tokens_bL1, _, scores_bL1, count_b = self.fetch(slots, longest, "count")
+    def results(self, slots: Tensor, longest: int, sources: Sources | None = None) -> Outputs:
+        weights, aligned = None, None
+        if sources is not None and by_kernel(self.token_scores):
+            # Before the host waits for the outputs, so that it waits only once.
+            weights, aligned = self.decoder.attention(slots, self._readers(slots, longest), *sources)
+        also = [] if aligned is None else [aligned]
+        tokens_bL1, _, scores_bL1, count_b, *rest = self.fetch(slots, longest, "count", also=also)
         length = int(count_b.max(initial=0))
         inside_b1L = np.arange(length) < count_b[:, None, None]
         tokens, scores = (
             torch.from_numpy(np.where(inside_b1L, each[:, :length].transpose(0, 2, 1), 0).astype(each.dtype))
             for each in (tokens_bL1, scores_bL1)
         )  # PAD is 0
-        readers = torch.zeros(tokens.shape, dtype=torch.int32, device=slots.device)  # there is only one beam
-        return SearchResult(tokens, scores, scores.sum(-1)), readers
+        result, readers = SearchResult(tokens, scores, scores.sum(-1)), self._readers(slots, length)
+        if sources is None:
+            return Outputs(result, readers)
+        if weights is None:
+            return Outputs(result, readers, *self.decoder.attention(slots, readers, *sources))
+        shorter, own = trimmed(weights, length), rest[0][..., :length] if rest else None
+        return Outputs(result, readers, shorter, own, shorter is weights)
+
+    def _readers(self, slots: Tensor, length: int) -> Tensor:
+        """Return the beams that generated each token, (b, 1, length): there is only beam 0."""
+        return torch.zeros(len(slots), 1, length, dtype=torch.int32, device=slots.device)

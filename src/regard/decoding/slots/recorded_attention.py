@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.linalg import vector_norm
 from torch.nn.functional import pad
 
 from regard.decoding.batch_alignment import Place
@@ -25,11 +26,15 @@ from regard.decoding.slots.decoder import SlotDecoder
 from regard.models.base import Encoded, Model
 from regard.roles import CROSS, BySite, Role, matches
 
-__all__ = ["RecordedAttention", "value_norms"]
+__all__ = ["RecordedAttention"]
 
 MOST_DEVICE_BYTES = 2**30
 """The largest size of the weights that all searches leave on GPUs. Above it, the oldest ones are copied to
 the host."""
+
+
+NOTHING = torch.zeros(0)
+"""Instead of tensors that a search has not stored yet."""
 
 
 class RecordedAttention:
@@ -45,11 +50,12 @@ class RecordedAttention:
         self._places: dict[int, tuple[int, int]] = {}
         self._rows: list[list[int]] = []
         self._parts: list[Tensor] = []
-        self._norms, self._lengths = torch.zeros(0), torch.zeros(0, dtype=torch.long)
+        self._norms, self._lengths, self._ranks = NOTHING, NOTHING, 0
         self._source_lengths: list[int] = []
-        self._device_aligned: list[Tensor | None] = []
-        self._aligned: dict[int, tuple[tuple[int, ...], ...]] = {}
+        self._known_alignments: list[Tensor | NDArray[np.int32] | None] = []
+        self._aligned: list[list[tuple[int, ...]]] = []
         self._ready: torch.cuda.Event | None = None
+        self._pending = False
         self._lock = threading.Lock()
 
     @classmethod
@@ -67,31 +73,46 @@ class RecordedAttention:
         sites = {name: possible[name] for name in wanted}
         return cls(sites, [names.index(name) for name in wanted])
 
-    def write(self, rows: list[int], weights: Tensor, aligned: Tensor | None = None) -> None:
+    def write(
+        self,
+        rows: list[int],
+        weights: Tensor,
+        aligned: Tensor | NDArray[np.int32] | None = None,
+        waited: bool = False,
+    ) -> None:
         """Store the weights of all hypotheses of some sentences.
 
         rows: the indices of the sentences.
         weights: (b, N, T, X, H, S), with X sites.
-        aligned: (b, N, T), the alignments with all X sites, int32. None: alignments() computes them.
+        aligned: (b, N, T), the alignments with all X sites, int32. None: alignment() computes them.
+        waited: whether the host has waited for the weights.
         """
+        self._pending |= weights.is_cuda and not waited
         part = len(self._parts)
         self._parts.append(weights)
-        self._device_aligned.append(aligned if len(self.columns) == weights.shape[3] else None)
+        _, self._ranks, _, sites, _, _ = weights.shape
+        self._known_alignments.append(aligned if len(self.columns) == sites else None)
         self._rows.append(rows)
         self._places.update((row, (part, place)) for place, row in enumerate(rows))
 
     def clear(self) -> None:
         """Forget the weights that were stored, because the search is repeated."""
-        self._places, self._rows, self._parts, self._device_aligned = {}, [], [], []
+        self._places, self._rows, self._parts, self._known_alignments = {}, [], [], []
+        self._pending = False
 
-    def finish(self, encoded: Encoded, norms: Tensor) -> None:
-        """Store the source lengths and the norms of the value vectors, the result of value_norms()."""
-        self.complete, self._heads = True, encoded.memories[0].value.dim() == 4
-        # Copies, because the next search overwrites the buffers of a captured encoder.
-        self._norms, self._lengths = norms.clone(), encoded.lengths.clone()
-        if norms.is_cuda:
+    def store_values(self, encoded: Encoded) -> None:
+        """Store the source lengths and the norms of the value vectors."""
+        self._norms, self._heads = value_norms(encoded), encoded.memories[0].value.dim() == 4
+        # A copy, because the next search overwrites the buffers of a captured encoder.
+        self._lengths = encoded.lengths.clone()
+
+    def finish(self) -> None:
+        """Declare the weights complete, after the last write() and after store_values()."""
+        self.complete = True
+        if self._pending:
             self._ready = torch.cuda.Event()
             self._ready.record()
+        if self._norms.is_cuda:
             _device_memory.add(self, sum(each.nbytes for each in self._parts))
 
     def of_hypothesis(self, row: int, rank: int, length: int) -> tuple[BySite[Tensor], dict[str, Tensor]]:
@@ -110,21 +131,25 @@ class RecordedAttention:
         norms_XHS = self._norms[row, :, :, :source].clone()
         return attention, dict(zip(self.sites, norms_XHS.unbind(0), strict=True))
 
-    def alignments(self) -> dict[int, tuple[tuple[int, ...], ...]]:
-        """Return the source token with the highest weight for each token of each hypothesis of each sentence.
+    def alignment(self, row: int, rank: int, length: int) -> tuple[int, ...]:
+        """Return the source token with the highest weight for each token of a hypothesis.
 
-        The weights are averaged over all sites and heads. The tuples are padded to the longest hypothesis.
+        The weights are averaged over all sites and heads. For the arguments, see of_hypothesis().
         """
-        if not self._aligned:
-            with self._lock:
-                self._wait()
-                aligned = dict[int, tuple[tuple[int, ...], ...]]()
-                for part, rows, known in zip(self._parts, self._rows, self._device_aligned, strict=True):
-                    alignment = self._align(part, rows) if known is None else known
-                    tuples = iter(rows_as_tuples(alignment.cpu()))
-                    aligned.update(zip(rows, zip(*[tuples] * part.shape[1], strict=True), strict=True))
-                self._aligned = aligned
-        return self._aligned
+        # Without operations of PyTorch: their code is no longer in the cache of the processor after a search.
+        part, place = self._places[row]
+        return (self._aligned or self._align_all())[part][place * self._ranks + rank][:length]
+
+    def _align_all(self) -> list[list[tuple[int, ...]]]:
+        """Return a list for each part, with the alignments of all its hypotheses, and keep them."""
+        with self._lock:
+            self._wait()
+            aligned = list[list[tuple[int, ...]]]()
+            for part, rows, known in zip(self._parts, self._rows, self._known_alignments, strict=True):
+                alignment = self._align(part, rows) if known is None else known
+                aligned.append(list(rows_as_tuples(alignment)))
+            self._aligned = aligned
+        return aligned
 
     def averaged(self, places: Sequence[Place], site: str, head: int | None) -> NDArray[np.float32] | None:
         """Return the weights of n hypotheses, averaged over layers and heads, (n, T, S).
@@ -197,8 +222,11 @@ class RecordedAttention:
 
 def value_norms(encoded: Encoded) -> Tensor:
     """Return the norms of the value vectors of all memories, (B, X, H, S), float32; H is 1 without heads."""
-    norms = torch.stack([memory.value.norm(dim=-1) for memory in encoded.memories], 1)
-    return (norms if norms.dim() == 4 else norms[:, :, None]).float()
+    values = [memory.value for memory in encoded.memories]
+    dtype = torch.promote_types(values[0].dtype, torch.float32)
+    norms = [vector_norm(value, dim=-1, dtype=dtype) for value in values]
+    joined = torch.stack(norms, 1) if len(norms) > 1 else norms[0][:, None]
+    return (joined if joined.dim() == 4 else joined[:, :, None]).float()
 
 
 def _mean(weights: Tensor, sites_at: int, sites: list[int], heads_at: int, head: int | None) -> Tensor:

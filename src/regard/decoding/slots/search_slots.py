@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -20,9 +20,54 @@ from regard.decoding.slots.decoder import SlotDecoder, resized_rows
 if TYPE_CHECKING:
     from regard.kernels.token_candidates import Candidates
 
-__all__ = ["Array", "SearchSlots", "follow"]
+__all__ = ["Array", "EarlyOutputs", "Outputs", "SearchSlots", "Sources", "follow", "trimmed"]
 
 Array = np.ndarray[Any, Any]
+
+Sources = tuple[Tensor, Tensor]
+"""The index of the sentence of each slot, (b,), and the number of source tokens of each sentence."""
+
+
+class Outputs(NamedTuple):
+    """The N hypotheses of b slots.
+
+    result: the hypotheses, as tensors on the CPU.
+    readers: (b, N, T), the beams that generated each token; 0 for padding. On the CPU or on the device.
+    weights: (b, N, T, X, H, S), the attention weights on the device; T may be larger than that of `result`.
+        None if they were not requested.
+    aligned: (b, N, T), int32, the alignments of copy_and_align(), on the device or as an array. None if there
+        are no weights, or if no Triton kernels are used.
+    waited: whether the host has waited for the weights.
+    """
+
+    result: SearchResult
+    readers: Tensor
+    weights: Tensor | None = None
+    aligned: Tensor | Array | None = None
+    waited: bool = False
+
+
+class EarlyOutputs(NamedTuple):
+    """The outputs of b slots of which only some are done.
+
+    done: whether the slots are done.
+    select: a function that returns the outputs of some slots that are done, by their places among the b
+        slots; None selects all.
+    """
+
+    done: list[bool]
+    select: Callable[[list[int] | None], Outputs]
+
+
+TRIMMED = 1.5
+"""Attention weights that have room for more than this many times the tokens of the outputs are trimmed."""
+
+DTYPES: dict[torch.dtype, Any] = {
+    torch.float32: np.float32,
+    torch.int64: np.int64,
+    torch.int32: np.int32,
+}
+"""The NumPy dtypes of the tensors of a search."""
 
 
 class SearchSlots(ABC):
@@ -71,15 +116,25 @@ class SearchSlots(ABC):
         """
 
     @abstractmethod
-    def results(self, slots: Tensor, longest: int) -> tuple[SearchResult, Tensor]:
-        """Return the N hypotheses of some slots that are done, as tensors on the CPU, and their readers.
+    def results(self, slots: Tensor, longest: int, sources: Sources | None = None) -> Outputs:
+        """Return the N hypotheses of some slots that are done.
 
         slots: (b,), the slots.
         longest: no slot has generated more tokens than this.
-
-        The readers, (b, N, T), are the beams that generated each token; 0 for padding. They are on the CPU or
-        on the device.
+        sources: the sentences of the slots. If given, the attention weights of the outputs are returned too.
         """
+
+    def early_results(
+        self, slots: Tensor, longest: int, sources: Sources | None = None
+    ) -> EarlyOutputs | None:
+        """Return the hypotheses of the slots that are done, before it is known which of them are.
+
+        For the arguments, see results(). On a GPU, all work is launched before the host waits for the steps,
+        so that it waits only once.
+
+        Return None if this is not supported.
+        """
+        return None
 
     def start(self, slots: Tensor, first: Tensor, limits: Tensor, prefix: Tensor, offset: int) -> None:
         """Start the search for new sentences, which the decoder has loaded.
@@ -183,28 +238,37 @@ class SearchSlots(ABC):
         self.last.copy_(tokens)
         self.parents.copy_(parents)
 
-    def fetch(self, slots: Tensor, longest: int, *names: str) -> list[Array]:
+    def fetch(self, slots: Tensor, longest: int, *names: str, also: Sequence[Tensor] = ()) -> list[Array]:
         """Return rows of `tokens`, `links` and `token_scores`, then of other tensors, as arrays.
 
         slots: (b,), the slots.
         longest: the number of steps of the first three tensors.
         names: the names of the other tensors, whose dtype is float32 or int64.
+        also: further tensors, whose dtype is int32, which are returned last.
 
         All tensors are copied from the device at once.
         """
         if slots.device.type == "cpu":
             index: Array = slots.numpy()
             arrays = [each.numpy()[index, :longest] for each in (self.tokens, self.links, self.token_scores)]
-            return arrays + [getattr(self, name).numpy()[index] for name in names]
+            return [*arrays, *(getattr(self, name).numpy()[index] for name in names), *map(np.asarray, also)]
         tree = (each[:, :longest] for each in (self.tokens, self.links, self.token_scores))
         picked = [each.index_select(0, slots) for each in (*tree, *(getattr(self, name) for name in names))]
+        picked += also
         bits = [each.flatten().view(torch.int32) for each in picked]
         joined, result, end = torch.cat(bits).cpu().numpy(), list[Array](), 0
         for each, own in zip(picked, bits, strict=True):
             begin, end = end, end + len(own)
-            dtype = np.float32 if each.is_floating_point() else np.int64
-            result.append(joined[begin:end].view(dtype).reshape(each.shape))
+            result.append(joined[begin:end].view(DTYPES[each.dtype]).reshape(each.shape))
         return result
+
+
+def trimmed(weights: Tensor, length: int) -> Tensor:
+    """Return attention weights (b, N, T, ...) without the positions after `length`, if they are many.
+
+    If they are few, the copy would take more time than they are worth.
+    """
+    return weights if weights.shape[2] <= length * TRIMMED else weights[:, :, :length].contiguous()
 
 
 def follow(tree: Sequence[Array], steps: Array, beams: Array, room: int = 0) -> tuple[Array, Array, Array]:
@@ -214,7 +278,7 @@ def follow(tree: Sequence[Array], steps: Array, beams: Array, room: int = 0) -> 
     steps: (b, N), the number of tokens of each output; L is the largest, plus `room`.
     beams: (b, N), the beam of each output after its last token.
 
-    For readers, see SearchSlots.results().
+    For readers, see Outputs.
     """
     tokens, links, token_scores = tree
     length, beam, (sentences, longest, size) = int(steps.max(initial=0)), beams, links.shape

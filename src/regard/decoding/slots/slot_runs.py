@@ -10,34 +10,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard.data.batch import BOS, PAD, Batch
+from regard.data.batch import Batch
 from regard.data.batch_rows import BatchRows
-from regard.decoding.active_rows import ActiveRows, device_of, start_decoding, without_encoding
+from regard.decoding.active_rows import ActiveRows, start_decoding, without_encoding
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import ROOM, SearchResult
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
-from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.captured_slots import forget_slots, kept_slots, round_up
-from regard.decoding.slots.cpu_bahdanau_decoder import CpuBahdanauDecoder
-from regard.decoding.slots.cpu_transformer_decoder import CpuTransformerDecoder
 from regard.decoding.slots.decoder import SlotDecoder
-from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
+from regard.decoding.slots.decoder_choice import decoder_for
 from regard.decoding.slots.greedy_slots import GreedySlots
-from regard.decoding.slots.hidden_decoder import HiddenDecoder
-from regard.decoding.slots.packed_linear import int8_available
-from regard.decoding.slots.recorded_attention import RecordedAttention, value_norms
-from regard.decoding.slots.search_slots import SearchSlots
-from regard.decoding.slots.transformer_decoder import TransformerDecoder
+from regard.decoding.slots.recorded_attention import RecordedAttention
+from regard.decoding.slots.search_slots import SearchSlots, Sources
 from regard.kernels.kernel_choice import is_current
 from regard.layers.freed_memory import keep_freed_memory
-from regard.layers.joint_linear import contains_hooks
 from regard.models.base import Model, State
-from regard.sites import open_scopes
 
 __all__ = [
     "SlotRun",
@@ -46,23 +38,7 @@ __all__ = [
     "recorded_attention",
     "sentences_of",
     "slot_search",
-    "supports_int8",
-    "supports_slots",
 ]
-
-DECODERS: tuple[type[SlotDecoder], ...] = (
-    FusedTransformerDecoder,
-    CpuTransformerDecoder,
-    TransformerDecoder,
-    CpuBahdanauDecoder,
-    BahdanauDecoder,
-    HiddenDecoder,
-)
-"""The decoders on preallocated tensors. The first one that supports a model is used."""
-
-LAYERS = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.Dropout, nn.Identity, nn.RNN, nn.GRU, nn.LSTM)
-FORWARDS = frozenset(kind.forward for kind in (*LAYERS, nn.ModuleList))
-"""The method forward() of the classes of torch that the models of Regard consist of."""
 
 FIRST_LENGTH = 64
 """The number of positions of the first buffers on a CPU. When they are full, their length is doubled."""
@@ -72,10 +48,6 @@ MOST_LENGTH = 1024
 
 MOST_SLOTS = {"cpu": 64, "cuda": 256}
 """Maximum number of slots. If a batch has more sentences, the others wait until a slot is done."""
-
-MOST_BEAMS = 40
-"""Maximum beam size on a CPU. Each beam is compared with the keys of all beams, so the time and memory of a
-step grow with the square of the beam size. The simple search becomes faster between 32 and 100 beams."""
 
 SOURCE_SIZES, LENGTHS = (16, 32, 48, 64, 96, 128), (64, 128, 256, 512, 1024)
 """Numbers of source tokens and of positions on a GPU, to which the sizes of a search are rounded up."""
@@ -87,49 +59,6 @@ CHECK = 8
 """Number of captured steps after which the host asks which slots are done, which waits for the device."""
 
 
-def decoder_for(model: Model) -> type[SlotDecoder] | None:
-    """Return the class of the decoder on preallocated tensors for a model; None if no class supports it."""
-    # All decoders but HiddenDecoder read the weights of layers, and do not call the layers.
-    kinds = DECODERS if _has_known_layers(model) else (HiddenDecoder,)
-    return next((kind for kind in kinds if kind.supports(model)), None)
-
-
-def _has_known_layers(model: Model) -> bool:
-    """Return whether no submodule was replaced by a module of another class, such as a LoRA layer."""
-    kinds, waiting = set[type[nn.Module]](), list[nn.Module | None]([model])
-    while waiting:  # in less than half the time of a loop over all_modules()
-        module = waiting.pop()
-        if module is not None:
-            kinds.add(type(module))
-            waiting.extend(module.__dict__["_modules"].values())
-    return all(kind.__module__.startswith("regard.") or kind.forward in FORWARDS for kind in kinds)
-
-
-def supports_int8(model: Model) -> bool:
-    """Return whether the decoder of a model can use int8 weights; see Model.int8_steps."""
-    decoders = (CpuTransformerDecoder, TransformerDecoder, CpuBahdanauDecoder, BahdanauDecoder)
-    return int8_available() and decoder_for(model) in decoders
-
-
-def supports_slots(model: Model, how: object, ends: object = None) -> bool:
-    """Return whether slot_search() supports a model and the options of a search.
-
-    It does not support sampling, the coverage penalty, Rules(repeat=...), hypotheses that end before EOS
-    (`ends`), the recording and editing of attention during the search, modules with hooks, which it would not
-    call, and on a CPU, more than MOST_BEAMS beams.
-    """
-    if ends is not None or not isinstance(how, Beam | Greedy) or open_scopes():
-        return False
-    if contains_hooks(model):
-        return False
-    if isinstance(how, Beam) and how.size > MOST_BEAMS and device_of(model).type == "cpu":
-        return False
-    if how.rules.repeat or (isinstance(how, Beam) and how.coverage):
-        return False
-    excluded = {token for token in (PAD, BOS, *how.rules.forbidden) if 0 <= token < model.target_size}
-    return model.target_size - len(excluded) > 1 and decoder_for(model) is not None
-
-
 def slot_search(
     model: Model,
     batch: Batch | Prompts,
@@ -139,7 +68,7 @@ def slot_search(
     limit: LengthLimit = TRANSLATION_LIMIT,
     recorded: RecordedAttention | None = None,
 ) -> SearchResult:
-    """Run beam search or greedy search on a batch, on preallocated tensors. supports_slots() must be true.
+    """Run beam search or greedy search on a batch, on preallocated tensors. supports_slots() must be True.
 
     The other arguments are those of search(). The result is on the CPU.
 
@@ -185,15 +114,18 @@ def _search_with_slots(
     return SlotRun(slots, sentences, how, recorded=recorded).result()
 
 
-def recorded_attention(model: Model, batch: Batch | Prompts, look: str | None) -> RecordedAttention | None:
+def recorded_attention(
+    model: Model, batch: Batch | Prompts, look: str | None, kind: type[SlotDecoder] | None = None
+) -> RecordedAttention | None:
     """Return an object in which slot_search() stores attention weights; None if it cannot record them.
 
     look: the attention layers (sites), as in search().
+    kind: the result of slot_decoder(). Default: that of decoder_for().
     """
-    kind = decoder_for(model)
-    if look is None or kind is None or isinstance(batch, Prompts):
+    if look is None or isinstance(batch, Prompts):
         return None
-    return RecordedAttention.of(model, kind, look)
+    kind = kind or decoder_for(model)
+    return None if kind is None else RecordedAttention.of(model, kind, look)
 
 
 def sentences_of(
@@ -264,8 +196,7 @@ def captured_search(
             kept.prepare()
             if loaded and batch is not None:
                 kept.encode(model, batch.source, batch.source_lengths)
-        norms = kept.value_norms if loaded else None
-        return SlotRun(kept.slots, sentences, how, True, recorded, norms).result(kept.step, loaded)
+        return SlotRun(kept.slots, sentences, how, True, recorded).result(kept.step, loaded)
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,7 +224,6 @@ class SlotRun:
 
     fixed: whether the slots keep their buffers, which captured steps need. Then no slots are removed.
     recorded: see slot_search().
-    norms: a function that returns the norms of value_norms(). Default: value_norms() of the encoder output.
     """
 
     def __init__(
@@ -303,9 +233,8 @@ class SlotRun:
         how: Beam | Greedy,
         fixed: bool = False,
         recorded: RecordedAttention | None = None,
-        norms: Callable[[], Tensor] | None = None,
     ):
-        self.fixed, self.norms = fixed, norms
+        self.fixed, self.stored = fixed, False
         self.recorded = recorded if slots.decoder.looks is not None else None
         self.slots, self.sentences, self.device = slots, sentences, sentences.first.device
         self.step_number, self.next_row = 0, 0
@@ -352,31 +281,47 @@ class SlotRun:
             (self.slots.step if replay is None else replay)(upto)
             self.step_number += 1
             if self.step_number % check == 0:
+                self._store_values()
                 self._collect(min(self.step_number - oldest, self.sentences.longest))
         if self.recorded is not None:
-            encoded = self.sentences.active.encoded
-            self.recorded.finish(encoded, value_norms(encoded) if self.norms is None else self.norms())
+            self.recorded.finish()
         return self.collected
+
+    def _store_values(self) -> None:
+        """Store what does not depend on the outputs in `recorded`, once.
+
+        On a GPU, this is called when the first steps are launched: the host would only wait for them.
+        """
+        if self.recorded is not None and not self.stored:
+            self.recorded.store_values(self.sentences.active.encoded)
+            self.stored = True
 
     def _collect(self, longest: int) -> None:
         """Store the outputs of slots that are done, and start waiting sentences in them or remove them.
 
         longest: no slot has generated more tokens than this.
         """
-        done = self.slots.done.tolist()
-        finished = [slot for slot, row in enumerate(self.rows) if row is not None and done[slot]]
-        active = sum(row is not None for row in self.rows)
-        if not finished or (len(finished) < active and len(finished) * DROP < active):
+        running = [slot for slot, row in enumerate(self.rows) if row is not None]
+        early = None
+        if self.fixed:
+            early = self.slots.early_results(self._on_device(running), longest, self._sources(running))
+        done = self.slots.done.tolist() if early is None else dict(zip(running, early.done, strict=True))
+        finished = [slot for slot in running if done[slot]]
+        if not finished or (len(finished) < len(running) and len(finished) * DROP < len(running)):
             return
-        slots = self._on_device(finished)
-        rows = [row for slot in finished if (row := self.rows[slot]) is not None]
-        outputs, readers = self.slots.results(slots, longest)
-        self.collected = self.collected.with_room_for(outputs.tokens.shape[-1], self.sentences.longest)
-        self.collected.write(torch.tensor(rows), outputs)
-        if self.recorded is not None:
-            sentences = slots if rows == finished else torch.tensor(rows, device=self.device)
-            lengths = self.sentences.active.encoded.lengths
-            self.recorded.write(rows, *self.slots.decoder.attention(slots, readers, sentences, lengths))
+        rows = self._rows_of(finished)
+        if early is None:
+            outputs = self.slots.results(self._on_device(finished), longest, self._sources(finished))
+        else:
+            places = [place for place, slot in enumerate(running) if done[slot]]
+            outputs = early.select(None if finished == running else places)
+        length = outputs.result.tokens.shape[-1]
+        self.collected = self.collected.with_room_for(length, self.sentences.longest)
+        first, last = rows[0], rows[-1] + 1
+        whole = rows == list(range(first, last))  # a slice is copied in less time than indexed rows
+        self.collected.write(slice(first, last) if whole else torch.tensor(rows), outputs.result)
+        if self.recorded is not None and outputs.weights is not None:
+            self.recorded.write(rows, outputs.weights, outputs.aligned, outputs.waited)
         for slot in finished:
             self.rows[slot] = None
         self.fill()
@@ -384,11 +329,23 @@ class SlotRun:
         if not self.fixed and running and len(running) < len(self.rows):
             self._resize(running, self.slots.decoder.length)
 
-    def _on_device(self, slots: list[int]) -> Tensor:
-        """Return the indices of some slots as a tensor. Creating one on a GPU would wait for it."""
-        if slots[-1] == len(slots) - 1:  # the first slots, in ascending order
-            return self.slots.rows[: len(slots)]
-        return torch.tensor(slots, device=self.device)
+    def _rows_of(self, slots: list[int]) -> list[int]:
+        """Return the sentences that some slots decode, as indices."""
+        return [row for slot in slots if (row := self.rows[slot]) is not None]
+
+    def _sources(self, slots: list[int]) -> Sources | None:
+        """Return the sentences of some slots; None if nothing is recorded."""
+        if self.recorded is None:
+            return None
+        return self._on_device(self._rows_of(slots)), self.sentences.active.encoded.lengths
+
+    def _on_device(self, indices: list[int]) -> Tensor:
+        """Return indices as a tensor on the device, without waiting for it."""
+        count = len(indices)
+        if indices[-1] == count - 1 and count <= self.slots.slots and indices == list(range(count)):
+            return self.slots.rows[:count]
+        pinned = torch.tensor(indices, pin_memory=self.device.type == "cuda")
+        return pinned.to(self.device, non_blocking=True)
 
     def _resize(self, keep: list[int] | None, length: int) -> None:
         """Keep only some slots, or give the buffers another number of positions."""
