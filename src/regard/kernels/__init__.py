@@ -16,6 +16,7 @@ additive_backward  backward pass, part 2: gradients of query, key and vector
 additive_gradients part 2 for half precision, in one pass over the scores
 additive_wide      part 2 in channels with very large elements
 additive_series    part 2 for bfloat16, as matrix products (Fourier series of tanh)
+additive_bounds    upper bounds of gradients, for the scales of additive_series
 series_rows        which rows additive_series processes
 additive_vector    backward pass, part 3: gradient of the vector, from partial sums
 launch             tile sizes, and the choice of kernels by shape
@@ -44,6 +45,7 @@ recurrent_cells    one step of a recurrent cell
 step_order         order of the steps of a bidirectional recurrent layer
 maxout             the maximum of each pair of elements
 row_copy           copies of rows with another dtype and other row strides
+fill_and_cast      tensors of zeros, and tensors in another dtype
 aligned_sizes      sizes that are known to be multiples of 8
 adamw              norm of all gradients, and AdamW
 quick_launch       launches compiled kernels with less time on the host
