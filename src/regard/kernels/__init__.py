@@ -31,6 +31,7 @@ inner_documents    documents as masks: the range of keys that a tile of queries 
 inner_forward      inner-product attention with masks, forward pass
 inner_backward     the same, backward pass
 inner_launch       launches the kernels of both passes
+inner_backward_launch launches both kernels of the backward pass together
 inner_kernel_launch launches one of these kernels, with arguments that calls share
 inner_attention    both passes as custom operators for torch.compile
 score_chunks       scores of additive attention for the looking pass
