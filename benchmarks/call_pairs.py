@@ -95,9 +95,12 @@ def _operator_pair(shape: str, gradients: bool, query: Tensor, key: Tensor, valu
 def _changing_pair(
     shape: str, gradients: bool, query: Tensor, key: Tensor, value: Tensor, seen: Tensor
 ) -> Pair:  # fmt: skip
-    """Padding with other lengths than in the previous call, so that its mask tensors cannot be used again."""
+    """Padding with other lengths than in the previous call, so that its mask tensors cannot be used again.
+
+    The lengths of a batch differ too.
+    """
     batch, keys = query.shape[0], key.shape[2]
-    masks = [regard.padding(torch.full((batch,), keys - each)) for each in (2, 1)]
+    masks = [regard.padding([keys - 1 - (turn + i) % 2 for i in range(batch)]) for turn in range(2)]
     turn = [0]
 
     def ours() -> Tensor:
