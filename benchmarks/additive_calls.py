@@ -73,31 +73,31 @@ class Row:
     missing: str = ""
 
 
+CALLS, LOOPS = 20, 3
+"""Number of calls in a loop, and minimum number of loops. After a synchronisation, the first calls take up to
+three times as long on the host, so that short loops would measure them and not the others."""
+
+
 def wall_and_host(runs: dict[str, Callable[[], object]], seconds: float) -> dict[str, tuple[float, float]]:
     """Return wall and host time of each function in microseconds: those of its fastest loop.
 
     seconds: measuring time of each function. Their loops alternate, because the speed of the host changes.
     """
-    calls = {}
-    for name, run in runs.items():
+    for run in runs.values():
         for _ in range(3):
             run()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        run()
-        torch.cuda.synchronize()
-        calls[name] = max(2, min(20, int(0.005 / (time.perf_counter() - start))))
     best = dict.fromkeys(runs, (float("inf"), float("inf")))
-    begun = time.perf_counter()
-    while time.perf_counter() - begun < seconds * len(runs):
+    begun, loops = time.perf_counter(), 0
+    while time.perf_counter() - begun < seconds * len(runs) or loops < LOOPS:
+        loops += 1
         for name, run in runs.items():
             torch.cuda.synchronize()
             start = time.perf_counter()
-            for _ in range(calls[name]):
+            for _ in range(CALLS):
                 run()
-            host = (time.perf_counter() - start) / calls[name] * 1e6
+            host = (time.perf_counter() - start) / CALLS * 1e6
             torch.cuda.synchronize()
-            wall = (time.perf_counter() - start) / calls[name] * 1e6
+            wall = (time.perf_counter() - start) / CALLS * 1e6
             best[name] = min(best[name][0], wall), min(best[name][1], host)
     return best
 
@@ -164,10 +164,9 @@ def padded(shape: Shape, seconds: float) -> list[Row]:
 
 
 class EmptyFunction(torch.autograd.Function):
-    """A function of query, key, value and vector whose backward pass computes nothing.
+    """A function of query, key, value and vector whose backward pass allocates gradients, and no more.
 
-    The time of its backward pass is what autograd takes for any function in Python with these inputs and this
-    output, so it is a lower bound for that of Regard.
+    Its time is a lower bound for any function in Python that has these inputs and this output.
     """
 
     @staticmethod
@@ -178,9 +177,14 @@ class EmptyFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, doutput: Tensor) -> tuple[Tensor, ...]:
-        """Return the inputs as gradients."""
-        gradients: tuple[Tensor, ...] = ctx.saved_tensors
-        return gradients
+        """Return uninitialised gradients."""
+        query, key, value, vector = ctx.saved_tensors
+        return (
+            torch.empty_like(query),
+            torch.empty_like(key),
+            torch.empty_like(value),
+            torch.empty_like(vector),
+        )
 
 
 def backward(shape: Shape, seconds: float) -> list[Row]:
@@ -285,7 +289,11 @@ def backward_table(rows: Sequence[Row]) -> str:
         regard, eager, empty, _ = times = [host[name] for name in BACKWARD_NAMES]
         cells = [*(f"{time:.0f}" for time in (*times, regard - empty)), f"{regard / eager:.2f}"]
         lines.append(f"| {' | '.join([shape, *cells])} |")
-    return "\n".join(lines)
+    note = (
+        "Microseconds on the host, `torch.autograd.grad()` of a graph that is kept. The empty function is an "
+        "autograd function in Python that only allocates the gradients; `one product` is `query * 2`."
+    )
+    return "\n".join([note, "", *lines])
 
 
 def write(folder: Path, name: str, text: str, rows: Sequence[Row]) -> None:
