@@ -56,6 +56,7 @@ kept_launch        keeps such launches for later calls with other tensors
 compile_ahead      compiles the kernels of training steps in threads, before they are launched
 recording          records the operations and launches of a function
 replay             runs the recorded launches of a function again, for calls of the same shapes
+one_section        the same if all launches of a function can be launched together
 lstmn_step         one step of an LSTMN layer
 tape_step          one step of the tape of a neural Turing machine
 cross_entropy      cross-entropy over a large vocabulary

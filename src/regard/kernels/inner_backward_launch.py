@@ -43,7 +43,7 @@ class BackwardLaunches:
         tensors: query, key, value, output, lse, doutput, dquery, delta, dkey and dvalue.
         hidden: the fields of inner_launch.Hidden. device: the index of the CUDA device, or None.
         """
-        place: Place = hidden[4:]  # type: ignore[assignment]
+        place: Place = hidden[4:]
         if self.joint is not None and device is not None and self.last == (place, scale):
             masks = [each.data_ptr() for each in hidden[:4] if each is not None]
             addresses = (*[each.data_ptr() for each in tensors], *masks)

@@ -56,12 +56,11 @@ class OneSection:
     """
 
     def __init__(
-        self, section: Section, room: int, constants: Sequence[tuple[Tensor, int]], order: list[int],
-        device: torch.device,
+        self, allocations: Sequence[Allocation], launches: LaunchSequence, room: int,
+        constants: Sequence[tuple[Tensor, int]], order: list[int], device: torch.device,
     ):  # fmt: skip
-        assert section.launches is not None
-        self.launches, self.room, self.order, self.device = section.launches, room, order, device
-        self.allocations = [each[2:] for each in section.allocations]
+        self.launches, self.room, self.order, self.device = launches, room, order, device
+        self.allocations = [each[2:] for each in allocations]
         self.constants = [tensor for tensor, _ in constants]
         self.constant_addresses = [address for _, address in constants]
         self.index = device.index if device.type == "cuda" else None
@@ -98,16 +97,19 @@ def one_section(
     room: the number of the tensor of temporaries, and its size in bytes.
     constants: number, tensor and address of each constant. results: the numbers of the results.
     """
-    if len(sections) != 1 or not isinstance(sections[0], Section) or sections[0].launches is None:
+    if len(sections) != 1 or not isinstance(sections[0], Section):
         return None
     section: Section = sections[0]
+    launches = section.launches
+    if launches is None:
+        return None
     allocated = [each.number for each in section.allocations] + [number for number, _, _ in constants]
     roots = [*range(inputs), *(each.root for each in section.allocations)]
     roots += [room[0]] * bool(room[1]) + [number for number, _, _ in constants]
     places = {number: place for place, number in enumerate(roots)}
-    used = {number for number, _ in section.launches.places}
+    used = {number for number, _ in launches.places}
     if len(places) < len(roots) or not used <= places.keys() or not set(results) <= set(allocated):
         return None
-    section.launches.renumber(places)
+    launches.renumber(places)
     order = [allocated.index(number) for number in results]
-    return OneSection(section, room[1], [each[1:] for each in constants], order, device)
+    return OneSection(section.allocations, launches, room[1], [each[1:] for each in constants], order, device)
