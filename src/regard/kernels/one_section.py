@@ -47,19 +47,20 @@ class Section(NamedTuple):
 class OneSection:
     """The allocations and launches of a Tape with one Section.
 
-    The launches get the addresses of the inputs, of the allocated tensors, of the tensor of temporaries, and
-    of the constants, in this order.
+    The launches get the addresses of the inputs that they use, of the allocated tensors, of the tensor of
+    temporaries, and of the constants, in this order.
 
+    used: the numbers of these inputs; None if they are all inputs.
     room: size in bytes of the tensor of temporaries; 0 for none.
     constants: tensors that all calls share, and their addresses.
     order: for each result of the function, its place among the allocated tensors and the constants.
     """
 
     def __init__(
-        self, allocations: Sequence[Allocation], launches: LaunchSequence, room: int,
+        self, allocations: Sequence[Allocation], launches: LaunchSequence, used: list[int] | None, room: int,
         constants: Sequence[tuple[Tensor, int]], order: list[int], device: torch.device,
     ):  # fmt: skip
-        self.launches, self.room, self.order, self.device = launches, room, order, device
+        self.launches, self.used, self.room, self.order, self.device = launches, used, room, order, device
         self.allocations = [each[2:] for each in allocations]
         self.constants = [tensor for tensor, _ in constants]
         self.constant_addresses = [address for _, address in constants]
@@ -69,7 +70,7 @@ class OneSection:
     def run(self, inputs: list[Tensor], addresses: list[int]) -> list[Tensor]:
         """Allocate and launch; return the results. addresses: those of the inputs."""
         tensors: list[Any] = []
-        at = addresses.copy()
+        at = addresses.copy() if self.used is None else [addresses[number] for number in self.used]
         for like, sizes, strides, dtype in self.allocations:
             if like >= 0:
                 tensor = torch.empty_like(inputs[like])
@@ -104,12 +105,15 @@ def one_section(
     if launches is None:
         return None
     allocated = [each.number for each in section.allocations] + [number for number, _, _ in constants]
-    roots = [*range(inputs), *(each.root for each in section.allocations)]
+    used = {number for number, _ in launches.places}
+    used_inputs = sorted(used.intersection(range(inputs)))
+    roots = [*used_inputs, *(each.root for each in section.allocations)]
     roots += [room[0]] * bool(room[1]) + [number for number, _, _ in constants]
     places = {number: place for place, number in enumerate(roots)}
-    used = {number for number, _ in launches.places}
     if len(places) < len(roots) or not used <= places.keys() or not set(results) <= set(allocated):
         return None
     launches.renumber(places)
     order = [allocated.index(number) for number in results]
-    return OneSection(section.allocations, launches, room[1], [each[1:] for each in constants], order, device)
+    some = None if len(used_inputs) == inputs else used_inputs
+    shared = [each[1:] for each in constants]
+    return OneSection(section.allocations, launches, some, room[1], shared, order, device)
