@@ -33,7 +33,7 @@ from benchmarks.cases import Passes, Wrong, both_ways
 from benchmarks.device import graphed
 from benchmarks.measure import RESULTS, environment
 
-__all__ = ["SCALED", "SHAPES", "Row", "scale_table", "table", "wall_and_host"]
+__all__ = ["SCALED", "SHAPES", "Row", "backward_table", "scale_table", "table", "wall_and_host"]
 
 SHAPES = [
     Shape(*sizes)
@@ -54,7 +54,7 @@ BACKWARD = [
     Shape(*sizes)
     for sizes in (
         (64, 50, 50, 1000), (32, 37, 61, 768), (16, 1, 300, 1024), (4, 7, 5, 3), (2, 8192, 1, 64),
-        (256, 10, 10, 64), (8, 512, 512, 256),
+        (256, 10, 10, 64), (8, 512, 512, 256), (4, 2048, 2048, 128),
     )
 ]  # fmt: skip
 NAMES = ("regard", "eager", "torch.compile")
@@ -73,31 +73,31 @@ class Row:
     missing: str = ""
 
 
+CALLS, LOOPS = 20, 3
+"""Number of calls in a loop, and minimum number of loops. After a synchronisation, the first calls take up to
+three times as long on the host, so that short loops would measure them and not the others."""
+
+
 def wall_and_host(runs: dict[str, Callable[[], object]], seconds: float) -> dict[str, tuple[float, float]]:
     """Return wall and host time of each function in microseconds: those of its fastest loop.
 
     seconds: measuring time of each function. Their loops alternate, because the speed of the host changes.
     """
-    calls = {}
-    for name, run in runs.items():
+    for run in runs.values():
         for _ in range(3):
             run()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        run()
-        torch.cuda.synchronize()
-        calls[name] = max(2, min(20, int(0.005 / (time.perf_counter() - start))))
     best = dict.fromkeys(runs, (float("inf"), float("inf")))
-    begun = time.perf_counter()
-    while time.perf_counter() - begun < seconds * len(runs):
+    begun, loops = time.perf_counter(), 0
+    while time.perf_counter() - begun < seconds * len(runs) or loops < LOOPS:
+        loops += 1
         for name, run in runs.items():
             torch.cuda.synchronize()
             start = time.perf_counter()
-            for _ in range(calls[name]):
+            for _ in range(CALLS):
                 run()
-            host = (time.perf_counter() - start) / calls[name] * 1e6
+            host = (time.perf_counter() - start) / CALLS * 1e6
             torch.cuda.synchronize()
-            wall = (time.perf_counter() - start) / calls[name] * 1e6
+            wall = (time.perf_counter() - start) / CALLS * 1e6
             best[name] = min(best[name][0], wall), min(best[name][1], host)
     return best
 
@@ -164,19 +164,27 @@ def padded(shape: Shape, seconds: float) -> list[Row]:
 
 
 class EmptyFunction(torch.autograd.Function):
-    """A function whose backward pass computes nothing, to measure the time that autograd takes for it."""
+    """A function of query, key, value and vector whose backward pass allocates gradients, and no more.
+
+    Its time is a lower bound for any function in Python that has these inputs and this output.
+    """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> Tensor:
-        """Save the inputs, and return a tensor like the first one."""
+        """Save the inputs, and return a tensor of the shape of the output."""
         ctx.save_for_backward(*inputs)
         return torch.empty_like(inputs[0])
 
     @staticmethod
     def backward(ctx: Any, doutput: Tensor) -> tuple[Tensor, ...]:
-        """Return the inputs as gradients."""
-        gradients: tuple[Tensor, ...] = ctx.saved_tensors
-        return gradients
+        """Return uninitialised gradients."""
+        query, key, value, vector = ctx.saved_tensors
+        return (
+            torch.empty_like(query),
+            torch.empty_like(key),
+            torch.empty_like(value),
+            torch.empty_like(vector),
+        )
 
 
 def backward(shape: Shape, seconds: float) -> list[Row]:
@@ -214,7 +222,7 @@ def scaled(shape: Shape, seconds: float) -> list[Row]:
 KINDS = {
     "scales": (scaled, "measure Regard at several scales of the inputs instead, at four shapes"),
     "padded": (padded, "measure Regard with padding() and without instead, at four shapes"),
-    "backward": (backward, "measure the host time of the backward pass instead, at seven shapes"),
+    "backward": (backward, "measure the host time of the backward pass instead, at eight shapes"),
 }
 """What to measure instead of all peers, by option: functions of a shape and the seconds for each number, and
 the help of the option."""
@@ -269,6 +277,25 @@ def plain_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+BACKWARD_NAMES = ("regard", "eager", "empty Python function", "one product")
+
+
+def backward_table(rows: Sequence[Row]) -> str:
+    """Return a Markdown table in microseconds: host times of the backward pass, and the part that is ours."""
+    columns = ["B,T,S,D", *BACKWARD_NAMES, "regard without the empty function", "regard, of eager"]
+    lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
+    for shape in dict.fromkeys(row.shape for row in rows):
+        host = {row.peer: row.host or 0.0 for row in rows if row.shape == shape}
+        regard, eager, empty, _ = times = [host[name] for name in BACKWARD_NAMES]
+        cells = [*(f"{time:.0f}" for time in (*times, regard - empty)), f"{regard / eager:.2f}"]
+        lines.append(f"| {' | '.join([shape, *cells])} |")
+    note = (
+        "Microseconds on the host, `torch.autograd.grad()` of a graph that is kept. The empty function is an "
+        "autograd function in Python that only allocates the gradients; `one product` is `query * 2`."
+    )
+    return "\n".join([note, "", *lines])
+
+
 def write(folder: Path, name: str, text: str, rows: Sequence[Row]) -> None:
     """Write the results so far, as JSON and as a table."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -315,7 +342,8 @@ def main() -> None:
             break
         if kind is not None:
             rows += KINDS[kind][0](shape, arguments.seconds)
-            text = (scale_table if kind == "scales" else plain_table)(rows)
+            shown = {"scales": scale_table, "backward": backward_table}.get(kind, plain_table)
+            text = shown(rows)
         else:
             runs, missing = prepared(shape, arguments.only or NAMES)
             rows += [*measured(shape, runs, arguments.seconds), *missing]

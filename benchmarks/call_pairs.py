@@ -61,7 +61,9 @@ def small_pairs(device: str, gradients: bool) -> Iterator[Pair]:
         table = torch.ones(keys, keys, dtype=torch.bool, device=device).tril()
         yield pair("bool tensor", {"mask": table}, {"attn_mask": table})
         if device == "cpu":
-            yield _changing_pair(name, gradients, query, key, value, seen)
+            yield _changing_pair(name, gradients, query, key, value, seen, differ=False)
+            if batch > 1:
+                yield _changing_pair(name, gradients, query, key, value, seen, differ=True)
 
 
 def _masked_pair(
@@ -93,11 +95,14 @@ def _operator_pair(shape: str, gradients: bool, query: Tensor, key: Tensor, valu
 
 
 def _changing_pair(
-    shape: str, gradients: bool, query: Tensor, key: Tensor, value: Tensor, seen: Tensor
+    shape: str, gradients: bool, query: Tensor, key: Tensor, value: Tensor, seen: Tensor, differ: bool
 ) -> Pair:  # fmt: skip
-    """Padding with other lengths than in the previous call, so that its mask tensors cannot be used again."""
+    """Padding with other lengths than in the previous call, so that its mask tensors cannot be used again.
+
+    differ: whether the lengths of a batch differ too.
+    """
     batch, keys = query.shape[0], key.shape[2]
-    masks = [regard.padding(torch.full((batch,), keys - each)) for each in (2, 1)]
+    masks = [regard.padding([keys - 1 - (turn + i * differ) % 2 for i in range(batch)]) for turn in range(2)]
     turn = [0]
 
     def ours() -> Tensor:
@@ -105,7 +110,7 @@ def _changing_pair(
         return regard.attention(query, key, value, mask=masks[turn[0]]).output
 
     return Pair(
-        f"padding, new lengths each call, {shape}",
+        f"padding, new lengths each call{', that differ' if differ else ''}, {shape}",
         gradients,
         ours,
         lambda: sdpa(query, key, value, attn_mask=seen),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.additive_calls import SHAPES, Row, scale_table, table
+from benchmarks.additive_calls import BACKWARD_NAMES, SHAPES, Row, backward_table, scale_table, table
 
 
 def test_shapes_cover_every_size():
@@ -27,3 +27,9 @@ def test_tables_show_losses_and_what_is_missing():
     assert "- B=1, eager, both: OutOfMemoryError: too large" in text
     scales = [Row("B=1", "1", "both", device=100.0), Row("B=1", "8", "both", device=115.0)]
     assert "| B=1 | both | 8 | 0.115 | 1.15 |" in scale_table(scales)
+
+
+def test_the_table_of_the_backward_pass_shows_which_part_is_that_of_autograd():
+    times = (96.0, 200.0, 51.0, 60.0)
+    rows = [Row("B=1", name, "backward", host=time) for name, time in zip(BACKWARD_NAMES, times, strict=True)]
+    assert "| B=1 | 96 | 200 | 51 | 60 | 45 | 0.48 |" in backward_table(rows)

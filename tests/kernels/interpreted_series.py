@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import regard
-from regard.kernels import backward_pass, gradients_pass, launch
+from regard.kernels import additive, backward_pass, gradients_pass, launch
 from regard.kernels.additive_series import BASIS, REACH, series
+from regard.kernels.recording import Operation, Recorder, recording
+from regard.kernels.replay import EMPTY
 from tests.kernels.interpreted import long, small_tiles  # noqa: F401  (fixtures)
 from tests.kernels.series_bound import Unprojected, assert_within_bound, generated
 
@@ -299,3 +301,24 @@ def test_series_approximates_tanh_and_its_derivative():
     assert (rounded[0] - tanh).abs().max() < 7e-4 and (rounded[1] - (1 - tanh**2)).abs().max() < 5e-4
     assert (angle.sin() @ sizes - x.tanh()).abs().max() < 1.1e-4
     assert (angle.cos() @ slopes - (1 - x.tanh() ** 2)).abs().max() < 2.4e-4
+
+
+def test_the_backward_pass_computes_only_in_kernels():
+    """So that replay.py can launch all of them together, as one CUDA graph."""
+    torch.use_deterministic_algorithms(False)  # would fill new tensors by another operation
+    query, key, value, vector = Try().tensors()
+    assert launch.Shape.of(query, key, value, back=True).series
+    mask, numbers = (None, None, None), (0, None, None, 1.0)
+    results = additive.run_forward(query, key, value, vector, *mask, *numbers, True, None, None, 0.0)
+    output, _, norm, scores = results
+    inputs = [torch.randn_like(output), query, key, value, vector, norm, scores]
+    recorded = Recorder(inputs)
+    recording(recorded)
+    try:
+        with recorded:
+            additive._backward(*inputs, *mask, None, None, *numbers, True, 0.0, False)
+    finally:
+        recording(None)
+    called = [step for step in recorded.steps if isinstance(step, Operation) and not step.view]
+    assert {step.function.name() for step in called} <= EMPTY
+    assert recorded.valid and len(recorded.steps) > len(called)

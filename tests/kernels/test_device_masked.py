@@ -87,3 +87,35 @@ def test_compiled_calls_agree():
     torch.testing.assert_close(found, plain)
     ours, theirs = (torch.autograd.grad(each.square().sum(), leaves) for each in (found, plain))
     torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["padding", "table", "causal and padding"])
+def test_repeated_backward_passes_give_the_same_bits(kind: str):
+    """From the second pass on, both kernels are launched together, and later as a CUDA graph."""
+    from regard.kernels import inner_launch
+
+    batch, keys = 3, 37
+    lengths = torch.tensor([keys, 20, 5], device="cuda")
+    table = torch.ones(keys, keys, dtype=torch.bool, device="cuda").tril(3)
+    masks = {"padding": regard.padding(lengths), "table": table}
+    mask = masks.get(kind, regard.causal() & regard.padding(lengths))
+    for start in (0, 4):  # another position, and other values
+        source = torch.Generator("cuda").manual_seed(start)
+        shape = (batch, keys, 4, 64)
+        query, key, value, doutput = (
+            torch.randn(shape, generator=source, device="cuda").bfloat16().transpose(1, 2) for _ in range(4)
+        )
+        leaves = [each.requires_grad_() for each in (query, key, value)]
+
+        def results(
+            start: int = start, inputs: list[torch.Tensor] = leaves, doutput: torch.Tensor = doutput
+        ) -> tuple[torch.Tensor, ...]:
+            output = regard.attention(*inputs, mask=mask, start=start).output
+            return output.detach(), *torch.autograd.grad(output, inputs, doutput)
+
+        kept = [results() for _ in range(3)]  # so that the addresses of the first passes differ
+        for _ in range(8):
+            assert all(map(torch.equal, results(), kept[0]))
+        assert all(map(torch.equal, kept[1], kept[0])) and all(map(torch.equal, kept[2], kept[0]))
+    launches = [each for passes in inner_launch._kept.values() for each in passes.launches.values()]
+    assert any(each.joint is not None and each.joint.graphs.graphs for each in launches)

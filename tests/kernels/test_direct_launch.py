@@ -108,6 +108,23 @@ def test_launches_of_a_sequence_read_each_address_from_one_place(driver: Driver)
     assert all(stream == 12 for *_, stream, _ in driver.launches)
 
 
+def test_a_renumbered_sequence_finds_graphs_by_the_addresses_of_tensors(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+):
+    launches = [direct_launch(compiled(), (1, 1, 1), VALUES) or pytest.fail("not launched") for _ in range(2)]
+    places = [[(0, 5, 0)], [(0, 2, 64)]]
+    sequence = LaunchSequence([(launch, each) for (launch, _), each in zip(launches, places, strict=True)])
+    sequence.renumber({5: 0, 2: 1})
+    assert sequence.graphs is not None
+    searched: list[tuple[int, ...]] = []
+    monkeypatch.setattr(sequence.graphs, "run", lambda addresses, stream: searched.append(addresses))
+    sequence.run_all((4096, 1 << 40), 12)
+    sequence.graphs.launch((8192, 1 << 41), 7)  # as in a capture
+    assert searched == [(4096, 1 << 40)]
+    launched = [(stream, values[0]) for *_, stream, values in driver.launches]
+    assert launched == [(12, 4096), (12, (1 << 40) + 64), (7, 8192), (7, (1 << 41) + 64)]
+
+
 def test_an_error_in_a_sequence_is_raised(driver: Driver):
     launch, _ = direct_launch(compiled(), (1, 1, 1), VALUES) or pytest.fail("not launched directly")
     driver.errors = [700]

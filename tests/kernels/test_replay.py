@@ -196,22 +196,26 @@ def test_launches_without_operations_are_replayed_with_the_addresses_of_other_te
             AddKernel()[(1,)](*addresses, *self.values[2:])
             return 0
 
-    def added(source: Tensor) -> tuple[Tensor, ...]:
+    def added(unused: Tensor, source: Tensor) -> tuple[Tensor, ...]:
         first, result, temporary = source.new_empty(4), source.new_empty(2, 4), source.new_empty(4)
         add_kernel[(1,)](source, temporary, 4, 1.0)
         add_kernel[(1,)](temporary, result[1], 4, 2.0)
         add_kernel[(1,)](source[1:], first, 4, 5.0)
         add_kernel[(1,)](first, result, 4, 0.0)
-        return result, first
+        constant = source.new_empty(2, 2)
+        add_kernel[(1,)](CONSTANT, constant, 4, 1.0)
+        return result, first, source.new_empty(0), constant.view(4)
 
     monkeypatch.setattr(replay, "direct_launch", lambda _, grid, values: (Direct(values), list(range(4))))
     replay.forget()
     for _ in range(4):
         source = torch.randn(5)
-        result, first = replay.replayed(added, (source,), ())
+        result, first, empty, constant = replay.replayed(added, (torch.zeros(3), source), ())
+        assert not empty.numel() and torch.equal(constant, CONSTANT + 1)
         assert torch.equal(result, torch.stack([source[1:] + 5, source[:4] + 3]))
         assert torch.equal(first, source[1:] + 5)
     (tape,) = (each for each in replay._tapes.values() if isinstance(each, replay.Tape))
+    assert tape.one is not None and len(tape.one.constants) == 2 and tape.one.used == [1]
     assert [type(each) for each in tape.sections] == [replay.Section] and all(
         each.launch.streams == [None, None] for each in tape.steps if type(each) is replay.Direct
     )

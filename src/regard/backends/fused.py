@@ -135,7 +135,7 @@ def attend(
         output, lse, *_ = torch.ops.regard.additive_forward(*tensors, *rest, trains, *extra)
     elif trains:
         results: list[Tensor] = []
-        output = _apply(*tensors, bias, (*rest, True, seed, dropout), results, None)
+        output = _apply(*tensors, bias, (*rest, True, seed, dropout), results)
         lse = results[0]
     else:
         output, lse = _functions[2](*tensors, *rest, *extra)
@@ -161,8 +161,7 @@ def attend_kept(
         output, lse = tapes.inference(*tensors, lengths)
         return output, lse
     results: list[Tensor] = []
-    output = _apply(*tensors, None, (lengths, None, None, *numbers, True, None, 0.0), results, tapes)
-    return output, results[0]
+    return _apply_planned(*tensors, (tapes, lengths, numbers, results)), results[0]
 
 
 def _traced(tensors: tuple[Tensor, ...]) -> bool:
@@ -212,25 +211,18 @@ class _Additive(torch.autograd.Function):
     """The operator additive_forward with its backward pass, without the overhead of a custom operator.
 
     Each argument and result takes time on the host. So the arguments without a gradient are one tuple, `rest`
-    (those of additive_forward after vector, without bias), and the lse is appended to `results`. tapes: the
-    KeptTapes of a plan, or None.
+    (those of additive_forward after vector, without bias), and the lse is appended to `results`.
     """
 
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, bias: Tensor | None,
-        rest: tuple[Any, ...], results: list[Tensor], tapes: Any,
+        rest: tuple[Any, ...], results: list[Tensor],
     ) -> Tensor:  # fmt: skip
-        ctx.tapes, kept, seed = tapes, None, None
-        if tapes is not None:
-            (output, lse, norm, scores), kept = tapes.forward(query, key, value, vector, rest[0])
-            ctx.rest = *rest[3:7], 0.0
-        else:
-            *others, seed, dropout = rest
-            output, lse, norm, scores = _functions[0](query, key, value, vector, *others, bias, seed, dropout)
-            ctx.rest = *rest[3:7], dropout
+        *others, seed, dropout = rest
+        output, lse, norm, scores = _functions[0](query, key, value, vector, *others, bias, seed, dropout)
         results.append(lse)
-        ctx.kept = kept
+        ctx.rest = *rest[3:7], dropout
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(query, key, value, vector, *rest[:3], bias, seed, norm, scores)
         return cast(Tensor, output)
@@ -238,25 +230,56 @@ class _Additive(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, doutput: Tensor | None) -> tuple[Tensor | None, ...]:
         if doutput is None:
-            return (None,) * 8
-        saved, needed = ctx.saved_tensors, ctx.needs_input_grad
-        if ctx.kept is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return *_gradients(doutput, saved[:4], saved[4:], ctx.rest, needed), None, None, None
-        inputs, others = [each for each in saved if each is not None], needed[1] or needed[2] or needed[3]
-        plain = not torch._C._len_torch_dispatch_stack() and type(doutput) is Tensor
-        gradients = ctx.tapes.backward(doutput, inputs, others, ctx.kept) if plain else None
+            return (None,) * 7
+        saved = ctx.saved_tensors
+        return *_gradients(doutput, saved[:4], saved[4:], ctx.rest, ctx.needs_input_grad), None, None
+
+
+class _PlannedAdditive(torch.autograd.Function):
+    """_Additive for the calls of a plan: without bias and dropout, by the tapes that the plan keeps.
+
+    call: the KeptTapes, the lengths, `numbers` as in attend_kept(), and a list to which the lse is appended.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, call: tuple[Any, ...]
+    ) -> Tensor:
+        tapes, lengths, numbers, results = call
+        (output, lse, norm, scores), kept = tapes.forward(query, key, value, vector, lengths)
+        results.append(lse)
+        ctx.rest = tapes, kept, numbers
+        ctx.set_materialize_grads(False)
+        if lengths is None:
+            ctx.save_for_backward(query, key, value, vector, norm, scores)
+        else:
+            ctx.save_for_backward(query, key, value, vector, norm, scores, lengths)
+        return cast(Tensor, output)
+
+    @staticmethod
+    def backward(ctx: Any, doutput: Tensor | None) -> tuple[Tensor | None, ...]:
+        if doutput is None:
+            return (None,) * 5
+        saved, needed, (tapes, kept, numbers) = ctx.saved_tensors, ctx.needs_input_grad, ctx.rest
+        others, gradients, plain = needed[1] or needed[2] or needed[3], None, False
+        if kept is not None and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            plain = not torch._C._len_torch_dispatch_stack() and type(doutput) is Tensor
+            gradients = tapes.backward(doutput, saved, others, kept) if plain else None
         if gradients is None:
-            gradients = _gradients(doutput, saved[:4], saved[4:], ctx.rest, needed)
+            query, key, value, vector, norm, scores, *rest = saved
+            masks, tensors = (*(rest or (None,)), None, None, None, None), (query, key, value, vector)
+            five = (*needed[:4], False)
+            gradients = _gradients(doutput, tensors, (*masks, norm, scores), (*numbers, 0.0), five)
             if plain:
-                ctx.tapes.keep_backward(doutput, inputs, others, ctx.kept)
-            return *gradients, None, None, None
-        if not all(needed[:4]):
+                tapes.keep_backward(doutput, saved, others, kept)
+        elif not (needed[0] and needed[1] and needed[2] and needed[3]):
             gradients = [each if wanted else None for each, wanted in zip(gradients, needed, strict=False)]
-        return *gradients[:4], None, None, None, None
+        return gradients[0], gradients[1], gradients[2], gradients[3], None
 
 
 # Function.apply() without its support for functorch, for which this backend is not used.
 _apply: Callable[..., Tensor] = super(torch.autograd.Function, _Additive).apply
+_apply_planned: Callable[..., Tensor] = super(torch.autograd.Function, _PlannedAdditive).apply
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -12,7 +12,7 @@ kernels run in Triton's interpreter on the CPU, which is slow and meant for test
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -83,7 +83,7 @@ def attend(
         output, lse = passes.forward(query, key, value, hidden, scale)
         return output, lse
     results: list[Tensor] = []
-    return _apply(query, key, value, passes, hidden, scale, results), results[0]
+    return _apply(query, key, value, (passes, hidden, scale, results)), results[0]
 
 
 def hidden_of(*mask: Any) -> Any:
@@ -141,27 +141,27 @@ vars(_load)["_dynamo_marked_constant"] = True
 class _Inner(torch.autograd.Function):
     """The operator inner_forward with its backward pass, without the overhead of a custom operator.
 
-    Each argument, result and attribute of ctx takes time on the host. So the lse, which has no gradient, is
-    appended to a list.
+    Each argument, result and attribute of ctx takes time on the host. So the arguments without a gradient are
+    one tuple, and the lse, which has no gradient, is appended to a list.
+
+    call: the Passes, the mask, the scale, and this list.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, passes: Any, hidden: Any, scale: float,
-        lse: list[Tensor],
-    ) -> Tensor:  # fmt: skip
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, call: tuple[Any, ...]) -> Tensor:
+        passes, hidden, scale, results = call
         output, own_lse = passes.forward(query, key, value, hidden, scale)
-        lse.append(own_lse)
+        results.append(own_lse)
         same = torch._C._autograd._top_saved_tensors_default_hooks(True) is None
         ctx.rest = passes, hidden[4:], scale, same
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(query, key, value, output, own_lse, *hidden[:4])
-        return output
+        return cast(Tensor, output)
 
     @staticmethod
     def backward(ctx: Any, doutput: Tensor | None) -> tuple[Tensor | None, ...]:
         if doutput is None:
-            return (None,) * 7
+            return (None,) * 4
         query, key, value, output, lse, *mask = ctx.saved_tensors
         passes, place, scale, same = ctx.rest
         if torch.is_grad_enabled():  # for a double backward
@@ -175,8 +175,7 @@ class _Inner(torch.autograd.Function):
         dquery, dkey, dvalue = gradients
         needs = ctx.needs_input_grad
         return (
-            dquery if needs[0] else None, dkey if needs[1] else None, dvalue if needs[2] else None,
-            None, None, None, None,
+            dquery if needs[0] else None, dkey if needs[1] else None, dvalue if needs[2] else None, None,
         )  # fmt: skip
 
 

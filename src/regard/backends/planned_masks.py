@@ -74,17 +74,19 @@ class PlannedMask:
                 return self.of_lengths(lengths_B, values)
         least = min(values)
         seeing_B11 = None if least > 0 else (lengths_B > 0).view(-1, 1, 1)
-        if self.biases and len(values) <= FEW and least >= 0:
-            biases = [self.biases[each] for each in values]
-            bias = biases[0] if len(biases) == 1 else torch.cat(biases)
+        if self.biases and least >= 0 and least == max(values):
+            bias = self.biases[least]
+        elif self.biases and least >= 0 and len(values) <= FEW:
+            bias = torch.cat([self.biases[each] for each in values])
         else:
             bias = self._bias(self._visible(lengths_B), seeing_B11)
-        kept = values if bias.numel() <= KEPT else None
-        tensors = MaskTensors(kept, bias, seeing_B11, None)
+        rows: tuple[Tensor | None, ...] = ()
         if self.rows:
-            seeing_B1 = None if seeing_B11 is None else seeing_B11[:, 0]
-            tensors = tensors._replace(bias_rows=bias[:, 0], seeing_rows=seeing_B1)
-        return self._kept(tensors)
+            rows = bias[:, 0], None if seeing_B11 is None else seeing_B11[:, 0]
+        if bias.numel() > KEPT:
+            return MaskTensors(None, bias, seeing_B11, None, *rows)
+        tensors = self.last = MaskTensors(values, bias, seeing_B11, None, *rows)  # see _kept()
+        return tensors
 
     def seen_by_lengths(self, lengths_B: Tensor) -> Tensor:
         """Return which keys some query sees for the lengths of padding(), (B or 1, 1, S, 1)."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -95,13 +95,14 @@ class Plan(NamedTuple):
         bias = seeing = seen = None
         hides = False  # whether some key is hidden from all queries
         if self.part == "lengths":
-            assert isinstance(mask, Mask) and mask.lengths is not None and self.mask is not None
-            lengths, keys = mask.lengths.tolist(), key.shape[2]
+            tensor, planned_mask, keys = cast(Mask, mask).lengths, self.mask, key.shape[2]
+            assert tensor is not None and planned_mask is not None
+            lengths = tensor.tolist()
             if max(lengths) > keys:
                 return None
             if min(lengths) < keys:
                 hides = True
-                _, bias, seeing, *_ = self.mask.of_lengths(mask.lengths, lengths)
+                bias, seeing = planned_mask.of_lengths(tensor, lengths)[1:3]
         elif self.part == "table":
             assert self.mask is not None
             _, bias, seeing, seen, *_ = self.mask.of_table(table_of(mask))
@@ -319,8 +320,8 @@ def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signatu
             return ("causal", True) if causal else ()
         if lengths is not None and table is not None:
             return None
-    tensor = table if lengths is None else lengths
-    if not isinstance(tensor, PLAIN) or type(tensor) not in PLAIN or not tensor.numel():
+    tensor: Any = table if lengths is None else lengths
+    if type(tensor) not in PLAIN or not tensor.numel():
         return None
     if tensor.device != device or (lengths is None and tensor.dtype is not torch.bool):
         return None
@@ -333,9 +334,16 @@ def _bounded(key: Tensor, value: Tensor) -> bool:
     Then their products with queries and with gradients of the output are finite too, unless those are
     extremely large. So a hidden key, whose weight is 0, has no effect and is not set to 0.
     """
-    norm = torch.linalg.vector_norm(key.detach()).item()
-    if value is not key and math.isfinite(norm):
-        norm = torch.linalg.vector_norm(value.detach()).item()
+    records = torch.is_grad_enabled()
+    if records:  # takes less time than detach() of both tensors
+        _set_grad_enabled(False)
+    try:
+        norm = _vector_norm(key).item()
+        if value is not key and math.isfinite(norm):
+            norm = _vector_norm(value).item()
+    finally:
+        if records:
+            _set_grad_enabled(True)
     return math.isfinite(norm)
 
 
@@ -355,3 +363,5 @@ _interpreter_stack = torch._C._functorch.get_interpreter_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _tracing_state = torch._C._get_tracing_state
 _autocast_enabled = torch._C._is_any_autocast_enabled
+_set_grad_enabled = torch._C._set_grad_enabled
+_vector_norm = torch.linalg.vector_norm

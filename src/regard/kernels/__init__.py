@@ -16,6 +16,7 @@ additive_backward  backward pass, part 2: gradients of query, key and vector
 additive_gradients part 2 for half precision, in one pass over the scores
 additive_wide      part 2 in channels with very large elements
 additive_series    part 2 for bfloat16, as matrix products (Fourier series of tanh)
+additive_bounds    upper bounds of gradients, for the scales of additive_series
 series_rows        which rows additive_series processes
 additive_vector    backward pass, part 3: gradient of the vector, from partial sums
 launch             tile sizes, and the choice of kernels by shape
@@ -30,6 +31,7 @@ inner_documents    documents as masks: the range of keys that a tile of queries 
 inner_forward      inner-product attention with masks, forward pass
 inner_backward     the same, backward pass
 inner_launch       launches the kernels of both passes
+inner_backward_launch launches both kernels of the backward pass together
 inner_kernel_launch launches one of these kernels, with arguments that calls share
 inner_attention    both passes as custom operators for torch.compile
 score_chunks       scores of additive attention for the looking pass
@@ -44,6 +46,7 @@ recurrent_cells    one step of a recurrent cell
 step_order         order of the steps of a bidirectional recurrent layer
 maxout             the maximum of each pair of elements
 row_copy           copies of rows with another dtype and other row strides
+fill_and_cast      tensors of zeros, and tensors in another dtype
 aligned_sizes      sizes that are known to be multiples of 8
 adamw              norm of all gradients, and AdamW
 quick_launch       launches compiled kernels with less time on the host
@@ -53,6 +56,7 @@ kept_launch        keeps such launches for later calls with other tensors
 compile_ahead      compiles the kernels of training steps in threads, before they are launched
 recording          records the operations and launches of a function
 replay             runs the recorded launches of a function again, for calls of the same shapes
+one_section        the same if all launches of a function can be launched together
 lstmn_step         one step of an LSTMN layer
 tape_step          one step of the tape of a neural Turing machine
 cross_entropy      cross-entropy over a large vocabulary

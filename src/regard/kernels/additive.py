@@ -159,8 +159,11 @@ class KeptTapes:
         tape = self.of_forward.get(layout)
         if tape is not None and _can_run(tape, query):
             results = tape.run(inputs, addresses)
-            addresses += [results[2].data_ptr(), results[3].data_ptr()]
-            return results, (self.of_backward.setdefault(layout, {}), addresses)
+            addresses[4:4] = results[2].data_ptr(), results[3].data_ptr()
+            tapes = self.of_backward.get(layout)
+            if tapes is None:
+                tapes = self.of_backward[layout] = {}
+            return results, (tapes, addresses)
         start, left, right, scale = self.numbers
         masks = (lengths, None, None, start, left, right)
         first = run_forward(query, key, value, vector, *masks, scale, True, None, None, 0.0)
@@ -168,35 +171,33 @@ class KeptTapes:
         self._keep(self.of_forward, layout, _forward, tensors, (True, 0.0))
         return first, None
 
-    def backward(self, doutput: Tensor, inputs: list[Tensor], others: bool, kept: Any) -> list[Tensor] | None:
+    def backward(
+        self, doutput: Tensor, saved: tuple[Tensor, ...], others: bool, kept: Any
+    ) -> list[Tensor] | None:
         """Compute run_backward() by a tape; return None if there is none.
 
-        inputs: query, key, value and vector, the lengths if there are any, norm, and scores.
+        saved: query, key, value, vector, norm, scores, and the lengths if there are any.
         others: whether gradients of key, value or vector are needed.
         kept: the second result of forward().
         """
         tapes, known = kept
-        addresses = [each.data_ptr() for each in inputs]
+        addresses = [each.data_ptr() for each in saved]
         if addresses != known:  # hooks of saved tensors have replaced them
             return None
         address = doutput.data_ptr()
         tape = tapes.get((doutput.stride(), address % 16, others))
         if tape is None or not _can_run(tape, doutput):
             return None
-        *four, norm, scores = inputs
-        lengths = [four.pop()] if len(four) > 4 else []
-        at = [*addresses[:4], *addresses[-2:], *addresses[4:-2]]
-        return tape.run([doutput, *four, norm, scores, *lengths], [address, *at])
+        return tape.run([doutput, *saved], [address, *addresses])
 
-    def keep_backward(self, doutput: Tensor, inputs: list[Tensor], others: bool, kept: Any) -> None:
+    def keep_backward(self, doutput: Tensor, saved: tuple[Tensor, ...], others: bool, kept: Any) -> None:
         """Keep the tape of a backward pass, if replayed() has recorded one. Arguments: see backward()."""
         tapes, known = kept
-        if [each.data_ptr() for each in inputs] != known:
+        if [each.data_ptr() for each in saved] != known:
             return
-        *four, norm, scores = inputs
-        lengths = four.pop() if len(four) > 4 else None
+        lengths = None if len(saved) == 6 else saved[6]
         key = (doutput.stride(), doutput.data_ptr() % 16, others)
-        tensors = (doutput, *four, norm, scores, lengths, None, None, None, None)
+        tensors = (doutput, *saved[:6], lengths, None, None, None, None)
         self._keep(tapes, key, _backward, tensors, (others, 0.0, False))
 
     def _keep(

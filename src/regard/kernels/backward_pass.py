@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels.additive_backward import additive_key_backward_kernel, additive_query_backward_kernel
+from regard.kernels.additive_bounds import bounds_of_rows, maxima
 from regard.kernels.additive_decode import additive_decode_backward_kernel
 from regard.kernels.additive_series import (
     BASIS,
@@ -16,12 +17,13 @@ from regard.kernels.additive_series import (
     additive_series_kernel,
     series,
 )
-from regard.kernels.additive_vector import sum_parts, vector_gradient
+from regard.kernels.additive_vector import sum_of_parts, sum_parts, vector_gradient
 from regard.kernels.additive_weights import (
     additive_balance_kernel,
     additive_value_backward_kernel,
     additive_weigh_kernel,
 )
+from regard.kernels.fill_and_cast import cast
 from regard.kernels.forward_pass import Forward, Prepared, Sight, in_eights, in_rows, steps
 from regard.kernels.gradients_pass import fills_groups, finish_query, joint_gradients, rows_at_once
 from regard.kernels.launch import BASIS_ROOM, FEW, series_tiles, up
@@ -125,8 +127,7 @@ class Backward:
         self.dkey = self.place(forward.key, several or shape.series or in_parts)
         self.dvalue = self.place(forward.value, several)
         if shape.series:
-            largest = torch.linalg.vector_norm(self.doutput, torch.inf, -1, dtype=torch.float32)
-            self.magnitudes, self.row_bounds = largest, (largest * self.norm[1]).flatten(0, 1)
+            self.magnitudes, self.row_bounds = bounds_of_rows(self.doutput, self.norm)
         else:
             self.magnitudes = self.row_bounds = self.norm
         dvector: list[Tensor] = []
@@ -140,8 +141,8 @@ class Backward:
         bias = forward.extra.bias
         return (
             self.dquery,
-            self.dkey.to(forward.key.dtype),
-            self.dvalue.to(forward.value.dtype),
+            cast(self.dkey, forward.key.dtype),
+            cast(self.dvalue, forward.value.dtype),
             self.to_vector(dvector),
             self.norm.new_empty(0) if bias is None or self.dbias is None else self.dbias.to(bias.dtype),
         )
@@ -164,7 +165,7 @@ class Backward:
         vector = self.forward.vector
         if not self.others:
             return vector.new_empty(0)
-        return vector_gradient(parts[0] if len(parts) == 1 else torch.cat(parts, 2), vector)
+        return vector_gradient(parts, vector)
 
     def chunk(self, scores: Tensor, first: int, rows: int) -> list[Tensor]:
         """Compute the gradients from one chunk of query rows: rows `first` to `first + rows - 1`.
@@ -233,11 +234,9 @@ class Backward:
             EIGHTS=in_eights(forward.value, self.doutput), SERIES=shape.series,
         )  # fmt: skip
         if shape.series:
-            peaks, column_bounds = peaks.amax((1, 2)), column_bounds.amax(1)
+            peaks, column_bounds = maxima(peaks, column_bounds)
         if grid[1] > FEW:
-            total = forward.new(self.sequences, 1, whole[0])
-            sum_parts(deltas.transpose(0, 1), total)
-            deltas = total
+            deltas = sum_of_parts(deltas)[:, None]
         reach = (deltas, deltas) if self.rows is None else forward.split(self.rows.reach)
         additive_balance_kernel[grid](
             scores, self.norm, dscores, other, deltas, half, half_turned, self.row_bounds, column_bounds,
@@ -248,7 +247,7 @@ class Backward:
         if dbias is not None:
             self.to_bias(dbias[:, :rows, : shape.keys], first, rows)
         row_bounds = self.row_bounds[:, first : first + rows]
-        beyond = beyond.sum(1) if shape.series and grid[1] > 1 else beyond[:, 0]
+        beyond = sum_of_parts(beyond) if shape.series and grid[1] > 1 else beyond[:, 0]
         return Weighed(dscores, other, half, half_turned, row_bounds, column_bounds, peaks, beyond, ranges)
 
     def to_bias(self, gradient: Tensor, first: int, rows: int) -> None:

@@ -160,6 +160,21 @@ class LaunchSequence:
         if self.graphs is None or not self.graphs.run(values, stream):
             self._launch(values, stream)
 
+    def renumber(self, places: dict[int, int]) -> None:
+        """Replace the numbers of tensors, for run_all()."""
+        self.places = [(places[number], offset) for number, offset in self.places]
+        if self.graphs is not None:
+            self.graphs.launch = self._launch_at
+
+    def run_all(self, addresses: tuple[int, ...], stream: int) -> None:
+        """run(), after renumber(), for addresses that are all used. So a graph is found by them directly."""
+        if self.graphs is None or not self.graphs.run(addresses, stream):
+            self._launch_at(addresses, stream)
+
+    def _launch_at(self, addresses: tuple[int, ...], stream: int) -> None:
+        """Launch all kernels one by one. addresses: those of the tensors, by number."""
+        self._launch((*[addresses[number] + offset for number, offset in self.places],), stream)
+
     def _launch(self, values: tuple[int, ...], stream: int) -> None:
         """Launch all kernels one by one. values: the addresses to write to self.slots."""
         self.write(self.slots, 0, *values)

@@ -16,6 +16,7 @@ from regard.kernels.additive_forward import (
 )
 from regard.kernels.additive_scores import additive_prepare_kernel, additive_scores_kernel
 from regard.kernels.additive_short import additive_short_kernel
+from regard.kernels.fill_and_cast import zeros
 from regard.kernels.launch import SPAN, Shape, multiplies_tf32, up
 from regard.kernels.short_launch import MOST_SPLITS, ShortLaunch, power_of_two, short_launch
 
@@ -273,14 +274,16 @@ class Forward:
         rows = sequences, up(shape.queries, 4), shape.pitch
         key_rows = key_sequences, up(shape.keys, 4), shape.pitch
         single = not turned and shape.tiles == (1, 1)
-        new_flags = self.query.new_empty if single else self.query.new_zeros
+        flags = (0 if turned else sequences + key_sequences), padded
         prepared = Prepared(
             self.new(*((programs, shape.padded, launch.rows) if turned else rows)),
             self.new(*((key_programs, shape.padded, launch.columns) if turned else key_rows)),
             self.new(self.vector.shape[0], padded),
             self.new(programs + key_programs, shape.spans),
             self.query.new_empty((programs + key_programs) if turned else 0, padded, dtype=torch.int8),
-            new_flags(0 if turned else sequences + key_sequences, padded, dtype=torch.int32),
+            self.query.new_empty(flags, dtype=torch.int32)
+            if single
+            else zeros(self.query, flags, torch.int32),
         )
         additive_prepare_kernel[(programs + key_programs + self.vector.shape[0], shape.spans)](
             self.query, self.key, self.vector, prepared.query, prepared.key, prepared.vector,

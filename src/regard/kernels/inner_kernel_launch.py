@@ -15,7 +15,7 @@ from regard.kernels.direct_launch import DirectLaunch, direct_launch
 from regard.kernels.inner_documents import DocumentRanges
 from regard.kernels.inner_table import Listing
 
-__all__ = ["Launch", "Lists"]
+__all__ = ["Launch", "Lists", "Place"]
 
 Lists = Listing | DocumentRanges
 """A launch that finds the visible tiles of a mask, before an attention kernel."""

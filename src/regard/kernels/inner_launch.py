@@ -16,6 +16,7 @@ from torch import Tensor
 
 from regard.kernels import interpreting
 from regard.kernels.inner_backward import inner_key_backward_kernel, inner_query_backward_kernel
+from regard.kernels.inner_backward_launch import BackwardLaunches
 from regard.kernels.inner_documents import DocumentRanges
 from regard.kernels.inner_forward import inner_forward_kernel
 from regard.kernels.inner_kernel_launch import Launch, Lists
@@ -232,7 +233,7 @@ def _forward_launch(hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, o
 def _backward_launches(
     hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, output: Tensor, doutput: Tensor,
     dquery: Tensor, dkey: Tensor, dvalue: Tensor,
-) -> tuple[Launch, Launch]:  # fmt: skip
+) -> BackwardLaunches:  # fmt: skip
     numbers, eights = _numbers(hidden, query, key, value), _in_eights(query, key, value)
     of_query, of_key = (tiles_of(kernel, query, key, value, hidden) for kernel in ("query", "key"))
     key_listing = _listing(hidden, query, key, of_query, turned=False)
@@ -244,7 +245,7 @@ def _backward_launches(
     query_programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // of_query.rows)
     key_programs = key.shape[0] * key.shape[1] * -(-key.shape[2] // of_key.columns)
     shared = (hidden, query, key, value)
-    return (
+    return BackwardLaunches(
         Launch(
             inner_query_backward_kernel,
             query_programs,
@@ -275,12 +276,14 @@ class Passes:
         query, key, value = map(_in_rows, (query, key, value))
         output = _like(query, query.shape[2], value.shape[3])
         self.output = tuple(output.shape), output.stride()
+        self.like_query = _is_like(output, query)
         self.rows = tuple(query.shape[:3])
-        gradients = (_like(each, *each.shape[2:]) for each in (query, key, value))
+        gradients = [_like(each, *each.shape[2:]) for each in (query, key, value)]
         self.gradients = [(tuple(each.shape), each.stride()) for each in gradients]
+        self.like_inputs = all(map(_is_like, gradients, (query, key, value)))
         self.device, self.index = query.device, query.device.index if query.is_cuda else None
         self.launch = _forward_launch(hidden, query, key, value, output)
-        self.launches: dict[tuple[Any, ...], tuple[Launch, Launch]] = {}
+        self.launches: dict[tuple[Any, ...], BackwardLaunches] = {}
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: float
@@ -291,7 +294,7 @@ class Passes:
                 return self.forward(query, key, value, hidden, scale)
         if self.copies:
             query, key, value = _in_rows(query), _in_rows(key), _in_rows(value)
-        output = query.new_empty_strided(*self.output)
+        output = torch.empty_like(query) if self.like_query else query.new_empty_strided(*self.output)
         lse = torch.empty(self.rows, dtype=torch.float32, device=self.device)
         launch = self.launch
         tensors = (query, key, value, output, lse, *launch.masks(hidden))
@@ -317,9 +320,12 @@ class Passes:
         if self.copies:
             query, key, value = _in_rows(query), _in_rows(key), _in_rows(value)
         doutput = _in_rows(doutput)
-        of_query, of_key, of_value = self.gradients
-        dquery = query.new_empty_strided(*of_query)
-        dkey, dvalue = key.new_empty_strided(*of_key), value.new_empty_strided(*of_value)
+        if self.like_inputs:  # takes less time on the host
+            dquery, dkey, dvalue = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+        else:
+            of_query, of_key, of_value = self.gradients
+            dquery = query.new_empty_strided(*of_query)
+            dkey, dvalue = key.new_empty_strided(*of_key), value.new_empty_strided(*of_value)
         delta = torch.empty_like(lse)
         layout = (doutput.stride(), output.stride(), doutput.data_ptr() % 16, output.data_ptr() % 16)
         launches = self.launches.get(layout)
@@ -327,14 +333,15 @@ class Passes:
             launches = self.launches[layout] = _backward_launches(
                 Hidden(*hidden), query, key, value, output, doutput, dquery, dkey, dvalue
             )
-        first, second = launches
-        masks, place = first.masks(hidden), hidden[4:]
-        tensors = (query, key, value, output, lse, *masks, doutput, dquery, delta)
-        first.run(tensors, lse, place, scale, self.index)
-        masks = second.masks(hidden, masks[1])
-        tensors = (query, key, value, lse, *masks, doutput, delta, dkey, dvalue)
-        second.run(tensors, lse, place, scale, self.index)
+        tensors = (query, key, value, output, lse, doutput, dquery, delta, dkey, dvalue)
+        launches.run(tensors, hidden, scale, self.index)
         return dquery, dkey, dvalue
+
+
+def _is_like(tensor: Tensor, other: Tensor) -> bool:
+    """Whether empty_like(other) has the shape, the strides and the dtype of this tensor."""
+    like = torch.empty_like(other)
+    return (like.shape, like.stride(), like.dtype) == (tensor.shape, tensor.stride(), tensor.dtype)
 
 
 def _in_rows(tensor: Tensor) -> Tensor:

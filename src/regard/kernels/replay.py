@@ -21,6 +21,7 @@ from torch import Tensor
 
 from regard.kernels import interpreting
 from regard.kernels.direct_launch import DirectLaunch, LaunchSequence, direct_launch
+from regard.kernels.one_section import Allocation, Section, one_section
 from regard.kernels.recording import Facts, Launch, Operation, Place, Recorder, recorder, recording
 
 __all__ = ["Tape", "forget", "replayed", "tape_of"]
@@ -51,25 +52,6 @@ class FlatOperation(NamedTuple):
     results: list[int]
 
 
-class Allocation(NamedTuple):
-    """The allocation of a tensor.
-
-    Usually, number and root are the same. But if a result of the function is a view of all elements of a
-    tensor, the view is allocated directly, with its own sizes and strides.
-
-    number: the number of the allocated tensor.
-    root: the number of the tensor whose address this allocation determines for kernels.
-    like: the number of an input with the same sizes, strides and dtype, or -1. empty_like() takes less time.
-    """
-
-    number: int
-    root: int
-    like: int
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-
-
 class Direct(NamedTuple):
     """A launch by direct_launch.py. places: (slot, tensor, offset) of each tensor."""
 
@@ -80,13 +62,6 @@ class Direct(NamedTuple):
 Step = Operation | FlatOperation | Allocation | Launch | Direct
 
 
-class Section(NamedTuple):
-    """Launches without PyTorch operations between them. All their tensors are allocated first."""
-
-    allocations: list[Allocation]
-    launches: LaunchSequence | None
-
-
 class Tape:
     """The recorded steps of a function.
 
@@ -94,6 +69,7 @@ class Tape:
     room: size in bytes of the tensor that contains all temporary tensors that only kernels use.
     by_address: whether launches get the addresses of tensors; False in Triton's interpreter.
     sections: the steps, with each Allocation and Direct as a part of a Section.
+    one: runs the steps if they are one Section; otherwise None.
     unknown, unplaced: the initial tensors and addresses of all numbers after the inputs.
     valid: False after forget().
     """
@@ -123,6 +99,10 @@ class Tape:
             elif not step.view or not (needed - set(views.values())).isdisjoint(step.results):
                 self.steps.append(_flattened(step))
         self.sections = _sections(self.steps)
+        room = (self.count, self.room)
+        self.one = one_section(
+            self.sections, recorder.inputs, room, self.constants, results, self.device
+        )  # fmt: skip
 
     def _needed(self, recorder: Recorder) -> tuple[set[int], dict[int, int]]:
         """Return the numbers of all tensors that must exist as tensors: results, and inputs of operations.
@@ -209,6 +189,8 @@ class Tape:
 
     def run(self, inputs: list[Tensor], addresses: list[int]) -> list[Tensor]:
         """Run the steps with other inputs, whose addresses are given; return the results."""
+        if self.one is not None:
+            return self.one.run(inputs, addresses)
         tensors: list[Any] = inputs + self.unknown
         addresses = addresses + self.unplaced
         for number, constant, address in self.constants:

@@ -1,0 +1,104 @@
+# mypy: disable-error-code="no-untyped-def"
+"""Backward pass: upper bounds of gradients, from which scaling() in additive_series.py computes scales.
+
+PyTorch has operations for these maxima. But kernels can be launched together with those before and after
+them (see replay.py), which takes less time on the host.
+
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from regard.kernels.quick_launch import quick_launch
+
+__all__ = ["additive_maxima_kernel", "additive_row_bounds_kernel", "bounds_of_rows", "maxima"]
+
+
+@quick_launch
+@triton.jit
+def additive_row_bounds_kernel(
+    doutput, norm, magnitudes, row_bounds, heads, queries, depth, doutput_batch, doutput_head, doutput_row,
+    size, ROWS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """Compute the largest |element| of each row of dO, the gradient of the output; NaN if it has a NaN.
+
+    doutput: reads dO, (B, H, T, E).
+    norm: reads norm[1], 1 / row sum, (2, size), where size is B H T.
+    magnitudes: writes the largest |element|, (size,).
+    row_bounds: writes the same times norm[1], (size,).
+    Launch grid: (blocks of ROWS rows,).
+    """
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there, both = rows < size, rows // queries
+    at = doutput + both // heads * doutput_batch + both % heads * doutput_head + rows % queries * doutput_row
+    largest, missing = tl.zeros([ROWS, DEPTH], tl.float32), tl.zeros([ROWS, DEPTH], tl.int32)
+    for first in range(0, depth, DEPTH):
+        channels = first + tl.arange(0, DEPTH)
+        inside = there[:, None] & (channels < depth)[None, :]
+        found = tl.abs(tl.load(at[:, None] + channels[None, :], mask=inside, other=0.0).to(tl.float32))
+        largest = tl.maximum(largest, tl.where(found == found, found, 0.0))
+        missing = tl.maximum(missing, (found != found).to(tl.int32))
+    magnitude = tl.where(tl.max(missing, 1) > 0, float("nan"), tl.max(largest, 1))
+    tl.store(magnitudes + rows, magnitude, mask=there)
+    inverse = tl.load(norm + size + rows, mask=there, other=0.0)
+    tl.store(row_bounds + rows, magnitude * inverse, mask=there)
+
+
+def bounds_of_rows(doutput: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest |element| of each row of dO, (B, H, T), and the same times norm[1], (B H, T)."""
+    batch, heads, queries, depth = doutput.shape
+    magnitudes, size = norm.new_empty(batch, heads, queries), batch * heads * queries
+    row_bounds = norm.new_empty(batch * heads, queries)
+    additive_row_bounds_kernel[(-(-size // 8),)](
+        doutput, norm, magnitudes, row_bounds, heads, queries, depth, *doutput.stride()[:3], size,
+        ROWS=8, DEPTH=128, num_warps=4,
+    )  # fmt: skip
+    return magnitudes, row_bounds
+
+
+@quick_launch
+@triton.jit
+def additive_maxima_kernel(
+    peaks, column_bounds, peak, column_bound, tiles, key_tiles, keys, COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Compute the maximum over the tiles of what additive_weigh_kernel has written for each tile.
+
+    peaks: reads (B H, tiles, key_tiles); peak: writes (B H,).
+    column_bounds: reads (B H, tiles, keys); column_bound: writes (B H, keys).
+    tiles: number of tiles of queries. keys: rounded up to whole tiles.
+    Launch grid: (blocks of COLUMNS keys, B H).
+    """
+    both = tl.program_id(1).to(tl.int64)
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    there, largest = columns < keys, tl.zeros([COLUMNS], tl.float32)
+    for tile in range(tiles):
+        at = column_bounds + (both * tiles + tile) * keys + columns
+        largest = tl.maximum(largest, tl.load(at, mask=there, other=0.0))
+    tl.store(column_bound + both * keys + columns, largest, mask=there)
+    if tl.program_id(0) == 0:
+        count, highest = tiles * key_tiles, tl.zeros([BLOCK], tl.float32)
+        for first in range(0, count, BLOCK):
+            places = first + tl.arange(0, BLOCK)
+            found = tl.load(peaks + both * count + places, mask=places < count, other=0.0)
+            highest = tl.maximum(highest, found)
+        tl.store(peak + both, tl.max(highest))
+
+
+def maxima(peaks: Tensor, column_bounds: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the maximum of `peaks` for each sequence, (B H,), and that of each key, (B H, keys).
+
+    peaks: (B H, tiles of queries, tiles of keys). column_bounds: (B H, tiles of queries, keys). All numbers
+        are at least 0.
+    """
+    sequences, tiles, keys = column_bounds.shape
+    peak, column_bound = peaks.new_empty(sequences), peaks.new_empty(sequences, keys)
+    additive_maxima_kernel[(-(-keys // 128), sequences)](
+        peaks, column_bounds, peak, column_bound, tiles, peaks.shape[2], keys, COLUMNS=128, BLOCK=1024,
+        num_warps=4,
+    )  # fmt: skip
+    return peak, column_bound
