@@ -222,13 +222,14 @@ class Backward:
             **forward.sight.whole(forward.query), **forward.sizes, "first_row": first, "row_count": rows,
             "scores_head": scores.stride(0), "scores_row": scores.stride(1),
             "dscores_head": dscores.stride(0), "dscores_row": dscores.stride(1),
-            "key_tiles": grid[1], "size": self.norm[0].numel(),
-            "ROWS": launch.rows, "COLUMNS": launch.columns, "num_warps": 4,
+            "query_tiles": shape.tiles[0], "key_tiles": grid[1], "spans": shape.spans,
+            "size": self.norm[0].numel(), "ROWS": launch.rows, "COLUMNS": launch.columns, "num_warps": 4,
         }  # fmt: skip
+        reach = (deltas, deltas) if self.rows is None else forward.split(self.rows.reach)
         additive_weigh_kernel[grid](
             scores, self.norm, forward.value, self.doutput, dscores, deltas, self.magnitudes,
-            column_bounds, peaks, **forward.extra.of_dropout(self.norm), **both, depth=shape.depth,
-            **steps("value", forward.value), **steps("doutput", self.doutput),
+            column_bounds, peaks, ranges, *reach, **forward.extra.of_dropout(self.norm), **both,
+            depth=shape.depth, **steps("value", forward.value), **steps("doutput", self.doutput),
             DEPTH=launch.depth, PRECISION=forward.precision,
             EIGHTS=in_eights(forward.value, self.doutput), SERIES=shape.series,
         )  # fmt: skip
@@ -238,12 +239,11 @@ class Backward:
             total = forward.new(self.sequences, 1, whole[0])
             sum_parts(deltas.transpose(0, 1), total)
             deltas = total
-        reach = (deltas, deltas) if self.rows is None else forward.split(self.rows.reach)
         additive_balance_kernel[grid](
             scores, self.norm, dscores, other, deltas, half, half_turned, self.row_bounds, column_bounds,
             peaks, beyond, ranges, dscores if dbias is None else dbias, *reach, **both, scale=forward.scale,
-            turned_row=other.stride(1), query_tiles=shape.tiles[0], delta_parts=deltas.shape[1],
-            spans=shape.spans, TURNED=turned, SERIES=shape.series, BIAS=dbias is not None,
+            turned_row=other.stride(1), delta_parts=deltas.shape[1], TURNED=turned, SERIES=shape.series,
+            BIAS=dbias is not None,
         )  # fmt: skip
         if dbias is not None:
             self.to_bias(dbias[:, :rows, : shape.keys], first, rows)
