@@ -152,14 +152,14 @@ def additive_balance_kernel(
     scores_head, scores_row, dscores_head, dscores_row, turned_row, query_tiles, key_tiles, spans, size,
     delta_parts,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr, SERIES: tl.constexpr,
-    BIAS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STRAIGHT: tl.constexpr, TURNED: tl.constexpr,
+    SERIES: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Compute g = p (dp - delta) scale, the gradient of v . tanh(q + k).
 
     scores, norm: read, to recompute the weights p. dp is their gradient, delta the sum of p dp over the keys.
     deltas: reads the partial sums of delta, (B H, delta_parts, rows), and adds them.
-    dscores: reads dp and overwrites it with g, (B H, rows, keys).
+    dscores: reads dp, (B H, rows, keys), and overwrites it with g if STRAIGHT is True.
     turned: if TURNED is True, writes g transposed, (B H, keys, rows).
     dbias: if BIAS is True, writes g, the gradient of the bias too, except in fully masked tiles.
 
@@ -179,7 +179,7 @@ def additive_balance_kernel(
     last, end = first_row + row_count, end_of(lengths, length_step, batch, keys, LENGTHS)
     at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
     turned_at = both * dscores_head + columns.to(tl.int64)[:, None] * turned_row + local[None, :]
-    rest = tl.zeros([ROWS], tl.float32)
+    rest, there = tl.zeros([ROWS], tl.float32), tl.full([], True, tl.int1)
     writes_half = tl.load(ranges + both) & 1 if SERIES else 0
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         delta, rows_whole = tl.zeros([ROWS], tl.float32), tl.num_programs(0) * ROWS
@@ -205,17 +205,16 @@ def additive_balance_kernel(
             by_row, _ = scaling(row_bound, peak, scale)
             whole_keys = tl.cdiv(keys, COLUMNS) * COLUMNS
             by_column, _ = scaling(tl.load(column_bounds + both * whole_keys + columns), peak, scale)
-            halved = tl.where(is_near, found * by_row[:, None], 0.0).to(tl.float16)
-            tl.store(half + at, halved, mask=writes_half != 0)
-            halved = tl.where(is_near, found * by_column[None, :], 0.0).to(tl.float16)
-            tl.store(half_turned + turned_at, tl.trans(halved), mask=writes_half != 0)
+            if writes_half != 0:
+                tl.store(half + at, tl.where(is_near, found * by_row[:, None], 0.0).to(tl.float16))
+                halved = tl.where(is_near, found * by_column[None, :], 0.0).to(tl.float16)
+                tl.store(half_turned + turned_at, tl.trans(halved))
             rest = tl.where(is_near, 0.0, tl.sum(found, 1))
-            tl.store(dscores + at, found, mask=is_near == 0)
-            tl.store(turned + turned_at, tl.trans(found), mask=is_near == 0)
-        else:
-            tl.store(dscores + at, found)
-            if TURNED:
-                tl.store(turned + turned_at, tl.trans(found))
+            there = is_near == 0
+        if STRAIGHT:
+            tl.store(dscores + at, found, mask=there)
+        if TURNED:
+            tl.store(turned + turned_at, tl.trans(found), mask=there)
     elif SERIES:
         tl.store(half + at, tl.zeros([ROWS, COLUMNS], tl.float16), mask=writes_half != 0)
         tl.store(half_turned + turned_at, tl.zeros([COLUMNS, ROWS], tl.float16), mask=writes_half != 0)

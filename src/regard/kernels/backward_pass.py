@@ -40,7 +40,7 @@ precision; see gradients_pass.py."""
 class Weighed(NamedTuple):
     """g, the gradient of v . tanh(q + k), for a chunk of query rows. Sizes are rounded up to whole tiles.
 
-    dscores: g in float32, (B H, rows, keys).
+    dscores: g in float32, (B H, rows, keys); not written if Backward.joint is True.
     turned: g transposed, (B H, keys, rows); dscores itself if the transpose was not requested.
 
     If Shape.series is True, additive_series_kernel computes the gradients of query and key from some tiles of
@@ -242,8 +242,8 @@ class Backward:
         additive_balance_kernel[grid](
             scores, self.norm, dscores, other, deltas, half, half_turned, self.row_bounds, column_bounds,
             peaks, beyond, ranges, dscores if dbias is None else dbias, *reach, **both, scale=forward.scale,
-            turned_row=other.stride(1), delta_parts=deltas.shape[1], TURNED=turned, SERIES=shape.series,
-            BIAS=dbias is not None,
+            turned_row=other.stride(1), delta_parts=deltas.shape[1], STRAIGHT=not self.joint, TURNED=turned,
+            SERIES=shape.series, BIAS=dbias is not None,
         )  # fmt: skip
         if dbias is not None:
             self.to_bias(dbias[:, :rows, : shape.keys], first, rows)
