@@ -238,6 +238,17 @@ def test_inputs_of_every_scale_are_as_precise(name: str):
         assert (mine.double() - exact).norm() <= 4e-6 * exact.norm()
 
 
+def test_wide_channels_at_every_place_agree():
+    """A program finds the wide channels as bits of a number: also the first, the last and those between."""
+    tensors = [torch.randn(1, 1, size, 130) for size in (18, 70)]
+    for tensor, sign in zip(tensors, (1.0, -1.0), strict=True):
+        tensor[..., [0, 1, 31, 32, 62, 63, 64, 127, 129]] += 50.0 * sign
+    tensors += [torch.randn(1, 1, 70, 5), torch.randn(1, 130)]
+    ours = results_of(tensors, "fused", torch.float32)
+    for mine, exact in zip(ours, results_of(tensors, "reference", torch.float64), strict=True):
+        assert (mine.double() - exact).norm() <= 4e-6 * exact.norm()
+
+
 @pytest.mark.parametrize("keys", [3, 40])
 def test_channels_are_wide_if_query_and_key_have_large_elements_of_opposite_signs(keys: int):
     query, key = torch.zeros(1, 1, 18, 16), torch.zeros(1, 1, keys, 16)
@@ -262,9 +273,9 @@ def test_gradients_in_one_pass_agree(heads: tuple[int, int], scale: float, mask:
     assert_precise_in(torch.float16, tensors, mask)
 
 
-@pytest.mark.parametrize("wide", [(), (3,), (290,)])
+@pytest.mark.parametrize("wide", [(), (3,), (290,), (0, 31, 32, 63, 64, 290)])
 def test_gradients_in_one_pass_agree_in_bfloat16(wide: tuple[int, ...]):
-    """With no wide channel, or one in the first or the last block of channels."""
+    """With no wide channel, or some in the first and the last block of channels."""
     tensors = [torch.randn(1, 1, 40, 300), torch.randn(1, 1, 9, 300), torch.randn(1, 1, 9, 5)]
     for each in tensors[:2]:
         each[..., wide] *= 100.0

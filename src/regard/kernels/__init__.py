@@ -21,6 +21,7 @@ series_rows        which rows additive_series processes
 additive_vector    backward pass, part 3: gradient of the vector, from partial sums
 launch             tile sizes, and the choice of kernels by shape
 short_launch       launch parameters of additive_short
+short_exponentials e^2q and e^2k in additive_short
 forward_pass       launches the kernels of the forward pass
 backward_pass      launches the kernels of the backward pass
 gradients_pass     launches the kernels of additive_gradients

@@ -5,7 +5,8 @@ additive_backward.py computes r = 1 / (1 + e^2q e^2k) twice, once for the gradie
 that of the key. Here it is computed once. Each thread has two channels of sixteen rows of the query, and
 loops over the keys. It sums the gradient of the query over the keys, and for each key that of the key over
 its sixteen rows. The latter is written as a partial sum; additive_key_sum_kernel adds the partial sums of all
-rows in float32. There are no atomics, so results are reproducible bit by bit.
+rows in float32. additive_wide.py computes both in wide channels. There are no atomics, so results are
+reproducible bit by bit.
 
 The symbols are those of additive_backward.py.
 
@@ -18,7 +19,7 @@ import triton
 import triton.language as tl
 
 from regard.kernels.additive_scores import up_to_four
-from regard.kernels.additive_wide import is_near, wide_channel, write_wide_key, write_wide_query
+from regard.kernels.additive_wide import is_near, wide_channel, write_wide_query
 from regard.kernels.kernel_mask import end_of, tile_is_seen
 from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import (
@@ -120,9 +121,8 @@ def additive_gradients_kernel(
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head, zero,
     query_tiles, key_tiles, spans, first_row, row_count, parts, part_tiles,
     dscores_head, turned_row, dquery_part, dquery_head, dvector_row,
-    LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr,
-    SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
+    LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, LANES: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute partial sums of dq, dk and dv: from GROUP rows of the query and `part_tiles` tiles of keys.
 
@@ -154,8 +154,8 @@ def additive_gradients_kernel(
     e, e2 = _eight_rows(at, wide, row, last, there)
     e3, e4 = _eight_rows(at + 8 * wide, wide, row + 8, last, there)
     key_at = exponentials_of_key + key_both * up_to_four(keys) * wide + within
-    partial_at = (tl.program_id(0) * (tl.num_programs(2) // parts) + both) * up_to_four(keys) * wide
-    partial_at = partial_dkey + partial_at + within
+    first_partial = (tl.program_id(0) * (tl.num_programs(2) // parts) + both) * up_to_four(keys) * wide
+    partial_at = partial_dkey + first_partial + within
     gradient_at = turned + both * dscores_head + local + four
     far = furthest(reach_of_query, both * query_tiles + tile, spans)
     largest = far
@@ -174,24 +174,26 @@ def additive_gradients_kernel(
                 )  # fmt: skip
     v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
     place = dquery + part * dquery_part + both * dquery_head
+    of_query, of_key = whole_of_query + both * pitch, whole_of_key + key_both * pitch
+    flags = tl.zeros([LANES, 2], tl.int32)
     if largest > LIMIT:
-        of_query, of_key = whole_of_query + both * pitch, whole_of_key + key_both * pitch
         flags = wide_channel(of_query, of_key, 1, pitch, channels, there)
-        there = there & (flags == 0)
-        if tl.max(tl.max(flags, 1), 0) != 0:
-            write_wide_query(
-                query + batch * query_batch + head * query_head,
-                key + batch * key_batch + head // groups * key_head,
-                vector + head * vector_head, turned + both * dscores_head, place, dvector, program,
-                of_query, of_key, far, reach_of_key + key_both * key_tiles * spans,
-                query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, spans,
-                first_tile, last_tile, last, end, start, left, right,
-                ROWS, COLUMNS, 2 * LANES, 4, 1, LEFT, RIGHT, SERIES, APPROXIMATE,
-            )  # fmt: skip
-    v *= -4.0 * FLOOR * FLOOR
+    there, v = there & (flags == 0), v * (-4.0 * FLOOR * FLOOR)
     _write_eight(place, dq, dq2, v, local, row_count, channels, width, there)
     _write_eight(place, dq3, dq4, v, local + 8, row_count, channels, width, there)
     tl.store(dvector + program * dvector_row + channels, tl.sum(shares, 2) * (-2.0 * FLOOR), mask=there)
+    if largest > LIMIT:  # noqa: SIM102
+        if tl.max(tl.max(flags, 1), 0) != 0:
+            tl.debug_barrier()  # before the partial sums of wide channels are overwritten
+            write_wide_query(
+                query + batch * query_batch + head * query_head,
+                key + batch * key_batch + head // groups * key_head,
+                vector + head * vector_head, turned + both * dscores_head, place, dvector,
+                partial_dkey + first_partial, program, of_query, of_key, far,
+                reach_of_key + key_both * key_tiles * spans, query_row, key_row, step, dvector_row, local,
+                row, row_count, width, pitch, spans, first_tile, last_tile, last, end, start, left, right,
+                ROWS, COLUMNS, 2 * LANES, 4, 1, LEFT, RIGHT, True, SERIES, APPROXIMATE,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -208,18 +210,16 @@ def _write_eight(place, slopes, slopes2, v, first, row_count, channels, width, t
 @quick_launch
 @triton.jit
 def additive_key_sum_kernel(
-    query, key, vector, partial_dkey, dscores, dkey, ranges, reach_of_query, reach_of_key, whole_of_query,
-    whole_of_key, lengths,
-    length_step, start, left, right, heads, groups, queries, keys, width, pitch,
-    query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
-    query_tiles, key_tiles, spans, first_row, row_count, dscores_head, dscores_row,
+    vector, partial_dkey, dkey, ranges, reach_of_query, reach_of_key, lengths,
+    length_step, start, left, right, heads, groups, keys, width, pitch, vector_head,
+    query_tiles, key_tiles, spans, first_row, row_count,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
-    SERIES: tl.constexpr, ADD: tl.constexpr, APPROXIMATE: tl.constexpr,
+    SERIES: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
     """Compute dk for KEYS keys and WIDTH channels, from the partial sums of additive_gradients_kernel.
 
-    The arguments are those of additive_key_backward_kernel, and partial_dkey and ranges.
+    The arguments are those of additive_key_backward_kernel and additive_gradients_kernel.
     Launch grid: (groups of KEYS keys, blocks of WIDTH channels, B K).
     """
     local = tl.program_id(0) * KEYS
@@ -235,7 +235,6 @@ def additive_key_sum_kernel(
     last = first_row + row_count
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
     far = furthest(reach_of_key, key_both * key_tiles + column // COLUMNS, spans)
-    largest = far
     row_tiles = tl.cdiv(row_count, ROWS)
     found = tl.zeros([KEYS, WIDTH], tl.float32)
     inside, seen = (rows < keys)[:, None] & there[None, :], (rows < end)[:, None] & there[None, :]
@@ -248,7 +247,6 @@ def additive_key_sum_kernel(
             row = first_row + tile * ROWS
             if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
                 of_query = furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
-                largest = tl.maximum(largest, of_query)
                 if is_near(far + of_query, SERIES) == 0:
                     for number in tl.static_range(ROWS // GROUP):  # these loads do not wait for each other
                         part = tile * (ROWS // GROUP) + number
@@ -258,21 +256,6 @@ def additive_key_sum_kernel(
                         total += found_here.to(tl.float32)
         v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
         found += total * (v * (-4.0 * FLOOR * FLOOR))[None, :]
-    if largest > LIMIT:
-        of_key = whole_of_key + key_both * pitch
-        of_query = whole_of_query + (batch * heads + key_head_here * groups) * pitch
-        flags = wide_channel(of_query, of_key, groups, pitch, channels, there)
-        inside = inside & (flags == 0)[None, :]
-        if tl.max(flags, 0) != 0:
-            write_wide_key(
-                query, key + batch * key_batch + key_head_here * key_head, vector, dscores, dkey,
-                of_query, of_key, far, reach_of_query, batch, key_both, key_head_here, heads, groups,
-                query_batch, query_head, query_row, key_row, vector_head, dscores_head,
-                tl.full([], 0, tl.int64) + dscores_row,
-                local, column, first_row, keys, width, pitch, query_tiles, spans, row_tiles,
-                last, end, start, left, right,
-                ROWS, COLUMNS, WIDTH * KEYS // 16, KEYS // 4, LEFT, RIGHT, SERIES, ADD, APPROXIMATE,
-            )  # fmt: skip
     place = dkey + (key_both * keys + rows)[:, None] * width + channels[None, :]
     if ADD:
         found += tl.load(place, mask=inside, other=0.0)

@@ -30,6 +30,7 @@ from regard.kernels.tanh import (
     furthest,
     is_wide,
     limited,
+    lowest,
     packed,
     reciprocal,
     shared_sum,
@@ -232,17 +233,16 @@ def _wide_channels(
         of_query = tl.load(wide_of_query + channels, mask=channels < high, other=0).to(tl.int32)
         of_key = tl.load(wide_of_key + channels, mask=channels < high, other=0).to(tl.int32)
         bits = packed(is_wide(of_query, of_key, 1))
-        if bits != 0:
-            for index in range(64):
-                if ((bits >> index) & 1) != 0:
-                    at = first + index
-                    q = tl.load(query_at + at, mask=row + rows < queries, other=0.0).to(tl.float32)
-                    k = tl.load(key_at + at, mask=column + columns < keys, other=0.0).to(tl.float32)
-                    e, f = exponential(limited(q), CENTRED), exponential(limited(k), CENTRED)
-                    wrong = denominator(e[:, None, :], f[None, :, :], APPROXIMATE)
-                    wrong = reciprocal(wrong, APPROXIMATE)
-                    share = exact_share(q[:, None, :] + k[None, :, :], APPROXIMATE)
-                    shares += tl.load(vector + at) * (share * SCALE - wrong)
+        while bits != 0:
+            at = first + lowest(bits)
+            bits &= bits - 1
+            q = tl.load(query_at + at, mask=row + rows < queries, other=0.0).to(tl.float32)
+            k = tl.load(key_at + at, mask=column + columns < keys, other=0.0).to(tl.float32)
+            e, f = exponential(limited(q), CENTRED), exponential(limited(k), CENTRED)
+            wrong = denominator(e[:, None, :], f[None, :, :], APPROXIMATE)
+            wrong = reciprocal(wrong, APPROXIMATE)
+            share = exact_share(q[:, None, :] + k[None, :, :], APPROXIMATE)
+            shares += tl.load(vector + at) * (share * SCALE - wrong)
     return shares
 
 

@@ -198,12 +198,14 @@ def additive_basis_kernel(
     basis: writes the basis functions, (B H, count, padded, BASIS), float16.
     ranges: writes the maximum of x and of -x over each block of BASIS_ROWS rows, (B H, blocks, 2, padded),
         float32. Padding rows and elements with |x| > REACH are ignored.
-    of_sequences: reads Weighed.ranges, (B H of the query). If a sequence has no tile within REACH, its basis
-        functions are not written, because they are not read.
+    of_sequences: reads Weighed.ranges, (B H of the query). If a sequence has no tile within REACH, nothing is
+        written for it, because its basis functions and ranges are not read.
     others: number of query heads for each head of `source`.
     Launch grid: (blocks of rows, blocks of WIDTH channels, B H).
     """
     both = tl.program_id(2).to(tl.int64)
+    if (flags_of(of_sequences, both * others, others) & 1) == 0:
+        return
     rows = tl.program_id(0) * BASIS_ROWS + tl.arange(0, BASIS_ROWS)
     local = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     channels = first_channel + local
@@ -216,18 +218,17 @@ def additive_basis_kernel(
     range_at = ranges + (both * tl.num_programs(0) + tl.program_id(0)) * 2 * padded + local
     tl.store(range_at, tl.max(tl.where(counts, x, float("-inf")), 0), mask=local < padded)
     tl.store(range_at + padded, tl.max(tl.where(counts, -x, float("-inf")), 0), mask=local < padded)
-    if (flags_of(of_sequences, both * others, others) & 1) != 0:
-        x = _within(x)
-        term = tl.arange(0, BASIS)
-        shift = tl.where(term < BASIS // 2, 0.0, QUARTER)[None, None, :]
-        found = _sines(x, tl.load(constants + term), shift, APPROXIMATE)
-        decreasing = tl.where(x >= -SATURATED, tl.exp2(-x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
-        increasing = tl.where(x <= SATURATED, tl.exp2(x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
-        found = tl.where((term == BASIS // 2 - 1)[None, None, :], decreasing, found)
-        found = tl.where((term == BASIS - 1)[None, None, :], increasing, found)
-        place = basis + ((both * count + rows)[:, None] * padded + local[None, :])[:, :, None] * BASIS
-        there = (rows < count)[:, None] & (local < padded)[None, :]
-        tl.store(place + term[None, None, :], found.to(tl.float16), mask=there[:, :, None])
+    x = _within(x)
+    term = tl.arange(0, BASIS)
+    shift = tl.where(term < BASIS // 2, 0.0, QUARTER)[None, None, :]
+    found = _sines(x, tl.load(constants + term), shift, APPROXIMATE)
+    decreasing = tl.where(x >= -SATURATED, tl.exp2(-x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
+    increasing = tl.where(x <= SATURATED, tl.exp2(x * TWICE_LOG2E) * EXPONENTIAL, HALF)[:, :, None]
+    found = tl.where((term == BASIS // 2 - 1)[None, None, :], decreasing, found)
+    found = tl.where((term == BASIS - 1)[None, None, :], increasing, found)
+    place = basis + ((both * count + rows)[:, None] * padded + local[None, :])[:, :, None] * BASIS
+    there = (rows < count)[:, None] & (local < padded)[None, :]
+    tl.store(place + term[None, None, :], found.to(tl.float16), mask=there[:, :, None])
 
 
 @triton.jit

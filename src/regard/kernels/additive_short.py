@@ -8,8 +8,10 @@ threads have work, and keys beyond the length take no time.
 
 e^2k is computed in registers, by the thread that uses it. e^2q is used with all keys, so it is computed once
 per program and stored. The factor FLOOR of the denominators (see tanh.py) is part of e^2q here. So the
-formula holds for every k, even if e^2k underflows or overflows, as long as |q| <= REACH. A channel in which a
-row of the program has a larger |q|, or NaN, is called a wide channel. It is computed from q + k.
+formula holds for every k, even if e^2k underflows or overflows, as long as |q| <= REACH (see
+short_exponentials.py). A channel in which a row of the program has a larger |q|, or NaN, is called a wide
+channel. Its term in the scores is finite, but wrong, and is replaced at the end by a term that is computed
+from q + k.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -23,77 +25,19 @@ from regard.kernels.kernel_dropout import dropout_factors
 from regard.kernels.kernel_mask import end_of, visible
 from regard.kernels.matrix_product import product
 from regard.kernels.quick_launch import quick_launch
-from regard.kernels.tanh import (
-    CENTRE,
-    FLOOR,
-    LOG2E,
-    TWICE_LOG2E,
-    denominator,
-    exact_share,
-    exponential,
-    packed,
-    reciprocal,
+from regard.kernels.short_exponentials import (
+    exponential_of_key,
+    exponential_of_query,
+    four_keys,
+    four_packed,
+    has_wide,
+    packed_keys,
+    sizes_of,
+    two_floats,
 )
+from regard.kernels.tanh import CENTRE, FLOOR, LOG2E, denominator, exact_share, reciprocal
 
 __all__ = ["additive_short_kernel"]
-
-REACH = tl.constexpr(33.0)
-"""The largest |q| for which e^2q is used. FLOOR e^2q is at least 2^-126 there, so float32 loses no precision.
-e^2k is 0 for k < -43.7 and infinite for k > 44.3. There, r = 1 / (1 + e^2(q + k)) differs from 1 or 0 by less
-than FLOOR."""
-
-
-@triton.jit
-def _exponential(x, PRECISE: tl.constexpr):
-    """Return e^2x; 0 or inf if it underflows or overflows. PRECISE: see exponential() in tanh.py."""
-    if PRECISE:  # exponential() would return NaN for an infinite x
-        x = tl.minimum(x, 60.0, propagate_nan=tl.PropagateNan.ALL)
-        x = tl.maximum(x, -60.0, propagate_nan=tl.PropagateNan.ALL)
-        return exponential(x, True) * 32768.0
-    return tl.exp2(x * TWICE_LOG2E)
-
-
-@triton.jit
-def _two_floats(at):
-    """Load two adjacent float32 numbers per thread with one instruction."""
-    two = tl.load(at.to(tl.pointer_type(tl.int64), bitcast=True))
-    low, high = two.to(tl.int32), (two >> 32).to(tl.int32)
-    return low.to(tl.float32, bitcast=True), high.to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _halves(both, dtype: tl.constexpr):
-    """Return the two numbers in half precision that an int32 contains, in float32: low bits first."""
-    if dtype == tl.bfloat16:
-        return (both << 16).to(tl.float32, bitcast=True), (both & -65536).to(tl.float32, bitcast=True)
-    low, high = both.to(tl.int16), (both >> 16).to(tl.int16)
-    return low.to(dtype, bitcast=True).to(tl.float32), high.to(dtype, bitcast=True).to(tl.float32)
-
-
-@triton.jit
-def _four_keys(key, channel, width, PACKED: tl.constexpr, PRECISE: tl.constexpr):
-    """Return e^2k of four channels, from `channel` on, for the keys of each thread, (KEYS, threads).
-
-    k = 0 beyond the last channel.
-    key: pointers to channel 0 of each key. channel: the first of the four channels, (1, threads).
-    PACKED: the key is in half precision with aligned rows, so that one instruction loads four channels.
-    """
-    if PACKED:
-        at = (key + channel).to(tl.pointer_type(tl.int64), bitcast=True)
-        four = tl.load(at, mask=channel < width, other=0)
-        a, b = _halves(four.to(tl.int32), key.dtype.element_ty)
-        c, d = _halves((four >> 32).to(tl.int32), key.dtype.element_ty)
-    else:
-        a = tl.load(key + channel, mask=channel < width, other=0.0).to(tl.float32)
-        b = tl.load(key + channel + 1, mask=channel + 1 < width, other=0.0).to(tl.float32)
-        c = tl.load(key + channel + 2, mask=channel + 2 < width, other=0.0).to(tl.float32)
-        d = tl.load(key + channel + 3, mask=channel + 3 < width, other=0.0).to(tl.float32)
-    return (
-        _exponential(a, PRECISE),
-        _exponential(b, PRECISE),
-        _exponential(c, PRECISE),
-        _exponential(d, PRECISE),
-    )
 
 
 @triton.jit
@@ -126,7 +70,7 @@ def _loaded(
     query, vector, row, first, queries, width, query_row,
     ROWS: tl.constexpr, TILE: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Load WIDTH channels from `first` on: q, |q| (inf for NaN), (TILE, WIDTH), and v, (WIDTH,), in float32.
+    """Load WIDTH channels from `first` on: q, (TILE, WIDTH), and v, (WIDTH,), in float32.
 
     They are 0 beyond the ROWS rows of the program, the last query and the last channel.
     """
@@ -135,7 +79,7 @@ def _loaded(
     at = query + (row + local).to(tl.int64)[:, None] * query_row + channels[None, :]
     q = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     v = tl.load(vector + channels, mask=channels < width, other=0.0).to(tl.float32)
-    return q, tl.where(q == q, tl.abs(q), float("inf")), v
+    return q, v
 
 
 @triton.jit
@@ -146,7 +90,7 @@ def _stored(
     """Write e^2q and v of WIDTH channels from `first` on, in the order that _prepare() describes."""
     place = first + tl.arange(0, WIDTH)
     tl.store(vectors + place, v, mask=place < channels)
-    x = tl.permute(tl.reshape(_exponential(q, PRECISE) * FLOOR, [QUADS, 4, WIDTH // 4, 4]), [3, 0, 2, 1])
+    x = tl.permute(tl.reshape(exponential_of_query(q, PRECISE), [QUADS, 4, WIDTH // 4, 4]), [3, 0, 2, 1])
     group = first // 4 + tl.arange(0, WIDTH // 4)
     at = (group // 8 * (128 * QUADS) + group % 8 * 4)[None, None, :, None]
     at += (tl.arange(0, 4)[:, None] * QUADS + tl.arange(0, QUADS)[None, :])[:, :, None, None] * 32
@@ -159,30 +103,21 @@ def _prepare(
     query, vector, exponentials, vectors, row, queries, width, query_row, channels,
     ROWS: tl.constexpr, QUADS: tl.constexpr, WIDTH: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """Write FLOOR e^2q of the rows of the program, and v; return the sum of v, and the largest |q|.
+    """Write FLOOR e^2q of the rows of the program, and v; return the sum of v and the largest of sizes_of(q).
 
     channels: number of channels with padding.
     exponentials: writes (channels / 32, 4, QUADS, 8, 4): channel 32 i + 4 j + m of row 4 n + l has the
         indices i, m, n, j, l. So adjacent threads, which have adjacent groups of four channels, load adjacent
         numbers, and each thread loads four rows with one instruction.
-    vectors: writes v, (channels,). In a wide channel, it writes 0 instead of v, and stores e^2q of q = 0.
+    vectors: writes v, (channels,).
     """
-    largest, total = tl.zeros([4 * QUADS, WIDTH], tl.float32), tl.zeros([WIDTH], tl.float32)
+    largest, total = tl.zeros([4 * QUADS, WIDTH], tl.int32), tl.zeros([WIDTH], tl.float32)
     for first in range(0, channels, WIDTH):
-        q, size, v = _loaded(query, vector, row, first, queries, width, query_row, ROWS, 4 * QUADS, WIDTH)
-        largest = tl.maximum(largest, size)
+        q, v = _loaded(query, vector, row, first, queries, width, query_row, ROWS, 4 * QUADS, WIDTH)
+        largest = tl.maximum(largest, sizes_of(q))
         total += v
         _stored(exponentials, vectors, q, v, first, channels, QUADS, WIDTH, PRECISE)
-    top = tl.max(tl.max(largest, 1), 0)
-    if top > REACH:
-        tl.debug_barrier()  # before the numbers of wide channels are overwritten
-        for first in range(0, channels, WIDTH):
-            q, size, v = _loaded(query, vector, row, first, queries, width, query_row, ROWS, 4 * QUADS, WIDTH)
-            wide = tl.max(size, 0) > REACH
-            total -= tl.where(wide, v, 0.0)
-            q, v = tl.where(wide[None, :], 0.0, q), tl.where(wide, 0.0, v)
-            _stored(exponentials, vectors, q, v, first, channels, QUADS, WIDTH, PRECISE)
-    return tl.sum(total, 0), top
+    return tl.sum(total, 0), tl.max(tl.max(largest, 1), 0)
 
 
 @triton.jit
@@ -198,18 +133,25 @@ def _partial_sums(
 
     COUNT: number of groups of up to four rows, 1 to 4. REST: number of rows of the last group, 1, 2 or 4.
     """
-    lane = tl.arange(0, THREADS)
-    split, columns = lane % splits, (lane // splits * KEYS)[None, :] + tl.arange(0, KEYS)[:, None]
-    key += tl.minimum(columns, tl.maximum(end - 1, 0)).to(tl.int64) * key_row
+    lane, last = tl.arange(0, THREADS), tl.maximum(end - 1, 0)
+    split, column = lane % splits, lane // splits * KEYS
+    key2 = key + tl.minimum(column + 1, last).to(tl.int64) * key_row
+    key += tl.minimum(column, last).to(tl.int64) * key_row
     sum1 = tl.zeros([4 if COUNT > 1 else REST, KEYS, THREADS], tl.float32)
     sum2 = tl.zeros([4 if COUNT > 2 else REST, KEYS, THREADS], tl.float32)
     sum3 = tl.zeros([4 if COUNT > 3 else REST, KEYS, THREADS], tl.float32)
     sum4 = tl.zeros([REST, KEYS, THREADS], tl.float32)
+    if PACKED:  # the keys of the next step are loaded one step ahead
+        four = packed_keys(key, key2, split * 4, width, KEYS)
     for step in range(steps):
         group = step * splits + split
-        a, b, c, d = _four_keys(key, group[None, :] * 4, width, PACKED, CENTRED)
-        v, w = _two_floats(vectors + group * 4)
-        x, y = _two_floats(vectors + group * 4 + 2)
+        if PACKED:
+            a, b, c, d = four_packed(four, key.dtype.element_ty)
+            four = packed_keys(key, key2, (group + splits) * 4, width, KEYS)
+        else:
+            a, b, c, d = four_keys(key, key2, group * 4, width, KEYS, CENTRED)
+        v, w = two_floats(vectors + group * 4)
+        x, y = two_floats(vectors + group * 4 + 2)
         at = exponentials + (group // 8 * (128 * QUADS) + group % 8 * 4)
         sum1 = _added(sum1, at, a, b, c, d, v, w, x, y, 0, QUADS, CENTRED, APPROXIMATE)
         if COUNT > 1:
@@ -240,24 +182,44 @@ def _kept(partial, sums, end, splits, FIRST: tl.constexpr, KEYS: tl.constexpr, T
 
 
 @triton.jit
-def _wide_channels(
-    scores, query, key, vector, row, end, queries, width, query_row, key_row,
-    ROWS: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr, APPROXIMATE: tl.constexpr,
+def _with_channel(
+    scores, query, key, vector, channel, row, end, queries, query_row, key_row,
+    ROWS: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr, PRECISE: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
-    """Return `scores`, (TILE, COLUMNS), plus v tanh(q + k) of the wide channels, computed from q + k."""
+    """Return `scores`, (TILE, COLUMNS), with the term of one channel computed from q + k instead of e^2q."""
     local, columns = tl.arange(0, TILE), tl.arange(0, COLUMNS)
     there = (local < ROWS) & (row + local < queries)
-    for first in range(0, width, 64):
-        _, size, _ = _loaded(query, vector, row, first, queries, width, query_row, ROWS, TILE, 64)
-        bits = packed(tl.max(size, 0) > REACH)
-        if bits != 0:
-            for index in range(64):
-                if ((bits >> index) & 1) != 0:
-                    at = first + index
-                    q = tl.load(query + (row + local).to(tl.int64) * query_row + at, mask=there, other=0.0)
-                    k = tl.load(key + columns.to(tl.int64) * key_row + at, mask=columns < end, other=0.0)
-                    share = exact_share(q.to(tl.float32)[:, None] + k.to(tl.float32)[None, :], APPROXIMATE)
-                    scores += tl.load(vector + at).to(tl.float32) * (1.0 - 2.0 * share)
+    q = tl.load(query + (row + local).to(tl.int64) * query_row + channel, mask=there, other=0.0)
+    k = tl.load(key + columns.to(tl.int64) * key_row + channel, mask=columns < end, other=0.0)
+    q, k = q.to(tl.float32), k.to(tl.float32)
+    e, f = exponential_of_query(q, PRECISE), exponential_of_key(k, PRECISE)
+    wrong = reciprocal(denominator(e[:, None], f[None, :], APPROXIMATE), APPROXIMATE)
+    share = exact_share(q[:, None] + k[None, :], APPROXIMATE)
+    return scores + tl.load(vector + channel).to(tl.float32) * (2.0 * FLOOR * wrong - 2.0 * share)
+
+
+@triton.jit
+def _wide_channels(
+    scores, query, key, vector, row, end, queries, width, query_row, key_row,
+    ROWS: tl.constexpr, TILE: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISE: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
+):  # fmt: skip
+    """Return `scores`, (TILE, COLUMNS), with the terms of the wide channels computed from q + k.
+
+    WIDTH: number of channels that are searched at a time.
+    """
+    for first in range(0, width, WIDTH):
+        channels = first + tl.arange(0, WIDTH)
+        q, _ = _loaded(query, vector, row, first, queries, width, query_row, ROWS, TILE, WIDTH)
+        wide = has_wide(tl.max(sizes_of(q), 0), PRECISE)
+        channel = tl.min(tl.where(wide, channels, width), 0)
+        while channel < width:
+            scores = _with_channel(
+                scores, query, key, vector, channel, row, end, queries, query_row, key_row,
+                ROWS, TILE, COLUMNS, PRECISE, APPROXIMATE,
+            )  # fmt: skip
+            channel = tl.min(tl.where(wide & (channels > channel), channels, width), 0)
     return scores
 
 
@@ -267,7 +229,7 @@ def _scores(
     TILE: tl.constexpr, COLUMNS: tl.constexpr, KEYS: tl.constexpr, THREADS: tl.constexpr,
     CENTRED: tl.constexpr,
 ):  # fmt: skip
-    """Return v . tanh(q + k) without the wide channels, (TILE, COLUMNS), from the partial sums."""
+    """Return v . tanh(q + k), (TILE, COLUMNS), from the partial sums; with wrong terms of wide channels."""
     shares = tl.zeros([TILE, COLUMNS], tl.float32)
     at = partial + tl.arange(0, TILE)[:, None] * (THREADS // 2 * KEYS) + columns[None, :]
     inside = (rows < last)[:, None] & (columns < end)[None, :]
@@ -329,7 +291,7 @@ def additive_short_kernel(
     COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, KEYS: tl.constexpr,
     THREADS: tl.constexpr, MOST_SPLITS: tl.constexpr, HOLD: tl.constexpr, BIAS: tl.constexpr,
     DROPOUT: tl.constexpr, PACKED: tl.constexpr, EIGHTS: tl.constexpr, CENTRED: tl.constexpr,
-    APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr,
+    APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, SEARCHED: tl.constexpr,
 ):  # fmt: skip
     """Compute output, lse and norm of ROWS query rows: softmax(scale * (v . tanh(q + k) + bias)) value.
 
@@ -338,7 +300,7 @@ def additive_short_kernel(
     held: if HOLD is True, writes the scores for the backward pass, (B H, T, S).
     tiles: number of programs of each sequence and head. Launch grid: (B H * tiles,).
     exponentials_step, vectors_step: number of elements of `exponentials` and `vectors` for each program.
-    COUNT, REST: the rows are computed in COUNT groups of four; see _partial_sums().
+    COUNT, REST: groups of four rows, see _partial_sums(). SEARCHED: WIDTH of _wide_channels().
     QUADS: COUNT, rounded up to a power of two. TILE, COLUMNS: ROWS and S, rounded up for tl.dot().
     KEYS, THREADS: number of keys of a thread, and of threads of a program; KEYS * THREADS is at least 2 S.
     MOST_SPLITS: maximum of `splits`, the number of threads that the channels of a key are divided between.
@@ -361,7 +323,7 @@ def additive_short_kernel(
     vector += head * vector_head
     exponentials, vectors = exponentials + program * exponentials_step, vectors + program * vectors_step
     partial += program * (2 * QUADS * KEYS * THREADS)
-    total, top = _prepare(
+    total, largest = _prepare(
         query, vector, exponentials, vectors, row, queries, width, query_row, steps * splits * 4,
         ROWS, QUADS, WIDTH, CENTRED,
     )  # fmt: skip
@@ -373,10 +335,10 @@ def additive_short_kernel(
     tl.debug_barrier()
     rows, columns, last = row + tl.arange(0, TILE), tl.arange(0, COLUMNS), tl.minimum(row + ROWS, queries)
     scores = _scores(partial, total, rows, columns, last, end, splits, TILE, COLUMNS, KEYS, THREADS, CENTRED)
-    if top > REACH:
+    if has_wide(largest, CENTRED):
         scores = _wide_channels(
             scores, query, key, vector, row, end, queries, width, query_row, key_row, ROWS, TILE, COLUMNS,
-            APPROXIMATE,
+            SEARCHED, CENTRED, APPROXIMATE,
         )  # fmt: skip
     seen = visible(
         rows, columns, last, end, start, left, right, document_of_query + batch * documents_query_step,

@@ -44,24 +44,35 @@ def _weights(scores, norm, place, size, there, seen):
     return tl.where(seen, found, 0.0)
 
 
+@triton.jit
+def _write_ranges(ranges, reach_of_query, reach_of_key, both, key_both, query_tiles, key_tiles, spans):
+    """In one program of each sequence, write two flags to `ranges`, (B H), int32.
+
+    The flags are 1 if some pair of query tile and key tile is within REACH, plus 2 if some pair is beyond it.
+    """
+    if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
+        low, high = reach_range(reach_of_query + both * query_tiles * spans, query_tiles, spans)
+        low_of_key, high_of_key = reach_range(reach_of_key + key_both * key_tiles * spans, key_tiles, spans)
+        near, beyond = low + low_of_key <= REACH, high + high_of_key > REACH
+        tl.store(ranges + both, near.to(tl.int32) + 2 * beyond.to(tl.int32))
+
+
 @quick_launch
 @triton.jit
 def additive_weigh_kernel(
-    scores, norm, value, doutput, dscores, deltas, magnitudes, column_bounds, peaks, seed, dropout,
-    lengths, document_of_query, document_of_key,
+    scores, norm, value, doutput, dscores, deltas, magnitudes, column_bounds, peaks, ranges,
+    reach_of_query, reach_of_key, seed, dropout, lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, depth, first_row, row_count,
     value_batch, value_head, value_row, doutput_batch, doutput_head, doutput_row,
-    scores_head, scores_row, dscores_head, dscores_row, key_tiles, size,
+    scores_head, scores_row, dscores_head, dscores_row, query_tiles, key_tiles, spans, size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
     EIGHTS: tl.constexpr, SERIES: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
     """Compute dp = dO . V, the gradient of the weights p, and partial sums of delta = sum over keys of p dp.
 
-    dO is the gradient of the output, and V are the values.
-
-    scores, norm, value, doutput: read, to recompute p and to compute dp.
+    scores, norm, value, doutput: read, to recompute p and to compute dp. value is V, and doutput is dO.
     seed, dropout: used if DROPOUT is True; see kernel_dropout.py.
     dscores: writes dp, (B H, rows, keys), where rows and keys are rounded up to whole tiles.
     deltas: writes one partial sum per key tile, (B H, key tiles, rows).
@@ -70,6 +81,7 @@ def additive_weigh_kernel(
         magnitudes: reads m_i, the largest |element| of row i of dO, (B, H, T).
         peaks: writes the largest |dp| / m_i of each tile, (B H, row tiles, key tiles).
         column_bounds: writes the largest p m_i of each key, (B H, row tiles, keys).
+        ranges: see _write_ranges().
     """
     if EIGHTS:
         depth, value_row, doutput_row = depth // 8 * 8, value_row // 8 * 8, doutput_row // 8 * 8
@@ -125,15 +137,8 @@ def additive_weigh_kernel(
         tile = both * tl.num_programs(0) + tl.program_id(0)
         tl.store(peaks + tile * key_tiles + tl.program_id(1), peak)
         tl.store(column_bounds + tile * (key_tiles * COLUMNS) + columns, column_bound)
-
-
-@triton.jit
-def _ranges(reach_of_query, reach_of_key, both, key_both, query_tiles, key_tiles, spans):
-    """Return 1 if some pair of query tile and key tile is within REACH, plus 2 if some pair is beyond it."""
-    low, high = reach_range(reach_of_query + both * query_tiles * spans, query_tiles, spans)
-    low_of_key, high_of_key = reach_range(reach_of_key + key_both * key_tiles * spans, key_tiles, spans)
-    near, beyond = low + low_of_key <= REACH, high + high_of_key > REACH
-    return near.to(tl.int32) + 2 * beyond.to(tl.int32)
+        key_both = batch * (heads // groups) + head // groups
+        _write_ranges(ranges, reach_of_query, reach_of_key, both, key_both, query_tiles, key_tiles, spans)
 
 
 @quick_launch
@@ -147,14 +152,14 @@ def additive_balance_kernel(
     scores_head, scores_row, dscores_head, dscores_row, turned_row, query_tiles, key_tiles, spans, size,
     delta_parts,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr, SERIES: tl.constexpr,
-    BIAS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STRAIGHT: tl.constexpr, TURNED: tl.constexpr,
+    SERIES: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Compute g = p (dp - delta) scale, the gradient of v . tanh(q + k).
 
     scores, norm: read, to recompute the weights p. dp is their gradient, delta the sum of p dp over the keys.
     deltas: reads the partial sums of delta, (B H, delta_parts, rows), and adds them.
-    dscores: reads dp and overwrites it with g, (B H, rows, keys).
+    dscores: reads dp, (B H, rows, keys), and overwrites it with g if STRAIGHT is True.
     turned: if TURNED is True, writes g transposed, (B H, keys, rows).
     dbias: if BIAS is True, writes g, the gradient of the bias too, except in fully masked tiles.
 
@@ -162,7 +167,8 @@ def additive_balance_kernel(
         half: g times a scale per row; half_turned: g transposed, times a scale per key; 0 in other tiles.
         row_bounds, (B H, T), column_bounds, (B H, keys), peaks, (B H): read, to compute these scales.
         beyond: writes the sum of each row of g over the tiles beyond REACH, (B H, key tiles, rows).
-        ranges: writes the result of _ranges() for each sequence, (B H), int32.
+        ranges: see _write_ranges(). If no tile of a sequence is within REACH, half and half_turned are not
+            written, because they are not read.
     """
     both = tl.program_id(2).to(tl.int64)
     batch = both // heads
@@ -173,7 +179,8 @@ def additive_balance_kernel(
     last, end = first_row + row_count, end_of(lengths, length_step, batch, keys, LENGTHS)
     at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
     turned_at = both * dscores_head + columns.to(tl.int64)[:, None] * turned_row + local[None, :]
-    rest = tl.zeros([ROWS], tl.float32)
+    rest, there = tl.zeros([ROWS], tl.float32), tl.full([], True, tl.int1)
+    writes_half = tl.load(ranges + both) & 1 if SERIES else 0
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         delta, rows_whole = tl.zeros([ROWS], tl.float32), tl.num_programs(0) * ROWS
         for part in range(delta_parts):
@@ -198,26 +205,23 @@ def additive_balance_kernel(
             by_row, _ = scaling(row_bound, peak, scale)
             whole_keys = tl.cdiv(keys, COLUMNS) * COLUMNS
             by_column, _ = scaling(tl.load(column_bounds + both * whole_keys + columns), peak, scale)
-            tl.store(half + at, tl.where(is_near, found * by_row[:, None], 0.0).to(tl.float16))
-            halved = tl.where(is_near, found * by_column[None, :], 0.0).to(tl.float16)
-            tl.store(half_turned + turned_at, tl.trans(halved))
+            if writes_half != 0:
+                tl.store(half + at, tl.where(is_near, found * by_row[:, None], 0.0).to(tl.float16))
+                halved = tl.where(is_near, found * by_column[None, :], 0.0).to(tl.float16)
+                tl.store(half_turned + turned_at, tl.trans(halved))
             rest = tl.where(is_near, 0.0, tl.sum(found, 1))
-            tl.store(dscores + at, found, mask=is_near == 0)
-            tl.store(turned + turned_at, tl.trans(found), mask=is_near == 0)
-        else:
-            tl.store(dscores + at, found)
-            if TURNED:
-                tl.store(turned + turned_at, tl.trans(found))
+            there = is_near == 0
+        if STRAIGHT:
+            tl.store(dscores + at, found, mask=there)
+        if TURNED:
+            tl.store(turned + turned_at, tl.trans(found), mask=there)
     elif SERIES:
-        tl.store(half + at, tl.zeros([ROWS, COLUMNS], tl.float16))
-        tl.store(half_turned + turned_at, tl.zeros([COLUMNS, ROWS], tl.float16))
+        tl.store(half + at, tl.zeros([ROWS, COLUMNS], tl.float16), mask=writes_half != 0)
+        tl.store(half_turned + turned_at, tl.zeros([COLUMNS, ROWS], tl.float16), mask=writes_half != 0)
     elif not TURNED:  # additive_decode_backward_kernel reads all tiles, so write 0 to a fully masked tile
         tl.store(dscores + at, tl.zeros([ROWS, COLUMNS], tl.float32))
     if SERIES:
         tl.store(beyond + (both * key_tiles + tl.program_id(1)) * (tl.num_programs(0) * ROWS) + local, rest)
-        if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
-            flags = _ranges(reach_of_query, reach_of_key, both, key_both, query_tiles, key_tiles, spans)
-            tl.store(ranges + both, flags)
 
 
 @quick_launch

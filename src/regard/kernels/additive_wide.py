@@ -17,7 +17,7 @@ import triton.language as tl
 
 from regard.kernels.additive_series import REACH
 from regard.kernels.kernel_mask import tile_is_seen
-from regard.kernels.tanh import exact_share, furthest, is_wide, packed
+from regard.kernels.tanh import SCALE, exact_share, furthest, is_wide, lowest, packed
 
 __all__ = ["is_near", "wide_channel", "write_wide_key", "write_wide_query"]
 
@@ -52,10 +52,10 @@ def wide_channel(whole_of_query, whole_of_key, groups, pitch, channels, there):
 
 @triton.jit
 def _wide_sums(
-    own, others, other_step, gradients, step, far, reach, spans, fixed, begin, first, last,
-    queries, end, start, left, right,
+    own, others, other_step, gradients, step, partial, partial_step, far, reach, spans, fixed, begin, first,
+    last, queries, end, start, left, right,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    QUERY: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
+    QUERY: tl.constexpr, PARTIAL: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Return the sums of g (r - 1/2) and of g (r - r^2) in one wide channel, from q + k, (own rows,).
 
@@ -64,40 +64,47 @@ def _wide_sums(
     gradients: pointers to g of the own rows and row 0 of the other side, (own rows,), with row stride `step`.
     far: largest |element| of the tile of the own side.
     reach: pointer to the largest |element| of the tiles of the other side, from row `begin` on.
+    partial: if PARTIAL is True, pointer to the partial sums of additive_gradients.py in this channel, with
+        row stride `partial_step`; writes -SCALE^2 times the sum of g (r - r^2) over the own rows.
     fixed: first row of the tile of the own side.
     first, last: the tiles of the other side, from `first` to last - 1, counted from row `begin`.
     """
-    LENGTH: tl.constexpr = COLUMNS if QUERY else ROWS
-    shares = tl.zeros([LENGTH, own.shape[0]], tl.float32)
-    slopes = tl.zeros([LENGTH, own.shape[0]], tl.float32)
-    for tile in range(first, last):
-        place = begin + tile * LENGTH
-        row, column = (fixed, place) if QUERY else (place, fixed)
+    TILE: tl.constexpr = COLUMNS if QUERY else ROWS
+    BLOCK: tl.constexpr = 2048 // own.shape[0]  # rows of many tiles, so that few loads wait for each other
+    shares, slopes = tl.zeros([own.shape[0]], tl.float32), tl.zeros([own.shape[0]], tl.float32)
+    limit = tl.minimum(end if QUERY else queries, begin + last * TILE)
+    for place in range(begin + first * TILE, limit, BLOCK):
+        rows = place + tl.arange(0, BLOCK)
+        inside = rows < limit
+        other = tl.load(others + rows * other_step, mask=inside, other=0.0).to(tl.float32)
+        g = tl.load(gradients[None, :] + rows[:, None] * step, mask=inside[:, None], other=0.0)
+        tiles = tl.minimum((rows - begin) // TILE, last - 1)
+        row, column = (fixed, begin + tiles * TILE) if QUERY else (begin + tiles * TILE, fixed)
         seen = tile_is_seen(row, column, queries, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT)
-        if seen & (is_near(far + furthest(reach, tile, spans), SERIES) == 0):
-            rows = place + tl.arange(0, LENGTH)
-            inside = rows < (end if QUERY else queries)
-            other = tl.load(others + rows * other_step, mask=inside, other=0.0).to(tl.float32)
-            g = tl.load(gradients[None, :] + rows[:, None] * step)
-            r = exact_share(other[:, None] + own[None, :], APPROXIMATE)
-            shares += g * (r - 0.5)
-            slopes += g * (r - r * r)
-    return tl.sum(shares, 0), tl.sum(slopes, 0)
+        used = seen & inside & (is_near(far + furthest(reach, tiles, spans), SERIES) == 0)
+        r = exact_share(other[:, None] + own[None, :], APPROXIMATE)
+        shares += tl.sum(tl.where(used[:, None], g * (r - 0.5), 0.0), 0)
+        slope = tl.where(used[:, None], g * (r - r * r), 0.0)
+        slopes += tl.sum(slope, 0)
+        if PARTIAL:
+            tl.store(partial + rows * partial_step, tl.sum(slope, 1) * (-SCALE * SCALE), mask=used)
+    return shares, slopes
 
 
 @triton.jit
 def write_wide_query(
-    query, key, vector, turned, dquery, dvector, program, whole_of_query, whole_of_key, far, reach_of_key,
-    query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, spans,
+    query, key, vector, turned, dquery, dvector, partial_dkey, program, whole_of_query, whole_of_key, far,
+    reach_of_key, query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, spans,
     first_tile, last_tile, last, end, start, left, right,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
-    SUMS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SERIES: tl.constexpr,
+    SUMS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, PARTIAL: tl.constexpr, SERIES: tl.constexpr,
     APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Write dq and partial sums of dv in the wide channels of a program of additive_query_backward_kernel.
 
     The arguments have the same meaning as there. Pointers point to the current head, sequence and part.
     SUMS: number of partial sums of dv that a program writes.
+    partial_dkey: if PARTIAL is True, pointer to the partial sums of dk for key 0; see additive_gradients.py.
     """
     rows = tl.arange(0, 4 * FOURS)
     COUNT: tl.constexpr = LANES // FOURS * 4
@@ -106,24 +113,24 @@ def write_wide_query(
     for first in range(low, low + COUNT, 64):
         channels = first + tl.arange(0, 64)
         bits = packed(wide_channel(whole_of_query, whole_of_key, 1, pitch, channels, channels < high))
-        if bits != 0:
-            for index in range(64):
-                if ((bits >> index) & 1) != 0:
-                    channel = first + index
-                    at = query + (row + rows).to(tl.int64) * query_row + channel
-                    q = tl.load(at, mask=row + rows < last, other=0.0).to(tl.float32)
-                    share, slope = _wide_sums(
-                        q, key + channel, tl.full([], 0, tl.int64) + key_row, turned + local + rows, step,
-                        far, reach_of_key, spans, row // ROWS * ROWS, 0, first_tile, last_tile,
-                        last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT, True, SERIES, APPROXIMATE,
-                    )  # fmt: skip
-                    slope *= 4.0 * tl.load(vector + channel).to(tl.float32)
-                    place = dquery + (local + rows).to(tl.int64) * width + channel
-                    tl.store(place, slope, mask=local + rows < row_count)
-                    parts = tl.arange(0, SUMS)
-                    # All in the first, 0 in the others.
-                    sums = tl.where(parts == 0, -2.0 * tl.sum(share, 0), 0.0)
-                    tl.store(dvector + (program * SUMS + parts) * dvector_row + channel, sums)
+        while bits != 0:
+            channel = first + lowest(bits)
+            bits &= bits - 1
+            at = query + (row + rows).to(tl.int64) * query_row + channel
+            q = tl.load(at, mask=row + rows < last, other=0.0).to(tl.float32)
+            share, slope = _wide_sums(
+                q, key + channel, tl.full([], 0, tl.int64) + key_row, turned + local + rows, step,
+                partial_dkey + channel, tl.full([], 0, tl.int64) + pitch, far, reach_of_key, spans,
+                row // ROWS * ROWS, 0, first_tile, last_tile, last, end, start, left, right,
+                ROWS, COLUMNS, LEFT, RIGHT, True, PARTIAL, SERIES, APPROXIMATE,
+            )  # fmt: skip
+            slope *= 4.0 * tl.load(vector + channel).to(tl.float32)
+            place = dquery + (local + rows).to(tl.int64) * width + channel
+            tl.store(place, slope, mask=local + rows < row_count)
+            parts = tl.arange(0, SUMS)
+            # All in the first, 0 in the others.
+            sums = tl.where(parts == 0, -2.0 * tl.sum(share, 0), 0.0)
+            tl.store(dvector + (program * SUMS + parts) * dvector_row + channel, sums)
 
 
 @triton.jit
@@ -147,25 +154,24 @@ def write_wide_key(
     for first in range(low, low + COUNT, 64):
         channels = first + tl.arange(0, 64)
         bits = packed(wide_channel(whole_of_query, whole_of_key, groups, pitch, channels, channels < high))
-        if bits != 0:
-            for index in range(64):
-                if ((bits >> index) & 1) != 0:
-                    channel = first + index
-                    k = tl.load(key + rows.to(tl.int64) * key_row + channel, mask=rows < end, other=0.0)
-                    total = tl.zeros([4 * FOURS], tl.float32)
-                    for group in range(groups):
-                        head = key_head * groups + group
-                        both = batch * heads + head
-                        _, slope = _wide_sums(
-                            k.to(tl.float32), query + batch * query_batch + head * query_head + channel,
-                            tl.full([], 0, tl.int64) + query_row,
-                            dscores + both * dscores_head + rows - first_row * step, step, far,
-                            reach_of_query + (both * query_tiles + first_row // ROWS) * spans, spans,
-                            column, first_row, 0, row_tiles, last, end, start, left, right,
-                            ROWS, COLUMNS, LEFT, RIGHT, False, SERIES, APPROXIMATE,
-                        )  # fmt: skip
-                        total += slope * (4.0 * tl.load(vector + head * vector_head + channel).to(tl.float32))
-                    place = dkey + (key_both * keys + rows) * width + channel
-                    if ADD:
-                        total += tl.load(place, mask=rows < keys, other=0.0)
-                    tl.store(place, total, mask=rows < keys)
+        while bits != 0:
+            channel = first + lowest(bits)
+            bits &= bits - 1
+            k = tl.load(key + rows.to(tl.int64) * key_row + channel, mask=rows < end, other=0.0)
+            total = tl.zeros([4 * FOURS], tl.float32)
+            for group in range(groups):
+                head = key_head * groups + group
+                both = batch * heads + head
+                _, slope = _wide_sums(
+                    k.to(tl.float32), query + batch * query_batch + head * query_head + channel,
+                    tl.full([], 0, tl.int64) + query_row,
+                    dscores + both * dscores_head + rows - first_row * step, step, dkey, step, far,
+                    reach_of_query + (both * query_tiles + first_row // ROWS) * spans, spans,
+                    column, first_row, 0, row_tiles, last, end, start, left, right,
+                    ROWS, COLUMNS, LEFT, RIGHT, False, False, SERIES, APPROXIMATE,
+                )  # fmt: skip
+                total += slope * (4.0 * tl.load(vector + head * vector_head + channel).to(tl.float32))
+            place = dkey + (key_both * keys + rows) * width + channel
+            if ADD:
+                total += tl.load(place, mask=rows < keys, other=0.0)
+            tl.store(place, total, mask=rows < keys)

@@ -42,7 +42,7 @@ precision; see gradients_pass.py."""
 class Weighed(NamedTuple):
     """g, the gradient of v . tanh(q + k), for a chunk of query rows. Sizes are rounded up to whole tiles.
 
-    dscores: g in float32, (B H, rows, keys).
+    dscores: g in float32, (B H, rows, keys); not written if Backward.joint is True.
     turned: g transposed, (B H, keys, rows); dscores itself if the transpose was not requested.
 
     If Shape.series is True, additive_series_kernel computes the gradients of query and key from some tiles of
@@ -223,13 +223,14 @@ class Backward:
             **forward.sight.whole(forward.query), **forward.sizes, "first_row": first, "row_count": rows,
             "scores_head": scores.stride(0), "scores_row": scores.stride(1),
             "dscores_head": dscores.stride(0), "dscores_row": dscores.stride(1),
-            "key_tiles": grid[1], "size": self.norm[0].numel(),
-            "ROWS": launch.rows, "COLUMNS": launch.columns, "num_warps": 4,
+            "query_tiles": shape.tiles[0], "key_tiles": grid[1], "spans": shape.spans,
+            "size": self.norm[0].numel(), "ROWS": launch.rows, "COLUMNS": launch.columns, "num_warps": 4,
         }  # fmt: skip
+        reach = (deltas, deltas) if self.rows is None else forward.split(self.rows.reach)
         additive_weigh_kernel[grid](
             scores, self.norm, forward.value, self.doutput, dscores, deltas, self.magnitudes,
-            column_bounds, peaks, **forward.extra.of_dropout(self.norm), **both, depth=shape.depth,
-            **steps("value", forward.value), **steps("doutput", self.doutput),
+            column_bounds, peaks, ranges, *reach, **forward.extra.of_dropout(self.norm), **both,
+            depth=shape.depth, **steps("value", forward.value), **steps("doutput", self.doutput),
             DEPTH=launch.depth, PRECISION=forward.precision,
             EIGHTS=in_eights(forward.value, self.doutput), SERIES=shape.series,
         )  # fmt: skip
@@ -237,12 +238,11 @@ class Backward:
             peaks, column_bounds = maxima(peaks, column_bounds)
         if grid[1] > FEW:
             deltas = sum_of_parts(deltas)[:, None]
-        reach = (deltas, deltas) if self.rows is None else forward.split(self.rows.reach)
         additive_balance_kernel[grid](
             scores, self.norm, dscores, other, deltas, half, half_turned, self.row_bounds, column_bounds,
             peaks, beyond, ranges, dscores if dbias is None else dbias, *reach, **both, scale=forward.scale,
-            turned_row=other.stride(1), query_tiles=shape.tiles[0], delta_parts=deltas.shape[1],
-            spans=shape.spans, TURNED=turned, SERIES=shape.series, BIAS=dbias is not None,
+            turned_row=other.stride(1), delta_parts=deltas.shape[1], STRAIGHT=not self.joint, TURNED=turned,
+            SERIES=shape.series, BIAS=dbias is not None,
         )  # fmt: skip
         if dbias is not None:
             self.to_bias(dbias[:, :rows, : shape.keys], first, rows)

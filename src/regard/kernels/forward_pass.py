@@ -258,6 +258,7 @@ class Forward:
             COLUMNS=max(16, power_of_two(shape.keys)),
             WIDTH=min(short.width, max(16, power_of_two(shape.width))),
             DEPTH=min(short.depth, max(16, power_of_two(shape.depth))), KEYS=short.keys, THREADS=threads,
+            SEARCHED=min(1024, max(16, power_of_two(shape.width))),
             MOST_SPLITS=MOST_SPLITS, HOLD=self.hold, PACKED=eights and not self.centred,
             EIGHTS=eights, CENTRED=self.centred, APPROXIMATE=self.approximate, PRECISION=self.precision,
             num_warps=threads // 32, maxnreg=short.registers,

@@ -85,24 +85,26 @@ def joint_gradients(
         dvector = forward.new(shape.batch, shape.heads, parts * groups, shape.width)
         sizes = groups, backward.sequences, up(shape.keys, 4), shape.pitch
         partial = weighed.dscores.new_empty(sizes, dtype=_dtype_of_sums(shape))
-        turned, dscores = weighed.turned[:, :, begin:], weighed.dscores[:, begin:]
-        both = {
-            **forward.sight.by_position(forward.query), **forward.sizes, "width": shape.width,
-            "pitch": shape.pitch, **forward.sources, **forward.tiles, "first_row": first + begin,
-            "row_count": count, "dscores_head": turned.stride(0), "ROWS": backward.launch.rows,
-            "COLUMNS": backward.launch.columns, "SERIES": shape.series, "APPROXIMATE": forward.approximate,
+        turned = weighed.turned[:, :, begin:]
+        sums = {
+            **forward.sight.by_position(forward.query), "heads": shape.heads, "groups": shape.groups,
+            "keys": shape.keys, "width": shape.width, "pitch": shape.pitch,
+            "vector_head": forward.sources["vector_head"], **forward.tiles, "first_row": first + begin,
+            "row_count": count, "ROWS": backward.launch.rows, "COLUMNS": backward.launch.columns,
+            "SERIES": shape.series,
         }  # fmt: skip
+        reach = forward.split(prepared.reach)
         additive_gradients_kernel[(groups, blocks, backward.sequences * parts)](
             forward.query, forward.key, forward.vector, prepared.query, prepared.key, turned, dquery, dvector,
-            partial, weighed.ranges, *forward.split(prepared.reach), *backward.whole(prepared), **both,
-            zero=0, parts=parts, part_tiles=part_tiles, turned_row=turned.stride(1),
+            partial, weighed.ranges, *reach, *backward.whole(prepared), **forward.sources | sums,
+            queries=shape.queries, zero=0, parts=parts, part_tiles=part_tiles,
+            dscores_head=turned.stride(0), turned_row=turned.stride(1),
             dquery_part=dquery.stride(0), dquery_head=dquery.stride(2), dvector_row=shape.width,
-            LANES=32 * warps, num_warps=warps, maxnreg=128,
+            APPROXIMATE=forward.approximate, LANES=32 * warps, num_warps=warps, maxnreg=128,
         )  # fmt: skip
         additive_key_sum_kernel[(-(-shape.keys // 8), -(-shape.width // 128), backward.key_sequences)](
-            forward.query, forward.key, forward.vector, partial, dscores, backward.dkey,
-            weighed.ranges, *forward.split(prepared.reach), *backward.whole(prepared), **both,
-            dscores_row=dscores.stride(1), KEYS=8, WIDTH=128, ADD=first + begin > 0, num_warps=4,
+            forward.vector, partial, backward.dkey, weighed.ranges, *reach, **sums,
+            KEYS=8, WIDTH=128, ADD=first + begin > 0, num_warps=4,
         )  # fmt: skip
         of_vector.append(dvector)
     return place, of_vector

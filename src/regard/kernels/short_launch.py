@@ -44,14 +44,14 @@ class ShortLaunch:
     rows: number of query rows of a program, 2 to 16.
     threads: number of threads of a program.
     registers: maximum number of registers per thread.
-    keys: number of keys of each thread, a power of two. keys * threads is at least 2 S.
+    keys: number of keys of each thread, 1 or 2. keys * threads is at least 2 S.
     depth: number of channels of the value that it processes at a time.
     """
 
     rows: int
     threads: int = 256
     registers: int = 128
-    keys: int = 4
+    keys: int = 2
     depth: int = 128
 
     @property
@@ -97,6 +97,9 @@ def short_launch(shape: Shape, device: torch.device, padded: bool) -> ShortLaunc
 
     rows = min(SHORT_ROWS, key=lambda rows: -(-programs(rows) // many) * (rows + FIXED_ROWS))
     threads = power_of_two(-(-shape.keys // ShortLaunch.keys) * -(-shape.width // 4))
-    short = ShortLaunch(rows, max(128, min(threads, 512 if programs(rows) <= many else 256)))
+    threads = max(128, min(threads, 512 if 2 * programs(rows) <= many else 256))
+    # With fewer registers, three programs of 256 threads run on a multiprocessor, if there are so many.
+    registers = 80 if rows <= 8 and programs(rows) > 4 * many else 128
+    short = ShortLaunch(rows, threads, registers)
     elements = (sequences * shape.queries + shape.batch * shape.key_heads * shape.keys) * shape.width
     return short if programs(rows) * sum(short.room(shape)) <= max(ROOM, 2 * elements) else None

@@ -43,6 +43,7 @@ __all__ = [
     "furthest",
     "is_wide",
     "limited",
+    "lowest",
     "multiply_add",
     "packed",
     "reach_range",
@@ -194,8 +195,17 @@ def flags_of(flags, first, count):
 
 @triton.jit
 def packed(flags):
-    """Return 64 flags, 0 or 1, as the bits of one int64. A loop over its bits needs no loads."""
+    """Return 64 flags, 0 or 1, as the bits of one int64, from which lowest() finds them without loads."""
     return tl.sum(flags.to(tl.int64) << tl.arange(0, 64).to(tl.int64), 0)
+
+
+@triton.jit
+def lowest(bits):
+    """Return the index of the lowest bit of an int64 that is 1; `bits` is not 0.
+
+    bits & -bits has this bit only, so its conversion to float32 is exact, with the index as exponent.
+    """
+    return (((bits & -bits).to(tl.float32).to(tl.int32, bitcast=True) >> 23) & 255) - 127
 
 
 @triton.jit
