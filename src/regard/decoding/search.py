@@ -109,8 +109,7 @@ def search(
     if look is None:
         return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), None)
     if recorded is None or not recorded.complete:
-        device = batch.index.device
-        pairs = _forced_attention(model, batch, result.to(device), exists_BK.to(device), look)
+        pairs = _forced_attention(model, batch, result, exists_BK, look)
         return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), pairs)
     return _as_hypotheses(result, exists_BK, recorded)
 
@@ -138,7 +137,8 @@ def _forced_attention(
 
     exists_BK: True for the hypotheses of `result` that exist; beam search can return fewer than K.
     """
-    sentence_N, rank_N = exists_BK.nonzero(as_tuple=True)
+    result = result.to(batch.index.device)
+    sentence_N, rank_N = exists_BK.to(batch.index.device).nonzero(as_tuple=True)
     tokens_NL = result.tokens[sentence_N, rank_N]
     lengths_N = result.lengths[sentence_N, rank_N]
     if isinstance(batch, Prompts):
