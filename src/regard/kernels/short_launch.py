@@ -15,7 +15,7 @@ SHORT_KEYS = 64
 """Maximum number of keys for which the forward pass is one launch, if there is padding; otherwise 63.
 
 64 keys are whole tiles of the kernels for longer sequences. For 80,64,64,512 on an H200, these are faster
-without padding (58 instead of 66 microseconds) and slower with padding (68 instead of 63)."""
+without padding (57 instead of 58 microseconds) and slower with padding (68 instead of 56)."""
 
 SHORT_ROWS = (13, 12, 10, 9, 8, 6, 5, 4, 2)
 """Numbers of query rows of a program that are compared. The last group of four rows has 1, 2 or 4. More than
