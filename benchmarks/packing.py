@@ -115,9 +115,9 @@ def table(record: dict[str, Any]) -> str:
     lines = [
         "`python -m benchmarks.packing`: captured training steps of Transformers in bfloat16, with batches",
         "padded to the longest sentence, and with batches without padding of the same number of tokens. Wall",
-        "time, median. The gain is per target token, an upper bound of the gain of packing.",
+        "time, median. The gain is in target tokens per second, an upper bound of the gain of packing.",
         "",
-        "| case | padding | ms, padded | ms, without padding | gain per token |",
+        "| case | padding | ms, padded | ms, without padding | gain |",
         "| --- | --- | --- | --- | --- |",
     ]
     for name, row in record["rows"].items():

@@ -20,7 +20,7 @@ def pairs_in(folder: Path, part: str, names: tuple[str, str] = ("source", "targe
 
 
 def counts(result: CommandResult) -> list[int]:
-    """Return the printed counts: training pairs, held out, odd, duplicates, with a held-out target."""
+    """Return the printed counts: training, held out, dropped by the check, duplicates, target held out."""
     (summary,) = (line for line in result.lines if "the split dropped " in line)
     return [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", summary)]
 

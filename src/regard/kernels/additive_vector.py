@@ -77,7 +77,7 @@ FEW_SUMS = 4
 def vector_gradient(partial_sums: list[Tensor], like: Tensor) -> Tensor:
     """Return the gradient of the vector v.
 
-    partial_sums: partial sums of it, (B, H, parts, D), in float32. The sum of all of them is returned.
+    partial_sums: tensors (B, H, parts, D) in float32, the sum of which is the gradient.
     like: the vector v, (1 or H, D). If it is (1, D), all heads share it.
     """
     if len(partial_sums) > FEW_SUMS:

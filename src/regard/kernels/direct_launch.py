@@ -161,13 +161,13 @@ class LaunchSequence:
             self._launch(values, stream)
 
     def renumber(self, places: dict[int, int]) -> None:
-        """Replace the numbers of tensors, for run_all()."""
+        """Replace the numbers of tensors, for run_all(). places: old number -> new number."""
         self.places = [(places[number], offset) for number, offset in self.places]
         if self.graphs is not None:
             self.graphs.launch = self._launch_at
 
     def run_all(self, addresses: tuple[int, ...], stream: int) -> None:
-        """run(), after renumber(), for addresses that are all used. So a graph is found by them directly."""
+        """Launch all kernels, after renumber(). Graphs are found by the addresses, all of which are used."""
         if self.graphs is None or not self.graphs.run(addresses, stream):
             self._launch_at(addresses, stream)
 

@@ -75,7 +75,7 @@ def follow_paths_kernel(
     """Collect the outputs of one slot, if it is done: those of its pool, or its beams if the pool is empty.
 
     slots: reads (rows,). The names from `tokens` to `pool_scores` are those of BeamSlots.
-    found: writes int32 numbers: tokens, scores (as bits), lengths, ranking (as bits), sums (as bits) and
+    found: writes int32 numbers: tokens, scores (as bits), lengths, ranking (as bits), sums (as bits),
         count and done, one after the other; see Paths.
     readers: writes (rows, BEST, longest + 1), int32.
     longest: the largest number of tokens before EOS. length: the number of positions of `tokens`.
@@ -152,9 +152,8 @@ def follow_paths(
     shape = rows, best, longest + 1
     part = rows * best * (longest + 1)
     sizes = [part, part, rows * best, rows * best, rows * beams, rows, rows]
-    if (
-        sources is not None
-    ):  # the alignments begin at a multiple of 16 bytes: one compiled kernel for all sizes
+    if sources is not None:
+        # The alignments begin at a multiple of 16 bytes, so that one compiled kernel is used for all sizes.
         sizes += [-sum(sizes) % 4, part]
     found = torch.empty(sum(sizes), dtype=torch.int32, device=slots.device)
     readers = torch.empty(shape, dtype=torch.int32, device=slots.device)

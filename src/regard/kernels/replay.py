@@ -100,9 +100,7 @@ class Tape:
                 self.steps.append(_flattened(step))
         self.sections = _sections(self.steps)
         room = (self.count, self.room)
-        self.one = one_section(
-            self.sections, recorder.inputs, room, self.constants, results, self.device
-        )  # fmt: skip
+        self.one = one_section(self.sections, recorder.inputs, room, self.constants, results, self.device)
 
     def _needed(self, recorder: Recorder) -> tuple[set[int], dict[int, int]]:
         """Return the numbers of all tensors that must exist as tensors: results, and inputs of operations.

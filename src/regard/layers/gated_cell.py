@@ -54,7 +54,7 @@ class GatedCell(nn.Module):
         return call_linear(self.input, inputs)
 
     def is_plain(self) -> bool:
-        """Whether forward() computes only what this class documents: there are no hooks or other layers."""
+        """Whether no linear layer of a step has hooks or was replaced by another module."""
         layers = (self.gate, self.state) if self.context is None else (self.context, self.gate, self.state)
         return are_plain_linear(layers)
 

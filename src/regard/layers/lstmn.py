@@ -140,7 +140,7 @@ class LSTMNLayer(nn.Module):
 
         The result is False in four cases: record() or intervene() is active for the site of this layer; the
         layer runs inside a torch.func transform; the layer is compiled by torch.compile; the linear layer
-        `summary` has hooks.
+        `summary` has hooks or was replaced.
         """
         if not is_plain_linear(self.summary):
             return False

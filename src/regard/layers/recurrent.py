@@ -165,7 +165,7 @@ class Recurrent(nn.Module):
             return self.read_on(x, lengths)
         if self._suits_cpu_gru(x, lengths):
             return self._cpu_gru(x, lengths)
-        if len(x) == 1 and not self.training and int(lengths[0]) == x.shape[1]:  # the same without padding
+        if len(x) == 1 and not self.training and int(lengths[0]) == x.shape[1]:  # no padding, so no packing
             states, last = self.layers(x)
             return states, self._batch_first(last)
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)

@@ -62,11 +62,11 @@ def padding(lengths: Tensor | Sequence[int]) -> Mask:
 
 
 def _tensor(call: str, name: str, numbers: Tensor | Sequence[Any]) -> Tensor:
-    """Return the argument `name` of a call as a tensor; raise ArgumentError if it contains no numbers."""
+    """Return the argument `name` of a call as a tensor; raise ArgumentError if torch cannot convert it."""
     if isinstance(numbers, Tensor):
         return numbers
     if isinstance(numbers, Sequence) and not len(numbers):
-        return torch.empty(0, dtype=torch.long)  # from an empty list, torch makes a float tensor
+        return torch.empty(0, dtype=torch.long)  # torch converts an empty list to a float tensor
     try:
         return torch.as_tensor(numbers)
     except (TypeError, ValueError, RuntimeError):

@@ -32,9 +32,8 @@ MOST_DEVICE_BYTES = 2**30
 """The largest size of the weights that all searches leave on GPUs. Above it, the oldest ones are copied to
 the host."""
 
-
 NOTHING = torch.zeros(0)
-"""Instead of tensors that a search has not stored yet."""
+"""Placeholder for tensors that a search has not stored yet."""
 
 
 class RecordedAttention:

@@ -227,7 +227,7 @@ def _check_unused(options: Mapping[str, Any]) -> None:
     }
     for name, (other, default) in needed.items():
         if options[name] != default and not options[other]:
-            problem = f"it has an effect with --{other.replace('_', '-')} only, which is not set"
+            problem = f"--{name} requires --{other.replace('_', '-')}"
             raise ArgumentError(message(f"--{name}", problem, hint=f"leave --{name} out"))
 
 
