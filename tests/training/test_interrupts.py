@@ -14,6 +14,14 @@ from tests.training.toys import Toy, bits, records, trainer
 SETTINGS = {"steps": 12, "evaluate_every": 5, "save_every": 4, "ema": 0.9}
 
 
+@pytest.fixture(autouse=True)
+def default_hangup():
+    """Let SIGHUP take effect also if these tests run under nohup, which makes processes ignore it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def kill(number: signal.Signals) -> None:
     os.kill(os.getpid(), number)
 

@@ -21,7 +21,7 @@ from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, sample_search
 from regard.decoding.slots import RecordedAttention, recorded_attention, slot_decoder, slot_search
-from regard.decoding.slots.decoder_choice import MOST_BEAMS
+from regard.decoding.slots.decoder_choice import INT8_DECODERS, MOST_BEAMS
 from regard.errors import ArgumentError, RegardError, RegardWarning, message
 from regard.models.base import Model
 from regard.roles import CROSS, BySite
@@ -86,7 +86,7 @@ def search(
     recorded = None
     with eval_without_grad(model):
         kind = slot_decoder(model, how, ends)
-        if model.int8_steps and kind is None:
+        if model.int8_steps and kind not in INT8_DECODERS:
             _warn_of_float32()
         if isinstance(how, Beam | Greedy) and kind is not None:
             recorded = recorded_attention(model, batch, look, kind)
@@ -119,7 +119,8 @@ def _warn_of_float32() -> None:
     problem = "this search does not use int8 weights; it computes in float32"
     expected = (
         f"on a CPU: greedy search, or beam search with a beam size of at most {MOST_BEAMS}, without coverage "
-        "penalty and Rules(repeat=...), without hooks on the model, and outside record() and intervene()"
+        "penalty and Rules(repeat=...), of a model without hooks and without replaced layers such as LoRA, "
+        "outside record() and intervene()"
     )
     warnings.warn(message("search()", problem, expected=expected), RegardWarning, stacklevel=3)
 

@@ -109,9 +109,15 @@ def test_search_with_packed_weights(name: str) -> None:
     assert (scores - result.token_scores)[:, 0, 0].abs().max() < 0.1
     with pytest.warns(RegardWarning, match="at most 40"):
         search(model, batch, Beam(41, rules=Rules(maximum=2)), look=None)
+    output_name = "output" if name == "transformer" else "readout.output"
+    replaced = copy.deepcopy(model)
+    parent, _, own = output_name.rpartition(".")
+    setattr(replaced.get_submodule(parent), own, nn.Sequential(replaced.get_submodule(output_name)))
+    with pytest.warns(RegardWarning, match="replaced layers"):
+        search(replaced, batch, how, look=None)
     model.int8_steps = False
     # Weights are read again by the next search.
-    output = model.get_submodule("output" if name == "transformer" else "readout.output")
+    output = model.get_submodule(output_name)
     assert isinstance(output, nn.Linear)
     output.weight.zero_()
     output.bias.zero_()[9] = 50.0

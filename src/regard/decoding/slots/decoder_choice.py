@@ -20,7 +20,7 @@ from regard.layers.joint_linear import contains_hooks
 from regard.models.base import Model
 from regard.sites import open_scopes
 
-__all__ = ["MOST_BEAMS", "decoder_for", "slot_decoder", "supports_int8", "supports_slots"]
+__all__ = ["INT8_DECODERS", "MOST_BEAMS", "decoder_for", "slot_decoder", "supports_int8", "supports_slots"]
 
 DECODERS: tuple[type[SlotDecoder], ...] = (
     FusedTransformerDecoder,
@@ -31,6 +31,9 @@ DECODERS: tuple[type[SlotDecoder], ...] = (
     HiddenDecoder,
 )
 """The decoders on preallocated tensors. The first one that supports a model is used."""
+
+INT8_DECODERS = (CpuTransformerDecoder, TransformerDecoder, CpuBahdanauDecoder, BahdanauDecoder)
+"""The decoders that can use int8 weights, see Model.int8_steps."""
 
 LAYERS = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.Dropout, nn.Identity, nn.RNN, nn.GRU, nn.LSTM)
 FORWARDS = frozenset(kind.forward for kind in (*LAYERS, nn.ModuleList))
@@ -61,8 +64,7 @@ def _has_known_layers(model: Model) -> bool:
 
 def supports_int8(model: Model) -> bool:
     """Return whether the decoder of a model can use int8 weights; see Model.int8_steps."""
-    decoders = (CpuTransformerDecoder, TransformerDecoder, CpuBahdanauDecoder, BahdanauDecoder)
-    return int8_available() and decoder_for(model) in decoders
+    return int8_available() and decoder_for(model) in INT8_DECODERS
 
 
 def supports_slots(model: Model, how: object, ends: object = None) -> bool:
