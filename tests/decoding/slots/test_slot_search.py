@@ -24,10 +24,10 @@ from regard.decoding.slots import (
     cpu_bahdanau_decoder,
     cpu_transformer_decoder,
     decoder_choice,
+    slot_decoder,
     slot_runs,
     slot_search,
     small_products,
-    supports_slots,
 )
 from regard.decoding.slots import decoder as decoder_module
 from regard.decoding.slots.host_beams import HostBeams
@@ -106,7 +106,7 @@ def test_same_hypotheses_as_the_simple_search(name: str) -> None:
     lengths = (3, 6, 1, 4)
     batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in lengths])
     for how, prefixes in SEARCHES:
-        assert supports_slots(model, how)
+        assert slot_decoder(model, how)
         assert_same(slot_search(model, batch, how, prefixes), simple(model, batch, how, prefixes))
 
 
@@ -199,16 +199,16 @@ def test_prompts_and_growing_buffers(name: str) -> None:
 def test_simple_search_is_used_where_slots_do_not_apply() -> None:
     model = transformer()
     for how in (Beam(coverage=0.2), Beam(rules=Rules(repeat=2)), Greedy(Rules(repeat=3))):
-        assert not supports_slots(model, how)
-    assert not supports_slots(model, Beam(), ends=lambda tokens, index: tokens[..., -1] == 5)
-    assert not supports_slots(transformer(position="alibi"), Beam())
-    assert not supports_slots(transformer(score="dot"), Beam())
-    assert not supports_slots(transformer(select="sparsemax"), Beam())
-    assert not supports_slots(Luong(WORDS, WORDS, view="local-m"), Beam())
-    assert not supports_slots(Looking(), Beam())  # a model of a user does not declare steps_use_position
+        assert slot_decoder(model, how) is None
+    assert slot_decoder(model, Beam(), ends=lambda tokens, index: tokens[..., -1] == 5) is None
+    assert slot_decoder(transformer(position="alibi"), Beam()) is None
+    assert slot_decoder(transformer(score="dot"), Beam()) is None
+    assert slot_decoder(transformer(select="sparsemax"), Beam()) is None
+    assert slot_decoder(Luong(WORDS, WORDS, view="local-m"), Beam()) is None
+    assert slot_decoder(Looking(), Beam()) is None  # a model of a user does not declare steps_use_position
     with scope():
-        assert not supports_slots(model, Beam())
-    assert not supports_slots(model, Beam(decoder_choice.MOST_BEAMS + 1))  # on a CPU
+        assert slot_decoder(model, Beam()) is None
+    assert slot_decoder(model, Beam(decoder_choice.MOST_BEAMS + 1)) is None  # on a CPU
 
 
 def test_a_hook_changes_the_scores_of_a_search() -> None:
@@ -219,7 +219,7 @@ def test_a_hook_changes_the_scores_of_a_search() -> None:
     )
     assert search(model, batch, how)[0][0].tokens == (9, 9, 9)
     handle.remove()
-    assert supports_slots(model, how) and search(model, batch, how)[0][0].tokens != (9, 9, 9)
+    assert slot_decoder(model, how) and search(model, batch, how)[0][0].tokens != (9, 9, 9)
 
 
 @pytest.mark.parametrize("size", [8000, 8064])

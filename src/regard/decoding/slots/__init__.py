@@ -1,6 +1,6 @@
 """Search on preallocated tensors (slots): the same hypotheses as the simple search, but faster."""
 
-from regard.decoding.slots.decoder_choice import slot_decoder, supports_int8, supports_slots
+from regard.decoding.slots.decoder_choice import slot_decoder, supports_int8
 from regard.decoding.slots.recorded_attention import RecordedAttention
 from regard.decoding.slots.slot_runs import recorded_attention, slot_search
 
@@ -10,5 +10,4 @@ __all__ = [
     "slot_decoder",
     "slot_search",
     "supports_int8",
-    "supports_slots",
 ]

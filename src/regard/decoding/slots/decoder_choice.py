@@ -20,7 +20,7 @@ from regard.layers.joint_linear import contains_hooks
 from regard.models.base import Model
 from regard.sites import open_scopes
 
-__all__ = ["INT8_DECODERS", "MOST_BEAMS", "decoder_for", "slot_decoder", "supports_int8", "supports_slots"]
+__all__ = ["INT8_DECODERS", "MOST_BEAMS", "decoder_for", "slot_decoder", "supports_int8"]
 
 DECODERS: tuple[type[SlotDecoder], ...] = (
     FusedTransformerDecoder,
@@ -65,11 +65,6 @@ def _has_known_layers(model: Model) -> bool:
 def supports_int8(model: Model) -> bool:
     """Return whether the decoder of a model can use int8 weights; see Model.int8_steps."""
     return int8_available() and decoder_for(model) in INT8_DECODERS
-
-
-def supports_slots(model: Model, how: object, ends: object = None) -> bool:
-    """Return whether slot_search() supports a model and the options of a search, see slot_decoder()."""
-    return slot_decoder(model, how, ends) is not None
 
 
 def slot_decoder(model: Model, how: object, ends: object = None) -> type[SlotDecoder] | None:

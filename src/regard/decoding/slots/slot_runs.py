@@ -68,7 +68,7 @@ def slot_search(
     limit: LengthLimit = TRANSLATION_LIMIT,
     recorded: RecordedAttention | None = None,
 ) -> SearchResult:
-    """Run beam search or greedy search on a batch, on preallocated tensors. supports_slots() must be True.
+    """Run beam search or greedy search on preallocated tensors. slot_decoder() must find a decoder.
 
     The other arguments are those of search(). The result is on the CPU.
 
