@@ -98,7 +98,7 @@ def short_launch(shape: Shape, device: torch.device, padded: bool) -> ShortLaunc
     rows = min(SHORT_ROWS, key=lambda rows: -(-programs(rows) // many) * (rows + FIXED_ROWS))
     threads = power_of_two(-(-shape.keys // ShortLaunch.keys) * -(-shape.width // 4))
     threads = max(128, min(threads, 512 if 2 * programs(rows) <= many else 256))
-    # With fewer registers, three programs of 256 threads run on a multiprocessor, if there are so many.
+    # With 80 registers per thread, a multiprocessor runs three programs of 256 threads at once, with 128 two.
     registers = 80 if rows <= 8 and programs(rows) > 4 * many else 128
     short = ShortLaunch(rows, threads, registers)
     elements = (sequences * shape.queries + shape.batch * shape.key_heads * shape.keys) * shape.width
