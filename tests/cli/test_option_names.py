@@ -193,5 +193,5 @@ def test_help_shows_no_python_types(command, name):
 
 def test_default_values_are_shown_as_typer_shows_them(command):
     text = " ".join(command("translate", "--help", width=300).out.split())
-    for default in ("5", "0.6", "1.0", "512", "4096", "auto"):
+    for default in ("5", "0.6", "1.0", "512", "(4096, or 8192 on a GPU)", "auto"):
         assert f"[default: {default}]" in text

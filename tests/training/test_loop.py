@@ -12,6 +12,9 @@ from torch import nn
 
 from regard.errors import DataError, UnknownName
 from regard.models.bahdanau import Bahdanau
+from regard.models.lstmn_classifier import LSTMNClassifier
+from regard.models.lstmn_language import LSTMNLanguageModel
+from regard.models.lstmn_translation import LSTMNTranslationModel
 from regard.models.luong import Luong
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.gradients import chosen_precision, coarse_products
@@ -136,13 +139,20 @@ def test_bfloat16_training_keeps_float32_weights(tmp_path: Path):
 
 
 def test_auto_precision_depends_on_the_model_and_the_device(monkeypatch: pytest.MonkeyPatch):
-    models = [Luong(9, 9), Bahdanau(9, 9, 4), nn.Linear(2, 2)]
-    for supported, expected in ((True, ["tf32", "bfloat16", "bfloat16"]), (False, ["float32"] * 3)):
+    coarse = [
+        Luong(9, 9),
+        LSTMNTranslationModel(9, 9, 4),
+        LSTMNLanguageModel(9, width=4),
+        LSTMNClassifier(9, 2, 4),
+    ]
+    models = [*coarse, Bahdanau(9, 9, 4), nn.Linear(2, 2)]
+    on_gpu = ["tf32"] * len(coarse) + ["bfloat16"] * 2
+    for supported, expected in ((True, on_gpu), (False, ["float32"] * len(models))):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda supported=supported, **_: supported)
-        gpu = torch.device("cuda")
+        gpu, cpu = torch.device("cuda"), torch.device("cpu")
         assert [chosen_precision("auto", gpu, model) for model in models] == expected
-        assert [chosen_precision("auto", torch.device("cpu"), model) for model in models] == ["float32"] * 3
-        assert [chosen_precision("bfloat16", gpu, model) for model in models] == ["bfloat16"] * 3
+        assert {chosen_precision("auto", cpu, model) for model in models} == {"float32"}
+        assert {chosen_precision("bfloat16", gpu, model) for model in models} == {"bfloat16"}
 
 
 def test_tf32_has_no_effect_on_the_cpu_and_is_restored_after_a_step(tmp_path: Path):

@@ -19,7 +19,6 @@ from regard.cli.pair_options import (
     TsvFiles,
 )
 from regard.cli.run_options import (
-    BATCH_TOKENS,
     MAX_SOURCE_LENGTH,
     BatchTokens,
     CheckpointName,
@@ -178,7 +177,7 @@ def align(
     unit: Unit = "auto",
     page: PageFile = None,
     max_source_length: MaxSourceLength = MAX_SOURCE_LENGTH,
-    batch_tokens: BatchTokens = BATCH_TOKENS,
+    batch_tokens: BatchTokens = None,
     checkpoint: CheckpointName = "best",
     device: Device = "auto",
     threads: Threads = None,

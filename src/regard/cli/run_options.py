@@ -40,6 +40,9 @@ SEARCHING, MACHINE = "Decoding", "Checkpoint and device"
 MAX_SOURCE_LENGTH, BATCH_TOKENS = 512, 4096
 """Defaults of --max-source-length and --batch-tokens. The defaults for sampling are in decoding.Sample."""
 
+TRANSLATOR_TOKENS = "4096, or 8192 on a GPU"
+"""Default of --batch-tokens for translators (see TOKENS_PER_BATCH in regard.decoding.translator)."""
+
 
 def _option(name: str, metavar: str, text: str, panel: str = SEARCHING, **more: Any) -> Any:
     return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, **more)
@@ -62,12 +65,13 @@ def n_best_option(text: str) -> Any:
     return _option("--n-best", "INT", text, min=1, max=MOST_BEAMS)
 
 
-def batch_tokens_option(text: str) -> Any:
+def batch_tokens_option(text: str, **more: Any) -> Any:
     """Return the option --batch-tokens.
 
     text: the help text.
+    more: further arguments of typer.Option().
     """
-    return _option("--batch-tokens", "INT", text, MACHINE, min=1, max=bounds.TOKENS)
+    return _option("--batch-tokens", "INT", text, MACHINE, min=1, max=bounds.TOKENS, **more)
 
 
 def length_option(name: str, text: str, **more: Any) -> Any:
@@ -215,10 +219,15 @@ Overlong = Annotated[
         "(only the beginning).",
     ),
 ]
-BatchTokens = Annotated[int, batch_tokens_option("Batch size in source tokens.")]
+BatchTokens = Annotated[
+    int | None, batch_tokens_option("Batch size in source tokens.", show_default=TRANSLATOR_TOKENS)
+]
 TaskBatchTokens = Annotated[
-    int,
-    batch_tokens_option("Batch size in tokens; for translation, in source tokens."),
+    int | None,
+    batch_tokens_option(
+        "Batch size in tokens; for translation, in source tokens.",
+        show_default="4096, or 8192 for a translator on a GPU",
+    ),
 ]
 CheckpointName = Annotated[
     str, _option("--checkpoint", "NAME", "Checkpoint: best, latest, or the number of its step.", MACHINE)

@@ -21,8 +21,8 @@ from regard.cli.pair_options import (
     TsvFiles,
 )
 from regard.cli.run_options import (
-    BATCH_TOKENS,
     MAX_SOURCE_LENGTH,
+    TRANSLATOR_TOKENS,
     CheckpointName,
     Device,
     MaxSourceLength,
@@ -59,7 +59,10 @@ Texts = Annotated[
     list[str] | None,
     typer.Option("--text", metavar="TEXT", help="For a language model: a text to score. May be repeated."),
 ]
-BatchTokens = Annotated[int, batch_tokens_option("For a translator: batch size in source tokens.")]
+BatchTokens = Annotated[
+    int | None,
+    batch_tokens_option("For a translator: batch size in source tokens.", show_default=TRANSLATOR_TOKENS),
+]
 Tokens = Annotated[
     bool,
     typer.Option(
@@ -91,7 +94,7 @@ def score(
     tokens: Tokens = False,
     json: Json = False,
     max_source_length: MaxSourceLength = MAX_SOURCE_LENGTH,
-    batch_tokens: BatchTokens = BATCH_TOKENS,
+    batch_tokens: BatchTokens = None,
     checkpoint: CheckpointName = "best",
     device: Device = "auto",
     threads: Threads = None,

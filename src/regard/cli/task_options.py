@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.run_options import (
-    BATCH_TOKENS,
     BEAM_SIZE,
     LENGTH_PENALTY,
     MAX_SOURCE_LENGTH,
@@ -39,7 +38,7 @@ SHARED: dict[str, tuple[Any, Any]] = {
     "greedy": (GreedySearch, False),
     "max_length": (MaxLength, None),
     "max_source_length": (MaxSourceLength, MAX_SOURCE_LENGTH),
-    "batch_tokens": (TaskBatchTokens, BATCH_TOKENS),
+    "batch_tokens": (TaskBatchTokens, None),
 }
 """Options that several commands share. Parameter name -> (type annotation, default value)."""
 

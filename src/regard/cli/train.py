@@ -61,7 +61,7 @@ def train(
     label_smoothing: options.LabelSmoothing = 0.1,
     guided: options.Guided = 0.0,
     estimator: options.EstimatorName = None,
-    precision: options.Precision = "auto",
+    precision: options.Precision = None,
     seed: options.Seed = 0,
     seeds: options.Seeds = None,
     recipe: options.Recipe = None,
@@ -77,7 +77,8 @@ def train(
     """Train a translator or a model of another task (--task), and write it to a run folder.
 
     Unset settings are chosen from the data, --minutes and the speed of this machine. Ctrl-C and SIGTERM save
-    a checkpoint and stop. With --steps or --epochs, a resumed run gives the same bits as one never stopped.
+    a checkpoint and stop. With --steps or --epochs, a resumed run ends with the same weights, bit by bit, as
+    one that was never stopped, on the same machine and with the same number of threads.
 
     Examples:
 

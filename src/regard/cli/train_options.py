@@ -187,7 +187,10 @@ Epochs = Annotated[
 Patience = Annotated[
     int | None,
     _option(
-        "--patience", "INT", "Stop after this many evaluations in a row without a new best score.", TRAINING
+        "--patience",
+        "INT",
+        "Stop after this many evaluations in a row without a better validation score.",
+        TRAINING,
     ),
 ]
 BatchTokens = Annotated[
@@ -254,10 +257,10 @@ Precision = Annotated[
     _option(
         "--precision",
         "NAME",
-        "Precision: float32, tf32, bfloat16 or auto (on GPUs that support bfloat16: tf32 for luong, bfloat16 "
-        "for other models; elsewhere: float32).",
+        "Precision: float32, tf32, bfloat16 or auto (on GPUs that support bfloat16: tf32 for luong and "
+        "lstmn, bfloat16 for other models; elsewhere: float32).",
         TRAINING,
-        callback=bounds.none_if_default,
+        show_default="auto; float32 for answering and algorithms",
     ),
 ]
 Seed = Annotated[

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from regard.cli import bounds
 from regard.cli.run_options import (
-    BATCH_TOKENS,
     BEAM_SIZE,
     LENGTH_PENALTY,
     MAX_SOURCE_LENGTH,
@@ -132,7 +131,7 @@ def translate(
     max_length: MaxLength = None,
     max_source_length: MaxSourceLength = MAX_SOURCE_LENGTH,
     overlong: Overlong = "split",
-    batch_tokens: BatchTokens = BATCH_TOKENS,
+    batch_tokens: BatchTokens = None,
     checkpoint: CheckpointName = "best",
     device: Device = "auto",
     precision: Precision = "auto",

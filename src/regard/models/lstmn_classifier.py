@@ -51,6 +51,7 @@ class LSTMNClassifier(Classifier):
     """
 
     small_steps = True
+    auto_precision = "tf32"  # on an H200, 1.4 times as fast as bfloat16, which needs more kernels, for casts
 
     def __init__(
         self,

@@ -56,6 +56,7 @@ class LSTMNLanguageModel(StatefulLanguageModel):
     """
 
     small_steps = True
+    auto_precision = "tf32"  # on an H200, 1.4 times as fast as bfloat16, which needs more kernels, for casts
 
     def __init__(
         self,

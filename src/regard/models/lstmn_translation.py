@@ -85,6 +85,7 @@ class LSTMNTranslationModel(Model):
     """
 
     small_steps = True
+    auto_precision = "tf32"  # on an H200, 1.2 times as fast as bfloat16, which needs more kernels, for casts
 
     def __init__(
         self,

@@ -147,7 +147,7 @@ class Training(Section):
     ema: decay of the moving average of the weights (0 disables it).
     estimator: for models with hard attention: "reinforce", or its options (see EstimatorSettings).
     precision: "tf32" is float32 with TF32 matrix products. On GPUs that support bfloat16, "auto" is
-        "tf32" for luong and "bfloat16" for other models; elsewhere, it is "float32".
+        "tf32" for luong and lstmn, and "bfloat16" for other models; elsewhere, it is "float32".
     compile: whether to use torch.compile. Without CUDA graphs (`capture`), the model is compiled again for
         each batch shape, which takes minutes.
     capture: whether to take training steps as CUDA graphs, one for each batch shape. "auto": on GPUs, if the

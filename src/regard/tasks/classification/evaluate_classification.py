@@ -51,6 +51,9 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 """The options of `regard evaluate` for classification. A str is the name of an option that several commands
 share."""
 
+TOKENS_PER_BATCH = 4096
+"""Default of --batch-tokens."""
+
 MOST_TEXTS = 1000
 """Maximum number of texts, or pairs, for which faithfulness is measured. This is slow: each text is
 classified 9 times."""
@@ -127,7 +130,8 @@ def evaluate_classification(
     assert run is not None
     page: Path | None = options["page"]
     check_page(page)
-    classifier: ClassificationRun = run.load(task, tokens_per_batch=options["batch_tokens"])
+    tokens = options["batch_tokens"] or TOKENS_PER_BATCH
+    classifier: ClassificationRun = run.load(task, tokens_per_batch=tokens)
     if options["faithfulness"] and classifier.model.pool_site is None:
         problem = "this classifier has no attention: its pooling is not attention"
         hint = "choose a run of a classifier with model.pooling=attention (the default)"
