@@ -18,6 +18,8 @@ from regard.data import TOKENIZERS
 from regard.looking import PASSES
 from regard.models import MODELS
 from regard.models.language_models import LANGUAGE_MODELS
+from regard.models.memory_networks import MEMORY_NETWORKS
+from regard.models.sequence_models import SEQUENCE_MODELS
 from regard.select import LOOKS
 from regard.tasks.task_table import TASKS
 
@@ -114,7 +116,11 @@ def now() -> str:
             "`AttentionLayer` `MultiHead`; `prepare` for caches; `record` `watch` to observe a model",
         ),
         ("backends", _names(BACKENDS)),
-        ("models", f"translation: {_names(MODELS)}; language and classification: {_names(LANGUAGE_MODELS)}"),
+        (
+            "models",
+            f"translation: {_names(MODELS)}; language and classification: {_names(LANGUAGE_MODELS)}; "
+            f"captioning: `captioner`; answering: {_names(MEMORY_NETWORKS)}; algorithms: {_names(SEQUENCE_MODELS)}",
+        ),
         ("data", f"`read_pairs` `hold_out` `encode_pairs` `Batches`; tokenizers {_names(TOKENIZERS)}"),
         ("corpus", "`korean_english`: any number of pairs from a grammar, with gold alignments"),
         ("decoding", "`Greedy` `Beam` `Sample`; `Translator` translates, scores and aligns"),

@@ -77,8 +77,7 @@ def train(
     """Train a translator or a model of another task (--task), and write it to a run folder.
 
     Unset settings are chosen from the data, --minutes and the speed of this machine. Ctrl-C and SIGTERM save
-    a checkpoint and stop. With --steps or --epochs, a resumed run ends with the same weights, bit by bit, as
-    one that was never stopped, on the same machine and with the same number of threads.
+    a checkpoint and stop. With --steps or --epochs, resumed and uninterrupted runs end with equal weights.
 
     Examples:
 
