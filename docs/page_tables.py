@@ -119,7 +119,8 @@ def now() -> str:
         (
             "models",
             f"translation: {_names(MODELS)}; language and classification: {_names(LANGUAGE_MODELS)}; "
-            f"captioning: `captioner`; answering: {_names(MEMORY_NETWORKS)}; algorithms: {_names(SEQUENCE_MODELS)}",
+            f"captioning: `captioner`; answering: {_names(MEMORY_NETWORKS)}; "
+            f"algorithms: {_names(SEQUENCE_MODELS)}",
         ),
         ("data", f"`read_pairs` `hold_out` `encode_pairs` `Batches`; tokenizers {_names(TOKENIZERS)}"),
         ("corpus", "`korean_english`: any number of pairs from a grammar, with gold alignments"),
