@@ -127,6 +127,20 @@ def test_longest_runs_are_trained_first_and_no_minutes_train_nothing(tmp_path, m
     assert not trained and not result.interrupted and "Not trained yet" in result.results[0].notes[0]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "quick", "hinted"), [(9000.0, False, True), (9.0, False, False), (9000.0, True, False)]
+)
+def test_a_long_comparison_says_how_to_shorten_it(seconds, quick, hinted, tmp_path, monkeypatch):
+    monkeypatch.setattr(RunCache, "train", lambda self, runs, until: None)
+    monkeypatch.setattr(
+        sys.modules["regard.compare.comparison"], "run_seconds", lambda runs, device: [seconds]
+    )
+    options = {"models": ["seq2seq"], "seeds": 1, "cache": tmp_path, "sentences": 2, "bins": (9, 24)}
+    said: list[str] = []
+    regard.compare("length", quick=quick, device="cpu", say=said.append, **options)
+    assert any("--stop-after" in line for line in said) == hinted
+
+
 def test_threads_are_used_in_this_process_and_restored(tmp_path, monkeypatch):
     used: list[int] = []
     monkeypatch.setattr(RunCache, "train", lambda self, runs, until: used.append(torch.get_num_threads()))

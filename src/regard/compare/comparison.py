@@ -29,6 +29,9 @@ TRAINING = {"steps": 2000, "batch_tokens": 2048}
 QUICK_TRAINING = {"steps": 1000, "batch_tokens": 1024}
 QUICK_WIDTH, WIDTH = 96, 128
 
+LONG = 3600
+"""If the estimated time is longer, in seconds, a message says how to shorten it."""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -200,6 +203,8 @@ def _missing_runs(
     seconds = run_seconds(missing, cache.device)
     whole = estimated_seconds(seconds, cache.options, cache.device)
     say(f"estimated time: about {duration_text(whole)} of training, then the measurements")
+    if whole > LONG and not cache.options.quick:
+        say("to shorten it: --quick, --study NAME, --models NAME, or --stop-after MINUTES")
     if cache.options.jobs == 1:
         return missing
     uses = Counter(cache.place(run) for run in planned)
