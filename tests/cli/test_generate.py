@@ -16,6 +16,7 @@ from rich.console import Console
 
 import regard
 from regard.decoding import Beam
+from regard.decoding.slots.early_ends import EarlyEnds
 from regard.runs.prepare_run import Machine
 from regard.runs.train_run import train_run
 from regard.tasks.language import LanguageTask
@@ -117,18 +118,18 @@ def test_single_text_is_streamed_to_a_terminal(run, monkeypatch, capsys):
 
 
 def test_ctrl_c_ends_with_the_text_generated_so_far(command, run, monkeypatch):
-    original = StopCheck.__call__
+    original = EarlyEnds.check
 
-    def interrupted(self, tokens, index):
-        if tokens.shape[2] == 1:
+    def interrupted(self, *arguments):
+        if not self.stopped:
             os.kill(os.getpid(), signal.SIGINT)
-        return original(self, tokens, index)
+        return original(self, *arguments)
 
-    monkeypatch.setattr(StopCheck, "__call__", interrupted)
+    monkeypatch.setattr(EarlyEnds, "check", interrupted)
     said = command("generate", run, "--prompt", "you saw", "--json")
     record = json.loads(said.out)
     assert said.status == 130 and "Ctrl-C" in said.err
-    assert (record["text"], record["stop_reason"]) == (" a", "interrupted")
+    assert (record["text"], record["stop_reason"]) == (" a film", "interrupted")
 
 
 @pytest.mark.parametrize(

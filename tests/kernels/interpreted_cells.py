@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 import regard
 from regard.data.batch import EOS, PAD
-from regard.decoding.slots.candidates import Forbidden, highest_in_order, next_tokens
+from regard.decoding.highest_values import highest_in_order
+from regard.decoding.slots.candidates import Forbidden, next_tokens
 from regard.kernels import additive_recurrent, launch, replay, vocabulary_loss
 from regard.kernels.kernel_choice import by_kernel
 from regard.kernels.maxout import PairMaximum

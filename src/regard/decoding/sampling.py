@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,13 +14,18 @@ from regard.data.batch import Batch
 from regard.decoding.active_rows import Ends
 from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.greedy import generate
+from regard.decoding.highest_values import highest_in_order
 from regard.decoding.hypothesis import SearchResult
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules, check_integers
 from regard.errors import ArgumentError, message
 from regard.models.base import Model
 
-__all__ = ["Sample", "sample_search"]
+__all__ = ["Sample", "Seed", "random_numbers", "sample_search"]
+
+Seed = tuple[int, int, int]
+"""The random seed of a sample: the seed of the search, the index of the sentence in the data, and the number
+of the sample."""
 
 BELOW_ONE = 1.0 - 2.0**-24
 """The largest float32 number below 1. Random numbers must be below 1, but rounding to float32 can give 1."""
@@ -28,6 +33,9 @@ BELOW_ONE = 1.0 - 2.0**-24
 DRAWN = 64
 """Random numbers are generated for this many steps at a time, because copying them to the GPU at every step
 would be slow."""
+
+NUCLEUS = 256
+"""On a CPU, a nucleus is first searched among this many most probable tokens."""
 
 MAX_TOP_K, MAX_SEED = 2**31 - 1, 2**63 - 1
 
@@ -84,22 +92,70 @@ class Sample:
 
         Return: (rows,), the token ids.
         """
-        sorted_RV, token_RV = (left / self.temperature).sort(dim=-1, descending=True, stable=True)
-        probability_RV = sorted_RV.softmax(-1)
-        before_RV = probability_RV.cumsum(-1) - probability_RV
-        kept_RV = before_RV < self.top_p
-        kept_RV[:, 0] = True
+        # The highest number becomes 0, so that a low temperature gives no row of -inf.
+        scaled_RV = (left - left.amax(-1, keepdim=True)) / self.temperature
+        if not self.top_k and self.top_p == 1:
+            return _first_above(chance, scaled_RV.softmax(-1).cumsum(-1))
+        lse_R1, size = scaled_RV.logsumexp(-1, keepdim=True), scaled_RV.shape[-1]
+        for count in self._counts(scaled_RV):
+            sorted_RC, token_RC = _most_probable(scaled_RV, count)
+            probability_RC = (sorted_RC - lse_R1).exp()
+            cumulative_RC = probability_RC.cumsum(-1)
+            if self.top_k or count == size or bool((cumulative_RC[:, -1] >= self.top_p).all()):
+                break
+        kept_RC = cumulative_RC - probability_RC < self.top_p
+        kept_RC[:, 0] = True
+        drawn_R = _first_above(chance, torch.where(kept_RC, probability_RC, 0.0).cumsum(-1))
+        return token_RC.gather(1, drawn_R[:, None])[:, 0]
+
+    def seeds(self, index: Sequence[int]) -> list[Seed]:
+        """Return the random seeds of all samples: the K samples of the first sentence, then the next ones.
+
+        index: the index of each sentence in the data.
+
+        Each sample has its own seed, so it does not depend on the number of samples, nor on the other
+        sentences of the batch.
+        """
+        return [(self.seed, number, sample) for number in index for sample in range(self.count)]
+
+    def _counts(self, scores: Tensor) -> tuple[int, ...]:
+        """Return the numbers of most probable tokens to try for scores (rows, V), in ascending order.
+
+        On a CPU, sorting all tokens takes longer than most models need for a step, and the nucleus (top_p) is
+        mostly small. On a GPU, the host would wait to know whether it is.
+        """
+        size = scores.shape[-1]
         if self.top_k:
-            kept_RV[:, self.top_k :] = False
-        kept_RV &= probability_RV > 0
-        cumulative_RV = torch.where(kept_RV, probability_RV, 0.0).cumsum(-1)
-        threshold_R1 = chance[:, None] * cumulative_RV[:, -1:]
-        # By rounding, the threshold can be equal to the total of the probabilities. Without clamp, the index
-        # would be out of range.
-        drawn_R1 = torch.searchsorted(cumulative_RV, threshold_R1, right=True).clamp(
-            max=kept_RV.sum(-1, keepdim=True) - 1
-        )
-        return token_RV.gather(1, drawn_R1)[:, 0]
+            return (min(self.top_k, size),)
+        return (NUCLEUS, size) if scores.device.type == "cpu" and size > NUCLEUS else (size,)
+
+
+def _most_probable(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` highest scores of each row (rows, V) in descending order, and their tokens.
+
+    Of equal scores, the one of the lower token comes first.
+    """
+    if count == scores.shape[-1]:
+        sorted_RV, token_RV = scores.sort(dim=-1, descending=True, stable=True)
+        return sorted_RV, token_RV
+    order_RV = torch.arange(scores.shape[-1], device=scores.device).expand_as(scores)
+    token_RC = highest_in_order(scores, order_RV, count)
+    return scores.gather(1, token_RC), token_RC
+
+
+def _first_above(chance: Tensor, cumulative: Tensor) -> Tensor:
+    """Return the first index at which cumulative sums exceed a random share of the total, (rows,).
+
+    chance: (rows,), uniform random numbers in [0, 1).
+    cumulative: (rows, C), the cumulative sums of weights. An index with weight 0 is never returned.
+    """
+    total_R1 = cumulative[:, -1:]
+    # By rounding, the product can be equal to the total, which no cumulative sum exceeds.
+    share_R1 = torch.minimum(
+        chance[:, None] * total_R1, torch.nextafter(total_R1, torch.zeros_like(total_R1))
+    )
+    index_R1 = torch.searchsorted(cumulative, share_R1, right=True)
+    return index_R1[:, 0].clamp(max=cumulative.shape[1] - 1)  # after the last index only if sums are NaN
 
 
 def sample_search(
@@ -117,29 +173,30 @@ def sample_search(
     limit: the maximum number of output tokens, used if how.rules.maximum is None.
     ends: a function that ends hypotheses before EOS (see Ends).
     """
-    blocks = _random_numbers(how, batch.index.tolist(), batch.index.device)
-    random_BLK = next(blocks)
+    streams = [np.random.default_rng(seed) for seed in how.seeds(batch.index.tolist())]
+
+    def draw_numbers() -> Tensor:
+        numbers = random_numbers(streams, DRAWN).to(batch.index.device)
+        return numbers.view(len(batch), how.count, DRAWN)
+
+    random_BKL = draw_numbers()
 
     def choose(permitted_RV: Tensor, index_b: Tensor, step: int) -> Tensor:
-        nonlocal random_BLK
+        nonlocal random_BKL
         if step and step % DRAWN == 0:
-            random_BLK = next(blocks)
-        return how.draw(permitted_RV, random_BLK[index_b, step % DRAWN].flatten())
+            random_BKL = draw_numbers()
+        return how.draw(permitted_RV, random_BKL[index_b, :, step % DRAWN].flatten())
 
     return generate(model, batch, how.rules, prefixes, how.count, choose, limit=limit, ends=ends)
 
 
-def _random_numbers(how: Sample, index: Sequence[int], device: torch.device) -> Iterator[Tensor]:
-    """Yield uniform random numbers in [0, 1), (B, DRAWN, K), each time for the next DRAWN decoding steps.
+def random_numbers(streams: Sequence[np.random.Generator], count: int) -> Tensor:
+    """Return the next `count` uniform random numbers in [0, 1) of each generator, (len(streams), count).
 
-    index: the index of each sentence in the data.
-
-    Each sentence has its own random generator, which is seeded with how.seed and the index of the sentence in
-    the data. So the samples do not depend on the other sentences of the batch. The generator returns the K
-    numbers of step 0, then those of step 1, and so on: a search with more steps begins with the same numbers.
+    A generator returns the number of step 0, then that of step 1, and so on: a search with more steps begins
+    with the same numbers.
     """
-    streams = [np.random.default_rng([how.seed, number]) for number in index]
-    while True:
-        blocks = [stream.random((DRAWN, how.count)) for stream in streams]
-        random_BLK = np.stack(blocks) if blocks else np.zeros((0, DRAWN, how.count))
-        yield torch.from_numpy(random_BLK).to(torch.float32).clamp(max=BELOW_ONE).to(device)
+    rows = np.zeros((len(streams), count))
+    for row, stream in zip(rows, streams, strict=True):
+        stream.random(out=row)
+    return torch.from_numpy(rows).to(torch.float32).clamp(max=BELOW_ONE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -41,22 +41,24 @@ def search(
     look: str | None = CROSS,
     limit: LengthLimit = TRANSLATION_LIMIT,
     ends: Ends | None = None,
+    stopping: Callable[[], bool] | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode each source of a batch. Return a list of hypotheses for each source, best first.
 
     batch: the sources (targets are ignored), or Prompts that a language model continues. With Prompts, a
         hypothesis has only the tokens and scores after the prompt, but its attention has a row for each token
         of the prompt and of the output.
-    how: the search method with its settings: Greedy(...), Beam(...) or Sample(...).
+    how: Greedy(...), Beam(...) or Sample(...).
     prefixes: for each source, the tokens that its output must begin with; [] for a source without a prefix.
     look: the attention layers (sites) whose weights are recorded, with * as wildcard. None records nothing.
         The steps of the search record cross-attention, if the model and the search support it. Other sites
         are recorded by forced decoding after the search.
     limit: the maximum number of output tokens, used if how.rules.maximum is None.
     ends: a function that ends hypotheses before EOS, for example at a stop string (see active_rows.Ends).
+    stopping: a function that returns True, for example after Ctrl-C, if all hypotheses must end now.
 
-    Beam search and greedy search run on preallocated tensors if slots.slot_decoder() supports the model
-    and the options; otherwise beam_search() and greedy_search() run. The hypotheses are the same.
+    The search runs on preallocated tensors if slots.slot_decoder() supports the model and the options. The
+    hypotheses are those of the simple search.
 
     Every source has at least one hypothesis. Beam search returns unfinished hypotheses (cut at the maximum
     length) only if no hypothesis of the source is finished.
@@ -83,24 +85,14 @@ def search(
     if not len(batch):
         return []
     batch = batch.to(device_of(model))
-    recorded = None
     with eval_without_grad(model):
-        kind = slot_decoder(model, how, ends)
-        if model.int8_steps and kind not in INT8_DECODERS:
-            _warn_of_float32()
-        if isinstance(how, Beam | Greedy) and kind is not None:
-            recorded = recorded_attention(model, batch, look, kind)
-            result = slot_search(model, batch, how, prefixes, limit=limit, recorded=recorded)
-        elif isinstance(how, Beam):
-            result = beam_search(model, batch, how, prefixes, limit=limit, ends=ends)
-        elif isinstance(how, Sample):
-            result = sample_search(model, batch, how, prefixes, limit=limit, ends=ends)
-        else:
-            result = greedy_search(model, batch, how, prefixes, limit=limit, ends=ends)
+        result, recorded = _run_search(model, batch, how, prefixes, look, limit, ends, stopping)
     if result.token_scores.isnan().any():
         wider = float32_copy(model)
         if wider is not None:
-            return search(wider, batch, how, prefixes=prefixes, look=look, limit=limit, ends=ends)
+            return search(
+                wider, batch, how, prefixes=prefixes, look=look, limit=limit, ends=ends, stopping=stopping
+            )
         hint = "check that training did not diverge; if activations overflow, use model.float()"
         raise RegardError(message("search()", "the scores of the model are NaN", hint=hint))
     # The first hypothesis of a source always exists, even if its log-probability is -inf by underflow.
@@ -112,6 +104,52 @@ def search(
         pairs = _forced_attention(model, batch, result, exists_BK, look)
         return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), pairs)
     return _as_hypotheses(result, exists_BK, recorded)
+
+
+def _run_search(
+    model: Model,
+    batch: Batch | Prompts,
+    how: Search,
+    prefixes: Sequence[Sequence[int]] | None,
+    look: str | None,
+    limit: LengthLimit,
+    ends: Ends | None,
+    stopping: Callable[[], bool] | None,
+) -> tuple[SearchResult, RecordedAttention | None]:
+    """Run the fast search, or the simple search. The arguments are those of search().
+
+    The second result has the attention that the steps have recorded; None if they have recorded nothing.
+    """
+    kind = slot_decoder(model, how, ends)
+    if model.int8_steps and kind not in INT8_DECODERS:
+        _warn_of_float32()
+    if kind is not None:
+        one = not isinstance(how, Sample) or how.count == 1
+        recorded = recorded_attention(model, batch, look, kind) if one else None
+        result = slot_search(
+            model, batch, how, prefixes, limit=limit, recorded=recorded, ends=ends, stopping=stopping
+        )
+        return result, recorded
+    ends = _ends_or_stops(ends, stopping)
+    if isinstance(how, Beam):
+        return beam_search(model, batch, how, prefixes, limit=limit, ends=ends), None
+    if isinstance(how, Sample):
+        return sample_search(model, batch, how, prefixes, limit=limit, ends=ends), None
+    return greedy_search(model, batch, how, prefixes, limit=limit, ends=ends), None
+
+
+def _ends_or_stops(ends: Ends | None, stopping: Callable[[], bool] | None) -> Ends | None:
+    """Return a function that ends the hypotheses that ends() ends, and all of them if stopping() is True."""
+    if stopping is None:
+        return ends
+
+    def check(tokens_BKT: Tensor, index: Tensor) -> Tensor:
+        stops = stopping()
+        if stops or ends is None:
+            return tokens_BKT.new_full(tokens_BKT.shape[:2], stops, dtype=torch.bool)
+        return ends(tokens_BKT, index)
+
+    return check
 
 
 def _warn_of_float32() -> None:

@@ -14,10 +14,22 @@ import pytest
 import torch
 
 from regard.data.batch import EOS, Batch
-from regard.decoding import GNMT, Average, Beam, Greedy, Prompts, Rules, forced_decoding, search
+from regard.decoding import (
+    GNMT,
+    Average,
+    Beam,
+    Greedy,
+    Prompts,
+    Rules,
+    Sample,
+    Search,
+    forced_decoding,
+    search,
+)
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_search
 from regard.decoding.hypothesis import Hypothesis, SearchResult
+from regard.decoding.sampling import sample_search
 from regard.decoding.slots import (
     candidates,
     captured_slots,
@@ -68,20 +80,25 @@ MODELS: dict[str, Callable[[], Model]] = {
     "equal scores": Coarse,
 }
 PREFIXES = [[5, 6], [], [1], [7, 8, 9, 4]]
-SEARCHES: list[tuple[Beam | Greedy, list[list[int]] | None]] = [
+SEARCHES: list[tuple[Search, list[list[int]] | None]] = [
     (Beam(), None),
     (Beam(size=1), None),
     (Beam(size=3, best=5, length=Average(1.0)), PREFIXES),
     (Beam(size=4, best=2, length=GNMT(0.0), rules=Rules(minimum=6)), None),
     (Greedy(), PREFIXES),
     (Greedy(Rules(minimum=5, forbidden=(1, 7))), None),
+    (Sample(seed=3), PREFIXES),
+    (Sample(seed=4, count=3, temperature=1.5, rules=Rules(minimum=5, forbidden=(1, 7))), None),
+    (Sample(seed=5, count=2, top_k=4), None),
+    (Sample(seed=6, top_p=0.8, temperature=0.7), None),
 ]
 
 
-def simple(model: Model, batch: Batch | Prompts, how: Beam | Greedy, *prefixes: object) -> SearchResult:
-    if isinstance(how, Beam):
-        return beam_search(model, batch, how, *prefixes).to("cpu")  # type: ignore[arg-type]
-    return greedy_search(model, batch, how, *prefixes).to("cpu")  # type: ignore[arg-type]
+def simple(
+    model: Model, batch: Batch | Prompts, how: Search, *prefixes: object, **options: Any
+) -> SearchResult:
+    run: Any = {Beam: beam_search, Greedy: greedy_search, Sample: sample_search}[type(how)]
+    return run(model, batch, how, *prefixes, **options).to("cpu")
 
 
 def assert_same(result: SearchResult, expected: SearchResult) -> None:
@@ -192,13 +209,19 @@ def test_prompts_and_growing_buffers(name: str) -> None:
     options = {"size": SIZE} if name == "transformer" else {"width": 8}
     model = prepared(build_language_model(name, WORDS, **options))
     prompts = Prompts.collate([[2, 4, 5], [2, 7, 8], [2, 9, 4]])
-    for how in (Beam(3, best=2, rules=Rules(minimum=70, maximum=80)), Greedy(Rules(minimum=66, maximum=70))):
+    long, shorter = Rules(minimum=70, maximum=80), Rules(minimum=66, maximum=70)
+    for how in (Beam(3, best=2, rules=long), Greedy(shorter), Sample(seed=1, count=2, rules=long)):
         assert_same(slot_search(model, prompts, how), simple(model, prompts, how))
 
 
 def test_simple_search_is_used_where_slots_do_not_apply() -> None:
     model = transformer()
-    for how in (Beam(coverage=0.2), Beam(rules=Rules(repeat=2)), Greedy(Rules(repeat=3))):
+    for how in (
+        Beam(coverage=0.2),
+        Beam(rules=Rules(repeat=2)),
+        Greedy(Rules(repeat=3)),
+        Sample(rules=Rules(repeat=2)),
+    ):
         assert slot_decoder(model, how) is None
     assert slot_decoder(model, Beam(), ends=lambda tokens, index: tokens[..., -1] == 5) is None
     assert slot_decoder(transformer(position="alibi"), Beam()) is None
@@ -322,16 +345,19 @@ def test_waiting_sentences_and_captured_steps(name: str, monkeypatch: pytest.Mon
     model = prepared(MODELS[name]())
     for lengths in ((3, 6, 1, 4, 2), (5, 2, 2)):
         batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in lengths])
-        for how in (Beam(size=3, best=2), Greedy()):
+        for how in (Beam(size=3, best=2), Greedy(), Sample(seed=len(lengths), count=2)):
             expected = simple(model, batch, how)
             assert_same(slot_search(model, batch, how), expected)
             sentences = slot_runs.sentences_of(model, batch, how)
             assert_same(slot_runs.captured_search(model, how, sentences), expected)
+            if isinstance(how, Sample):
+                continue
             with monkeypatch.context() as patch:
                 patch.setitem(slot_runs.MOST_SLOTS, "cpu", 8)
                 encoded_later = slot_runs.not_encoded(model, batch, how)
                 assert_same(slot_runs.captured_search(model, how, encoded_later, None, batch), expected)
-    # Once for each search method, because sizes are rounded up, with 2 slots and with 4 or 8. A recurrent
-    # decoder has no cache of which only a part is read. The encoder is captured for 4 and 8 slots.
+    # Once for each search method, because sizes are rounded up, with 2 slots and with 4 or 8. Sampling needs
+    # the first only, whatever the seed is. A recurrent decoder has no cache of which only a part is read. The
+    # encoder is captured for 4 and 8 slots.
     steps = 1 if name == "bahdanau" else captured_slots.PARTS
-    assert len(captured) == 2 * (3 * steps + 2)
+    assert len(captured) == 2 * (3 * steps + 2) + steps

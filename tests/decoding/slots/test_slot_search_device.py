@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Batch
-from regard.decoding import Average, Beam, Greedy, Prompts, Rules, averaged, search
+from regard.decoding import Average, Beam, Greedy, Prompts, Rules, Sample, Search, averaged, search
 from regard.decoding.batch_alignment import Place
+from regard.decoding.highest_values import highest_in_order
 from regard.decoding.slots import captured_slots, recorded_attention, slot_search
-from regard.decoding.slots.candidates import Forbidden, highest_in_order, next_tokens
+from regard.decoding.slots.candidates import Forbidden, next_tokens
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.transformer_decoder import TransformerDecoder
 from regard.errors import RegardWarning
@@ -30,18 +31,23 @@ def test_same_hypotheses_as_the_simple_search(name: str) -> None:
     torch.manual_seed(len(name))
     model = prepared(MODELS[name]()).cuda()
     prefixes = [[5, 6], [], [1], [7, 8, 9, 4], []]
-    searches: tuple[Beam | Greedy, ...] = (
+    searches: tuple[Search, ...] = (
         Beam(),
         Beam(size=3, best=5, length=Average(1.0)),
         Greedy(),
         Greedy(Rules(minimum=5)),
+        Sample(seed=3),
+        Sample(seed=4, count=3, top_k=4),
+        Sample(seed=5, count=2, top_p=0.8, rules=Rules(minimum=4)),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error", RegardWarning)  # given if a step cannot be captured
         for lengths in ((3, 6, 1, 4, 5), (2, 2, 9, 12, 1)):  # the second time, graphs are used again
             sources = [torch.randint(4, WORDS, (length,)).tolist() for length in lengths]
             batch = Batch.collate(sources).to("cuda")
-            for how, starts in zip(searches, (None, prefixes, prefixes, None), strict=True):
+            for how, starts in zip(
+                searches, (None, prefixes, prefixes, None, prefixes, None, None), strict=True
+            ):
                 expected = simple(model, batch, how, starts)
                 assert_same(slot_search(model, batch, how, starts), expected)
 
@@ -53,6 +59,16 @@ def test_prompts_of_a_language_model() -> None:
     prompts = Prompts.collate([[2, 4, 5], [2, 7, 8], [2, 9, 4]]).to("cuda")
     for how in (Beam(3, best=2, rules=Rules(minimum=50, maximum=80)), Greedy(Rules(maximum=70))):
         assert_same(slot_search(model, prompts, how), simple(model, prompts, how))
+    rules = Rules(minimum=40, maximum=40)
+    for how in (Greedy(rules), Sample(seed=2, count=3, temperature=2.0, rules=rules)):
+        result = slot_search(model, prompts, how, ends=_every_fifth)
+        assert_same(result, simple(model, prompts, how, ends=_every_fifth))
+        assert result.lengths.min() < result.lengths.max()
+
+
+def _every_fifth(tokens: Tensor, index: Tensor) -> Tensor:
+    """End about one of five hypotheses at each step."""
+    return (tokens.sum(-1) + index[:, None]) % 5 == 0
 
 
 @pytest.mark.parametrize("name", ["sinusoidal", "rotary, post", "learned", "bahdanau"])

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from regard.data.batch import EOS
 from regard.decoding.beam import Beam
+from regard.decoding.highest_values import highest_in_order
 from regard.decoding.hypothesis import SearchResult
-from regard.decoding.slots.candidates import highest_in_order
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.host_beams import HostBeams
 from regard.decoding.slots.search_slots import (

@@ -1,4 +1,4 @@
-"""Select the highest values of a row. If values are equal, the one with the lower index comes first."""
+"""next_tokens(): the most probable tokens that the rules permit, of equal ones those with the lowest ids."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import EOS
+from regard.decoding.highest_values import sortable
 from regard.kernels.kernel_choice import by_kernel
 
-__all__ = ["Forbidden", "forbid", "highest_in_order", "next_tokens", "uses_kernel"]
-
-ALL_ONES = 2**31 - 1
+__all__ = ["Forbidden", "forbid", "next_tokens", "uses_kernel"]
 
 BLOCK, FEWEST_SCORES = 64, 2**17
 """On a CPU, the highest scores of tensors with at least FEWEST_SCORES are found in blocks of this size."""
@@ -32,23 +31,6 @@ class Forbidden(NamedTuple):
     def tokens(cls, ids: Tensor, size: int) -> Forbidden:
         """Return the tokens with these ids, of a vocabulary of this size."""
         return cls(ids, torch.zeros(size, dtype=torch.uint8, device=ids.device).index_fill_(0, ids, 1))
-
-
-def highest_in_order(values: Tensor, order: Tensor, count: int) -> Tensor:
-    """Return the indices of the `count` highest values of each row in descending order, (B, count).
-
-    values: (B, N), float32. NaN counts as higher than any number but inf.
-    order: (B, N), integers from 0 to 2**31 - 1, different in each row. If values are equal, the one with the
-        lower order comes first.
-
-    The function combines value and order to one integer: no two are equal, so topk() has only one answer. On
-    a CPU, this is only done if values are equal.
-    """
-    if values.device.type == "cpu":
-        highest, indices = values.topk(min(count + 1, values.shape[1]))
-        if not (highest[:, 1:] == highest[:, :-1]).any():
-            return indices[:, :count]
-    return _sortable(values, order).topk(count).indices
 
 
 def uses_kernel(logits: Tensor, count: int) -> bool:
@@ -127,7 +109,7 @@ def _highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
         if not ((last == next_one) & (last > -np.inf)).any():
             return values[..., :count], tokens[..., :count]
     order = torch.arange(size, device=scores.device)
-    tokens = _sortable(scores, order).topk(min(count, size)).indices
+    tokens = sortable(scores, order).topk(min(count, size)).indices
     return scores.gather(-1, tokens), tokens
 
 
@@ -147,13 +129,3 @@ def _topk_of_blocks(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     values, places = torch.cat((picked, scores[..., blocks * BLOCK :]), -1).topk(count)
     own = best[..., 0].gather(-1, (places // BLOCK).clamp(max=count - 1)) * BLOCK + places % BLOCK
     return values, torch.where(places < count * BLOCK, own, places + (blocks - count) * BLOCK)
-
-
-def _sortable(values: Tensor, order: Tensor) -> Tensor:
-    """Return int64 numbers in the order of the values; for equal values, in the reverse of `order`."""
-    # Adding 0.0 turns -0.0 to 0.0, which is equal but has another bit pattern.
-    number = torch.where(values.isnan(), torch.inf, values) + 0.0
-    bits = number.view(torch.int32)
-    # The bits of a float sort as a signed integer if all but the sign of a negative number are inverted.
-    ascending = bits ^ ((bits >> 31) & ALL_ONES)
-    return (ascending.long() << 32) | (ALL_ONES - order)

@@ -8,6 +8,7 @@ from regard.data.batch import BOS, PAD
 from regard.decoding.active_rows import device_of
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
+from regard.decoding.sampling import Sample
 from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.cpu_bahdanau_decoder import CpuBahdanauDecoder
 from regard.decoding.slots.cpu_transformer_decoder import CpuTransformerDecoder
@@ -70,17 +71,17 @@ def supports_int8(model: Model) -> bool:
 def slot_decoder(model: Model, how: object, ends: object = None) -> type[SlotDecoder] | None:
     """Return the class of the decoder with which slot_search() runs a search; None if it cannot run it.
 
-    It does not support sampling, the coverage penalty, Rules(repeat=...), hypotheses that end before EOS
-    (`ends`), the recording and editing of attention during the search, modules with hooks, which it would not
-    call, and on a CPU, more than MOST_BEAMS beams.
+    It does not support the coverage penalty, Rules(repeat=...), beam search with hypotheses that end before
+    EOS (`ends`), the recording and editing of attention during the search, modules with hooks, which it would
+    not call, and on a CPU, more than MOST_BEAMS beams.
     """
-    if ends is not None or not isinstance(how, Beam | Greedy) or open_scopes():
+    if not isinstance(how, Beam | Greedy | Sample) or open_scopes():
         return None
     if contains_hooks(model):
         return None
     if isinstance(how, Beam) and how.size > MOST_BEAMS and device_of(model).type == "cpu":
         return None
-    if how.rules.repeat or (isinstance(how, Beam) and how.coverage):
+    if how.rules.repeat or (isinstance(how, Beam) and (how.coverage or ends is not None)):
         return None
     excluded = {token for token in (PAD, BOS, *how.rules.forbidden) if 0 <= token < model.target_size}
     return decoder_for(model) if model.target_size - len(excluded) > 1 else None

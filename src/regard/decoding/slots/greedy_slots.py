@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import EOS
-from regard.decoding.greedy import Greedy
+from regard.decoding.highest_values import highest_in_order
 from regard.decoding.hypothesis import SearchResult
-from regard.decoding.slots.candidates import highest_in_order
+from regard.decoding.rules import Rules
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.host_forbidden import HostForbidden
 from regard.decoding.slots.search_slots import Outputs, SearchSlots, Sources, trimmed
@@ -21,8 +21,8 @@ __all__ = ["GreedySlots"]
 class GreedySlots(SearchSlots):
     """The state of greedy search in B slots, with one beam each."""
 
-    def __init__(self, decoder: SlotDecoder, how: Greedy, prefix: int, device: torch.device):
-        super().__init__(decoder, how.rules, prefix, device)
+    def __init__(self, decoder: SlotDecoder, rules: Rules, prefix: int, device: torch.device):
+        super().__init__(decoder, rules, prefix, device)
         self._host: HostForbidden | None = None
 
     def step(self, upto: int) -> None:

@@ -1,6 +1,6 @@
-"""slot_search(): beam search and greedy search on preallocated tensors. The same results, but faster.
+"""slot_search(): search on preallocated tensors. The same results as those of the simple search, but faster.
 
-The simple search in regard.decoding.beam and regard.decoding.greedy supports every model and every option.
+The simple search in regard.decoding.beam, greedy and sampling supports every model and every option.
 It is the reference for this one: the tests compare the two.
 """
 
@@ -14,18 +14,21 @@ from torch import Tensor
 
 from regard.data.batch import Batch
 from regard.data.batch_rows import BatchRows
-from regard.decoding.active_rows import ActiveRows, start_decoding, without_encoding
+from regard.decoding.active_rows import ActiveRows, Ends, start_decoding, without_encoding
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import ROOM, SearchResult
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
+from regard.decoding.sampling import Sample, Seed
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.captured_slots import forget_slots, kept_slots, round_up
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.decoder_choice import decoder_for
+from regard.decoding.slots.early_ends import EarlyEnds
 from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.decoding.slots.recorded_attention import RecordedAttention
+from regard.decoding.slots.sample_slots import SampleSlots
 from regard.decoding.slots.search_slots import SearchSlots, Sources
 from regard.kernels.kernel_choice import is_current
 from regard.layers.freed_memory import keep_freed_memory
@@ -62,17 +65,20 @@ CHECK = 8
 def slot_search(
     model: Model,
     batch: Batch | Prompts,
-    how: Beam | Greedy,
+    how: Beam | Greedy | Sample,
     prefixes: Sequence[Sequence[int]] | None = None,
     *,
     limit: LengthLimit = TRANSLATION_LIMIT,
     recorded: RecordedAttention | None = None,
+    ends: Ends | None = None,
+    stopping: Callable[[], bool] | None = None,
 ) -> SearchResult:
-    """Run beam search or greedy search on preallocated tensors. slot_decoder() must find a decoder.
+    """Run a search on preallocated tensors. slot_decoder() must find a decoder.
 
     The other arguments are those of search(). The result is on the CPU.
 
-    recorded: the attention weights of the hypotheses are stored in it. None records nothing.
+    recorded: the attention weights of the hypotheses are stored in it. None records nothing. It is not
+        supported with several samples for each source.
 
     If there is not enough memory, the search is repeated with half as many slots; then, some sentences wait.
     """
@@ -81,7 +87,8 @@ def slot_search(
         keep_freed_memory()
     while True:
         try:
-            return _search_with_slots(model, batch, how, prefixes, limit, recorded, most)
+            early = None if ends is None and stopping is None else EarlyEnds(ends, stopping)
+            return _search_with_slots(model, batch, how, prefixes, limit, recorded, most, early)
         except torch.OutOfMemoryError:
             most = min(most, len(batch)) // 2
             if not most:
@@ -95,19 +102,22 @@ def slot_search(
 def _search_with_slots(
     model: Model,
     batch: Batch | Prompts,
-    how: Beam | Greedy,
+    how: Beam | Greedy | Sample,
     prefixes: Sequence[Sequence[int]] | None,
     limit: LengthLimit,
     recorded: RecordedAttention | None,
     most: int,
+    early: EarlyEnds | None,
 ) -> SearchResult:
     """Run slot_search() with at most `most` slots."""
     captures = batch.index.is_cuda and is_current(batch.index.device)
-    if captures and isinstance(batch, Batch) and batch.source.dim() == 2 and len(batch) <= most:
-        sentences = not_encoded(model, batch, how, prefixes, limit)
+    together = isinstance(batch, Batch) and batch.source.dim() == 2 and len(batch) <= most
+    if captures and together and not isinstance(how, Sample):
+        assert isinstance(batch, Batch)
+        sentences = replace(not_encoded(model, batch, how, prefixes, limit), early=early)
         if sentences.longest < MOST_LENGTH:
             return captured_search(model, how, sentences, recorded, batch)
-    sentences = sentences_of(model, batch, how, prefixes, limit)
+    sentences = replace(sentences_of(model, batch, how, prefixes, limit), early=early)
     if captures and sentences.state.position + sentences.longest < MOST_LENGTH:
         return captured_search(model, how, sentences, recorded, most=most)
     slots = _allocated(model, how, sentences, *_sizes(sentences, most), recorded is not None)
@@ -131,20 +141,21 @@ def recorded_attention(
 def sentences_of(
     model: Model,
     batch: Batch | Prompts,
-    how: Beam | Greedy,
+    how: Beam | Greedy | Sample,
     prefixes: Sequence[Sequence[int]] | None = None,
     limit: LengthLimit = TRANSLATION_LIMIT,
 ) -> Sentences:
     """Encode the sources of a batch, or read prompts. The arguments are those of search()."""
     active, state, last_B1 = start_decoding(model, batch, how.rules, prefixes, 1, limit)
     source_length = max((memory.length for memory in active.encoded.memories), default=0)
-    return Sentences(active, state, last_B1[:, 0], int(active.limits.max()), source_length)
+    seeds = how.seeds(batch.index.tolist()) if isinstance(how, Sample) else None
+    return Sentences(active, state, last_B1[:, 0], int(active.limits.max()), source_length, seeds)
 
 
 def not_encoded(
     model: Model,
     batch: Batch,
-    how: Beam | Greedy,
+    how: Beam | Greedy | Sample,
     prefixes: Sequence[Sequence[int]] | None = None,
     limit: LengthLimit = TRANSLATION_LIMIT,
 ) -> Sentences:
@@ -160,7 +171,7 @@ def not_encoded(
 
 def captured_search(
     model: Model,
-    how: Beam | Greedy,
+    how: Beam | Greedy | Sample,
     sentences: Sentences,
     recorded: RecordedAttention | None = None,
     batch: Batch | None = None,
@@ -178,7 +189,9 @@ def captured_search(
     def allocate() -> SearchSlots:
         return _allocated(model, how, sentences, count, source, length, recorded is not None)
 
-    settings = (how, count, source, length, sentences.active.prefix.shape[1], recorded is not None)
+    # The random seed and the number of samples change no buffer.
+    kept_how = replace(how, seed=0, count=1) if isinstance(how, Sample) else how
+    settings = (kept_how, count, source, length, sentences.active.prefix.shape[1], recorded is not None)
     with kept_slots(model, settings, allocate) as kept:
         loaded = batch is not None and kept.encode(model, batch.source, batch.source_lengths)
         if loaded:
@@ -208,6 +221,8 @@ class Sentences(BatchRows):
     first: (B,), the first input of the search: BOS, or the last token of a prompt.
     longest: the maximum number of tokens of all outputs.
     source_length: the number of source tokens, padding included; 0 if the model has no source.
+    seeds: the random seeds of all samples, those of one sentence after the other. None without sampling.
+    early: ends outputs before EOS. None: only EOS and the maximum length end them.
     """
 
     active: ActiveRows
@@ -215,6 +230,13 @@ class Sentences(BatchRows):
     first: Tensor
     longest: int
     source_length: int
+    seeds: list[Seed] | None = None
+    early: EarlyEnds | None = None
+
+    @property
+    def samples(self) -> int:
+        """The number of outputs of each sentence."""
+        return 1 if self.seeds is None else len(self.seeds) // len(self.first)
 
 
 class SlotRun:
@@ -230,7 +252,7 @@ class SlotRun:
         self,
         slots: SearchSlots,
         sentences: Sentences,
-        how: Beam | Greedy,
+        how: Beam | Greedy | Sample,
         fixed: bool = False,
         recorded: RecordedAttention | None = None,
     ):
@@ -242,23 +264,28 @@ class SlotRun:
         self.started = [0] * slots.slots
         best = how.best if isinstance(how, Beam) else 1
         longest = min(sentences.longest, ROOM)
-        self.collected = SearchResult.empty(len(sentences.first), best, longest, torch.device("cpu"))
+        self.outputs = len(sentences.first) * sentences.samples
+        self.collected = SearchResult.empty(self.outputs, best, longest, torch.device("cpu"))
         slots.done.fill_(True)
 
     def fill(self, loaded: bool = False) -> None:
         """Start waiting sentences in the slots that are free; loaded: whether the decoder has loaded them."""
         free = [slot for slot, row in enumerate(self.rows) if row is None]
-        free = free[: len(self.sentences.first) - self.next_row]
+        free = free[: self.outputs - self.next_row]
         if not free:
             return
-        some = self.sentences
-        if len(free) < len(some.first):
-            some = some.select(torch.arange(self.next_row, self.next_row + len(free), device=self.device))
+        some, rows = self.sentences, range(self.next_row, self.next_row + len(free))
+        if len(free) < len(some.first) or some.samples > 1:
+            some = some.select(torch.arange(rows.start, rows.stop, device=self.device) // some.samples)
         slots = self._on_device(free)
         if not loaded:
             self.slots.decoder.load(slots, some.active.encoded, some.state)
-        offset = some.state.position
-        self.slots.start(slots, some.first, some.active.limits, some.active.prefix, offset)
+        offset, limits = some.state.position, some.active.limits
+        if some.early is not None:
+            limits = some.early.limits(limits)
+        self.slots.start(slots, some.first, limits, some.active.prefix, offset)
+        if isinstance(self.slots, SampleSlots) and some.seeds is not None:
+            self.slots.seed(free, some.seeds[rows.start : rows.stop])
         for slot in free:
             self.rows[slot], self.started[slot] = self.next_row, self.step_number
             self.next_row += 1
@@ -282,10 +309,12 @@ class SlotRun:
             self.step_number += 1
             if self.step_number % check == 0:
                 self._store_values()
+                if self.sentences.early is not None:
+                    self.sentences.early.check(self.slots, self.rows, self.sentences.samples)
                 self._collect(min(self.step_number - oldest, self.sentences.longest))
         if self.recorded is not None:
             self.recorded.finish()
-        return self.collected
+        return _by_sentence(self.collected, self.sentences.samples)
 
     def _store_values(self) -> None:
         """Store what does not depend on the outputs in `recorded`, once.
@@ -360,12 +389,20 @@ def _sizes(sentences: Sentences, most: int | None = None) -> tuple[int, int, int
     """Return the number of slots, of source tokens and of positions that a search needs first."""
     most = MOST_SLOTS["cuda" if sentences.first.is_cuda else "cpu"] if most is None else most
     length = sentences.state.position + min(FIRST_LENGTH, sentences.longest + 1)
-    return min(len(sentences.first), most), sentences.source_length, length
+    return min(len(sentences.first) * sentences.samples, most), sentences.source_length, length
+
+
+def _by_sentence(result: SearchResult, samples: int) -> SearchResult:
+    """Return a result with one output per row as one with the `samples` outputs of a sentence per row."""
+    if samples == 1:
+        return result
+    parts = (result.tokens, result.token_scores, result.ranking)
+    return SearchResult(*(each.unflatten(0, (-1, samples))[:, :, 0] for each in parts))
 
 
 def _allocated(
     model: Model,
-    how: Beam | Greedy,
+    how: Beam | Greedy | Sample,
     sentences: Sentences,
     count: int,
     source: int,
@@ -388,4 +425,6 @@ def _allocated(
     if isinstance(how, Beam):
         longest = max(sentences.longest, length)
         return BeamSlots(decoder, how, active.prefix.shape[1], longest, device)
-    return GreedySlots(decoder, how, active.prefix.shape[1], device)
+    if isinstance(how, Sample):
+        return SampleSlots(decoder, how, active.prefix.shape[1], device)
+    return GreedySlots(decoder, how.rules, active.prefix.shape[1], device)

@@ -171,11 +171,13 @@ class TextGenerator:
                 if text := stream.push(generated):
                     on_text(text)
 
-        # Without such a check, the faster search on preallocated tensors is possible.
-        checks = options.stop or on_text is not None or options.stopping is not never
-        stops = options.stop, options.stopping, observer
-        ends = StopCheck(self.tokenizer, tokens, *stops) if checks else None
-        hypotheses = search(self.model, batch, options.search, look=None, limit=options.limit, ends=ends)
+        ends = None
+        if options.stop or on_text is not None:
+            ends = StopCheck(self.tokenizer, tokens, options.stop, observer)
+        stopping = None if options.stopping is never else options.stopping
+        hypotheses = search(
+            self.model, batch, options.search, look=None, limit=options.limit, ends=ends, stopping=stopping
+        )
         if on_text is not None and (rest := stream.push(hypotheses[0][0].tokens, last=True)):
             on_text(rest)
         return hypotheses

@@ -72,11 +72,8 @@ def before_stop(text: str, stop: Sequence[str]) -> str:
 class StopCheck:
     """Ends hypotheses of a search that contain a stop string. It is called after each decoding step.
 
-    When requested() returns True, all hypotheses end.
-
     prompts: the tokens of each prompt of the batch.
     stop: the stop strings.
-    requested: a function that returns True when generation must end, for example after Ctrl-C.
     observer: a function that is called after each decoding step with the tokens of the first hypothesis of
         the first prompt, for example to print them.
     """
@@ -86,11 +83,9 @@ class StopCheck:
         tokenizer: Tokenizer,
         prompts: Sequence[Sequence[int]],
         stop: Sequence[str],
-        requested: Callable[[], bool],
         observer: Callable[[list[int]], None] | None = None,
     ):
-        self.tokenizer, self.prompts, self.stop = tokenizer, prompts, stop
-        self.requested, self.observer = requested, observer
+        self.tokenizer, self.prompts, self.stop, self.observer = tokenizer, prompts, stop, observer
         # Search only the last tokens: a stop string that ended earlier was found at an earlier step. Each
         # token has at least one byte, so a stop string has at most as many tokens as bytes.
         self.window = max((len(each.encode()) for each in stop), default=0) + CONTEXT
@@ -103,8 +98,6 @@ class StopCheck:
         """
         if self.observer is not None:
             self.observer(tokens[0, 0].tolist())
-        if self.requested():
-            return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
         if not self.stop:
             return torch.zeros(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
         length = tokens.shape[2]
