@@ -1,6 +1,7 @@
 # `make demo` shows attention, `make test` runs the tests. Each creates .venv and installs what it needs on
 # first use, with pip's own settings (index, proxy, cache). Variables: ARGS, arguments for the command of a
-# target (make demo ARGS=--quick, make test ARGS="-k masks"), and PYTHON, the Python interpreter to use.
+# target (make demo ARGS=--quick, make test ARGS="-k masks"), PYTHON, the Python interpreter to use, and NAME, a
+# file of benchmarks (make bench NAME=decoding ARGS="--device cuda --into benchmarks/results").
 
 PYTHONS = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
@@ -41,7 +42,7 @@ docs: .venv/dev  ## build the documentation in site/
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 bench: .venv/dev  ## run the benchmarks for this machine (GPU or CPU), and update the pages of docs that show them
-	.venv/bin/python -m benchmarks $(ARGS)
+	.venv/bin/python -m benchmarks$(if $(NAME),.$(NAME)) $(ARGS)
 	.venv/bin/python docs/make.py performance kernel-benchmarks
 
 clean:  ## remove build outputs and caches, keep .venv

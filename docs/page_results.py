@@ -42,6 +42,8 @@ PLACES = {
     "korean": "[Data and decoding](translation.md)",
     "decoding-cuda": "[Data and decoding](translation.md)",
     "decoding-cpu": "[Data and decoding](translation.md)",
+    "generation-cuda": "[Language models](language-models.md)",
+    "generation-cpu": "[Language models](language-models.md)",
     "multi30k": "[Training](training.md)",
     "tatoeba": "[Training](training.md)",
     "classification": "[Text classification](classification.md)",

@@ -16,12 +16,14 @@ from tests.training.toys import records
 from tests.training.two_processes import losses, main
 
 
-def train_in_two_processes(folder: Path, tokens: int, steps: str = "plain") -> list[tuple[float, float, int]]:
-    """Train with two processes, started by torchrun as users do, and return the losses."""
+def train_processes(
+    processes: int, folder: Path, tokens: int, steps: str = "plain"
+) -> list[tuple[float, float, int]]:
+    """Train with some processes, started by torchrun as users do, and return the losses."""
     environment = {**os.environ, "PYTHONPATH": import_path(ROOT / "src", ROOT), "OMP_NUM_THREADS": "1"}
     environment["REGARD_CACHE"] = str(folder / "cache")
     script = ["-m", "tests.training.two_processes", str(folder), str(tokens), steps]
-    start = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    start = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--standalone"]
     command = [sys.executable, *start, *script]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr[-2000:]
@@ -40,7 +42,7 @@ def train_here(folder: Path, tokens: int) -> list[tuple[float, float, int]]:
 
 def test_two_processes_have_the_losses_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    one, two = train_here(tmp_path / "one", 400), train_in_two_processes(tmp_path / "two", 200)
+    one, two = train_here(tmp_path / "one", 400), train_processes(2, tmp_path / "two", 200)
     assert len(one) == len(two) == 12
     assert [tokens for _, _, tokens in one] == [tokens for _, _, tokens in two]
     for (loss_one, norm_one, _), (loss_two, norm_two, _) in zip(one, two, strict=True):
@@ -54,7 +56,7 @@ def test_captured_steps_of_two_processes_exchange_gradients(tmp_path: Path, monk
     logged = []
     for steps in ("captured", "refused"):
         folder = tmp_path / steps
-        logged.append(train_in_two_processes(folder, 200, steps))
+        logged.append(train_processes(2, folder, 200, steps))
         replayed = [int((folder / f"replayed-{rank}").read_text()) for rank in range(2)]
         # Two batches and one update per step. In the refused run, only the batches of the first step.
         assert replayed == ([36, 36] if steps == "captured" else [2, 0])
@@ -62,6 +64,17 @@ def test_captured_steps_of_two_processes_exchange_gradients(tmp_path: Path, monk
     assert len(logged[0]) == 12
     for captured, plain in zip(*logged, strict=True):
         assert captured == pytest.approx(plain, rel=1e-5)
+
+
+@pytest.mark.gpu
+def test_two_processes_on_one_gpu_have_the_losses_of_one(tmp_path: Path):
+    """Both capture their steps, without a setting, and gloo exchanges the gradients."""
+    one = train_processes(1, tmp_path / "one", 400, "one GPU")
+    two = train_processes(2, tmp_path / "two", 200, "one GPU")
+    assert records(tmp_path / "two", "capture") == [] and len(two) == 12
+    for (loss_one, norm_one, _), (loss_two, norm_two, _) in zip(one, two, strict=True):
+        assert loss_two == pytest.approx(loss_one, rel=2e-3)
+        assert norm_two == pytest.approx(norm_one, rel=2e-2)
 
 
 def test_share_returns_its_argument_for_a_single_process():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -34,11 +36,17 @@ SETTINGS: dict[str, Any] = {
 def main(folder: Path, tokens: int, steps: str = "plain") -> None:
     """Train with batches of this many tokens per process.
 
-    steps: "plain"; "captured" for steps as CUDA graphs on a fake device; "refused" if the second process
-        cannot capture its steps.
+    steps: "plain"; "one GPU" for steps as CUDA graphs on the first GPU; "captured" for those on a fake
+        device; "refused" if the second process cannot capture its steps.
     """
     torch.set_num_threads(1)
     settings = merged(SETTINGS, {"training": {"batch_tokens": tokens}})
+    if steps == "one GPU":
+        os.environ["LOCAL_RANK"] = "0"  # NCCL needs a GPU for each process, gloo does not
+        joins = functools.partial(torch.distributed.init_process_group, "gloo")
+        with mock.patch.object(torch.distributed, "init_process_group", lambda _, **rest: joins(**rest)):
+            train_translation(settings, folder, machine=Machine("cuda"), console=Console(quiet=True))
+        return
     if steps == "plain":
         train_translation(settings, folder, machine=Machine("cpu"), console=Console(quiet=True))
         return

@@ -68,9 +68,6 @@ def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) 
         return Capture(False)
     reasons = {
         f"CUDA graphs need the device cuda, not {device}": device != "cuda",
-        "several processes need training.capture = true, which was never tested on several GPUs": (
-            world > 1 and settings.capture is not True
-        ),
         "several processes with CUDA graphs need training.compile = false": world > 1 and settings.compile,
         task.uncapturable: bool(task.uncapturable),
     }

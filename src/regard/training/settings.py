@@ -151,7 +151,7 @@ class Training(Section):
     compile: whether to use torch.compile. Without CUDA graphs (`capture`), the model is compiled again for
         each batch shape, which takes minutes.
     capture: whether to take training steps as CUDA graphs, one for each batch shape. "auto": on GPUs, if the
-        loss can be captured and there is one process.
+        loss can be captured.
     keep: number of checkpoints to keep.
     best: the metric that selects the best checkpoint. None: the default of the task.
     patience: number of evaluations without a better score after which training stops.
