@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data.batch import BOS, EOS, PAD, Batch
-from regard.decoding import Greedy, Rules, Sample, observe, search
+from regard.decoding import Greedy, Rules, Sample, observe, sampling, search
 from regard.errors import ArgumentError
 from tests.decoding.toys import Looking, Table
 
@@ -98,6 +100,29 @@ def test_forbidden_tokens_are_never_sampled(chance: float, scores: list[float], 
     assert token % 2 == 1
 
 
+@pytest.mark.parametrize("spread", [0.01, 3.0, 12.0])
+def test_nucleus_among_the_most_probable_tokens(spread: float, monkeypatch: pytest.MonkeyPatch):
+    """With spread 0.01, the nucleus has more than NUCLEUS tokens; with 12, it has only a few."""
+    torch.manual_seed(4)
+    left, chance = (spread * torch.randn(40, 3000)).log_softmax(-1), torch.rand(40)
+    how = Sample(top_p=0.8, temperature=0.9)
+    drawn = how.draw(left, chance)
+    monkeypatch.setattr(sampling, "NUCLEUS", 3000)
+    assert torch.equal(drawn, how.draw(left, chance))
+    order = left.argsort(descending=True)
+    before = (left / 0.9).softmax(-1).gather(1, order).cumsum(-1).roll(1, 1)
+    before[:, 0] = 0.0
+    rank = (order == drawn[:, None]).int().argmax(-1)
+    assert (before[torch.arange(40), rank] < 0.8 + 1e-4).all()
+    assert spread < 1 or (rank > 0).any()
+
+
+def test_low_temperature_takes_the_most_probable_token():
+    left = torch.tensor([[-3.0, -1.0, -2.0]]).log_softmax(-1)
+    for how in (Sample(temperature=1e-38), Sample(temperature=1e-38, top_k=2)):
+        assert how.draw(left, torch.tensor([0.99])).tolist() == [1]
+
+
 def test_random_streams_of_sentences_are_independent():
     """The first tokens of many sentences follow the model's distribution (chi-squared test)."""
 
@@ -116,6 +141,10 @@ def test_samples_do_not_depend_on_the_batch():
     for number, source in enumerate(SOURCES):
         (alone,) = search(model, Batch.collate([source], index=[number]), how)
         assert [each.tokens for each in alone] == [each.tokens for each in together[number]]
+    fewer = search(model, Batch.collate(SOURCES), replace(how, count=2))
+    assert [[each.tokens for each in row] for row in fewer] == [
+        [each.tokens for each in row[:2]] for row in together
+    ]
     (elsewhere,) = search(model, Batch.collate([SOURCES[0]], index=[1]), how)
     assert [each.tokens for each in elsewhere] != [each.tokens for each in together[0]]
     other = search(model, Batch.collate(SOURCES), Sample(count=3, seed=12, temperature=1.5))
