@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batch import BOS, Batch
+from regard.data.batch import BOS, PAD, Batch
 from regard.decoding.active_rows import Ends, device_of, eval_without_grad
-from regard.decoding.batch_alignment import Place
 from regard.decoding.beam import Beam, beam_search
 from regard.decoding.forced_decoding import observe, pieces_of
 from regard.decoding.greedy import Greedy, greedy_search
@@ -97,21 +98,18 @@ def search(
             result = sample_search(model, batch, how, prefixes, limit=limit, ends=ends)
         else:
             result = greedy_search(model, batch, how, prefixes, limit=limit, ends=ends)
-    if result.token_scores.isnan().any():
+    # With NumPy, because PyTorch takes longer for small arrays, and on a GPU, the device waits now.
+    if np.isnan(result.token_scores.cpu().numpy()).any():
         wider = float32_copy(model)
         if wider is not None:
             return search(wider, batch, how, prefixes=prefixes, look=look, limit=limit, ends=ends)
         hint = "check that training did not diverge; if activations overflow, use model.float()"
         raise RegardError(message("search()", "the scores of the model are NaN", hint=hint))
-    # The first hypothesis of a source always exists, even if its log-probability is -inf by underflow.
-    exists_BK = result.ranking > -torch.inf
-    exists_BK[:, 0] = True
     if look is None:
-        return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), None)
+        return _as_hypotheses(result, None)
     if recorded is None or not recorded.complete:
-        pairs = _forced_attention(model, batch, result, exists_BK, look)
-        return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), pairs)
-    return _as_hypotheses(result, exists_BK, recorded)
+        return _as_hypotheses(result, _forced_attention(model, batch, result, look))
+    return _as_hypotheses(result, recorded)
 
 
 def _warn_of_float32() -> None:
@@ -130,16 +128,14 @@ Recorded = tuple[BySite[Tensor], dict[str, Tensor]]
 
 
 def _forced_attention(
-    model: Model, batch: Batch | Prompts, result: SearchResult, exists_BK: Tensor, look: str
+    model: Model, batch: Batch | Prompts, result: SearchResult, look: str
 ) -> list[Recorded]:
     """Return a pair for each hypothesis, by forced decoding: attention weights and norms of value vectors.
 
     Both are dicts from attention layers (sites).
-
-    exists_BK: True for the hypotheses of `result` that exist; beam search can return fewer than K.
     """
     result = result.to(batch.index.device)
-    sentence_N, rank_N = exists_BK.to(batch.index.device).nonzero(as_tuple=True)
+    sentence_N, rank_N = result.exists.nonzero(as_tuple=True)
     tokens_NL = result.tokens[sentence_N, rank_N]
     lengths_N = result.lengths[sentence_N, rank_N]
     if isinstance(batch, Prompts):
@@ -159,33 +155,35 @@ def _forced_attention(
 
 
 def _as_hypotheses(
-    result: SearchResult, exists_BK: Tensor, recorded: list[Recorded] | RecordedAttention | None
+    result: SearchResult, recorded: list[Recorded] | RecordedAttention | None
 ) -> list[list[Hypothesis]]:
     """Convert a search result to Hypothesis objects: one list for each sentence, best first.
 
-    exists_BK: True for the hypotheses of `result` that exist; beam search can return fewer than K.
-    recorded: for each of these, the attention weights and the norms of the value vectors; or the weights that
-        the steps of the search recorded; or None, if nothing was recorded.
+    recorded: for each hypothesis that exists, the attention weights and the norms of the value vectors; or
+        the weights that the steps of the search recorded; or None, if nothing was recorded.
     """
     forced = iter(recorded) if isinstance(recorded, list) else None
     by_search = recorded if isinstance(recorded, RecordedAttention) else None
-    hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(result.tokens))]
-    per_sentence = result.tokens.shape[1]
+    tokens_BKL, ranking_BK = result.tokens.cpu().numpy(), result.ranking.cpu().numpy()
+    sentences, per_sentence = ranking_BK.shape
     columns = (
-        exists_BK.flatten().tolist(),
-        result.lengths.flatten().tolist(),
-        rows_as_tuples(result.tokens),
+        range(sentences * per_sentence),
+        (tokens_BKL != PAD).sum(-1).ravel().tolist(),
+        rows_as_tuples(tokens_BKL),
         rows_as_tuples(result.token_scores),
-        result.ranking.flatten().tolist(),
+        ranking_BK.ravel().tolist(),
     )
-    for number, (exists, length, tokens, scores, ranking) in enumerate(zip(*columns, strict=True)):
-        if not exists:
+    hypotheses = list[list[Hypothesis]]()
+    for number, length, tokens, scores, ranking in zip(*columns, strict=True):
+        first = number % per_sentence == 0
+        if ranking == -math.inf and not first:  # see SearchResult.exists
             continue
-        row, rank = divmod(number, per_sentence)
         if forced is not None:
             hypothesis = Hypothesis(tokens[:length], scores[:length], ranking, *next(forced))
         else:
-            place = None if by_search is None else Place(by_search, row, rank, length)
-            hypothesis = Hypothesis.recorded_at(place, tokens[:length], scores[:length], ranking)
-        hypotheses[row].append(hypothesis)
+            hypothesis = Hypothesis.recorded_at(by_search, number, tokens[:length], scores[:length], ranking)
+        if first:
+            hypotheses.append([hypothesis])
+        else:
+            hypotheses[-1].append(hypothesis)
     return hypotheses

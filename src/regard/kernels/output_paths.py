@@ -10,7 +10,7 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,47 +22,92 @@ from torch import Tensor
 from regard.kernels.beam_step import sortable
 from regard.kernels.quick_launch import quick_launch
 
-__all__ = ["Paths", "follow_paths"]
+__all__ = ["HostBuffer", "Paths", "follow_paths"]
 
 MOST = 32
 """The largest beam size, and the largest number of outputs of a slot, that the kernel supports."""
 
 
-class Paths(NamedTuple):
+class HostBuffer:
+    """Memory of the host to which the outputs are copied, kept with a BeamSlots and used again.
+
+    It is pinned, so that the copy runs after the kernels while the host does other work.
+
+    copied: recorded after the copy; None in the interpreter, which has no device.
+    """
+
+    def __init__(self, size: int, pinned: bool):
+        self.tensor = torch.empty(size, dtype=torch.int32, pin_memory=pinned)
+        self.array: NDArray[np.int32] = self.tensor.numpy()
+        self.copied = torch.cuda.Event() if pinned else None
+
+    def copy(self, found: Tensor) -> None:
+        """Copy a tensor from the device, after the work that was launched before."""
+        self.tensor[: len(found)].copy_(found, non_blocking=True)
+        if self.copied is not None:
+            self.copied.record()
+
+
+class Paths:
     """The N outputs of b slots. An output has at most L tokens, with EOS.
 
-    done: (b,), whether the slot is done. The other arrays have no defined values for slots that are not.
+    The arrays are views of a buffer that the next call of follow_paths() overwrites. Before they are read,
+    the host must wait for the device: wait().
+
     tokens, scores: (b, N, L), token ids and log-probabilities, padded with 0.
     lengths: (b, N), the number of tokens; 0 for outputs that do not exist.
     ranking, sums, generated: rows of the tensors pool_ranking, sums and count of BeamSlots.
+    done: (b,), whether the slot is done. The other arrays have no defined values for slots that are not.
     readers: (b, N, L), int32, on the device: the beam that generated each token; 0 for padding.
     weights: (b, N, L, X, H, S), on the device: the attention weights, if they were requested.
     aligned: (b, N, L), the alignments of copy_and_align(), if they were requested.
     """
 
-    done: NDArray[np.bool_]
-    tokens: NDArray[np.int32]
-    scores: NDArray[np.float32]
-    lengths: NDArray[np.int32]
-    ranking: NDArray[np.float32]
-    sums: NDArray[np.float32]
-    generated: NDArray[np.int32]
-    readers: Tensor
-    weights: Tensor | None = None
-    aligned: NDArray[np.int32] | None = None
+    def __init__(
+        self,
+        array: NDArray[np.int32],
+        sizes: tuple[int, int, int, int],
+        readers: Tensor,
+        weights: Tensor | None,
+        aligned: bool,
+        copied: torch.cuda.Event | None,
+    ):
+        """array: what the kernels have written; sizes: b, N, the beam size and L."""
+        rows, best, beams, length = sizes
+        self.readers, self.weights, self.copied, shape = readers, weights, copied, (rows, best, length)
+        part, few = rows * best * length, rows * best
+        self.tokens = array[:part].reshape(shape)
+        real = array.view(np.float32)
+        self.scores = real[part : 2 * part].reshape(shape)
+        at = 2 * part
+        self.lengths = array[at : at + few].reshape(rows, best)
+        self.ranking = real[at + few : at + 2 * few].reshape(rows, best)
+        at += 2 * few
+        self.sums = real[at : at + rows * beams].reshape(rows, beams)
+        at += rows * beams
+        self.generated, self.done = array[at : at + rows], array[at + rows : at + 2 * rows]
+        self.aligned = array[-part:].reshape(shape) if aligned else None
+
+    def wait(self) -> list[int]:
+        """Wait for the device; return whether each slot is done."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        done: list[int] = self.done.tolist()
+        return done
 
     def select(self, places: list[int]) -> Paths:
         """Return the outputs of some of the slots, by their places in these arrays."""
         # Pinned, so that the copy of the indices does not wait for the device.
         index = torch.tensor(places, pin_memory=self.readers.is_cuda)
         index = index.to(self.readers.device, non_blocking=True)
-
-        def selected(value: Any) -> Any:
+        other = object.__new__(Paths)
+        for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                return value.index_select(0, index)
-            return None if value is None else value[places]
-
-        return Paths(*map(selected, self))
+                value = value.index_select(0, index)
+            elif isinstance(value, np.ndarray):
+                value = value[places]
+            setattr(other, name, value)
+        return other
 
 
 @quick_launch
@@ -137,7 +182,9 @@ def follow_paths_kernel(
 def follow_paths(
     search: Any, slots: Tensor, longest: int, end: int, sources: tuple[Tensor, Tensor] | None = None
 ) -> Paths | None:
-    """Return the outputs of some slots of a BeamSlots; None if the kernel does not support its sizes.
+    """Collect the outputs of some slots of a BeamSlots; return None if the kernel does not support its sizes.
+
+    The host does not wait for the device here: see Paths.wait().
 
     slots: (b,).
     longest: no slot has generated more tokens than this.
@@ -151,11 +198,11 @@ def follow_paths(
         return None
     shape = rows, best, longest + 1
     part = rows * best * (longest + 1)
-    sizes = [part, part, rows * best, rows * best, rows * beams, rows, rows]
+    size = 2 * part + rows * (2 * best + beams + 2)
     if sources is not None:
         # The alignments begin at a multiple of 16 bytes, so that one compiled kernel is used for all sizes.
-        sizes += [-sum(sizes) % 4, part]
-    found = torch.empty(sum(sizes), dtype=torch.int32, device=slots.device)
+        size += -size % 4 + part
+    found = torch.empty(size, dtype=torch.int32, device=slots.device)
     readers = torch.empty(shape, dtype=torch.int32, device=slots.device)
     follow_paths_kernel[(rows,)](
         slots, search.tokens, search.links, search.token_scores, search.sums, search.count, search.done,
@@ -164,21 +211,13 @@ def follow_paths(
         BEAMS=beams, BEST=best, BEAMS_UP=triton.next_power_of_2(beams), BEST_UP=triton.next_power_of_2(best),
         num_warps=1,
     )  # fmt: skip
-    weights, aligned = None, None
+    weights = None
     if sources is not None:
         own = found[-part:].view(shape)
-        weights, aligned = search.decoder.attention(slots, readers, *sources, own, search.done)
-    arrays = np.split(found.cpu().numpy(), np.cumsum(sizes)[:-1])
-    tokens, scores, lengths, ranking, sums, count, done = arrays[:7]
-    return Paths(
-        done != 0,
-        tokens.reshape(shape),
-        scores.view(np.float32).reshape(shape),
-        lengths.reshape(rows, best),
-        ranking.view(np.float32).reshape(rows, best),
-        sums.view(np.float32).reshape(rows, beams),
-        count,
-        readers,
-        weights,
-        None if aligned is None else arrays[-1].reshape(shape),
-    )
+        weights, _ = search.decoder.attention(slots, readers, *sources, own, search.done)
+    buffer = search.host_buffer
+    if buffer is None or len(buffer.array) < size:
+        buffer = search.host_buffer = HostBuffer(size, found.is_cuda)
+    buffer.copy(found)
+    sizes = rows, best, beams, longest + 1
+    return Paths(buffer.array[:size], sizes, readers, weights, sources is not None, buffer.copied)

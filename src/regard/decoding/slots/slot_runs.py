@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.decoder_choice import decoder_for
 from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.decoding.slots.recorded_attention import RecordedAttention
-from regard.decoding.slots.search_slots import SearchSlots, Sources
+from regard.decoding.slots.search_slots import Outputs, SearchSlots, Sources
 from regard.kernels.kernel_choice import is_current
 from regard.layers.freed_memory import keep_freed_memory
 from regard.models.base import Model, State
@@ -237,18 +238,20 @@ class SlotRun:
         self.fixed, self.stored = fixed, False
         self.recorded = recorded if slots.decoder.looks is not None else None
         self.slots, self.sentences, self.device = slots, sentences, sentences.first.device
-        self.step_number, self.next_row = 0, 0
+        self.step_number, self.next_row, self.oldest = 0, 0, 0
         self.rows: list[int | None] = [None] * slots.slots
         self.started = [0] * slots.slots
-        best = how.best if isinstance(how, Beam) else 1
-        longest = min(sentences.longest, ROOM)
-        self.collected = SearchResult.empty(len(sentences.first), best, longest, torch.device("cpu"))
+        self.best = how.best if isinstance(how, Beam) else 1
+        self.collected: SearchResult | None = None
+        self.unwritten: tuple[list[int], Callable[[], Outputs]] | None = None
         slots.done.fill_(True)
 
     def fill(self, loaded: bool = False) -> None:
         """Start waiting sentences in the slots that are free; loaded: whether the decoder has loaded them."""
-        free = [slot for slot, row in enumerate(self.rows) if row is None]
-        free = free[: len(self.sentences.first) - self.next_row]
+        waiting = len(self.sentences.first) - self.next_row
+        if not waiting:
+            return
+        free = [slot for slot, row in enumerate(self.rows) if row is None][:waiting]
         if not free:
             return
         some = self.sentences
@@ -272,8 +275,7 @@ class SlotRun:
         self.fill(loaded)
         check = CHECK if self.fixed else 1
         while any(row is not None for row in self.rows):
-            oldest = min(start for start, row in zip(self.started, self.rows, strict=True) if row is not None)
-            upto = self.sentences.state.position + self.step_number - oldest + 1
+            upto = self.sentences.state.position + self.step_number - self.oldest + 1
             # A slot that is done stays at its position, at most the maximum length, until the host checks it.
             upto = min(upto, self.sentences.state.position + self.sentences.longest)
             if upto >= self.slots.decoder.length:
@@ -281,23 +283,32 @@ class SlotRun:
             (self.slots.step if replay is None else replay)(upto)
             self.step_number += 1
             if self.step_number % check == 0:
-                self._store_values()
-                self._collect(min(self.step_number - oldest, self.sentences.longest))
+                self._prepare()
+                self._write()
+                self._collect(min(self.step_number - self.oldest, self.sentences.longest))
+        self._write()
         if self.recorded is not None:
             self.recorded.finish()
+        assert self.collected is not None
         return self.collected
 
-    def _store_values(self) -> None:
-        """Store what does not depend on the outputs in `recorded`, once.
+    def _prepare(self) -> None:
+        """Create what does not depend on the outputs, once.
 
         On a GPU, this is called when the first steps are launched: the host would only wait for them.
         """
-        if self.recorded is not None and not self.stored:
-            self.recorded.store_values(self.sentences.active.encoded)
-            self.stored = True
+        if self.stored:
+            return
+        sentences, self.stored = self.sentences, True
+        longest = min(sentences.longest, ROOM)
+        self.collected = SearchResult.empty(len(sentences.first), self.best, longest, torch.device("cpu"))
+        if self.recorded is not None:
+            self.recorded.store_values(sentences.active.encoded)
 
     def _collect(self, longest: int) -> None:
-        """Store the outputs of slots that are done, and start waiting sentences in them or remove them.
+        """Find the slots that are done, and start waiting sentences in them or remove them.
+
+        The outputs become `unwritten`. On a GPU, _write() is called when the next steps are launched.
 
         longest: no slot has generated more tokens than this.
         """
@@ -305,29 +316,44 @@ class SlotRun:
         early = None
         if self.fixed:
             early = self.slots.early_results(self._on_device(running), longest, self._sources(running))
-        done = self.slots.done.tolist() if early is None else dict(zip(running, early.done, strict=True))
-        finished = [slot for slot in running if done[slot]]
-        if not finished or (len(finished) < len(running) and len(finished) * DROP < len(running)):
+        if early is None:
+            every = self.slots.done.tolist()
+            done = [every[slot] for slot in running]
+        else:
+            done = early.wait()
+        count = len(running) - done.count(False)
+        if not count or (count < len(running) and count * DROP < len(running)):
             return
+        finished = [slot for slot, is_done in zip(running, done, strict=True) if is_done]
         rows = self._rows_of(finished)
         if early is None:
             outputs = self.slots.results(self._on_device(finished), longest, self._sources(finished))
+            self.unwritten = rows, lambda: outputs
         else:
-            places = [place for place, slot in enumerate(running) if done[slot]]
-            outputs = early.select(None if finished == running else places)
-        length = outputs.result.tokens.shape[-1]
-        self.collected = self.collected.with_room_for(length, self.sentences.longest)
-        first, last = rows[0], rows[-1] + 1
-        whole = rows == list(range(first, last))  # a slice is copied in less time than indexed rows
-        self.collected.write(slice(first, last) if whole else torch.tensor(rows), outputs.result)
-        if self.recorded is not None and outputs.weights is not None:
-            self.recorded.write(rows, outputs.weights, outputs.aligned, outputs.waited)
+            places = [place for place, is_done in enumerate(done) if is_done]
+            self.unwritten = rows, partial(early.select, None if finished == running else places)
         for slot in finished:
             self.rows[slot] = None
         self.fill()
         running = [slot for slot, row in enumerate(self.rows) if row is not None]
+        self.oldest = min((self.started[slot] for slot in running), default=0)
         if not self.fixed and running and len(running) < len(self.rows):
             self._resize(running, self.slots.decoder.length)
+
+    def _write(self) -> None:
+        """Write the outputs that _collect() has found to `collected` and `recorded`."""
+        if self.unwritten is None:
+            return
+        rows, select = self.unwritten
+        outputs, self.unwritten = select(), None
+        assert self.collected is not None
+        length = outputs.tokens.shape[-1]
+        self.collected = self.collected.with_room_for(length, self.sentences.longest)
+        first, last = rows[0], rows[-1] + 1
+        whole = rows == list(range(first, last))  # a slice is copied in less time than indexed rows
+        self.collected.write_arrays(slice(first, last) if whole else rows, *outputs[:3])
+        if self.recorded is not None and outputs.weights is not None:
+            self.recorded.write(rows, outputs.weights, outputs.aligned, outputs.waited)
 
     def _rows_of(self, slots: list[int]) -> list[int]:
         """Return the sentences that some slots decode, as indices."""
