@@ -57,28 +57,36 @@ class Hypothesis(LaterAttention):
     values: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def recorded_at(
+    def all_of(
         cls,
         recorded: RecordedAttention | None,
-        number: int,
-        tokens: tuple[int, ...],
-        token_scores: tuple[float, ...],
-        ranking: float,
-    ) -> Hypothesis:
-        """Return a hypothesis whose attention is read from recorded weights when it is first needed.
+        lengths: Iterable[int],
+        tokens: Iterable[tuple[int, ...]],
+        token_scores: Iterable[tuple[float, ...]],
+        rankings: Iterable[float],
+    ) -> list[Hypothesis]:
+        """Return the hypotheses of a search, whose attention is read from recorded weights when it is needed.
 
-        recorded: the weights of all hypotheses of a search. None: the hypothesis has no attention.
-        number: the number of this hypothesis among those of `recorded`.
+        recorded: the weights of all hypotheses, in the same order. None: the hypotheses have no attention.
+        lengths: the number of tokens of each hypothesis. The tuples of tokens and scores may be longer.
         """
-        # The constructor takes longer, and a search creates hundreds of objects after its last step.
-        result = object.__new__(cls)
-        fields = result.__dict__
-        fields["tokens"], fields["token_scores"], fields["ranking"] = tokens, token_scores, ranking
-        if recorded is None:
-            fields["_compute"] = _no_attention
-        else:
-            fields["_recorded"], fields["_number"] = recorded, number
-        return result
+        # The constructor takes longer, and on a GPU, the device waits while the objects are created.
+        hypotheses, new = list[Hypothesis](), object.__new__
+        rows = zip(lengths, tokens, token_scores, rankings, strict=True)
+        for number, (length, ids, scores, ranking) in enumerate(rows):
+            hypothesis = new(cls)
+            fields = hypothesis.__dict__
+            fields["tokens"], fields["token_scores"], fields["ranking"] = (
+                ids[:length],
+                scores[:length],
+                ranking,
+            )
+            if recorded is None:
+                fields["_compute"] = _no_attention
+            else:
+                fields["_recorded"], fields["_number"] = recorded, number
+            hypotheses.append(hypothesis)
+        return hypotheses
 
     def recorded_place(self) -> Place | None:
         """Return where the search has recorded the attention; None if it has not, or if it was read."""

@@ -162,28 +162,23 @@ def _as_hypotheses(
     recorded: for each hypothesis that exists, the attention weights and the norms of the value vectors; or
         the weights that the steps of the search recorded; or None, if nothing was recorded.
     """
-    forced = iter(recorded) if isinstance(recorded, list) else None
-    by_search = recorded if isinstance(recorded, RecordedAttention) else None
     tokens_BKL, ranking_BK = result.tokens.cpu().numpy(), result.ranking.cpu().numpy()
-    sentences, per_sentence = ranking_BK.shape
-    columns = (
-        range(sentences * per_sentence),
+    rankings = ranking_BK.ravel().tolist()
+    every = Hypothesis.all_of(
+        recorded if isinstance(recorded, RecordedAttention) else None,
         (tokens_BKL != PAD).sum(-1).ravel().tolist(),
         rows_as_tuples(tokens_BKL),
         rows_as_tuples(result.token_scores),
-        ranking_BK.ravel().tolist(),
+        rankings,
     )
-    hypotheses = list[list[Hypothesis]]()
-    for number, length, tokens, scores, ranking in zip(*columns, strict=True):
-        first = number % per_sentence == 0
-        if ranking == -math.inf and not first:  # see SearchResult.exists
-            continue
-        if forced is not None:
-            hypothesis = Hypothesis(tokens[:length], scores[:length], ranking, *next(forced))
-        else:
-            hypothesis = Hypothesis.recorded_at(by_search, number, tokens[:length], scores[:length], ranking)
-        if first:
-            hypotheses.append([hypothesis])
-        else:
-            hypotheses[-1].append(hypothesis)
-    return hypotheses
+    size = ranking_BK.shape[1]
+    hypotheses = [every[first : first + size] for first in range(0, len(every), size)]
+    if -math.inf in rankings:  # see SearchResult.exists
+        hypotheses = [[own[0], *(each for each in own[1:] if each.ranking > -math.inf)] for own in hypotheses]
+    if not isinstance(recorded, list):
+        return hypotheses
+    forced = iter(recorded)
+    return [
+        [Hypothesis(each.tokens, each.token_scores, each.ranking, *next(forced)) for each in own]
+        for own in hypotheses
+    ]

@@ -132,12 +132,7 @@ def kept_slots(
     thread is using are not returned: then, new slots are allocated and not kept.
     """
     capture = _cuda_graph if capture is None else capture
-    weights = tuple(
-        (each.data_ptr(), each.dtype)
-        for module in all_modules(model)
-        for each in (*module._parameters.values(), *module._buffers.values())
-        if each is not None
-    )
+    weights = _addresses(model)
     key = (*settings, weights)
     with _lock:
         kept = _kept.setdefault(model, OrderedDict())
@@ -162,6 +157,17 @@ def kept_slots(
         raise
     finally:
         slots.busy.release()
+
+
+def _addresses(model: nn.Module) -> tuple[tuple[int, torch.dtype], ...]:
+    """Return the address and dtype of each parameter and buffer of a model."""
+    tensors = list[Tensor | None]()
+    for module in all_modules(model):
+        own = module.__dict__
+        for values in (own["_parameters"], own["_buffers"]):
+            if values:  # most modules have none, and the device waits for this function
+                tensors.extend(values.values())
+    return tuple([(each.data_ptr(), each.dtype) for each in tensors if each is not None])
 
 
 def forget_slots(model: nn.Module) -> None:
