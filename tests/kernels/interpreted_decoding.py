@@ -168,7 +168,7 @@ def test_attention_is_copied_with_the_outputs(how: Beam | Greedy, longest: int) 
     assert length == 6 and outputs.weights is not None and outputs.aligned is not None
     assert outputs.weights.shape[2] == (6 if longest == 11 else 6 + isinstance(how, Beam))
     assert torch.equal(outputs.weights[:, :, :length], weights)
-    assert aligned is not None and outputs.aligned.tolist() == aligned.tolist()
+    assert aligned is not None and outputs.aligned().tolist() == aligned.tolist()
     assert search.results(slots, longest).weights is None
 
 

@@ -123,7 +123,7 @@ class Hypothesis(LaterAttention):
         fields = self.__dict__
         recorded = fields.get("_recorded")
         if recorded is not None:
-            aligned: tuple[int, ...] = recorded.alignments()[fields["_number"]]
+            aligned: tuple[int, ...] = (recorded.aligned or recorded.align_all())[fields["_number"]]
             return aligned[: len(fields["tokens"])]
         return tuple(averaged(self.attention).argmax(-1).tolist())
 

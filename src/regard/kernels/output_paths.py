@@ -47,12 +47,25 @@ class HostBuffer:
         if self.copied is not None:
             self.copied.record()
 
+    def wait(self) -> None:
+        """Wait until the last tensor is copied."""
+        if self.copied is not None:
+            self.copied.synchronize()
+
+
+def copied_to_host(buffers: list[HostBuffer], number: int, found: Tensor) -> HostBuffer:
+    """Copy a tensor to one of some buffers, which is replaced if it is too small, and return the buffer."""
+    if number == len(buffers) or len(buffers[number].array) < len(found):
+        buffers[number : number + 1] = [HostBuffer(len(found), found.is_cuda)]
+    buffers[number].copy(found)
+    return buffers[number]
+
 
 class Paths:
     """The N outputs of b slots. An output has at most L tokens, with EOS.
 
-    The arrays are views of a buffer that the next call of follow_paths() overwrites. Before they are read,
-    the host must wait for the device: wait().
+    The arrays are views of buffers that the next call of follow_paths() overwrites. Before they are read, the
+    host must wait for the device: wait().
 
     tokens, scores: (b, N, L), token ids and log-probabilities, padded with 0.
     lengths: (b, N), the number of tokens; 0 for outputs that do not exist.
@@ -60,21 +73,22 @@ class Paths:
     done: (b,), whether the slot is done. The other arrays have no defined values for slots that are not.
     readers: (b, N, L), int32, on the device: the beam that generated each token; 0 for padding.
     weights: (b, N, L, X, H, S), on the device: the attention weights, if they were requested.
-    aligned: (b, N, L), the alignments of copy_and_align(), if they were requested.
+    aligned: (b, N, L), the alignments of copy_and_align(), if they were requested. The device computes them
+        while the host reads the outputs: see alignments().
     """
 
     def __init__(
         self,
-        array: NDArray[np.int32],
+        buffer: HostBuffer,
         sizes: tuple[int, int, int, int],
         readers: Tensor,
-        weights: Tensor | None,
-        aligned: bool,
-        copied: torch.cuda.Event | None,
+        weights: Tensor | None = None,
+        alignments: HostBuffer | None = None,
     ):
-        """array: what the kernels have written; sizes: b, N, the beam size and L."""
+        """buffer, alignments: copies of what the kernels have written; sizes: b, N, the beam size and L."""
         rows, best, beams, length = sizes
-        self.readers, self.weights, self.copied, shape = readers, weights, copied, (rows, best, length)
+        self.buffer, self.alignment_buffer, array = buffer, alignments, buffer.array
+        self.readers, self.weights, shape = readers, weights, (rows, best, length)
         part, few = rows * best * length, rows * best
         self.tokens = array[:part].reshape(shape)
         real = array.view(np.float32)
@@ -86,17 +100,24 @@ class Paths:
         self.sums = real[at : at + rows * beams].reshape(rows, beams)
         at += rows * beams
         self.generated, self.done = array[at : at + rows], array[at + rows : at + 2 * rows]
-        self.aligned = array[-part:].reshape(shape) if aligned else None
+        self.aligned = None if alignments is None else alignments.array[:part].reshape(shape)
 
     def wait(self) -> list[int]:
-        """Wait for the device; return whether each slot is done."""
-        if self.copied is not None:
-            self.copied.synchronize()
+        """Wait for the outputs; return whether each slot is done."""
+        self.buffer.wait()
         done: list[int] = self.done.tolist()
         return done
 
+    def alignments(self, length: int) -> NDArray[np.int32]:
+        """Wait for the alignments; return a copy of those of the first `length` tokens."""
+        assert self.alignment_buffer is not None and self.aligned is not None
+        self.alignment_buffer.wait()
+        return self.aligned[..., :length].copy()  # because the buffer is used again
+
     def select(self, places: list[int]) -> Paths:
         """Return the outputs of some of the slots, by their places in these arrays."""
+        if self.alignment_buffer is not None:
+            self.alignment_buffer.wait()
         # Pinned, so that the copy of the indices does not wait for the device.
         index = torch.tensor(places, pin_memory=self.readers.is_cuda)
         index = index.to(self.readers.device, non_blocking=True)
@@ -190,8 +211,8 @@ def follow_paths(
     longest: no slot has generated more tokens than this.
     end: the id of EOS.
     sources: the sentence of each slot, (b,), and the number of source tokens of each sentence. If given, the
-        attention weights of the outputs are copied before the host waits, and the alignments come with the
-        outputs.
+        attention weights of the outputs are copied and aligned after the outputs are copied to the host, so
+        that this takes no time if the device would wait for the host anyway.
     """
     (_, length, beams), best, rows = search.tokens.shape, search.pool_ranking.shape[1], len(slots)
     if max(beams, best) > MOST:
@@ -199,9 +220,6 @@ def follow_paths(
     shape = rows, best, longest + 1
     part = rows * best * (longest + 1)
     size = 2 * part + rows * (2 * best + beams + 2)
-    if sources is not None:
-        # The alignments begin at a multiple of 16 bytes, so that one compiled kernel is used for all sizes.
-        size += -size % 4 + part
     found = torch.empty(size, dtype=torch.int32, device=slots.device)
     readers = torch.empty(shape, dtype=torch.int32, device=slots.device)
     follow_paths_kernel[(rows,)](
@@ -211,13 +229,9 @@ def follow_paths(
         BEAMS=beams, BEST=best, BEAMS_UP=triton.next_power_of_2(beams), BEST_UP=triton.next_power_of_2(best),
         num_warps=1,
     )  # fmt: skip
-    weights = None
-    if sources is not None:
-        own = found[-part:].view(shape)
-        weights, _ = search.decoder.attention(slots, readers, *sources, own, search.done)
-    buffer = search.host_buffer
-    if buffer is None or len(buffer.array) < size:
-        buffer = search.host_buffer = HostBuffer(size, found.is_cuda)
-    buffer.copy(found)
-    sizes = rows, best, beams, longest + 1
-    return Paths(buffer.array[:size], sizes, readers, weights, sources is not None, buffer.copied)
+    buffers, sizes = search.host_buffers, (rows, best, beams, longest + 1)
+    buffer = copied_to_host(buffers, 0, found)
+    if sources is None:
+        return Paths(buffer, sizes, readers)
+    weights, aligned = search.decoder.attention(slots, readers, *sources, search.done)
+    return Paths(buffer, sizes, readers, weights, copied_to_host(buffers, 1, aligned.flatten()))

@@ -22,6 +22,7 @@ from regard.decoding.slots.search_slots import (
     Sources,
     follow,
     trimmed,
+    with_attention,
 )
 from regard.kernels.kernel_choice import by_kernel
 
@@ -43,7 +44,7 @@ class BeamSlots(SearchSlots):
     pool_steps, pool_beams: (B, N), the number of tokens before EOS, and the beam that EOS follows.
     pool_scores: (B, N), the log-probability of EOS.
     divisors, cpu_divisors: the length penalty at each length, from 0 tokens; the second is on the CPU.
-    host_buffer: see follow_paths().
+    host_buffers: memory to which follow_paths() copies the outputs.
     """
 
     def __init__(self, decoder: SlotDecoder, how: Beam, prefix: int, longest: int, device: torch.device):
@@ -59,7 +60,7 @@ class BeamSlots(SearchSlots):
         self.cpu_divisors = how.length.table(longest + 1, torch.device("cpu"))
         self.divisors = self.cpu_divisors.to(device)
         self._host: HostBeams | None = None
-        self.host_buffer: HostBuffer | None = None
+        self.host_buffers: list[HostBuffer] = []
 
     def per_slot(self) -> tuple[str, ...]:
         pool = ("pool_ranking", "pool_steps", "pool_beams", "pool_scores")
@@ -68,7 +69,7 @@ class BeamSlots(SearchSlots):
     def start(self, slots: Tensor, first: Tensor, limits: Tensor, prefix: Tensor, offset: int) -> None:
         super().start(slots, first, limits, prefix, offset)
         self.sums.index_fill_(0, slots, -torch.inf)
-        self.sums[slots, 0] = 0.0
+        self.sums[:, 0].index_fill_(0, slots, 0.0)  # sums[slots, 0] = 0.0 would wait for the device
         self.pool_ranking.index_fill_(0, slots, -torch.inf)
 
     def step(self, upto: int) -> None:
@@ -174,7 +175,7 @@ class BeamSlots(SearchSlots):
         outputs = tokens[..., :length], scores[..., :length], ranking_bN, readers_bNT
         if sources is None:
             return Outputs(*outputs)
-        return Outputs(*outputs, *self.decoder.attention(slots, readers_bNT, *sources))
+        return with_attention(outputs, *self.decoder.attention(slots, readers_bNT, *sources))
 
     def _outputs(
         self, paths: Paths, later: tuple[Tensor, Sources] | None, places: list[int] | None
@@ -196,12 +197,12 @@ class BeamSlots(SearchSlots):
                 index = torch.tensor(places, device=slots.device)
                 slots, sentences = slots[index], sentences[index]
             readers = paths.readers[..., :length]
-            return Outputs(*outputs, *self.decoder.attention(slots, readers, sentences, lengths))
+            return with_attention(outputs, *self.decoder.attention(slots, readers, sentences, lengths))
         if paths.weights is None:
             return Outputs(*outputs)
-        aligned = None if paths.aligned is None else paths.aligned[..., :length].copy()
         shorter = trimmed(paths.weights, length)
-        return Outputs(*outputs, shorter, aligned, shorter is paths.weights and places is None)
+        waited = shorter is paths.weights and places is None
+        return Outputs(*outputs, shorter, functools.partial(paths.alignments, length), waited)
 
     def _unfinished(self, sums_bK: Array, count_b: Array) -> tuple[Array, Array]:
         """Return ranking and beam of the N best unfinished outputs, (b, N); ranking -inf for missing ones."""

@@ -11,7 +11,7 @@ from regard.decoding.greedy import Greedy
 from regard.decoding.slots.candidates import highest_in_order
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.host_forbidden import HostForbidden
-from regard.decoding.slots.search_slots import Outputs, SearchSlots, Sources, trimmed
+from regard.decoding.slots.search_slots import Outputs, SearchSlots, Sources, trimmed, with_attention
 from regard.kernels.kernel_choice import by_kernel
 
 __all__ = ["GreedySlots"]
@@ -82,9 +82,9 @@ class GreedySlots(SearchSlots):
         if sources is None:
             return Outputs(*outputs)
         if weights is None:
-            return Outputs(*outputs, *self.decoder.attention(slots, outputs[-1], *sources))
+            return with_attention(outputs, *self.decoder.attention(slots, outputs[-1], *sources))
         shorter, own = trimmed(weights, length), rest[0][..., :length] if rest else None
-        return Outputs(*outputs, shorter, own, shorter is weights)
+        return with_attention(outputs, shorter, own, shorter is weights)
 
     def _readers(self, slots: Tensor, length: int) -> Tensor:
         """Return the beams that generated each token, (b, 1, length): there is only beam 0."""

@@ -43,6 +43,8 @@ class RecordedAttention:
     sites: the recorded attention layers and their roles.
     columns: the index of each site among those that the decoder records.
     complete: whether the search has recorded the weights. It has not if they would need too much memory.
+    aligned: the alignments of all hypotheses, by their numbers (see place()); they may be longer than the
+        hypothesis. Empty until align_all() is called.
     """
 
     def __init__(self, sites: dict[str, Role], columns: list[int]):
@@ -52,7 +54,7 @@ class RecordedAttention:
         self._norms, self._lengths, self._ranks = NOTHING, NOTHING, 0
         self._source_lengths: list[int] = []
         self._known_alignments: list[Tensor | NDArray[np.int32] | None] = []
-        self._aligned: list[tuple[int, ...]] = []
+        self.aligned: list[tuple[int, ...]] = []
         self._ready: torch.cuda.Event | None = None
         self._pending = False
         self._lock = threading.Lock()
@@ -142,15 +144,11 @@ class RecordedAttention:
 
         The weights are averaged over all sites and heads. For the arguments, see of_hypothesis().
         """
-        return self.alignments()[row * self._ranks + rank][:length]
+        return (self.aligned or self.align_all())[row * self._ranks + rank][:length]
 
-    def alignments(self) -> list[tuple[int, ...]]:
-        """Return the alignments of all hypotheses, by their numbers; they may be longer than a hypothesis."""
+    def align_all(self) -> list[tuple[int, ...]]:
+        """Compute `aligned`, and return it."""
         # Without operations of PyTorch: their code is no longer in the cache of the processor after a search.
-        return self._aligned or self._align_all()
-
-    def _align_all(self) -> list[tuple[int, ...]]:
-        """Compute the alignments of all hypotheses, and keep them."""
         with self._lock:
             self._wait()
             aligned = list[tuple[int, ...]]()
@@ -165,7 +163,7 @@ class RecordedAttention:
                 ]
                 by_number = dict(zip(numbers, aligned, strict=True))
                 aligned = [by_number[number] for number in range(len(aligned))]
-            self._aligned = aligned
+            self.aligned = aligned
         return aligned
 
     def averaged(self, places: Sequence[Place], site: str, head: int | None) -> NDArray[np.float32] | None:

@@ -19,7 +19,16 @@ from regard.decoding.slots.decoder import SlotDecoder, resized_rows
 if TYPE_CHECKING:
     from regard.kernels.token_candidates import Candidates
 
-__all__ = ["Array", "EarlyOutputs", "Outputs", "SearchSlots", "Sources", "follow", "trimmed"]
+__all__ = [
+    "Array",
+    "EarlyOutputs",
+    "Outputs",
+    "SearchSlots",
+    "Sources",
+    "follow",
+    "trimmed",
+    "with_attention",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -35,9 +44,10 @@ class Outputs(NamedTuple):
     readers: the beams that generated each token; 0 for padding. On the CPU or on the device. Like `weights`,
         it may have more than T positions.
     weights: (b, N, T, X, H, S), the attention weights on the device. None if they were not requested.
-    aligned: (b, N, T), int32, the alignments of copy_and_align(), on the device or as an array. None if there
-        are no weights, or if no Triton kernels are used.
-    waited: whether the host has waited for the weights.
+    aligned: a function that returns the alignments of copy_and_align(), (b, N, T), int32, on the device or as
+        an array, and waits for them if necessary. None if there are no weights, or if no Triton kernels are
+        used.
+    waited: whether the host has waited for the weights when it has called aligned().
 
     The arrays may be views of a buffer that is used again; see EarlyOutputs.
     """
@@ -47,7 +57,7 @@ class Outputs(NamedTuple):
     ranking: Array
     readers: Tensor
     weights: Tensor | None = None
-    aligned: Tensor | Array | None = None
+    aligned: Callable[[], Tensor | Array] | None = None
     waited: bool = False
 
 
@@ -62,6 +72,16 @@ class EarlyOutputs(NamedTuple):
 
     wait: Callable[[], Sequence[int]]
     select: Callable[[list[int] | None], Outputs]
+
+
+def with_attention(
+    outputs: tuple[Array, Array, Array, Tensor],
+    weights: Tensor,
+    aligned: Tensor | Array | None,
+    waited: bool = False,
+) -> Outputs:
+    """Return outputs with attention weights and alignments that are known already; see Outputs."""
+    return Outputs(*outputs, weights, None if aligned is None else lambda: aligned, waited)
 
 
 TRIMMED = 1.5

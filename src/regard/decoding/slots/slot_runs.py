@@ -235,7 +235,7 @@ class SlotRun:
         fixed: bool = False,
         recorded: RecordedAttention | None = None,
     ):
-        self.fixed, self.stored = fixed, False
+        self.fixed = fixed
         self.recorded = recorded if slots.decoder.looks is not None else None
         self.slots, self.sentences, self.device = slots, sentences, sentences.first.device
         self.step_number, self.next_row, self.oldest = 0, 0, 0
@@ -283,7 +283,6 @@ class SlotRun:
             (self.slots.step if replay is None else replay)(upto)
             self.step_number += 1
             if self.step_number % check == 0:
-                self._prepare()
                 self._write()
                 self._collect(min(self.step_number - self.oldest, self.sentences.longest))
         self._write()
@@ -297,10 +296,9 @@ class SlotRun:
 
         On a GPU, this is called when the first steps are launched: the host would only wait for them.
         """
-        if self.stored:
+        if self.collected is not None:
             return
-        sentences, self.stored = self.sentences, True
-        longest = min(sentences.longest, ROOM)
+        sentences, longest = self.sentences, min(self.sentences.longest, ROOM)
         self.collected = SearchResult.empty(len(sentences.first), self.best, longest, torch.device("cpu"))
         if self.recorded is not None:
             self.recorded.store_values(sentences.active.encoded)
@@ -313,9 +311,10 @@ class SlotRun:
         longest: no slot has generated more tokens than this.
         """
         running = [slot for slot, row in enumerate(self.rows) if row is not None]
-        early = None
+        rows, early = self._rows_of(running), None
         if self.fixed:
-            early = self.slots.early_results(self._on_device(running), longest, self._sources(running))
+            early = self.slots.early_results(self._on_device(running), longest, self._sources(rows))
+        self._prepare()
         if early is None:
             every = self.slots.done.tolist()
             done = [every[slot] for slot in running]
@@ -324,14 +323,15 @@ class SlotRun:
         count = len(running) - done.count(False)
         if not count or (count < len(running) and count * DROP < len(running)):
             return
-        finished = [slot for slot, is_done in zip(running, done, strict=True) if is_done]
-        rows = self._rows_of(finished)
+        finished, places = running, None
+        if count < len(running):
+            places = [place for place, is_done in enumerate(done) if is_done]
+            finished, rows = ([each[place] for place in places] for each in (running, rows))
         if early is None:
-            outputs = self.slots.results(self._on_device(finished), longest, self._sources(finished))
+            outputs = self.slots.results(self._on_device(finished), longest, self._sources(rows))
             self.unwritten = rows, lambda: outputs
         else:
-            places = [place for place, is_done in enumerate(done) if is_done]
-            self.unwritten = rows, partial(early.select, None if finished == running else places)
+            self.unwritten = rows, partial(early.select, places)
         for slot in finished:
             self.rows[slot] = None
         self.fill()
@@ -353,17 +353,18 @@ class SlotRun:
         whole = rows == list(range(first, last))  # a slice is copied in less time than indexed rows
         self.collected.write_arrays(slice(first, last) if whole else rows, *outputs[:3])
         if self.recorded is not None and outputs.weights is not None:
-            self.recorded.write(rows, outputs.weights, outputs.aligned, outputs.waited)
+            aligned = None if outputs.aligned is None else outputs.aligned()
+            self.recorded.write(rows, outputs.weights, aligned, outputs.waited)
 
     def _rows_of(self, slots: list[int]) -> list[int]:
         """Return the sentences that some slots decode, as indices."""
         return [row for slot in slots if (row := self.rows[slot]) is not None]
 
-    def _sources(self, slots: list[int]) -> Sources | None:
-        """Return the sentences of some slots; None if nothing is recorded."""
+    def _sources(self, rows: list[int]) -> Sources | None:
+        """Return some sentences as tensors; None if nothing is recorded."""
         if self.recorded is None:
             return None
-        return self._on_device(self._rows_of(slots)), self.sentences.active.encoded.lengths
+        return self._on_device(rows), self.sentences.active.encoded.lengths
 
     def _on_device(self, indices: list[int]) -> Tensor:
         """Return indices as a tensor on the device, without waiting for it."""
