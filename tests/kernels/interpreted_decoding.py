@@ -172,12 +172,16 @@ def test_attention_is_copied_with_the_outputs(how: Beam | Greedy, longest: int) 
     assert search.results(slots, longest).weights is None
 
 
-@pytest.mark.parametrize("most", [2, 7])
+@pytest.mark.parametrize(("most", "early_bytes"), [(2, 2**26), (7, 2**26), (7, 0)])
 def test_outputs_are_collected_before_it_is_known_which_are_done(
-    most: int, monkeypatch: pytest.MonkeyPatch
+    most: int, early_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slots of captured steps end at different times; with two slots, sentences wait for a free slot."""
+    """Slots of captured steps end at different times; with two slots, sentences wait for a free slot.
+
+    early_bytes: if the attention weights have more bytes, they are copied when the slots are known.
+    """
     monkeypatch.setattr(captured_slots, "_cuda_graph", lambda step: step)
+    monkeypatch.setattr(beam_slots, "MOST_EARLY_BYTES", early_bytes)
     lengths, how = (2, 9, 3, 1, 4, 2, 5), Beam(3, best=2, rules=Rules(maximum=18))
     torch.manual_seed(5)
     model = Bahdanau(WORDS, WORDS, 6).eval()
