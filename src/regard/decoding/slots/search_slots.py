@@ -70,7 +70,7 @@ class EarlyOutputs(NamedTuple):
         overwrites the arrays.
     """
 
-    wait: Callable[[], Sequence[int]]
+    wait: Callable[[], list[int]]
     select: Callable[[list[int] | None], Outputs]
 
 

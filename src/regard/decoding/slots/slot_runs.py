@@ -7,15 +7,13 @@ It is the reference for this one: the tests compare the two.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from regard.data.batch import Batch
-from regard.data.batch_rows import BatchRows
-from regard.decoding.active_rows import ActiveRows, start_decoding, without_encoding
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import ROOM, SearchResult
@@ -28,9 +26,16 @@ from regard.decoding.slots.decoder_choice import decoder_for
 from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.decoding.slots.recorded_attention import RecordedAttention
 from regard.decoding.slots.search_slots import Outputs, SearchSlots, Sources
+from regard.decoding.slots.sentences import (
+    Sentences,
+    Sizes,
+    not_encoded,
+    sentences_of,
+    sizes_without_prefixes,
+)
 from regard.kernels.kernel_choice import is_current
 from regard.layers.freed_memory import keep_freed_memory
-from regard.models.base import Model, State
+from regard.models.base import Model
 
 __all__ = [
     "SlotRun",
@@ -105,13 +110,19 @@ def _search_with_slots(
     """Run slot_search() with at most `most` slots."""
     captures = batch.index.is_cuda and is_current(batch.index.device)
     if captures and isinstance(batch, Batch) and batch.source.dim() == 2 and len(batch) <= most:
-        sentences = not_encoded(model, batch, how, prefixes, limit)
-        if sentences.longest < MOST_LENGTH:
-            return captured_search(model, how, sentences, recorded, batch)
+        create: Callable[[], Sentences] = partial(not_encoded, model, batch, how, prefixes, limit)
+        if prefixes is None:
+            sizes = sizes_without_prefixes(model, batch, how, limit)
+        else:
+            with_prefixes = create()
+            create, sizes = lambda: with_prefixes, with_prefixes.sizes
+        if sizes.longest < MOST_LENGTH:
+            return _captured_search(model, how, sizes, create, recorded, batch)
     sentences = sentences_of(model, batch, how, prefixes, limit)
-    if captures and sentences.state.position + sentences.longest < MOST_LENGTH:
+    sizes = sentences.sizes
+    if captures and sizes.position + sizes.longest < MOST_LENGTH:
         return captured_search(model, how, sentences, recorded, most=most)
-    slots = _allocated(model, how, sentences, *_sizes(sentences, most), recorded is not None)
+    slots = _allocated(model, how, sizes, *_slot_sizes(sizes, most), recorded is not None)
     return SlotRun(slots, sentences, how, recorded=recorded).result()
 
 
@@ -129,36 +140,6 @@ def recorded_attention(
     return None if kind is None else RecordedAttention.of(model, kind, look)
 
 
-def sentences_of(
-    model: Model,
-    batch: Batch | Prompts,
-    how: Beam | Greedy,
-    prefixes: Sequence[Sequence[int]] | None = None,
-    limit: LengthLimit = TRANSLATION_LIMIT,
-) -> Sentences:
-    """Encode the sources of a batch, or read prompts. The arguments are those of search()."""
-    active, state, last_B1 = start_decoding(model, batch, how.rules, prefixes, 1, limit)
-    source_length = max((memory.length for memory in active.encoded.memories), default=0)
-    return Sentences(active, state, last_B1[:, 0], int(active.limits.max()), source_length)
-
-
-def not_encoded(
-    model: Model,
-    batch: Batch,
-    how: Beam | Greedy,
-    prefixes: Sequence[Sequence[int]] | None = None,
-    limit: LengthLimit = TRANSLATION_LIMIT,
-) -> Sentences:
-    """Return the sentences of a batch before they are encoded. The arguments are those of search()."""
-    active, _, last_B1 = without_encoding(model, batch, how.rules, prefixes, limit)
-    source_length = batch.source.shape[1]
-    if active.prefix.shape[1]:
-        longest = int(active.limits.max())
-    else:
-        longest = how.rules.longest(model, source_length, limit)
-    return Sentences(active, State(), last_B1[:, 0], longest, source_length)
-
-
 def captured_search(
     model: Model,
     how: Beam | Greedy,
@@ -172,16 +153,34 @@ def captured_search(
     batch: the sources, if `sentences` is not encoded yet. Then the encoder is captured in a graph too.
     most: the largest number of slots. Default: MOST_SLOTS.
     """
-    count, source, _ = _sizes(sentences, most)
+    return _captured_search(model, how, sentences.sizes, lambda: sentences, recorded, batch, most)
+
+
+def _captured_search(
+    model: Model,
+    how: Beam | Greedy,
+    sizes: Sizes,
+    create: Callable[[], Sentences],
+    recorded: RecordedAttention | None,
+    batch: Batch | None,
+    most: int | None = None,
+) -> SearchResult:
+    """Run captured_search().
+
+    create: a function that returns the sentences. It is called when the encoder is launched, so that the
+        device does not wait for it.
+    """
+    count, source, _ = _slot_sizes(sizes, most)
     count, source = round_up(count), round_up(source, SOURCE_SIZES)
-    length = round_up(sentences.state.position + sentences.longest + 1, LENGTHS)
+    length = round_up(sizes.position + sizes.longest + 1, LENGTHS)
 
     def allocate() -> SearchSlots:
-        return _allocated(model, how, sentences, count, source, length, recorded is not None)
+        return _allocated(model, how, sizes, count, source, length, recorded is not None)
 
-    settings = (how, count, source, length, sentences.active.prefix.shape[1], recorded is not None)
+    settings = (how, count, source, length, sizes.prefix, recorded is not None)
     with kept_slots(model, settings, allocate) as kept:
         loaded = batch is not None and kept.encode(model, batch.source, batch.source_lengths)
+        sentences = create()
         if loaded:
             # These tensors have a row for each slot; `sentences` has fewer if slots are unused.
             active = replace(sentences.active, encoded=kept.encoding.encoded)
@@ -198,24 +197,6 @@ def captured_search(
             if loaded and batch is not None:
                 kept.encode(model, batch.source, batch.source_lengths)
         return SlotRun(kept.slots, sentences, how, True, recorded).result(kept.step, loaded)
-
-
-@dataclass(frozen=True, eq=False)
-class Sentences(BatchRows):
-    """The sentences of a search: their encoder output and the decoder state before the first output token.
-
-    active: the encoder output, limits and prefixes.
-    state: the decoder state, with one row for each sentence.
-    first: (B,), the first input of the search: BOS, or the last token of a prompt.
-    longest: the maximum number of tokens of all outputs.
-    source_length: the number of source tokens, padding included; 0 if the model has no source.
-    """
-
-    active: ActiveRows
-    state: State
-    first: Tensor
-    longest: int
-    source_length: int
 
 
 class SlotRun:
@@ -383,17 +364,17 @@ class SlotRun:
         self.slots = self.slots.resized(index, length)
 
 
-def _sizes(sentences: Sentences, most: int | None = None) -> tuple[int, int, int]:
+def _slot_sizes(sizes: Sizes, most: int | None = None) -> tuple[int, int, int]:
     """Return the number of slots, of source tokens and of positions that a search needs first."""
-    most = MOST_SLOTS["cuda" if sentences.first.is_cuda else "cpu"] if most is None else most
-    length = sentences.state.position + min(FIRST_LENGTH, sentences.longest + 1)
-    return min(len(sentences.first), most), sentences.source_length, length
+    most = MOST_SLOTS["cuda" if sizes.device.type == "cuda" else "cpu"] if most is None else most
+    length = sizes.position + min(FIRST_LENGTH, sizes.longest + 1)
+    return min(sizes.sentences, most), sizes.source_length, length
 
 
 def _allocated(
     model: Model,
     how: Beam | Greedy,
-    sentences: Sentences,
+    sizes: Sizes,
     count: int,
     source: int,
     length: int,
@@ -406,13 +387,11 @@ def _allocated(
     length: the number of positions.
     records: whether the decoder stores attention weights, if there is memory for them.
     """
-    kind, active = decoder_for(model), sentences.active
+    kind = decoder_for(model)
     assert kind is not None
-    device, beams = active.index.device, how.size if isinstance(how, Beam) else 1
-    decoder = kind.build(model, count, beams, length, source)
+    decoder = kind.build(model, count, how.size if isinstance(how, Beam) else 1, length, source)
     if records:
         decoder.record(len(kind.recordable(model)), next(model.parameters()))
     if isinstance(how, Beam):
-        longest = max(sentences.longest, length)
-        return BeamSlots(decoder, how, active.prefix.shape[1], longest, device)
-    return GreedySlots(decoder, how, active.prefix.shape[1], device)
+        return BeamSlots(decoder, how, sizes.prefix, max(sizes.longest, length), sizes.device)
+    return GreedySlots(decoder, how, sizes.prefix, sizes.device)
