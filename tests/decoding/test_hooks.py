@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regard.data.batch import Batch
 from regard.decoding import Beam, Greedy, Rules, search
+from regard.decoding.active_rows import device_of
 from regard.models import Model, build_model
 from regard.models.captioner import Captioner
 from regard.tasks.captioning.image_captioner import ImageBatch
@@ -56,9 +57,9 @@ def sources(model: Model) -> Batch | ImageBatch:
 
 
 def logits(model: Model) -> Tensor:
-    batch = sources(model)
+    batch = sources(model).to(device_of(model))
     encoded = model.encode(batch.source, batch.source_lengths)
-    return model.step(model.start(encoded), BATCH.inputs, encoded)[1]
+    return model.step(model.start(encoded), BATCH.to(device_of(model)).inputs, encoded)[1]
 
 
 def scores(model: Model, how: Greedy | Beam) -> list[float]:
@@ -74,28 +75,44 @@ WAYS: dict[str, Callable[[Model], object]] = {
 }
 
 
+def check_hooks(model: Model, inner: str, expected: dict[str, object], tolerance: float = 1e-5) -> None:
+    """Check that a hook of a submodule that returns nothing is called, and changes nothing."""
+    module = model.get_submodule(inner)
+    for way, run in WAYS.items():
+        calls: list[int] = []
+        # Half of the modules get a pre-hook, which has to have the same effect.
+        pre = bool(len(inner) % 2)
+        register = module.register_forward_pre_hook if pre else module.register_forward_hook
+        handle = register(lambda *_, calls=calls: calls.append(1))
+        found = run(model)
+        handle.remove()
+        assert calls, f"the hook of {inner} was not called in {way}"
+        torch.testing.assert_close(found, expected[way], rtol=10 * tolerance, atol=tolerance)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_hooks_of_all_modules_with_a_forward_are_called(name: str):
-    """A hook that returns nothing changes nothing."""
     model = make(name)
     expected = {way: run(model) for way, run in WAYS.items()}
-    callable_modules = {
-        inner: module
+    callable_modules = [
+        inner
         for inner, module in model.named_modules()
         if inner and type(module).forward is not nn.Module.forward
-    }
+    ]
     assert len(callable_modules) > 5
-    for inner, module in callable_modules.items():
-        for way, run in WAYS.items():
-            calls: list[int] = []
-            # Half of the modules get a pre-hook, which has to have the same effect.
-            pre = bool(len(inner) % 2)
-            register = module.register_forward_pre_hook if pre else module.register_forward_hook
-            handle = register(lambda *_, calls=calls: calls.append(1))
-            found = run(model)
-            handle.remove()
-            assert calls, f"the hook of {inner} was not called in {way}"
-            torch.testing.assert_close(found, expected[way], rtol=1e-4, atol=1e-5)
+    for inner in callable_modules:
+        check_hooks(model, inner, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["seq2seq", "bahdanau", "luong", "luong affine"])
+def test_hooks_of_recurrent_layers_are_called_on_a_gpu(name: str):
+    model = make(name).cuda()
+    expected = {way: run(model) for way, run in WAYS.items()}
+    layers = [inner for inner, module in model.named_modules() if isinstance(module, nn.RNNBase)]
+    assert layers
+    for inner in layers:
+        check_hooks(model, inner, expected, tolerance=1e-3)  # cuDNN computes in TF32
 
 
 class Adapted(nn.Module):

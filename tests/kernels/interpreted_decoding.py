@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 
@@ -128,12 +129,20 @@ def test_outputs_are_those_of_numpy(beams: int, best: int) -> None:
     search.pool_beams.copy_(torch.randint(0, beams, (slots, best), generator=random))
     search.pool_scores.copy_(-torch.rand(slots, best, generator=random))
     some = torch.tensor([0, 6, 1, 3, 2, 4])
-    mine, my_readers, *_ = search.results(some, length - 1)
+    mine = search.results(some, length - 1)
     with mock.patch.object(beam_slots, "by_kernel", mock.Mock(return_value=False)):
-        theirs, readers, *_ = search.results(some, length - 1)
+        theirs = search.results(some, length - 1)
     for name in ("tokens", "token_scores", "ranking"):
-        assert torch.equal(getattr(mine, name), getattr(theirs, name)), name
-    assert torch.equal(my_readers.long(), readers) and mine.tokens.dtype == theirs.tokens.dtype
+        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), name)
+    assert torch.equal(mine.readers[..., : mine.tokens.shape[-1]].long(), theirs.readers)
+    early = search.early_results(some, length - 1)
+    assert early is not None and early.wait() == [1] * len(some)
+    for places in ([1], [0, 4], [2, 3, 5]):
+        mine = early.select(places)
+        used = mine.tokens.shape[-1]
+        np.testing.assert_array_equal(mine.tokens, theirs.tokens[places][..., :used])
+        np.testing.assert_array_equal(mine.ranking, theirs.ranking[places])
+        assert not theirs.tokens[places][..., used:].any()
 
 
 @pytest.mark.parametrize("how", SEARCHES, ids=("beam", "n-best", "greedy"))
@@ -154,21 +163,25 @@ def test_attention_is_copied_with_the_outputs(how: Beam | Greedy, longest: int) 
     search.count.copy_(torch.tensor([6, 2, 5]))
     sources = torch.tensor([2, 0, 1]), torch.tensor([5, 1, 3])
     outputs = search.results(slots, longest, sources)
-    length = outputs.result.tokens.shape[-1]
-    weights, aligned = decoder.attention(slots, outputs.readers, *sources)
+    length = outputs.tokens.shape[-1]
+    weights, aligned = decoder.attention(slots, outputs.readers[..., :length], *sources)
     assert length == 6 and outputs.weights is not None and outputs.aligned is not None
     assert outputs.weights.shape[2] == (6 if longest == 11 else 6 + isinstance(how, Beam))
     assert torch.equal(outputs.weights[:, :, :length], weights)
-    assert aligned is not None and outputs.aligned.tolist() == aligned.tolist()
+    assert aligned is not None and outputs.aligned().tolist() == aligned.tolist()
     assert search.results(slots, longest).weights is None
 
 
-@pytest.mark.parametrize("most", [2, 7])
+@pytest.mark.parametrize(("most", "early_bytes"), [(2, 2**26), (7, 2**26), (7, 0)])
 def test_outputs_are_collected_before_it_is_known_which_are_done(
-    most: int, monkeypatch: pytest.MonkeyPatch
+    most: int, early_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slots of captured steps end at different times; with two slots, sentences wait for a free slot."""
+    """Slots of captured steps end at different times; with two slots, sentences wait for a free slot.
+
+    early_bytes: if the attention weights have more bytes, they are copied when the slots are known.
+    """
     monkeypatch.setattr(captured_slots, "_cuda_graph", lambda step: step)
+    monkeypatch.setattr(beam_slots, "MOST_EARLY_BYTES", early_bytes)
     lengths, how = (2, 9, 3, 1, 4, 2, 5), Beam(3, best=2, rules=Rules(maximum=18))
     torch.manual_seed(5)
     model = Bahdanau(WORDS, WORDS, 6).eval()

@@ -6,7 +6,7 @@ import math
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from regard.decoding.batch_alignment import Place
 from regard.decoding.later_attention import LaterAttention
 from regard.decoding.word_alignment import averaged
 from regard.roles import BySite
+
+if TYPE_CHECKING:
+    from regard.decoding.slots import RecordedAttention
 
 __all__ = ["Hypothesis", "ROOM", "SearchResult", "rows_as_tuples", "unfinished_note"]
 
@@ -54,22 +57,48 @@ class Hypothesis(LaterAttention):
     values: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def recorded_at(
-        cls, place: Place | None, tokens: tuple[int, ...], token_scores: tuple[float, ...], ranking: float
-    ) -> Hypothesis:
-        """Return a hypothesis whose attention is read from recorded weights when it is first needed.
+    def all_of(
+        cls,
+        recorded: RecordedAttention | None,
+        lengths: Iterable[int],
+        tokens: Iterable[tuple[int, ...]],
+        token_scores: Iterable[tuple[float, ...]],
+        rankings: Iterable[float],
+    ) -> list[Hypothesis]:
+        """Return the hypotheses of a search, whose attention is read from recorded weights when it is needed.
 
-        place: where the weights are recorded. None: the hypothesis has no attention.
+        recorded: the weights of all hypotheses, in the same order. None: the hypotheses have no attention.
+        lengths: the number of tokens of each hypothesis. The tuples of tokens and scores may be longer.
         """
-        # The constructor takes longer, and a search creates hundreds of objects after its last step.
-        result = object.__new__(cls)
-        fields = result.__dict__
-        fields["tokens"], fields["token_scores"], fields["ranking"] = tokens, token_scores, ranking
+        # The constructor takes longer, and on a GPU, the device waits while the objects are created.
+        hypotheses, new = list[Hypothesis](), object.__new__
+        rows = zip(lengths, tokens, token_scores, rankings, strict=True)
+        for number, (length, ids, scores, ranking) in enumerate(rows):
+            hypothesis = new(cls)
+            fields = hypothesis.__dict__
+            fields["tokens"], fields["token_scores"], fields["ranking"] = (
+                ids[:length],
+                scores[:length],
+                ranking,
+            )
+            if recorded is None:
+                fields["_compute"] = _no_attention
+            else:
+                fields["_recorded"], fields["_number"] = recorded, number
+            hypotheses.append(hypothesis)
+        return hypotheses
+
+    def recorded_place(self) -> Place | None:
+        """Return where the search has recorded the attention; None if it has not, or if it was read."""
+        fields = self.__dict__
+        recorded = fields.get("_recorded")
+        return None if recorded is None else recorded.place(fields["_number"], len(self.tokens))
+
+    def _compute_attention(self) -> tuple[BySite[Tensor], dict[str, Tensor]] | None:
+        place = self.recorded_place()
         if place is None:
-            fields["_compute"] = _no_attention
-        else:
-            fields["_place"] = place
-        return result
+            return super()._compute_attention()
+        return place.recorded.of_hypothesis(*place[1:])
 
     @property
     def score(self) -> float:
@@ -91,10 +120,11 @@ class Hypothesis(LaterAttention):
         >>> Hypothesis((7, 3), (-0.5, -0.1), -0.6, {"decoder.cross": weights}).alignment
         (1, 2)
         """
-        place = self.__dict__.get("_place")
-        if place is not None:
-            recorded, row, rank, length = place
-            return recorded.alignment(row, rank, length)
+        fields = self.__dict__
+        recorded = fields.get("_recorded")
+        if recorded is not None:
+            aligned: tuple[int, ...] = (recorded.aligned or recorded.align_all())[fields["_number"]]
+            return aligned[: len(fields["tokens"])]
         return tuple(averaged(self.attention).argmax(-1).tolist())
 
     @property
@@ -146,6 +176,15 @@ class SearchResult(BatchRows):
         """The number of tokens of each hypothesis, (B, K), EOS included."""
         return (self.tokens != PAD).sum(-1)
 
+    @property
+    def exists(self) -> Tensor:
+        """True for the hypotheses that exist, (B, K): beam search can return fewer than K."""
+        exists_BK = self.ranking > -torch.inf
+        exists_BK[:, 0] = (
+            True  # the first one always exists, even if its log-probability is -inf by underflow
+        )
+        return exists_BK
+
     def with_room_for(self, length: int, longest: int) -> SearchResult:
         """Return this result if its tensors have at least `length` tokens per hypothesis, else a padded copy.
 
@@ -157,16 +196,34 @@ class SearchResult(BatchRows):
         more = (0, min(max(length, 2 * room), longest) - room)
         return SearchResult(pad(self.tokens, more, value=PAD), pad(self.token_scores, more), self.ranking)
 
-    def write(self, rows: Tensor | slice, other: SearchResult) -> None:
+    def write(self, rows: Tensor, other: SearchResult) -> None:
         """Overwrite the hypotheses of b sentences of this result by those in `other`.
 
-        rows: (b,), the index of each of these sentences in this result; or a slice of this result.
+        rows: (b,), the index of each of these sentences in this result.
         other: a result for only these b sentences.
         """
         length = other.tokens.shape[-1]
         self.tokens[rows, :, :length] = other.tokens
         self.token_scores[rows, :, :length] = other.token_scores
         self.ranking[rows] = other.ranking
+
+    def write_arrays(
+        self,
+        rows: slice | list[int],
+        tokens: NDArray[Any],
+        token_scores: NDArray[np.float32],
+        ranking: NDArray[np.float32],
+    ) -> None:
+        """Overwrite the hypotheses of b sentences of this result, which is on the CPU, by those of arrays.
+
+        With NumPy, because PyTorch takes longer for small arrays.
+
+        rows: the sentences. The others are the fields of a result for only these b sentences.
+        """
+        length = tokens.shape[-1]
+        self.tokens.numpy()[rows, :, :length] = tokens
+        self.token_scores.numpy()[rows, :, :length] = token_scores
+        self.ranking.numpy()[rows] = ranking
 
 
 def rows_as_tuples(values: Tensor | NDArray[np.int32]) -> Iterable[tuple[Any, ...]]:

@@ -24,18 +24,17 @@ class LaterAttention:
 
     @classmethod
     def with_later_attention(
-        cls, compute: Compute | None, others: Callable[[], dict[str, Any]] | None = None, **values: Any
+        cls, compute: Compute, others: Callable[[], dict[str, Any]] | None = None, **values: Any
     ) -> Any:
         """Return an object whose attention and values are computed when one of them is first read.
 
-        compute: a function that returns both; or None, if the attribute `_place` (a Place) is in `values`.
+        compute: a function that returns both.
         others: a function that returns further fields, which are computed when one of them is first read.
         values: all other fields of the dataclass, and further attributes.
         """
         result = object.__new__(cls)
         result.__dict__.update(values)
-        if compute is not None:
-            result.__dict__["_compute"] = compute
+        result.__dict__["_compute"] = compute
         if others is not None:
             result.__dict__["_others"] = others
         return result
@@ -46,16 +45,23 @@ class LaterAttention:
         if others is not None and name not in ("attention", "values") and not name.startswith("_"):
             self.__dict__.update(others())
             self.__dict__.pop("_others", None)
-        compute: Any = self.__dict__.get("_compute")
-        place: Any = self.__dict__.get("_place")
-        if name in ("attention", "values") and (compute or place):
-            attention, values = compute() if compute else place.recorded.of_hypothesis(*place[1:])
-            self.__dict__.update(attention=attention, values=values)
-            for private in ("_compute", "_place", "_alignment"):  # they keep the memory of other hypotheses
+        both = self._compute_attention() if name in ("attention", "values") else None
+        if both is not None:
+            self.__dict__.update(attention=both[0], values=both[1])
+            for private in (
+                "_compute",
+                "_recorded",
+                "_alignment",
+            ):  # they keep the memory of other hypotheses
                 self.__dict__.pop(private, None)
         if name not in self.__dict__:  # it exists if another thread has computed it in the meantime
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return self.__dict__[name]
+
+    def _compute_attention(self) -> tuple[BySite[Tensor], dict[str, Tensor]] | None:
+        """Return attention and values; None if they were computed already."""
+        compute: Compute | None = self.__dict__.get("_compute")
+        return None if compute is None else compute()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for copy.copy() and copy.deepcopy(), with the attention."""

@@ -249,7 +249,7 @@ class LineDecoder:
         }
         # These functions do not keep the model in memory.
         arguments = (self.source, self.target), part, best.tokens, text, first
-        place = best.__dict__.get("_place")
+        place = best.recorded_place()
         if place is not None:
             words = functools.partial(_words, *arguments)
             fields["_alignment"] = (aligned.choice, aligned.add(place, words))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batch import BOS, Batch
+from regard.data.batch import BOS, PAD, Batch
 from regard.decoding.active_rows import Ends, device_of, eval_without_grad
-from regard.decoding.batch_alignment import Place
 from regard.decoding.beam import Beam, beam_search
 from regard.decoding.forced_decoding import observe, pieces_of
 from regard.decoding.greedy import Greedy, greedy_search
@@ -22,6 +24,7 @@ from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, sample_search
 from regard.decoding.slots import RecordedAttention, recorded_attention, slot_decoder, slot_search
 from regard.decoding.slots.decoder_choice import INT8_DECODERS, MOST_BEAMS
+from regard.decoding.slots.early_ends import EarlyEnds
 from regard.errors import ArgumentError, RegardError, RegardWarning, message
 from regard.models.base import Model
 from regard.roles import CROSS, BySite
@@ -87,7 +90,8 @@ def search(
     batch = batch.to(device_of(model))
     with eval_without_grad(model):
         result, recorded = _run_search(model, batch, how, prefixes, look, limit, ends, stopping)
-    if result.token_scores.isnan().any():
+    # With NumPy, because PyTorch takes longer for small arrays, and on a GPU, the device waits now.
+    if np.isnan(result.token_scores.cpu().numpy()).any():
         wider = float32_copy(model)
         if wider is not None:
             return search(
@@ -95,15 +99,11 @@ def search(
             )
         hint = "check that training did not diverge; if activations overflow, use model.float()"
         raise RegardError(message("search()", "the scores of the model are NaN", hint=hint))
-    # The first hypothesis of a source always exists, even if its log-probability is -inf by underflow.
-    exists_BK = result.ranking > -torch.inf
-    exists_BK[:, 0] = True
     if look is None:
-        return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), None)
+        return _as_hypotheses(result, None)
     if recorded is None or not recorded.complete:
-        pairs = _forced_attention(model, batch, result, exists_BK, look)
-        return _as_hypotheses(result.to("cpu"), exists_BK.cpu(), pairs)
-    return _as_hypotheses(result, exists_BK, recorded)
+        return _as_hypotheses(result, _forced_attention(model, batch, result, look))
+    return _as_hypotheses(result, recorded)
 
 
 def _run_search(
@@ -126,10 +126,9 @@ def _run_search(
     if kind is not None:
         one = not isinstance(how, Sample) or how.count == 1
         recorded = recorded_attention(model, batch, look, kind) if one else None
-        result = slot_search(
-            model, batch, how, prefixes, limit=limit, recorded=recorded, ends=ends, stopping=stopping
-        )
-        return result, recorded
+        early = None if ends is None and stopping is None else EarlyEnds(ends, stopping)
+        run = functools.partial(slot_search, model, batch, how, prefixes, limit=limit)
+        return run(recorded=recorded, early_ends=early), recorded
     ends = _ends_or_stops(ends, stopping)
     if isinstance(how, Beam):
         return beam_search(model, batch, how, prefixes, limit=limit, ends=ends), None
@@ -168,16 +167,14 @@ Recorded = tuple[BySite[Tensor], dict[str, Tensor]]
 
 
 def _forced_attention(
-    model: Model, batch: Batch | Prompts, result: SearchResult, exists_BK: Tensor, look: str
+    model: Model, batch: Batch | Prompts, result: SearchResult, look: str
 ) -> list[Recorded]:
     """Return a pair for each hypothesis, by forced decoding: attention weights and norms of value vectors.
 
     Both are dicts from attention layers (sites).
-
-    exists_BK: True for the hypotheses of `result` that exist; beam search can return fewer than K.
     """
     result = result.to(batch.index.device)
-    sentence_N, rank_N = exists_BK.to(batch.index.device).nonzero(as_tuple=True)
+    sentence_N, rank_N = result.exists.nonzero(as_tuple=True)
     tokens_NL = result.tokens[sentence_N, rank_N]
     lengths_N = result.lengths[sentence_N, rank_N]
     if isinstance(batch, Prompts):
@@ -197,33 +194,30 @@ def _forced_attention(
 
 
 def _as_hypotheses(
-    result: SearchResult, exists_BK: Tensor, recorded: list[Recorded] | RecordedAttention | None
+    result: SearchResult, recorded: list[Recorded] | RecordedAttention | None
 ) -> list[list[Hypothesis]]:
     """Convert a search result to Hypothesis objects: one list for each sentence, best first.
 
-    exists_BK: True for the hypotheses of `result` that exist; beam search can return fewer than K.
-    recorded: for each of these, the attention weights and the norms of the value vectors; or the weights that
-        the steps of the search recorded; or None, if nothing was recorded.
+    recorded: for each hypothesis that exists, the attention weights and the norms of the value vectors; or
+        the weights that the steps of the search recorded; or None, if nothing was recorded.
     """
-    forced = iter(recorded) if isinstance(recorded, list) else None
-    by_search = recorded if isinstance(recorded, RecordedAttention) else None
-    hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(result.tokens))]
-    per_sentence = result.tokens.shape[1]
-    columns = (
-        exists_BK.flatten().tolist(),
-        result.lengths.flatten().tolist(),
-        rows_as_tuples(result.tokens),
+    tokens_BKL, ranking_BK = result.tokens.cpu().numpy(), result.ranking.cpu().numpy()
+    rankings = ranking_BK.ravel().tolist()
+    every = Hypothesis.all_of(
+        recorded if isinstance(recorded, RecordedAttention) else None,
+        (tokens_BKL != PAD).sum(-1).ravel().tolist(),
+        rows_as_tuples(tokens_BKL),
         rows_as_tuples(result.token_scores),
-        result.ranking.flatten().tolist(),
+        rankings,
     )
-    for number, (exists, length, tokens, scores, ranking) in enumerate(zip(*columns, strict=True)):
-        if not exists:
-            continue
-        row, rank = divmod(number, per_sentence)
-        if forced is not None:
-            hypothesis = Hypothesis(tokens[:length], scores[:length], ranking, *next(forced))
-        else:
-            place = None if by_search is None else Place(by_search, row, rank, length)
-            hypothesis = Hypothesis.recorded_at(place, tokens[:length], scores[:length], ranking)
-        hypotheses[row].append(hypothesis)
-    return hypotheses
+    size = ranking_BK.shape[1]
+    hypotheses = [every[first : first + size] for first in range(0, len(every), size)]
+    if -math.inf in rankings:  # see SearchResult.exists
+        hypotheses = [[own[0], *(each for each in own[1:] if each.ranking > -math.inf)] for own in hypotheses]
+    if not isinstance(recorded, list):
+        return hypotheses
+    forced = iter(recorded)
+    return [
+        [Hypothesis(each.tokens, each.token_scores, each.ranking, *next(forced)) for each in own]
+        for own in hypotheses
+    ]

@@ -134,10 +134,10 @@ def source_attention_kernel(
         score = tl.where((place < end)[None, :], score, -float("inf"))
         weight = tl.exp(score - tl.max(score, 1)[:, None])
         total = tl.sum(weight, 1)
-        read = tl.dot(weight.to(value.dtype), value, input_precision="ieee")
-        if LOOK:
+        if LOOK:  # before the second product, which hides the time of the store
             shown = (weight / total[:, None]).to(looks.dtype.element_ty)
             tl.store(look + place[None, :], shown, mask=used & (place < end)[None, :])
+        read = tl.dot(weight.to(value.dtype), value, input_precision="ieee")
     else:
         top = tl.full([BEAMS_UP], -float("inf"), tl.float32)
         total = tl.zeros([BEAMS_UP], tl.float32)

@@ -74,7 +74,6 @@ def copy_and_align(
     readers: Tensor,
     sentences: Tensor,
     lengths: Tensor,
-    aligned: Tensor | None = None,
     done: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return a copy of the attention weights of outputs, (b, N, T, X, H, S), and their alignments, (b, N, T).
@@ -84,7 +83,6 @@ def copy_and_align(
     readers: (b, N, T), int32, the beam that generated each token.
     sentences: (b,), the index of `lengths` for each slot.
     lengths: the number of source tokens of each sentence.
-    aligned: (b, N, T), int32, contiguous: the alignments are written to it. None: a new tensor.
     done: (slots,), the results of slots for which it is False are not defined. None: all are defined.
 
     The alignment of a token is the index of the source token with the highest mean weight over all sites and
@@ -94,8 +92,7 @@ def copy_and_align(
     if readers.stride(2) != 1 or readers.stride(0) != readers.shape[1] * readers.stride(1):
         readers = readers.contiguous()
     copies = looks.new_empty(*readers.shape, sites, heads, keys)
-    if aligned is None:
-        aligned = torch.empty(readers.shape, dtype=torch.int32, device=looks.device)
+    aligned = torch.empty(readers.shape, dtype=torch.int32, device=looks.device)
     rows = sites * heads
     copy_and_align_kernel[(aligned.numel(),)](
         looks, slots, readers, sentences, lengths, slots if done is None else done, copies, aligned,

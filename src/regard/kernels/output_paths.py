@@ -10,7 +10,7 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,47 +22,113 @@ from torch import Tensor
 from regard.kernels.beam_step import sortable
 from regard.kernels.quick_launch import quick_launch
 
-__all__ = ["Paths", "follow_paths"]
+__all__ = ["HostBuffer", "Paths", "follow_paths"]
 
 MOST = 32
 """The largest beam size, and the largest number of outputs of a slot, that the kernel supports."""
 
 
-class Paths(NamedTuple):
+class HostBuffer:
+    """Memory of the host to which the outputs are copied, kept with a BeamSlots and used again.
+
+    It is pinned, so that the copy runs after the kernels while the host does other work.
+
+    copied: recorded after the copy; None in the interpreter, which has no device.
+    """
+
+    def __init__(self, size: int, pinned: bool):
+        self.tensor = torch.empty(size, dtype=torch.int32, pin_memory=pinned)
+        self.array: NDArray[np.int32] = self.tensor.numpy()
+        self.copied = torch.cuda.Event() if pinned else None
+
+    def copy(self, found: Tensor) -> None:
+        """Copy a tensor from the device, after the work that was launched before."""
+        self.tensor[: len(found)].copy_(found, non_blocking=True)
+        if self.copied is not None:
+            self.copied.record()
+
+    def wait(self) -> None:
+        """Wait until the last tensor is copied."""
+        if self.copied is not None:
+            self.copied.synchronize()
+
+
+def copied_to_host(buffers: list[HostBuffer], number: int, found: Tensor) -> HostBuffer:
+    """Copy a tensor to one of some buffers, which is replaced if it is too small, and return the buffer."""
+    if number == len(buffers) or len(buffers[number].array) < len(found):
+        buffers[number : number + 1] = [HostBuffer(len(found), found.is_cuda)]
+    buffers[number].copy(found)
+    return buffers[number]
+
+
+class Paths:
     """The N outputs of b slots. An output has at most L tokens, with EOS.
 
-    done: (b,), whether the slot is done. The other arrays have no defined values for slots that are not.
+    The arrays are views of buffers that the next call of follow_paths() overwrites. Before they are read, the
+    host must wait for the device: wait().
+
     tokens, scores: (b, N, L), token ids and log-probabilities, padded with 0.
     lengths: (b, N), the number of tokens; 0 for outputs that do not exist.
     ranking, sums, generated: rows of the tensors pool_ranking, sums and count of BeamSlots.
+    done: (b,), whether the slot is done. The other arrays have no defined values for slots that are not.
     readers: (b, N, L), int32, on the device: the beam that generated each token; 0 for padding.
     weights: (b, N, L, X, H, S), on the device: the attention weights, if they were requested.
-    aligned: (b, N, L), the alignments of copy_and_align(), if they were requested.
+    aligned: (b, N, L), the alignments of copy_and_align(), if they were requested. The device computes them
+        while the host reads the outputs: see alignments().
     """
 
-    done: NDArray[np.bool_]
-    tokens: NDArray[np.int32]
-    scores: NDArray[np.float32]
-    lengths: NDArray[np.int32]
-    ranking: NDArray[np.float32]
-    sums: NDArray[np.float32]
-    generated: NDArray[np.int32]
-    readers: Tensor
-    weights: Tensor | None = None
-    aligned: NDArray[np.int32] | None = None
+    def __init__(
+        self,
+        buffer: HostBuffer,
+        sizes: tuple[int, int, int, int],
+        readers: Tensor,
+        weights: Tensor | None = None,
+        alignments: HostBuffer | None = None,
+    ):
+        """buffer, alignments: copies of what the kernels have written; sizes: b, N, the beam size and L."""
+        rows, best, beams, length = sizes
+        self.buffer, self.alignment_buffer, array = buffer, alignments, buffer.array
+        self.readers, self.weights, shape = readers, weights, (rows, best, length)
+        part, few = rows * best * length, rows * best
+        self.tokens = array[:part].reshape(shape)
+        real = array.view(np.float32)
+        self.scores = real[part : 2 * part].reshape(shape)
+        at = 2 * part
+        self.lengths = array[at : at + few].reshape(rows, best)
+        self.ranking = real[at + few : at + 2 * few].reshape(rows, best)
+        at += 2 * few
+        self.sums = real[at : at + rows * beams].reshape(rows, beams)
+        at += rows * beams
+        self.generated, self.done = array[at : at + rows], array[at + rows : at + 2 * rows]
+        self.aligned = None if alignments is None else alignments.array[:part].reshape(shape)
+
+    def wait(self) -> list[int]:
+        """Wait for the outputs; return whether each slot is done."""
+        self.buffer.wait()
+        done: list[int] = self.done.tolist()
+        return done
+
+    def alignments(self, length: int) -> NDArray[np.int32]:
+        """Wait for the alignments; return a copy of those of the first `length` tokens."""
+        assert self.alignment_buffer is not None and self.aligned is not None
+        self.alignment_buffer.wait()
+        return self.aligned[..., :length].copy()  # because the buffer is used again
 
     def select(self, places: list[int]) -> Paths:
         """Return the outputs of some of the slots, by their places in these arrays."""
+        if self.alignment_buffer is not None:
+            self.alignment_buffer.wait()
         # Pinned, so that the copy of the indices does not wait for the device.
         index = torch.tensor(places, pin_memory=self.readers.is_cuda)
         index = index.to(self.readers.device, non_blocking=True)
-
-        def selected(value: Any) -> Any:
+        other = object.__new__(Paths)
+        for name, value in vars(self).items():
             if isinstance(value, Tensor):
-                return value.index_select(0, index)
-            return None if value is None else value[places]
-
-        return Paths(*map(selected, self))
+                value = value.index_select(0, index)
+            elif isinstance(value, np.ndarray):
+                value = value[places]
+            setattr(other, name, value)
+        return other
 
 
 @quick_launch
@@ -137,25 +203,24 @@ def follow_paths_kernel(
 def follow_paths(
     search: Any, slots: Tensor, longest: int, end: int, sources: tuple[Tensor, Tensor] | None = None
 ) -> Paths | None:
-    """Return the outputs of some slots of a BeamSlots; None if the kernel does not support its sizes.
+    """Collect the outputs of some slots of a BeamSlots; return None if the kernel does not support its sizes.
+
+    The host does not wait for the device here: see Paths.wait().
 
     slots: (b,).
     longest: no slot has generated more tokens than this.
     end: the id of EOS.
     sources: the sentence of each slot, (b,), and the number of source tokens of each sentence. If given, the
-        attention weights of the outputs are copied before the host waits, and the alignments come with the
-        outputs.
+        attention weights of the outputs are copied and aligned after the outputs are copied to the host, so
+        that this takes no time if the device would wait for the host anyway.
     """
     (_, length, beams), best, rows = search.tokens.shape, search.pool_ranking.shape[1], len(slots)
     if max(beams, best) > MOST:
         return None
     shape = rows, best, longest + 1
     part = rows * best * (longest + 1)
-    sizes = [part, part, rows * best, rows * best, rows * beams, rows, rows]
-    if sources is not None:
-        # The alignments begin at a multiple of 16 bytes, so that one compiled kernel is used for all sizes.
-        sizes += [-sum(sizes) % 4, part]
-    found = torch.empty(sum(sizes), dtype=torch.int32, device=slots.device)
+    size = 2 * part + rows * (2 * best + beams + 2)
+    found = torch.empty(size, dtype=torch.int32, device=slots.device)
     readers = torch.empty(shape, dtype=torch.int32, device=slots.device)
     follow_paths_kernel[(rows,)](
         slots, search.tokens, search.links, search.token_scores, search.sums, search.count, search.done,
@@ -164,21 +229,9 @@ def follow_paths(
         BEAMS=beams, BEST=best, BEAMS_UP=triton.next_power_of_2(beams), BEST_UP=triton.next_power_of_2(best),
         num_warps=1,
     )  # fmt: skip
-    weights, aligned = None, None
-    if sources is not None:
-        own = found[-part:].view(shape)
-        weights, aligned = search.decoder.attention(slots, readers, *sources, own, search.done)
-    arrays = np.split(found.cpu().numpy(), np.cumsum(sizes)[:-1])
-    tokens, scores, lengths, ranking, sums, count, done = arrays[:7]
-    return Paths(
-        done != 0,
-        tokens.reshape(shape),
-        scores.view(np.float32).reshape(shape),
-        lengths.reshape(rows, best),
-        ranking.view(np.float32).reshape(rows, best),
-        sums.view(np.float32).reshape(rows, beams),
-        count,
-        readers,
-        weights,
-        None if aligned is None else arrays[-1].reshape(shape),
-    )
+    buffers, sizes = search.host_buffers, (rows, best, beams, longest + 1)
+    buffer = copied_to_host(buffers, 0, found)
+    if sources is None:
+        return Paths(buffer, sizes, readers)
+    weights, aligned = search.decoder.attention(slots, readers, *sources, search.done)
+    return Paths(buffer, sizes, readers, weights, copied_to_host(buffers, 1, aligned.flatten()))

@@ -161,15 +161,18 @@ class Recurrent(nn.Module):
         Returns the states (B, S, E), which are 0 on padding, and the last state of each sequence. E is width,
         or 2 width for bidirectional layers.
         """
-        if x.device.type != "cpu" or in_transform():  # pack_padded_sequence() waits for the GPU
+        # On a GPU, pack_padded_sequence() waits. read_on() does not, but it calls no hooks of the layers.
+        if in_transform() or (x.device.type != "cpu" and not is_hooked(self.layers)):
             return self.read_on(x, lengths)
         if self._suits_cpu_gru(x, lengths):
             return self._cpu_gru(x, lengths)
         if len(x) == 1 and not self.training and int(lengths[0]) == x.shape[1]:  # no padding, so no packing
             states, last = self.layers(x)
             return states, self._batch_first(last)
-        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        states, last = self.layers(packed)
+        x, _, precise = _to_float32(x, ())
+        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        with precise:
+            states, last = self.layers(packed)
         states_BSE, _ = pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])
         return states_BSE, self._batch_first(last)
 
@@ -178,7 +181,8 @@ class Recurrent(nn.Module):
 
         Also returns the state of the last layer at the first position, in the backward direction, (B, width).
         """
-        if self.depth == 1 and x.device.type != "cpu" and self._runs_jointly() and by_kernel(x):
+        joint = self.depth == 1 and x.device.type != "cpu" and self._runs_jointly() and by_kernel(x)
+        if joint and not is_hooked(self.layers):
             return bidirectional_gru(x, lengths, self.layers.all_weights)
         states = self.encode(x, lengths)[0]
         return states, states[:, 0, self.layers.hidden_size :]
@@ -309,7 +313,8 @@ class Recurrent(nn.Module):
         x: (B, T, input_size), the inputs.
         hidden: the state before the first step, for example the result of zeros().
         """
-        if in_transform() or (x.device.type != "cpu" and self.training and self.dropout):
+        apart = x.device.type != "cpu" and self.training and self.dropout and not is_hooked(self.layers)
+        if in_transform() or apart:
             # Run one layer at a time: cuDNN's dropout between layers would not follow torch.manual_seed.
             after = []
             for layer in range(self.depth):

@@ -228,12 +228,13 @@ def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:
 
 def all_modules(model: nn.Module) -> list[nn.Module]:
     """Return a model and all its submodules. Faster than model.modules(), which also computes names."""
-    found, seen = [model], {model}
+    found: list[nn.Module | None] = [model]
     for module in found:  # the list grows while it is read
-        new = [each for each in module._modules.values() if each is not None and each not in seen]
-        seen.update(new)
-        found += new
-    return found
+        if module is not None:
+            children = module.__dict__["_modules"]
+            if children:
+                found.extend(children.values())
+    return [each for each in dict.fromkeys(found) if each is not None]
 
 
 @contextmanager

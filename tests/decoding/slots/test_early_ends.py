@@ -39,12 +39,13 @@ def test_outputs_end_where_the_simple_search_ends_them(
     monkeypatch.setitem(slot_runs.MOST_SLOTS, "cpu", 4)  # the other sentences wait
     assert slot_decoder(model, how, ends)
     seen.clear()
-    assert_same(slot_search(model, prompts, how, ends=ends), expected)
+    assert_same(slot_search(model, prompts, how, early_ends=EarlyEnds(ends, None)), expected)
     assert set(seen) <= beginnings
     monkeypatch.setattr(captured_slots, "_cuda_graph", lambda step: step)
-    sentences = replace(slot_runs.sentences_of(model, prompts, how), early=EarlyEnds(ends, None))
+    sentences = slot_runs.sentences_of(model, prompts, how)
     seen.clear()
-    assert_same(slot_runs.captured_search(model, how, sentences), expected)
+    result = slot_runs.captured_search(model, how, sentences, early_ends=EarlyEnds(ends, None))
+    assert_same(result, expected)
     assert set(seen) <= beginnings  # also if 8 steps are checked at once
 
 

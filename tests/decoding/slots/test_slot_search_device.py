@@ -15,6 +15,7 @@ from regard.decoding.batch_alignment import Place
 from regard.decoding.highest_values import highest_in_order
 from regard.decoding.slots import captured_slots, recorded_attention, slot_search
 from regard.decoding.slots.candidates import Forbidden, next_tokens
+from regard.decoding.slots.early_ends import EarlyEnds
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.transformer_decoder import TransformerDecoder
 from regard.errors import RegardWarning
@@ -61,7 +62,7 @@ def test_prompts_of_a_language_model() -> None:
         assert_same(slot_search(model, prompts, how), simple(model, prompts, how))
     rules = Rules(minimum=40, maximum=40)
     for how in (Greedy(rules), Sample(seed=2, count=3, temperature=2.0, rules=rules)):
-        result = slot_search(model, prompts, how, ends=_every_fifth)
+        result = slot_search(model, prompts, how, early_ends=EarlyEnds(_every_fifth, None))
         assert_same(result, simple(model, prompts, how, ends=_every_fifth))
         assert result.lengths.min() < result.lengths.max()
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from regard.data.batch import EOS
 from regard.decoding.beam import Beam
 from regard.decoding.highest_values import highest_in_order
-from regard.decoding.hypothesis import SearchResult
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.host_beams import HostBeams
 from regard.decoding.slots.search_slots import (
@@ -23,13 +22,18 @@ from regard.decoding.slots.search_slots import (
     Sources,
     follow,
     trimmed,
+    with_attention,
 )
 from regard.kernels.kernel_choice import by_kernel
 
 if TYPE_CHECKING:
-    from regard.kernels.output_paths import Paths
+    from regard.kernels.output_paths import HostBuffer, Paths
 
 __all__ = ["BeamSlots"]
+
+MOST_EARLY_BYTES = 2**26
+"""The largest size of the attention weights that are copied for all running slots before it is known which of
+them are done. If there are more, those of the slots that are done are copied after the host has waited."""
 
 
 class BeamSlots(SearchSlots):
@@ -40,6 +44,7 @@ class BeamSlots(SearchSlots):
     pool_steps, pool_beams: (B, N), the number of tokens before EOS, and the beam that EOS follows.
     pool_scores: (B, N), the log-probability of EOS.
     divisors, cpu_divisors: the length penalty at each length, from 0 tokens; the second is on the CPU.
+    host_buffers: memory to which follow_paths() copies the outputs.
     """
 
     def __init__(self, decoder: SlotDecoder, how: Beam, prefix: int, longest: int, device: torch.device):
@@ -55,6 +60,7 @@ class BeamSlots(SearchSlots):
         self.cpu_divisors = how.length.table(longest + 1, torch.device("cpu"))
         self.divisors = self.cpu_divisors.to(device)
         self._host: HostBeams | None = None
+        self.host_buffers: list[HostBuffer] = []
 
     def per_slot(self) -> tuple[str, ...]:
         pool = ("pool_ranking", "pool_steps", "pool_beams", "pool_scores")
@@ -63,7 +69,7 @@ class BeamSlots(SearchSlots):
     def start(self, slots: Tensor, first: Tensor, limits: Tensor, prefix: Tensor, offset: int) -> None:
         super().start(slots, first, limits, prefix, offset)
         self.sums.index_fill_(0, slots, -torch.inf)
-        self.sums[slots, 0] = 0.0
+        self.sums[:, 0].index_fill_(0, slots, 0.0)  # sums[slots, 0] = 0.0 would wait for the device
         self.pool_ranking.index_fill_(0, slots, -torch.inf)
 
     def step(self, upto: int) -> None:
@@ -128,14 +134,23 @@ class BeamSlots(SearchSlots):
         # Imported here, because it imports Triton.
         from regard.kernels.output_paths import follow_paths
 
-        paths = follow_paths(self, slots, longest, EOS, sources)
+        copies_early = sources is not None and self._copied_bytes(len(slots), longest) <= MOST_EARLY_BYTES
+        paths = follow_paths(self, slots, longest, EOS, sources if copies_early else None)
         if paths is None:
             return None
-        return EarlyOutputs(paths.done.tolist(), functools.partial(self._outputs, paths))
+        later = None if sources is None or copies_early else (slots, sources)
+        return EarlyOutputs(paths.wait, functools.partial(self._outputs, paths, later))
+
+    def _copied_bytes(self, count: int, longest: int) -> int:
+        """Return the size of the attention weights of the outputs of some slots in bytes."""
+        looks = self.decoder.looks
+        assert looks is not None
+        return count * self.how.best * (longest + 1) * looks[0, 0, 0].nbytes
 
     def results(self, slots: Tensor, longest: int, sources: Sources | None = None) -> Outputs:
         early = self.early_results(slots, longest, sources)
         if early is not None:
+            early.wait()
             return early.select(None)
         # With NumPy, because PyTorch takes longer for small arrays.
         *tree, sums_bK, ranking_bN, steps_bN, beams_bN, ends_bN, count_b = self.fetch(
@@ -156,28 +171,38 @@ class BeamSlots(SearchSlots):
         at = (*np.nonzero(ended_bN), steps_bN[ended_bN])
         tokens[at], scores[at], readers[at] = EOS, ends_bN[ended_bN], beams_bN[ended_bN]
         length = int((steps_bN + ended_bN).max())
-        tensors = [torch.from_numpy(each[..., :length]) for each in (tokens, scores, readers)]
-        result = SearchResult(tensors[0], tensors[1], torch.from_numpy(ranking_bN))
+        readers_bNT = torch.from_numpy(readers[..., :length])
+        outputs = tokens[..., :length], scores[..., :length], ranking_bN, readers_bNT
         if sources is None:
-            return Outputs(result, tensors[2])
-        return Outputs(result, tensors[2], *self.decoder.attention(slots, tensors[2], *sources))
+            return Outputs(*outputs)
+        return with_attention(outputs, *self.decoder.attention(slots, readers_bNT, *sources))
 
-    def _outputs(self, paths: Paths, places: list[int] | None) -> Outputs:
-        """Return the outputs of some slots, see EarlyOutputs. The readers are int32."""
+    def _outputs(
+        self, paths: Paths, later: tuple[Tensor, Sources] | None, places: list[int] | None
+    ) -> Outputs:
+        """Return the outputs of some slots, see EarlyOutputs. The readers are int32.
+
+        later: if given, the slots and sources of `paths`; the attention weights are copied now.
+        """
         if places is not None:
             paths = paths.select(places)
         ranking_bN, none_b1 = paths.ranking, paths.ranking[:, :1] == -np.inf
         if none_b1.any():
             ranking_bN = np.where(none_b1, self._unfinished(paths.sums, paths.generated)[0], ranking_bN)
         length = int(paths.lengths.max())
-        tokens, scores = paths.tokens[..., :length].astype(np.int64), paths.scores[..., :length].copy()
-        result = SearchResult(*map(torch.from_numpy, (tokens, scores, ranking_bN.copy())))
-        readers, weights = paths.readers[..., :length], paths.weights
-        if weights is None:
-            return Outputs(result, readers)
-        aligned = None if paths.aligned is None else paths.aligned[..., :length]
-        shorter = trimmed(weights, length)
-        return Outputs(result, readers, shorter, aligned, shorter is weights and places is None)
+        outputs = paths.tokens[..., :length], paths.scores[..., :length], ranking_bN, paths.readers
+        if later is not None:
+            slots, (sentences, lengths) = later
+            if places is not None:
+                index = torch.tensor(places, device=slots.device)
+                slots, sentences = slots[index], sentences[index]
+            readers = paths.readers[..., :length]
+            return with_attention(outputs, *self.decoder.attention(slots, readers, sentences, lengths))
+        if paths.weights is None:
+            return Outputs(*outputs)
+        shorter = trimmed(paths.weights, length)
+        waited = shorter is paths.weights and places is None
+        return Outputs(*outputs, shorter, functools.partial(paths.alignments, length), waited)
 
     def _unfinished(self, sums_bK: Array, count_b: Array) -> tuple[Array, Array]:
         """Return ranking and beam of the N best unfinished outputs, (b, N); ranking -inf for missing ones."""

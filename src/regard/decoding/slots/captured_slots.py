@@ -112,6 +112,9 @@ class CapturedSlots:
 _kept: WeakKeyDictionary[nn.Module, OrderedDict[Any, CapturedSlots]] = WeakKeyDictionary()
 """The slots of earlier searches, by model and settings."""
 
+_weights: WeakKeyDictionary[nn.Module, tuple[list[int], list[torch.dtype]]] = WeakKeyDictionary()
+"""The addresses and dtypes of the weights of each model that these slots use."""
+
 _lock = threading.Lock()
 
 
@@ -132,24 +135,19 @@ def kept_slots(
     thread is using are not returned: then, new slots are allocated and not kept.
     """
     capture = _cuda_graph if capture is None else capture
-    weights = tuple(
-        (each.data_ptr(), each.dtype)
-        for module in all_modules(model)
-        for each in (*module._parameters.values(), *module._buffers.values())
-        if each is not None
-    )
-    key = (*settings, weights)
+    weights = _addresses(model)
     with _lock:
         kept = _kept.setdefault(model, OrderedDict())
-        for other in [each for each in kept if each[-1] != weights]:
-            del kept[other]
-        slots = kept.get(key)
+        if _weights.get(model) != weights:
+            kept.clear()
+            _weights[model] = weights
+        slots = kept.get(settings)
         if slots is None or not slots.busy.acquire(blocking=False):
             allocated = allocate()
             slots = CapturedSlots(allocated, CapturedEncoding.for_slots(allocated), capture)
             slots.busy.acquire()
-            kept.setdefault(key, slots)
-        kept.move_to_end(key)
+            kept.setdefault(settings, slots)
+        kept.move_to_end(settings)
         most = KEPT_SHARE * _memory(slots.slots.last.device)
         while len(kept) > 1 and (len(kept) > MOST_KEPT or sum(each.nbytes for each in kept.values()) > most):
             kept.popitem(last=False)
@@ -157,11 +155,23 @@ def kept_slots(
         yield slots
     except BaseException:
         with _lock:  # the state of the slots is unknown
-            if kept.get(key) is slots:
-                del kept[key]
+            if kept.get(settings) is slots:
+                del kept[settings]
         raise
     finally:
         slots.busy.release()
+
+
+def _addresses(model: nn.Module) -> tuple[list[int], list[torch.dtype]]:
+    """Return the addresses and the dtypes of the parameters and buffers of a model."""
+    tensors = list[Tensor | None]()
+    for module in all_modules(model):
+        own = module.__dict__
+        for values in (own["_parameters"], own["_buffers"]):
+            if values:  # most modules have none, and the device waits for this function
+                tensors.extend(values.values())
+    weights = [each for each in tensors if each is not None]
+    return [each.data_ptr() for each in weights], [each.dtype for each in weights]
 
 
 def forget_slots(model: nn.Module) -> None:

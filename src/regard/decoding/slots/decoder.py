@@ -112,7 +112,6 @@ class SlotDecoder(ABC):
         readers: Tensor,
         sentences: Tensor,
         lengths: Tensor,
-        aligned: Tensor | None = None,
         done: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return a copy of the attention weights of some outputs, (b, N, T, X, H, S), and their alignments.
@@ -121,7 +120,6 @@ class SlotDecoder(ABC):
         readers: (b, N, T), the beam that generated each token of the outputs.
         sentences: (b,), the index of the sentence of each slot.
         lengths: the number of source tokens of each sentence.
-        aligned: (b, N, T), int32: a kernel writes the alignments to it. None: a new tensor.
         done: (B,), the results of slots for which it is False are not needed. None: all are.
 
         Both are on the device. The alignments, (b, N, T), are those of copy_and_align(); None if no Triton
@@ -133,7 +131,7 @@ class SlotDecoder(ABC):
             from regard.kernels.output_attention import copy_and_align
 
             readers = readers.to(self.looks.device, torch.int32, non_blocking=True)
-            return copy_and_align(self.looks, slots, readers, sentences, lengths, aligned, done)
+            return copy_and_align(self.looks, slots, readers, sentences, lengths, done)
         _, length, beams, *sizes = self.looks.shape
         # NumPy, because PyTorch takes longer for small arrays.
         steps_bT = slots.cpu().numpy()[:, None] * length + np.arange(readers.shape[2])

@@ -27,6 +27,10 @@ class EarlyEnds:
         self.ends, self.stopping, self.stopped = ends, stopping, False
         self._checked: dict[int, int] = {}
 
+    def clear(self) -> None:
+        """Forget the steps that were checked, because the search begins again."""
+        self._checked.clear()
+
     def check(self, slots: SearchSlots, rows: Sequence[int | None], samples: int) -> None:
         """Check all steps since the last call.
 

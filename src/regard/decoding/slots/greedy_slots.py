@@ -8,11 +8,10 @@ from torch import Tensor
 
 from regard.data.batch import EOS
 from regard.decoding.highest_values import highest_in_order
-from regard.decoding.hypothesis import SearchResult
 from regard.decoding.rules import Rules
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.host_forbidden import HostForbidden
-from regard.decoding.slots.search_slots import Outputs, SearchSlots, Sources, trimmed
+from regard.decoding.slots.search_slots import Outputs, SearchSlots, Sources, trimmed, with_attention
 from regard.kernels.kernel_choice import by_kernel
 
 __all__ = ["GreedySlots"]
@@ -74,16 +73,18 @@ class GreedySlots(SearchSlots):
         length = int(count_b.max(initial=0))
         inside_b1L = np.arange(length) < count_b[:, None, None]
         tokens, scores = (
-            torch.from_numpy(np.where(inside_b1L, each[:, :length].transpose(0, 2, 1), 0).astype(each.dtype))
+            np.where(inside_b1L, each[:, :length].transpose(0, 2, 1), 0).astype(each.dtype)
             for each in (tokens_bL1, scores_bL1)
         )  # PAD is 0
-        result, readers = SearchResult(tokens, scores, scores.sum(-1)), self._readers(slots, length)
+        # With PyTorch, which adds in the same order as greedy_search().
+        ranking = torch.from_numpy(scores).sum(-1).numpy()
+        outputs = tokens, scores, ranking, self._readers(slots, length)
         if sources is None:
-            return Outputs(result, readers)
+            return Outputs(*outputs)
         if weights is None:
-            return Outputs(result, readers, *self.decoder.attention(slots, readers, *sources))
+            return with_attention(outputs, *self.decoder.attention(slots, outputs[-1], *sources))
         shorter, own = trimmed(weights, length), rest[0][..., :length] if rest else None
-        return Outputs(result, readers, shorter, own, shorter is weights)
+        return with_attention(outputs, shorter, own, shorter is weights)
 
     def _readers(self, slots: Tensor, length: int) -> Tensor:
         """Return the beams that generated each token, (b, 1, length): there is only beam 0."""

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -42,17 +43,18 @@ class RecordedAttention:
     sites: the recorded attention layers and their roles.
     columns: the index of each site among those that the decoder records.
     complete: whether the search has recorded the weights. It has not if they would need too much memory.
+    aligned: the alignments of all hypotheses, by their numbers (see place()); they may be longer than the
+        hypothesis. Empty until align_all() is called.
     """
 
     def __init__(self, sites: dict[str, Role], columns: list[int]):
         self.sites, self.columns, self.complete, self._heads = sites, columns, False, True
-        self._places: dict[int, tuple[int, int]] = {}
         self._rows: list[list[int]] = []
         self._parts: list[Tensor] = []
         self._norms, self._lengths, self._ranks = NOTHING, NOTHING, 0
         self._source_lengths: list[int] = []
         self._known_alignments: list[Tensor | NDArray[np.int32] | None] = []
-        self._aligned: list[list[tuple[int, ...]]] = []
+        self.aligned: list[tuple[int, ...]] = []
         self._ready: torch.cuda.Event | None = None
         self._pending = False
         self._lock = threading.Lock()
@@ -87,16 +89,14 @@ class RecordedAttention:
         waited: whether the host has waited for the weights.
         """
         self._pending |= weights.is_cuda and not waited
-        part = len(self._parts)
         self._parts.append(weights)
         _, self._ranks, _, sites, _, _ = weights.shape
         self._known_alignments.append(aligned if len(self.columns) == sites else None)
         self._rows.append(rows)
-        self._places.update((row, (part, place)) for place, row in enumerate(rows))
 
     def clear(self) -> None:
         """Forget the weights that were stored, because the search is repeated."""
-        self._places, self._rows, self._parts, self._known_alignments = {}, [], [], []
+        self._rows, self._parts, self._known_alignments = [], [], []
         self._pending = False
 
     def store_values(self, encoded: Encoded) -> None:
@@ -130,24 +130,40 @@ class RecordedAttention:
         norms_XHS = self._norms[row, :, :, :source].clone()
         return attention, dict(zip(self.sites, norms_XHS.unbind(0), strict=True))
 
+    def place(self, number: int, length: int) -> Place:
+        """Return the place of a hypothesis by its number, which counts the hypotheses of all sentences."""
+        return Place(self, *divmod(number, self._ranks), length)
+
+    @cached_property
+    def _places(self) -> dict[int, tuple[int, int]]:
+        """For each sentence, the index in _parts, and the index in this part."""
+        return {row: (part, at) for part, rows in enumerate(self._rows) for at, row in enumerate(rows)}
+
     def alignment(self, row: int, rank: int, length: int) -> tuple[int, ...]:
         """Return the source token with the highest weight for each token of a hypothesis.
 
         The weights are averaged over all sites and heads. For the arguments, see of_hypothesis().
         """
-        # Without operations of PyTorch: their code is no longer in the cache of the processor after a search.
-        part, place = self._places[row]
-        return (self._aligned or self._align_all())[part][place * self._ranks + rank][:length]
+        return (self.aligned or self.align_all())[row * self._ranks + rank][:length]
 
-    def _align_all(self) -> list[list[tuple[int, ...]]]:
-        """Return a list for each part, with the alignments of all its hypotheses, and keep them."""
+    def align_all(self) -> list[tuple[int, ...]]:
+        """Compute `aligned`, and return it."""
+        # Without operations of PyTorch: their code is no longer in the cache of the processor after a search.
         with self._lock:
             self._wait()
-            aligned = list[list[tuple[int, ...]]]()
+            aligned = list[tuple[int, ...]]()
             for part, rows, known in zip(self._parts, self._rows, self._known_alignments, strict=True):
-                alignment = self._align(part, rows) if known is None else known
-                aligned.append(list(rows_as_tuples(alignment)))
-            self._aligned = aligned
+                aligned += rows_as_tuples(self._align(part, rows) if known is None else known)
+            if len(self._rows) > 1:
+                numbers = [
+                    row * self._ranks + rank
+                    for rows in self._rows
+                    for row in rows
+                    for rank in range(self._ranks)
+                ]
+                by_number = dict(zip(numbers, aligned, strict=True))
+                aligned = [by_number[number] for number in range(len(aligned))]
+            self.aligned = aligned
         return aligned
 
     def averaged(self, places: Sequence[Place], site: str, head: int | None) -> NDArray[np.float32] | None:

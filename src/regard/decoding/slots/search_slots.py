@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import BOS, EOS, PAD
-from regard.decoding.hypothesis import SearchResult
 from regard.decoding.rules import Rules, forbidden_ids
 from regard.decoding.slots.candidates import Forbidden, next_tokens, uses_kernel
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows
@@ -20,7 +19,16 @@ from regard.decoding.slots.decoder import SlotDecoder, resized_rows
 if TYPE_CHECKING:
     from regard.kernels.token_candidates import Candidates
 
-__all__ = ["Array", "EarlyOutputs", "Outputs", "SearchSlots", "Sources", "follow", "trimmed"]
+__all__ = [
+    "Array",
+    "EarlyOutputs",
+    "Outputs",
+    "SearchSlots",
+    "Sources",
+    "follow",
+    "trimmed",
+    "with_attention",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -31,32 +39,49 @@ Sources = tuple[Tensor, Tensor]
 class Outputs(NamedTuple):
     """The N hypotheses of b slots.
 
-    result: the hypotheses, as tensors on the CPU.
-    readers: (b, N, T), the beams that generated each token; 0 for padding. On the CPU or on the device.
-    weights: (b, N, T, X, H, S), the attention weights on the device; T may be larger than that of `result`.
-        None if they were not requested.
-    aligned: (b, N, T), int32, the alignments of copy_and_align(), on the device or as an array. None if there
-        are no weights, or if no Triton kernels are used.
-    waited: whether the host has waited for the weights.
+    tokens, token_scores: (b, N, T), token ids and log-probabilities, padded with PAD and 0.
+    ranking: (b, N), the score that hypotheses are sorted by; see SearchResult.
+    readers: the beams that generated each token; 0 for padding. On the CPU or on the device. Like `weights`,
+        it may have more than T positions.
+    weights: (b, N, T, X, H, S), the attention weights on the device. None if they were not requested.
+    aligned: a function that returns the alignments of copy_and_align(), (b, N, T), int32, on the device or as
+        an array, and waits for them if necessary. None if there are no weights, or if no Triton kernels are
+        used.
+    waited: whether the host has waited for the weights when it has called aligned().
+
+    The arrays may be views of a buffer that is used again; see EarlyOutputs.
     """
 
-    result: SearchResult
+    tokens: Array
+    token_scores: Array
+    ranking: Array
     readers: Tensor
     weights: Tensor | None = None
-    aligned: Tensor | Array | None = None
+    aligned: Callable[[], Tensor | Array] | None = None
     waited: bool = False
 
 
 class EarlyOutputs(NamedTuple):
     """The outputs of b slots of which only some are done.
 
-    done: whether the slots are done.
+    wait: a function that waits for the device, and returns whether the slots are done.
     select: a function that returns the outputs of some slots that are done, by their places among the b
-        slots; None selects all.
+        slots; None selects all. Call it after wait(), and before the next call of early_results(), which
+        overwrites the arrays.
     """
 
-    done: list[bool]
+    wait: Callable[[], list[int]]
     select: Callable[[list[int] | None], Outputs]
+
+
+def with_attention(
+    outputs: tuple[Array, Array, Array, Tensor],
+    weights: Tensor,
+    aligned: Tensor | Array | None,
+    waited: bool = False,
+) -> Outputs:
+    """Return outputs with attention weights and alignments that are known already; see Outputs."""
+    return Outputs(*outputs, weights, None if aligned is None else lambda: aligned, waited)
 
 
 TRIMMED = 1.5
@@ -130,7 +155,7 @@ class SearchSlots(ABC):
         """Return the hypotheses of the slots that are done, before it is known which of them are.
 
         For the arguments, see results(). On a GPU, all work is launched before the host waits for the steps,
-        so that it waits only once.
+        so that it waits only once: see EarlyOutputs.wait.
 
         Return None if this is not supported.
         """

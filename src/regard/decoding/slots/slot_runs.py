@@ -7,20 +7,19 @@ It is the reference for this one: the tests compare the two.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from regard.data.batch import Batch
-from regard.data.batch_rows import BatchRows
-from regard.decoding.active_rows import ActiveRows, Ends, start_decoding, without_encoding
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import ROOM, SearchResult
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
-from regard.decoding.sampling import Sample, Seed
+from regard.decoding.sampling import Sample
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.captured_slots import forget_slots, kept_slots, round_up
 from regard.decoding.slots.decoder import SlotDecoder
@@ -29,10 +28,17 @@ from regard.decoding.slots.early_ends import EarlyEnds
 from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.decoding.slots.recorded_attention import RecordedAttention
 from regard.decoding.slots.sample_slots import SampleSlots
-from regard.decoding.slots.search_slots import SearchSlots, Sources
+from regard.decoding.slots.search_slots import Outputs, SearchSlots, Sources
+from regard.decoding.slots.sentences import (
+    Sentences,
+    Sizes,
+    not_encoded,
+    sentences_of,
+    sizes_without_prefixes,
+)
 from regard.kernels.kernel_choice import is_current
 from regard.layers.freed_memory import keep_freed_memory
-from regard.models.base import Model, State
+from regard.models.base import Model
 
 __all__ = [
     "SlotRun",
@@ -70,8 +76,7 @@ def slot_search(
     *,
     limit: LengthLimit = TRANSLATION_LIMIT,
     recorded: RecordedAttention | None = None,
-    ends: Ends | None = None,
-    stopping: Callable[[], bool] | None = None,
+    early_ends: EarlyEnds | None = None,
 ) -> SearchResult:
     """Run a search on preallocated tensors. slot_decoder() must find a decoder.
 
@@ -79,6 +84,7 @@ def slot_search(
 
     recorded: the attention weights of the hypotheses are stored in it. None records nothing. It is not
         supported with several samples for each source.
+    early_ends: ends outputs before EOS. None: only EOS and the maximum length end them.
 
     If there is not enough memory, the search is repeated with half as many slots; then, some sentences wait.
     """
@@ -87,16 +93,16 @@ def slot_search(
         keep_freed_memory()
     while True:
         try:
-            early = None if ends is None and stopping is None else EarlyEnds(ends, stopping)
-            return _search_with_slots(model, batch, how, prefixes, limit, recorded, most, early)
+            return _search_with_slots(model, batch, how, prefixes, limit, recorded, early_ends, most)
         except torch.OutOfMemoryError:
             most = min(most, len(batch)) // 2
             if not most:
                 raise
         # After the except block, where the traceback keeps no tensors of the failed search.
         forget_slots(model)
-        if recorded is not None:
-            recorded.clear()
+        for results in (recorded, early_ends):
+            if results is not None:
+                results.clear()
 
 
 def _search_with_slots(
@@ -106,22 +112,28 @@ def _search_with_slots(
     prefixes: Sequence[Sequence[int]] | None,
     limit: LengthLimit,
     recorded: RecordedAttention | None,
+    early_ends: EarlyEnds | None,
     most: int,
-    early: EarlyEnds | None,
 ) -> SearchResult:
     """Run slot_search() with at most `most` slots."""
     captures = batch.index.is_cuda and is_current(batch.index.device)
-    together = isinstance(batch, Batch) and batch.source.dim() == 2 and len(batch) <= most
-    if captures and together and not isinstance(how, Sample):
+    whole = isinstance(batch, Batch) and batch.source.dim() == 2 and len(batch) <= most
+    if captures and whole and not isinstance(how, Sample):
         assert isinstance(batch, Batch)
-        sentences = replace(not_encoded(model, batch, how, prefixes, limit), early=early)
-        if sentences.longest < MOST_LENGTH:
-            return captured_search(model, how, sentences, recorded, batch)
-    sentences = replace(sentences_of(model, batch, how, prefixes, limit), early=early)
-    if captures and sentences.state.position + sentences.longest < MOST_LENGTH:
-        return captured_search(model, how, sentences, recorded, most=most)
-    slots = _allocated(model, how, sentences, *_sizes(sentences, most), recorded is not None)
-    return SlotRun(slots, sentences, how, recorded=recorded).result()
+        create: Callable[[], Sentences] = partial(not_encoded, model, batch, how, prefixes, limit)
+        if prefixes is None:
+            sizes = sizes_without_prefixes(model, batch, how, limit)
+        else:
+            with_prefixes = create()
+            create, sizes = lambda: with_prefixes, with_prefixes.sizes
+        if sizes.longest < MOST_LENGTH:
+            return _captured_search(model, how, sizes, create, recorded, early_ends, batch)
+    sentences = sentences_of(model, batch, how, prefixes, limit)
+    sizes = sentences.sizes
+    if captures and sizes.position + sizes.longest < MOST_LENGTH:
+        return captured_search(model, how, sentences, recorded, most=most, early_ends=early_ends)
+    slots = _allocated(model, how, sizes, *_slot_sizes(sizes, most), recorded is not None)
+    return SlotRun(slots, sentences, how, False, recorded, early_ends).result()
 
 
 def recorded_attention(
@@ -138,37 +150,6 @@ def recorded_attention(
     return None if kind is None else RecordedAttention.of(model, kind, look)
 
 
-def sentences_of(
-    model: Model,
-    batch: Batch | Prompts,
-    how: Beam | Greedy | Sample,
-    prefixes: Sequence[Sequence[int]] | None = None,
-    limit: LengthLimit = TRANSLATION_LIMIT,
-) -> Sentences:
-    """Encode the sources of a batch, or read prompts. The arguments are those of search()."""
-    active, state, last_B1 = start_decoding(model, batch, how.rules, prefixes, 1, limit)
-    source_length = max((memory.length for memory in active.encoded.memories), default=0)
-    seeds = how.seeds(batch.index.tolist()) if isinstance(how, Sample) else None
-    return Sentences(active, state, last_B1[:, 0], int(active.limits.max()), source_length, seeds)
-
-
-def not_encoded(
-    model: Model,
-    batch: Batch,
-    how: Beam | Greedy | Sample,
-    prefixes: Sequence[Sequence[int]] | None = None,
-    limit: LengthLimit = TRANSLATION_LIMIT,
-) -> Sentences:
-    """Return the sentences of a batch before they are encoded. The arguments are those of search()."""
-    active, _, last_B1 = without_encoding(model, batch, how.rules, prefixes, limit)
-    source_length = batch.source.shape[1]
-    if active.prefix.shape[1]:
-        longest = int(active.limits.max())
-    else:
-        longest = how.rules.longest(model, source_length, limit)
-    return Sentences(active, State(), last_B1[:, 0], longest, source_length)
-
-
 def captured_search(
     model: Model,
     how: Beam | Greedy | Sample,
@@ -176,24 +157,44 @@ def captured_search(
     recorded: RecordedAttention | None = None,
     batch: Batch | None = None,
     most: int | None = None,
+    early_ends: EarlyEnds | None = None,
 ) -> SearchResult:
     """Run the search with steps captured in CUDA graphs. Sizes are rounded up, to use the graphs again.
 
     batch: the sources, if `sentences` is not encoded yet. Then the encoder is captured in a graph too.
     most: the largest number of slots. Default: MOST_SLOTS.
     """
-    count, source, _ = _sizes(sentences, most)
+    return _captured_search(model, how, sentences.sizes, lambda: sentences, recorded, early_ends, batch, most)
+
+
+def _captured_search(
+    model: Model,
+    how: Beam | Greedy | Sample,
+    sizes: Sizes,
+    create: Callable[[], Sentences],
+    recorded: RecordedAttention | None,
+    early_ends: EarlyEnds | None,
+    batch: Batch | None,
+    most: int | None = None,
+) -> SearchResult:
+    """Run captured_search().
+
+    create: a function that returns the sentences. It is called when the encoder is launched, so that the
+        device does not wait for it.
+    """
+    count, source, _ = _slot_sizes(sizes, most)
     count, source = round_up(count), round_up(source, SOURCE_SIZES)
-    length = round_up(sentences.state.position + sentences.longest + 1, LENGTHS)
+    length = round_up(sizes.position + sizes.longest + 1, LENGTHS)
 
     def allocate() -> SearchSlots:
-        return _allocated(model, how, sentences, count, source, length, recorded is not None)
+        return _allocated(model, how, sizes, count, source, length, recorded is not None)
 
     # The random seed and the number of samples change no buffer.
     kept_how = replace(how, seed=0, count=1) if isinstance(how, Sample) else how
-    settings = (kept_how, count, source, length, sentences.active.prefix.shape[1], recorded is not None)
+    settings = (kept_how, count, source, length, sizes.prefix, recorded is not None)
     with kept_slots(model, settings, allocate) as kept:
         loaded = batch is not None and kept.encode(model, batch.source, batch.source_lengths)
+        sentences = create()
         if loaded:
             # These tensors have a row for each slot; `sentences` has fewer if slots are unused.
             active = replace(sentences.active, encoded=kept.encoding.encoded)
@@ -209,34 +210,7 @@ def captured_search(
             kept.prepare()
             if loaded and batch is not None:
                 kept.encode(model, batch.source, batch.source_lengths)
-        return SlotRun(kept.slots, sentences, how, True, recorded).result(kept.step, loaded)
-
-
-@dataclass(frozen=True, eq=False)
-class Sentences(BatchRows):
-    """The sentences of a search: their encoder output and the decoder state before the first output token.
-
-    active: the encoder output, limits and prefixes.
-    state: the decoder state, with one row for each sentence.
-    first: (B,), the first input of the search: BOS, or the last token of a prompt.
-    longest: the maximum number of tokens of all outputs.
-    source_length: the number of source tokens, padding included; 0 if the model has no source.
-    seeds: the random seeds of all samples, those of one sentence after the other. None without sampling.
-    early: ends outputs before EOS. None: only EOS and the maximum length end them.
-    """
-
-    active: ActiveRows
-    state: State
-    first: Tensor
-    longest: int
-    source_length: int
-    seeds: list[Seed] | None = None
-    early: EarlyEnds | None = None
-
-    @property
-    def samples(self) -> int:
-        """The number of outputs of each sentence."""
-        return 1 if self.seeds is None else len(self.seeds) // len(self.first)
+        return SlotRun(kept.slots, sentences, how, True, recorded, early_ends).result(kept.step, loaded)
 
 
 class SlotRun:
@@ -245,7 +219,7 @@ class SlotRun:
     A slot that is done gets the next waiting sentence. If no sentence waits, slots that are done are removed.
 
     fixed: whether the slots keep their buffers, which captured steps need. Then no slots are removed.
-    recorded: see slot_search().
+    recorded, early_ends: see slot_search().
     """
 
     def __init__(
@@ -255,35 +229,36 @@ class SlotRun:
         how: Beam | Greedy | Sample,
         fixed: bool = False,
         recorded: RecordedAttention | None = None,
+        early_ends: EarlyEnds | None = None,
     ):
-        self.fixed, self.stored = fixed, False
+        self.fixed, self.early_ends = fixed, early_ends
         self.recorded = recorded if slots.decoder.looks is not None else None
         self.slots, self.sentences, self.device = slots, sentences, sentences.first.device
-        self.step_number, self.next_row = 0, 0
+        self.step_number, self.next_row, self.oldest = 0, 0, 0
         self.rows: list[int | None] = [None] * slots.slots
         self.started = [0] * slots.slots
-        best = how.best if isinstance(how, Beam) else 1
-        longest = min(sentences.longest, ROOM)
-        self.outputs = len(sentences.first) * sentences.samples
-        self.collected = SearchResult.empty(self.outputs, best, longest, torch.device("cpu"))
+        self.best = how.best if isinstance(how, Beam) else 1
+        self.collected: SearchResult | None = None
+        self.unwritten: tuple[list[int], Callable[[], Outputs]] | None = None
         slots.done.fill_(True)
 
     def fill(self, loaded: bool = False) -> None:
         """Start waiting sentences in the slots that are free; loaded: whether the decoder has loaded them."""
-        free = [slot for slot, row in enumerate(self.rows) if row is None]
-        free = free[: self.outputs - self.next_row]
+        waiting = len(self.sentences.first) * self.sentences.samples - self.next_row
+        if not waiting:
+            return
+        free = [slot for slot, row in enumerate(self.rows) if row is None][:waiting]
         if not free:
             return
         some, rows = self.sentences, range(self.next_row, self.next_row + len(free))
         if len(free) < len(some.first) or some.samples > 1:
-            some = some.select(torch.arange(rows.start, rows.stop, device=self.device) // some.samples)
+            index = torch.arange(rows.start, rows.stop, device=self.device) // some.samples
+            some = some.select(index)
         slots = self._on_device(free)
         if not loaded:
             self.slots.decoder.load(slots, some.active.encoded, some.state)
-        offset, limits = some.state.position, some.active.limits
-        if some.early is not None:
-            limits = some.early.limits(limits)
-        self.slots.start(slots, some.first, limits, some.active.prefix, offset)
+        limits = some.active.limits if self.early_ends is None else self.early_ends.limits(some.active.limits)
+        self.slots.start(slots, some.first, limits, some.active.prefix, some.state.position)
         if isinstance(self.slots, SampleSlots) and some.seeds is not None:
             self.slots.seed(free, some.seeds[rows.start : rows.stop])
         for slot in free:
@@ -299,8 +274,7 @@ class SlotRun:
         self.fill(loaded)
         check = CHECK if self.fixed else 1
         while any(row is not None for row in self.rows):
-            oldest = min(start for start, row in zip(self.started, self.rows, strict=True) if row is not None)
-            upto = self.sentences.state.position + self.step_number - oldest + 1
+            upto = self.sentences.state.position + self.step_number - self.oldest + 1
             # A slot that is done stays at its position, at most the maximum length, until the host checks it.
             upto = min(upto, self.sentences.state.position + self.sentences.longest)
             if upto >= self.slots.decoder.length:
@@ -308,65 +282,91 @@ class SlotRun:
             (self.slots.step if replay is None else replay)(upto)
             self.step_number += 1
             if self.step_number % check == 0:
-                self._store_values()
-                if self.sentences.early is not None:
-                    self.sentences.early.check(self.slots, self.rows, self.sentences.samples)
-                self._collect(min(self.step_number - oldest, self.sentences.longest))
+                self._write()
+                if self.early_ends is not None:
+                    self.early_ends.check(self.slots, self.rows, self.sentences.samples)
+                self._collect(min(self.step_number - self.oldest, self.sentences.longest))
+        self._write()
         if self.recorded is not None:
             self.recorded.finish()
+        assert self.collected is not None
         return _by_sentence(self.collected, self.sentences.samples)
 
-    def _store_values(self) -> None:
-        """Store what does not depend on the outputs in `recorded`, once.
+    def _prepare(self) -> None:
+        """Create what does not depend on the outputs, once.
 
         On a GPU, this is called when the first steps are launched: the host would only wait for them.
         """
-        if self.recorded is not None and not self.stored:
-            self.recorded.store_values(self.sentences.active.encoded)
-            self.stored = True
+        if self.collected is not None:
+            return
+        sentences, longest = self.sentences, min(self.sentences.longest, ROOM)
+        outputs = len(sentences.first) * sentences.samples
+        self.collected = SearchResult.empty(outputs, self.best, longest, torch.device("cpu"))
+        if self.recorded is not None:
+            self.recorded.store_values(sentences.active.encoded)
 
     def _collect(self, longest: int) -> None:
-        """Store the outputs of slots that are done, and start waiting sentences in them or remove them.
+        """Find the slots that are done, and start waiting sentences in them or remove them.
+
+        The outputs become `unwritten`. On a GPU, _write() is called when the next steps are launched.
 
         longest: no slot has generated more tokens than this.
         """
         running = [slot for slot, row in enumerate(self.rows) if row is not None]
-        early = None
+        rows, early = self._rows_of(running), None
         if self.fixed:
-            early = self.slots.early_results(self._on_device(running), longest, self._sources(running))
-        done = self.slots.done.tolist() if early is None else dict(zip(running, early.done, strict=True))
-        finished = [slot for slot in running if done[slot]]
-        if not finished or (len(finished) < len(running) and len(finished) * DROP < len(running)):
-            return
-        rows = self._rows_of(finished)
+            early = self.slots.early_results(self._on_device(running), longest, self._sources(rows))
+        self._prepare()
         if early is None:
-            outputs = self.slots.results(self._on_device(finished), longest, self._sources(finished))
+            every = self.slots.done.tolist()
+            done = [every[slot] for slot in running]
         else:
-            places = [place for place, slot in enumerate(running) if done[slot]]
-            outputs = early.select(None if finished == running else places)
-        length = outputs.result.tokens.shape[-1]
-        self.collected = self.collected.with_room_for(length, self.sentences.longest)
-        first, last = rows[0], rows[-1] + 1
-        whole = rows == list(range(first, last))  # a slice is copied in less time than indexed rows
-        self.collected.write(slice(first, last) if whole else torch.tensor(rows), outputs.result)
-        if self.recorded is not None and outputs.weights is not None:
-            self.recorded.write(rows, outputs.weights, outputs.aligned, outputs.waited)
+            done = early.wait()
+        count = len(running) - done.count(False)
+        if not count or (count < len(running) and count * DROP < len(running)):
+            return
+        finished, places = running, None
+        if count < len(running):
+            places = [place for place, is_done in enumerate(done) if is_done]
+            finished, rows = ([each[place] for place in places] for each in (running, rows))
+        if early is None:
+            outputs = self.slots.results(self._on_device(finished), longest, self._sources(rows))
+            self.unwritten = rows, lambda: outputs
+        else:
+            self.unwritten = rows, partial(early.select, places)
         for slot in finished:
             self.rows[slot] = None
         self.fill()
         running = [slot for slot, row in enumerate(self.rows) if row is not None]
+        self.oldest = min((self.started[slot] for slot in running), default=0)
         if not self.fixed and running and len(running) < len(self.rows):
             self._resize(running, self.slots.decoder.length)
+
+    def _write(self) -> None:
+        """Write the outputs that _collect() has found to `collected` and `recorded`."""
+        if self.unwritten is None:
+            return
+        rows, select = self.unwritten
+        outputs, self.unwritten = select(), None
+        assert self.collected is not None
+        length = outputs.tokens.shape[-1]
+        self.collected = self.collected.with_room_for(length, self.sentences.longest)
+        first, last = rows[0], rows[-1] + 1
+        whole = rows == list(range(first, last))  # a slice is copied in less time than indexed rows
+        self.collected.write_arrays(slice(first, last) if whole else rows, *outputs[:3])
+        if self.recorded is not None and outputs.weights is not None:
+            aligned = None if outputs.aligned is None else outputs.aligned()
+            self.recorded.write(rows, outputs.weights, aligned, outputs.waited)
 
     def _rows_of(self, slots: list[int]) -> list[int]:
         """Return the sentences that some slots decode, as indices."""
         return [row for slot in slots if (row := self.rows[slot]) is not None]
 
-    def _sources(self, slots: list[int]) -> Sources | None:
-        """Return the sentences of some slots; None if nothing is recorded."""
+    def _sources(self, rows: list[int]) -> Sources | None:
+        """Return some sentences as tensors; None if nothing is recorded."""
         if self.recorded is None:
             return None
-        return self._on_device(self._rows_of(slots)), self.sentences.active.encoded.lengths
+        return self._on_device(rows), self.sentences.active.encoded.lengths
 
     def _on_device(self, indices: list[int]) -> Tensor:
         """Return indices as a tensor on the device, without waiting for it."""
@@ -385,11 +385,11 @@ class SlotRun:
         self.slots = self.slots.resized(index, length)
 
 
-def _sizes(sentences: Sentences, most: int | None = None) -> tuple[int, int, int]:
+def _slot_sizes(sizes: Sizes, most: int | None = None) -> tuple[int, int, int]:
     """Return the number of slots, of source tokens and of positions that a search needs first."""
-    most = MOST_SLOTS["cuda" if sentences.first.is_cuda else "cpu"] if most is None else most
-    length = sentences.state.position + min(FIRST_LENGTH, sentences.longest + 1)
-    return min(len(sentences.first) * sentences.samples, most), sentences.source_length, length
+    most = MOST_SLOTS["cuda" if sizes.device.type == "cuda" else "cpu"] if most is None else most
+    length = sizes.position + min(FIRST_LENGTH, sizes.longest + 1)
+    return min(sizes.outputs, most), sizes.source_length, length
 
 
 def _by_sentence(result: SearchResult, samples: int) -> SearchResult:
@@ -403,7 +403,7 @@ def _by_sentence(result: SearchResult, samples: int) -> SearchResult:
 def _allocated(
     model: Model,
     how: Beam | Greedy | Sample,
-    sentences: Sentences,
+    sizes: Sizes,
     count: int,
     source: int,
     length: int,
@@ -416,15 +416,13 @@ def _allocated(
     length: the number of positions.
     records: whether the decoder stores attention weights, if there is memory for them.
     """
-    kind, active = decoder_for(model), sentences.active
+    kind = decoder_for(model)
     assert kind is not None
-    device, beams = active.index.device, how.size if isinstance(how, Beam) else 1
-    decoder = kind.build(model, count, beams, length, source)
+    decoder = kind.build(model, count, how.size if isinstance(how, Beam) else 1, length, source)
     if records:
         decoder.record(len(kind.recordable(model)), next(model.parameters()))
     if isinstance(how, Beam):
-        longest = max(sentences.longest, length)
-        return BeamSlots(decoder, how, active.prefix.shape[1], longest, device)
+        return BeamSlots(decoder, how, sizes.prefix, max(sizes.longest, length), sizes.device)
     if isinstance(how, Sample):
-        return SampleSlots(decoder, how, active.prefix.shape[1], device)
-    return GreedySlots(decoder, how.rules, active.prefix.shape[1], device)
+        return SampleSlots(decoder, how, sizes.prefix, sizes.device)
+    return GreedySlots(decoder, how.rules, sizes.prefix, sizes.device)
