@@ -57,6 +57,7 @@ import torch
 import triton
 import triton.language as tl
 
+from regard.kernels.additive_wide import wide_channel
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
 from regard.kernels.quick_launch import quick_launch
@@ -317,7 +318,9 @@ def _row_sums(tanhs, tail, above, below, rest):
 # found                writes the gradient of the own side, (B H, own, D); B K instead of B H for the key
 # dvector              with QUERY, writes one partial sum of dv per program, (B H, row tiles, D)
 # of_sequences         reads Weighed.ranges. Without a tile within REACH, `found` is not written. Without a
-#                      tile beyond REACH, `exact` is not read, unless ADD is True
+#                      tile beyond REACH and a wide channel, `exact` is not read, unless ADD is True
+# whole_of_query, whole_of_key
+#                      reads which channels are wide, see wide_channel(): the series leaves them out
 # offset, before, after
 #                      the window: row i attends at most to rows i + offset - before to i + offset + after of
 #                      the other side; BEFORE, AFTER: whether there is such a limit
@@ -326,8 +329,8 @@ def _row_sums(tanhs, tail, above, below, rest):
 @triton.jit
 def additive_series_kernel(
     gradients, own, basis, ranges, constants, reach_of_own, reach_of_other, vector, bounds, peaks, beyond,
-    found, exact, dvector, of_sequences,
-    heads, groups, own_count, other_count, first_channel, width, padded, scale,
+    found, exact, dvector, of_sequences, whole_of_query, whole_of_key,
+    heads, groups, own_count, other_count, first_channel, width, padded, pitch, scale,
     gradients_head, gradients_row, own_batch, own_head, own_row, vector_head, bounds_head, beyond_head,
     found_head, exact_head, exact_part, exact_parts, dvector_row, offset, before, after,
     own_reach, other_reach, spans, OWN_TILE: tl.constexpr, OTHER_TILE: tl.constexpr,
@@ -391,15 +394,21 @@ def additive_series_kernel(
         sine, cosine = _sines(x, frequency, 0.0, APPROXIMATE), _sines(x, frequency, QUARTER, APPROXIMATE)
         slope = tl.load(constants + BASIS + term)[None, None, :]
         slopes = tl.sum((cosine * with_cosine - sine * with_sine) * slope, 2)
-        total += tl.where(above | below, 4.0 * tail, slopes) * undone[:, None] * v[None, :]
+        slopes = tl.where(above | below, 4.0 * tail, slopes) * undone[:, None] * v[None, :]
+        wide = tl.zeros([CHANNELS], tl.int32)
+        if (flags & 4) != 0:
+            shared = batch * key_heads + head // groups
+            of_query, of_key = whole_of_query + shared * groups * pitch, whole_of_key + shared * pitch
+            wide = wide_channel(of_query, of_key, groups, pitch, channels, there)
+        total += tl.where((wide != 0)[None, :], 0.0, slopes)
         if QUERY:
             size = tl.load(constants + 2 * BASIS + term)[None, None, :]
             tanhs = tl.sum((cosine * with_sine + sine * with_cosine) * size, 2) * undone[:, None]
             rest = tl.load(beyond + both * beyond_head + local, mask=here, other=0.0)
             of_rows = _row_sums(tanhs, tail * undone[:, None], above, below, rest)
-            tl.store(dvector_at, tl.sum(of_rows, 0), mask=there)
+            tl.store(dvector_at, tl.where(wide != 0, 0.0, tl.sum(of_rows, 0)), mask=there)
     at = local.to(tl.int64)[:, None] * width + channels[None, :]
-    if ((flags & 2) != 0) | ADD:
+    if ((flags & 6) != 0) | ADD:
         for part in range(exact_parts):
             place = exact + part * exact_part + own_both * exact_head + at
             total += tl.load(place, mask=inside, other=0.0)

@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 
 from regard.kernels.additive_series import REACH, scaling
+from regard.kernels.additive_wide import some_wide_channel
 from regard.kernels.kernel_dropout import dropout_factors
 from regard.kernels.kernel_mask import end_of, tile_is_seen, visible
 from regard.kernels.matrix_product import product
@@ -45,30 +46,38 @@ def _weights(scores, norm, place, size, there, seen):
 
 
 @triton.jit
-def _write_ranges(ranges, reach_of_query, reach_of_key, both, key_both, query_tiles, key_tiles, spans):
-    """In one program of each sequence, write two flags to `ranges`, (B H), int32.
+def _write_ranges(
+    ranges, reach_of_query, reach_of_key, whole_of_query, whole_of_key, both, key_both, groups, query_tiles,
+    key_tiles, spans, pitch, APART: tl.constexpr,
+):  # fmt: skip
+    """In one program of each sequence, write three flags to `ranges`, (B H), int32.
 
-    The flags are 1 if some pair of query tile and key tile is within REACH, plus 2 if some pair is beyond it.
+    The flags are 1 if some pair of query tile and key tile is within REACH, plus 2 if some pair is beyond it,
+    plus 4 if APART is True and some channel is wide.
     """
     if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
         low, high = reach_range(reach_of_query + both * query_tiles * spans, query_tiles, spans)
         low_of_key, high_of_key = reach_range(reach_of_key + key_both * key_tiles * spans, key_tiles, spans)
         near, beyond = low + low_of_key <= REACH, high + high_of_key > REACH
-        tl.store(ranges + both, near.to(tl.int32) + 2 * beyond.to(tl.int32))
+        found = near.to(tl.int32) + 2 * beyond.to(tl.int32)
+        if APART:
+            of_query, of_key = whole_of_query + key_both * groups * pitch, whole_of_key + key_both * pitch
+            found += 4 * some_wide_channel(of_query, of_key, groups, pitch)
+        tl.store(ranges + both, found)
 
 
 @quick_launch
 @triton.jit
 def additive_weigh_kernel(
     scores, norm, value, doutput, dscores, deltas, magnitudes, column_bounds, peaks, ranges,
-    reach_of_query, reach_of_key, seed, dropout, lengths, document_of_query, document_of_key,
+    reach_of_query, reach_of_key, whole_of_query, whole_of_key, seed, dropout, lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, depth, first_row, row_count,
     value_batch, value_head, value_row, doutput_batch, doutput_head, doutput_row,
-    scores_head, scores_row, dscores_head, dscores_row, query_tiles, key_tiles, spans, size,
+    scores_head, scores_row, dscores_head, dscores_row, query_tiles, key_tiles, spans, size, pitch,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
-    EIGHTS: tl.constexpr, SERIES: tl.constexpr, DROPOUT: tl.constexpr,
+    EIGHTS: tl.constexpr, SERIES: tl.constexpr, APART: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
     """Compute dp = dO . V, the gradient of the weights p, and partial sums of delta = sum over keys of p dp.
 
@@ -81,7 +90,7 @@ def additive_weigh_kernel(
         magnitudes: reads m_i, the largest |element| of row i of dO, (B, H, T).
         peaks: writes the largest |dp| / m_i of each tile, (B H, row tiles, key tiles).
         column_bounds: writes the largest p m_i of each key, (B H, row tiles, keys).
-        ranges: see _write_ranges().
+        ranges, whole_of_query, whole_of_key: see _write_ranges().
     """
     if EIGHTS:
         depth, value_row, doutput_row = depth // 8 * 8, value_row // 8 * 8, doutput_row // 8 * 8
@@ -138,7 +147,10 @@ def additive_weigh_kernel(
         tl.store(peaks + tile * key_tiles + tl.program_id(1), peak)
         tl.store(column_bounds + tile * (key_tiles * COLUMNS) + columns, column_bound)
         key_both = batch * (heads // groups) + head // groups
-        _write_ranges(ranges, reach_of_query, reach_of_key, both, key_both, query_tiles, key_tiles, spans)
+        _write_ranges(
+            ranges, reach_of_query, reach_of_key, whole_of_query, whole_of_key, both, key_both, groups,
+            query_tiles, key_tiles, spans, pitch, APART,
+        )  # fmt: skip
 
 
 @quick_launch
@@ -168,7 +180,7 @@ def additive_balance_kernel(
         row_bounds, (B H, T), column_bounds, (B H, keys), peaks, (B H): read, to compute these scales.
         beyond: writes the sum of each row of g over the tiles beyond REACH, (B H, key tiles, rows).
         ranges: see _write_ranges(). If no tile of a sequence is within REACH, half and half_turned are not
-            written, because they are not read.
+            written, because they are not read. If a channel is wide, `turned` is written in all tiles.
     """
     both = tl.program_id(2).to(tl.int64)
     batch = both // heads
@@ -180,7 +192,8 @@ def additive_balance_kernel(
     at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
     turned_at = both * dscores_head + columns.to(tl.int64)[:, None] * turned_row + local[None, :]
     rest, there = tl.zeros([ROWS], tl.float32), tl.full([], True, tl.int1)
-    writes_half = tl.load(ranges + both) & 1 if SERIES else 0
+    flags = tl.load(ranges + both) if SERIES else 0
+    writes_half = flags & 1
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         delta, rows_whole = tl.zeros([ROWS], tl.float32), tl.num_programs(0) * ROWS
         for part in range(delta_parts):
@@ -210,7 +223,7 @@ def additive_balance_kernel(
                 halved = tl.where(is_near, found * by_column[None, :], 0.0).to(tl.float16)
                 tl.store(half_turned + turned_at, tl.trans(halved))
             rest = tl.where(is_near, 0.0, tl.sum(found, 1))
-            there = is_near == 0
+            there = (is_near == 0) | ((flags & 4) != 0)
         if STRAIGHT:
             tl.store(dscores + at, found, mask=there)
         if TURNED:

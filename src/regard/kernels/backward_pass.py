@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels.additive_backward import additive_key_backward_kernel, additive_query_backward_kernel
-from regard.kernels.additive_bounds import bounds_of_rows, maxima
+from regard.kernels.additive_bounds import bounds_of_rows, leave_out_wide_channels, maxima
 from regard.kernels.additive_decode import additive_decode_backward_kernel
 from regard.kernels.additive_series import (
     BASIS,
@@ -54,7 +54,8 @@ class Weighed(NamedTuple):
     row_bounds, column_bounds, peaks: bounds of |g| for each query, each key and each head. scaling() computes
         the scales of half and half_turned from them.
     beyond: the sum of each row of g over the exact tiles, (B H, rows).
-    ranges: 1 if a sequence has a tile that is not exact, plus 2 if it has an exact tile, (B H), int32.
+    ranges: 1 if a sequence has a tile that is not exact, plus 2 if it has an exact tile, plus 4 if wide
+        channels are left to the exact kernels in all tiles, (B H), int32.
     """
 
     dscores: Tensor
@@ -126,6 +127,9 @@ class Backward:
         in_parts = self.joint and rows_at_once(self, shape.queries) < shape.queries
         self.dkey = self.place(forward.key, several or shape.series or in_parts)
         self.dvalue = self.place(forward.value, several)
+        self.apart = self.joint and shape.series  # wide channels: see leave_out_wide_channels()
+        if self.apart and self.rows is not None:
+            leave_out_wide_channels(forward, self.rows)
         if shape.series:
             self.magnitudes, self.row_bounds = bounds_of_rows(self.doutput, self.norm)
         else:
@@ -226,11 +230,14 @@ class Backward:
             "query_tiles": shape.tiles[0], "key_tiles": grid[1], "spans": shape.spans,
             "size": self.norm[0].numel(), "ROWS": launch.rows, "COLUMNS": launch.columns, "num_warps": 4,
         }  # fmt: skip
-        reach = (deltas, deltas) if self.rows is None else forward.split(self.rows.reach)
+        reach = flags = deltas, deltas
+        if self.rows is not None:
+            reach, flags = forward.split(self.rows.reach), self.whole(self.rows)
         additive_weigh_kernel[grid](
             scores, self.norm, forward.value, self.doutput, dscores, deltas, self.magnitudes,
-            column_bounds, peaks, ranges, *reach, **forward.extra.of_dropout(self.norm), **both,
-            depth=shape.depth, **steps("value", forward.value), **steps("doutput", self.doutput),
+            column_bounds, peaks, ranges, *reach, *flags, **forward.extra.of_dropout(self.norm), **both,
+            depth=shape.depth, pitch=shape.pitch, **steps("value", forward.value),
+            **steps("doutput", self.doutput), APART=self.apart,
             DEPTH=launch.depth, PRECISION=forward.precision,
             EIGHTS=in_eights(forward.value, self.doutput), SERIES=shape.series,
         )  # fmt: skip
@@ -411,8 +418,8 @@ class Backward:
         grid = -(-rows // self.tiles["ROWS"]), padded // self.tiles["CHANNELS"]
         additive_series_kernel[(*grid, own.shape[0] * own.shape[1])](
             gradients, own, *basis, series(own.device), *reach, forward.vector, bounds, weighed.peaks,
-            weighed.beyond, found, exact, dvector, weighed.ranges, shape.heads, shape.groups, rows, count,
-            channel, shape.width, padded,
+            weighed.beyond, found, exact, dvector, weighed.ranges, *self.whole(self.rows), shape.heads,
+            shape.groups, rows, count, channel, shape.width, padded, shape.pitch,
             forward.scale, gradients.stride(0), gradients.stride(1), *own.stride()[:3],
             forward.sources["vector_head"], bounds.stride(0), weighed.beyond.stride(0), found.stride(1),
             exact.stride(2), exact.stride(0), len(exact), shape.width, offset, before or 0, after or 0,
