@@ -153,7 +153,9 @@ def additive_reach_kernel(
         local = tl.arange(0, MOST)
         rows = row + local
         inside = (rows < end) & (local < tl.where(is_query, ROWS, COLUMNS))
-        x = tl.load(at + rows[:, None] * step + channels[None, :], mask=inside[:, None] & there[None, :], other=0.0)
+        x = tl.load(
+            at + rows[:, None] * step + channels[None, :], mask=inside[:, None] & there[None, :], other=0.0
+        )
         x = x.to(tl.float32)
         size = tl.where((wide != 0)[None, :], 0.0, tl.abs(x))
         tl.store(place + span, tl.max(tl.max(tl.where(x == x, size, float("inf")), 1), 0))

@@ -22,8 +22,10 @@ the exponential series, which separates q from k too:
 
 For x <= -SATURATED, tanh'(x) = tanh'(-x) and tanh(x) = -tanh(-x).
 
-The series is used in tiles where largest |q| + largest |k| <= REACH. The kernels of additive_backward compute
-the other tiles, without the series. Here they are called the exact kernels.
+The series is used in tiles where largest |q| + largest |k| <= REACH. The kernels of additive_backward and
+additive_gradients compute the other tiles, without the series. Here they are called the exact kernels. If the
+gradients of query, key and vector are computed together, wide channels (see tanh.py) do not count: the exact
+kernels compute them in all tiles, so that one outlier channel does not make all tiles exact.
 
 Bounds of the error in channel c are below. They do not include the rounding of the result to bfloat16, which
 has a relative error of at most 2^-8. i is the index of a query, and j is the index of a key. g_j is g of key

@@ -70,7 +70,8 @@ def _write_ranges(
 @triton.jit
 def additive_weigh_kernel(
     scores, norm, value, doutput, dscores, deltas, magnitudes, column_bounds, peaks, ranges,
-    reach_of_query, reach_of_key, whole_of_query, whole_of_key, seed, dropout, lengths, document_of_query, document_of_key,
+    reach_of_query, reach_of_key, whole_of_query, whole_of_key, seed, dropout,
+    lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, depth, first_row, row_count,
     value_batch, value_head, value_row, doutput_batch, doutput_head, doutput_row,
