@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from regard.kernels.additive_scores import up_to_four
-from regard.kernels.additive_wide import is_near, wide_channel, write_wide_query
+from regard.kernels.additive_wide import is_near, wide_in_sequence, write_wide_query
 from regard.kernels.kernel_mask import end_of, tile_is_seen
 from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import (
@@ -137,9 +137,8 @@ def additive_gradients_kernel(
     both, part = tl.program_id(2).to(tl.int64) // parts, tl.program_id(2) % parts
     batch, head = both // heads, both % heads
     key_both = batch * (heads // groups) + head // groups
-    local = tl.program_id(0) * GROUP
+    local, lane, two = tl.program_id(0) * GROUP, tl.arange(0, LANES), tl.arange(0, 2)[None, :]
     row, tile = first_row + local, (first_row + local) // ROWS
-    lane, two = tl.arange(0, LANES), tl.arange(0, 2)[None, :]
     across = tl.program_id(1) * LANES + lane
     channels = across[:, None] * 2 + two
     within = tl.minimum(across, pitch // 2 - 1)[:, None] * 2 + two
@@ -148,11 +147,10 @@ def additive_gradients_kernel(
     first_tile, last_tile = part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)
     stop = last_tile
     if SERIES:
-        of_sequence = tl.load(ranges + both)
-        if (of_sequence & 6) == 0:
+        if (tl.load(ranges + both) & 6) == 0:
             tl.store(dvector + program * dvector_row + channels, tl.zeros([LANES, 2], tl.float32), mask=there)
             return
-        stop = tl.where((of_sequence & 2) == 0, first_tile, last_tile)
+        stop = tl.where((tl.load(ranges + both) & 2) == 0, first_tile, last_tile)
     last, end = first_row + row_count, end_of(lengths, length_step, batch, keys, LENGTHS)
     wide, step = tl.full([], 0, tl.int64) + pitch, tl.full([], 0, tl.int64) + turned_row
     at = exponentials_of_query + (both * up_to_four(queries) + row) * wide + within
@@ -163,8 +161,7 @@ def additive_gradients_kernel(
     partial_at = partial_dkey + first_partial + within
     gradient_at = turned + both * dscores_head + local + four
     far = furthest(reach_of_query, both * query_tiles + tile, spans)
-    largest = far
-    zeros = tl.zeros([LANES, 2, 4], tl.float32)
+    largest, zeros = far, tl.zeros([LANES, 2, 4], tl.float32)
     dq, dq2, dq3, dq4, shares = zeros, zeros, zeros, zeros, zeros
     for key_tile in range(first_tile, stop):
         column = key_tile * COLUMNS
@@ -178,27 +175,24 @@ def additive_gradients_kernel(
                 )  # fmt: skip
     v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
     place = dquery + part * dquery_part + both * dquery_head
-    of_query, of_key = whole_of_query + key_both * groups * pitch, whole_of_key + key_both * pitch
-    flags, may_be_wide = tl.zeros([LANES, 2], tl.int32), largest > LIMIT
-    if SERIES:
-        may_be_wide = (tl.load(ranges + both) & 4) != 0
-    if may_be_wide:
-        flags = wide_channel(of_query, of_key, groups, pitch, channels, there)
-    there, v = there & (flags == 0), v * (-4.0 * FLOOR * FLOOR)
+    flags = tl.load(ranges + both) if SERIES else (largest > LIMIT).to(tl.int32) * 4
+    is_wide = wide_in_sequence(flags, whole_of_query, whole_of_key, key_both, groups, pitch, channels, there)
+    there, v = there & (is_wide == 0), v * (-4.0 * FLOOR * FLOOR)
     _write_eight(place, dq, dq2, v, local, row_count, channels, width, there)
     _write_eight(place, dq3, dq4, v, local + 8, row_count, channels, width, there)
     tl.store(dvector + program * dvector_row + channels, tl.sum(shares, 2) * (-2.0 * FLOOR), mask=there)
-    if may_be_wide:  # noqa: SIM102
-        if tl.max(tl.max(flags, 1), 0) != 0:
+    if (flags & 4) != 0:  # noqa: SIM102
+        if tl.max(tl.max(is_wide, 1), 0) != 0:
             tl.debug_barrier()  # before the partial sums of wide channels are overwritten
             write_wide_query(
                 query + batch * query_batch + head * query_head,
                 key + batch * key_batch + head // groups * key_head,
                 vector + head * vector_head, turned + both * dscores_head, place, dvector,
-                partial_dkey + first_partial, program, of_query, of_key, groups, far,
-                reach_of_key + key_both * key_tiles * spans, query_row, key_row, step, dvector_row, local,
-                row, row_count, width, pitch, spans, first_tile, last_tile, last, end, start, left, right,
-                ROWS, COLUMNS, 2 * LANES, 4, 1, LEFT, RIGHT, True, SERIES, APPROXIMATE,
+                partial_dkey + first_partial, program, whole_of_query + key_both * groups * pitch,
+                whole_of_key + key_both * pitch, groups, far, reach_of_key + key_both * key_tiles * spans,
+                query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, spans, first_tile,
+                last_tile, last, end, start, left, right, ROWS, COLUMNS, 2 * LANES, 4, 1, LEFT, RIGHT, True,
+                SERIES, APPROXIMATE,
             )  # fmt: skip
 
 
@@ -235,15 +229,10 @@ def additive_key_sum_kernel(
     key_both = tl.program_id(2).to(tl.int64)
     key_heads = heads // groups
     batch, key_head_here = key_both // key_heads, key_both % key_heads
-    wide, some_wide = tl.zeros([WIDTH], tl.int32), tl.full([], False, tl.int1)
-    if SERIES:
-        flags = flags_of(ranges, key_both * groups, groups)
-        if (flags & 6) == 0:
-            return
-        some_wide = (flags & 4) != 0
-        if some_wide:
-            of_heads = whole_of_query + key_both * groups * pitch
-            wide = wide_channel(of_heads, whole_of_key + key_both * pitch, groups, pitch, channels, there)
+    flags = flags_of(ranges, key_both * groups, groups) if SERIES else tl.full([], 2, tl.int32)
+    if (flags & 6) == 0:
+        return
+    wide = wide_in_sequence(flags, whole_of_query, whole_of_key, key_both, groups, pitch, channels, there)
     last = first_row + row_count
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
     far = furthest(reach_of_key, key_both * key_tiles + column // COLUMNS, spans)
@@ -260,7 +249,7 @@ def additive_key_sum_kernel(
             if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
                 of_query = furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
                 is_exact = is_near(far + of_query, SERIES) == 0
-                if is_exact | some_wide:
+                if is_exact | ((flags & 4) != 0):
                     here = seen & (is_exact | (wide != 0))[None, :]
                     for number in tl.static_range(ROWS // GROUP):  # these loads do not wait for each other
                         part = tile * (ROWS // GROUP) + number

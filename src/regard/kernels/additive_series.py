@@ -59,7 +59,7 @@ import torch
 import triton
 import triton.language as tl
 
-from regard.kernels.additive_wide import wide_channel
+from regard.kernels.additive_wide import wide_in_sequence
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
 from regard.kernels.quick_launch import quick_launch
@@ -322,7 +322,7 @@ def _row_sums(tanhs, tail, above, below, rest):
 # of_sequences         reads Weighed.ranges. Without a tile within REACH, `found` is not written. Without a
 #                      tile beyond REACH and a wide channel, `exact` is not read, unless ADD is True
 # whole_of_query, whole_of_key
-#                      reads which channels are wide, see wide_channel(): the series leaves them out
+#                      reads which channels are wide, see wide_in_sequence(): the series leaves them out
 # offset, before, after
 #                      the window: row i attends at most to rows i + offset - before to i + offset + after of
 #                      the other side; BEFORE, AFTER: whether there is such a limit
@@ -352,17 +352,14 @@ def additive_series_kernel(
     step = tl.full([], 0, tl.int64) + padded * BASIS
     here, there, key_heads = local < own_count, channels < width, heads // groups
     inside = here[:, None] & there[None, :]
-    if QUERY:
-        batch, first_head, walks, own_heads = own_both // heads, own_both % heads, 1, heads
-    else:
-        batch, first_head, walks = own_both // key_heads, own_both % key_heads * groups, groups
-        own_heads = key_heads
+    own_heads, walks = (heads, 1) if QUERY else (key_heads, groups)
+    batch, first_head = own_both // own_heads, own_both % own_heads * walks
     low, high = window_rows(other_count, offset, before, after, BEFORE, AFTER, ROWS, COLUMNS)
     own_at = own + batch * own_batch + own_both % own_heads * own_head
     own_at += local.to(tl.int64)[:, None] * own_row + channels[None, :]
     dvector_at = dvector + (own_both * tl.num_programs(0) + tl.program_id(0)) * dvector_row + channels
-    blocks = tl.cdiv(other_count, BASIS_ROWS)
-    total, term = tl.zeros([ROWS, CHANNELS], tl.float32), tl.arange(0, BASIS // 2)
+    blocks, term = tl.cdiv(other_count, BASIS_ROWS), tl.arange(0, BASIS // 2)
+    total = tl.zeros([ROWS, CHANNELS], tl.float32)
     flags = flags_of(of_sequences, batch * heads + first_head, walks)
     if (flags & 1) == 0:
         if QUERY:
@@ -397,11 +394,8 @@ def additive_series_kernel(
         slope = tl.load(constants + BASIS + term)[None, None, :]
         slopes = tl.sum((cosine * with_cosine - sine * with_sine) * slope, 2)
         slopes = tl.where(above | below, 4.0 * tail, slopes) * undone[:, None] * v[None, :]
-        wide = tl.zeros([CHANNELS], tl.int32)
-        if (flags & 4) != 0:
-            shared = batch * key_heads + head // groups
-            of_query, of_key = whole_of_query + shared * groups * pitch, whole_of_key + shared * pitch
-            wide = wide_channel(of_query, of_key, groups, pitch, channels, there)
+        shared = batch * key_heads + head // groups
+        wide = wide_in_sequence(flags, whole_of_query, whole_of_key, shared, groups, pitch, channels, there)
         total += tl.where((wide != 0)[None, :], 0.0, slopes)
         if QUERY:
             size = tl.load(constants + 2 * BASIS + term)[None, None, :]
