@@ -16,6 +16,7 @@ additive_backward  backward pass, part 2: gradients of query, key and vector
 additive_gradients part 2 for half precision, in one pass over the scores
 additive_wide      part 2 in channels with very large elements
 additive_series    part 2 for bfloat16, as matrix products (Fourier series of tanh)
+additive_series_wide the same in channels with very large elements
 additive_bounds    upper bounds of gradients, query and key, for additive_series
 series_rows        which rows additive_series processes
 additive_vector    backward pass, part 3: gradient of the vector, from partial sums

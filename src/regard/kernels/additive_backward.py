@@ -223,7 +223,7 @@ def additive_query_backward_kernel(
             query + batch * query_batch + head * query_head,
             key + batch * key_batch + head // groups * key_head,
             vector + head * vector_head, turned + both * dscores_head, place, dvector, dvector,
-            program, of_query, of_key, 1, far, reach_of_key + key_both * key_tiles * spans,
+            program, of_query, of_key, far, reach_of_key + key_both * key_tiles * spans,
             query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, spans,
             first_tile, last_tile, last, end, start, left, right,
             ROWS, COLUMNS, LANES, FOURS, FOURS, LEFT, RIGHT, False, SERIES, APPROXIMATE,

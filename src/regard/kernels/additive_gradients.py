@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from regard.kernels.additive_scores import up_to_four
-from regard.kernels.additive_wide import is_near, wide_in_sequence, write_wide_query
+from regard.kernels.additive_wide import is_near, wide_channel, write_wide_query
 from regard.kernels.kernel_mask import end_of, tile_is_seen
 from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import (
@@ -130,27 +130,24 @@ def additive_gradients_kernel(
     partial_dkey: writes the sum of -SCALE^2 g (r - r^2) over the rows, (groups of rows, B H, S rounded up to
         a multiple of 4, pitch), float32 or bfloat16. Not written: padding, hidden tiles, and tiles that
         additive_series_kernel computes.
-    ranges: if SERIES, reads Weighed.ranges. For a sequence with neither exact tiles nor wide channels, dq and
-        dk are not written. Wide channels are computed in all tiles.
+    ranges: if SERIES, reads Weighed.ranges. For a sequence without exact tiles, dq and dk are not written.
     Launch grid: (groups of GROUP rows, blocks of 2 * LANES channels, B H * parts).
     """
     both, part = tl.program_id(2).to(tl.int64) // parts, tl.program_id(2) % parts
     batch, head = both // heads, both % heads
     key_both = batch * (heads // groups) + head // groups
-    local, lane, two = tl.program_id(0) * GROUP, tl.arange(0, LANES), tl.arange(0, 2)[None, :]
+    local = tl.program_id(0) * GROUP
     row, tile = first_row + local, (first_row + local) // ROWS
+    lane, two = tl.arange(0, LANES), tl.arange(0, 2)[None, :]
     across = tl.program_id(1) * LANES + lane
     channels = across[:, None] * 2 + two
     within = tl.minimum(across, pitch // 2 - 1)[:, None] * 2 + two
     four = (lane * zero * 4)[:, None] + tl.arange(0, 4)[None, :]  # see _lanes() in additive_backward.py
     there, program = channels < width, tl.program_id(2).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    first_tile, last_tile = part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)
-    stop = last_tile
-    if SERIES:
-        if (tl.load(ranges + both) & 6) == 0:
+    if SERIES:  # noqa: SIM102
+        if (tl.load(ranges + both) & 2) == 0:
             tl.store(dvector + program * dvector_row + channels, tl.zeros([LANES, 2], tl.float32), mask=there)
             return
-        stop = tl.where((tl.load(ranges + both) & 2) == 0, first_tile, last_tile)
     last, end = first_row + row_count, end_of(lengths, length_step, batch, keys, LENGTHS)
     wide, step = tl.full([], 0, tl.int64) + pitch, tl.full([], 0, tl.int64) + turned_row
     at = exponentials_of_query + (both * up_to_four(queries) + row) * wide + within
@@ -163,7 +160,8 @@ def additive_gradients_kernel(
     far = furthest(reach_of_query, both * query_tiles + tile, spans)
     largest, zeros = far, tl.zeros([LANES, 2, 4], tl.float32)
     dq, dq2, dq3, dq4, shares = zeros, zeros, zeros, zeros, zeros
-    for key_tile in range(first_tile, stop):
+    first_tile, last_tile = part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)
+    for key_tile in range(first_tile, last_tile):
         column = key_tile * COLUMNS
         if tile_is_seen(tile * ROWS, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
             of_key = furthest(reach_of_key, key_both * key_tiles + key_tile, spans)
@@ -175,24 +173,27 @@ def additive_gradients_kernel(
                 )  # fmt: skip
     v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
     place = dquery + part * dquery_part + both * dquery_head
-    flags = tl.load(ranges + both) if SERIES else (largest > LIMIT).to(tl.int32) * 4
-    is_wide = wide_in_sequence(flags, whole_of_query, whole_of_key, key_both, groups, pitch, channels, there)
-    there, v = there & (is_wide == 0), v * (-4.0 * FLOOR * FLOOR)
+    of_query, of_key = whole_of_query + both * pitch, whole_of_key + key_both * pitch
+    # With SERIES, the largest elements do not include those of wide channels.
+    may_be_wide = (tl.load(ranges + both) & 4) != 0 if SERIES else largest > LIMIT
+    flags = tl.zeros([LANES, 2], tl.int32)
+    if may_be_wide:
+        flags = wide_channel(of_query, of_key, 1, pitch, channels, there)
+    there, v = there & (flags == 0), v * (-4.0 * FLOOR * FLOOR)
     _write_eight(place, dq, dq2, v, local, row_count, channels, width, there)
     _write_eight(place, dq3, dq4, v, local + 8, row_count, channels, width, there)
     tl.store(dvector + program * dvector_row + channels, tl.sum(shares, 2) * (-2.0 * FLOOR), mask=there)
-    if (flags & 4) != 0:  # noqa: SIM102
-        if tl.max(tl.max(is_wide, 1), 0) != 0:
+    if may_be_wide:  # noqa: SIM102
+        if tl.max(tl.max(flags, 1), 0) != 0:
             tl.debug_barrier()  # before the partial sums of wide channels are overwritten
             write_wide_query(
                 query + batch * query_batch + head * query_head,
                 key + batch * key_batch + head // groups * key_head,
                 vector + head * vector_head, turned + both * dscores_head, place, dvector,
-                partial_dkey + first_partial, program, whole_of_query + key_both * groups * pitch,
-                whole_of_key + key_both * pitch, groups, far, reach_of_key + key_both * key_tiles * spans,
-                query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, spans, first_tile,
-                last_tile, last, end, start, left, right, ROWS, COLUMNS, 2 * LANES, 4, 1, LEFT, RIGHT, True,
-                SERIES, APPROXIMATE,
+                partial_dkey + first_partial, program, of_query, of_key, far,
+                reach_of_key + key_both * key_tiles * spans, query_row, key_row, step, dvector_row, local,
+                row, row_count, width, pitch, spans, first_tile, last_tile, last, end, start, left, right,
+                ROWS, COLUMNS, 2 * LANES, 4, 1, LEFT, RIGHT, True, SERIES, APPROXIMATE,
             )  # fmt: skip
 
 
@@ -210,7 +211,7 @@ def _write_eight(place, slopes, slopes2, v, first, row_count, channels, width, t
 @quick_launch
 @triton.jit
 def additive_key_sum_kernel(
-    vector, partial_dkey, dkey, ranges, reach_of_query, reach_of_key, whole_of_query, whole_of_key, lengths,
+    vector, partial_dkey, dkey, ranges, reach_of_query, reach_of_key, lengths,
     length_step, start, left, right, heads, groups, keys, width, pitch, vector_head,
     query_tiles, key_tiles, spans, first_row, row_count,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
@@ -229,10 +230,9 @@ def additive_key_sum_kernel(
     key_both = tl.program_id(2).to(tl.int64)
     key_heads = heads // groups
     batch, key_head_here = key_both // key_heads, key_both % key_heads
-    flags = flags_of(ranges, key_both * groups, groups) if SERIES else tl.full([], 2, tl.int32)
-    if (flags & 6) == 0:
-        return
-    wide = wide_in_sequence(flags, whole_of_query, whole_of_key, key_both, groups, pitch, channels, there)
+    if SERIES:  # noqa: SIM102
+        if (flags_of(ranges, key_both * groups, groups) & 2) == 0:
+            return
     last = first_row + row_count
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
     far = furthest(reach_of_key, key_both * key_tiles + column // COLUMNS, spans)
@@ -248,14 +248,12 @@ def additive_key_sum_kernel(
             row = first_row + tile * ROWS
             if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
                 of_query = furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
-                is_exact = is_near(far + of_query, SERIES) == 0
-                if is_exact | ((flags & 4) != 0):
-                    here = seen & (is_exact | (wide != 0))[None, :]
+                if is_near(far + of_query, SERIES) == 0:
                     for number in tl.static_range(ROWS // GROUP):  # these loads do not wait for each other
                         part = tile * (ROWS // GROUP) + number
                         at = ((part * sequences + both) * up_to_four(keys) + rows).to(tl.int64) * pitch
                         at = partial_dkey + at[:, None] + channels[None, :]
-                        found_here = tl.load(at, mask=here & (part * GROUP < row_count), other=0.0)
+                        found_here = tl.load(at, mask=seen & (part * GROUP < row_count), other=0.0)
                         total += found_here.to(tl.float32)
         v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
         found += total * (v * (-4.0 * FLOOR * FLOOR))[None, :]

@@ -60,11 +60,11 @@ def _write_ranges(
         low, high = reach_range(reach_of_query + both * query_tiles * spans, query_tiles, spans)
         low_of_key, high_of_key = reach_range(reach_of_key + key_both * key_tiles * spans, key_tiles, spans)
         near, beyond = low + low_of_key <= REACH, high + high_of_key > REACH
-        found = near.to(tl.int32) + 2 * beyond.to(tl.int32)
+        flags = near.to(tl.int32) + 2 * beyond.to(tl.int32)
         if APART:
             of_query, of_key = whole_of_query + key_both * groups * pitch, whole_of_key + key_both * pitch
-            found += 4 * some_wide_channel(of_query, of_key, groups, pitch)
-        tl.store(ranges + both, found)
+            flags += 4 * some_wide_channel(of_query, of_key, groups, pitch)
+        tl.store(ranges + both, flags)
 
 
 @quick_launch
@@ -139,9 +139,9 @@ def additive_weigh_kernel(
             column_bound = tl.max(tl.where(bound < float("inf"), bound, 0.0), 0)
     tl.store(deltas + (both * key_tiles + tl.program_id(1)) * (tl.num_programs(0) * ROWS) + local, made)
     if SERIES:
-        tile = (both * tl.num_programs(0) + tl.program_id(0)) * key_tiles
-        tl.store(peaks + tile + tl.program_id(1), peak)
-        tl.store(column_bounds + tile * COLUMNS + columns, column_bound)
+        tile = both * tl.num_programs(0) + tl.program_id(0)
+        tl.store(peaks + tile * key_tiles + tl.program_id(1), peak)
+        tl.store(column_bounds + tile * (key_tiles * COLUMNS) + columns, column_bound)
         _write_ranges(
             ranges, reach_of_query, reach_of_key, whole_of_query, whole_of_key, both, heads, groups,
             query_tiles, key_tiles, spans, pitch, APART,
@@ -175,7 +175,7 @@ def additive_balance_kernel(
         row_bounds, (B H, T), column_bounds, (B H, keys), peaks, (B H): read, to compute these scales.
         beyond: writes the sum of each row of g over the tiles beyond REACH, (B H, key tiles, rows).
         ranges: see _write_ranges(). If no tile of a sequence is within REACH, half and half_turned are not
-            written, because they are not read. If a channel is wide, `turned` is written in all tiles.
+            written, because they are not read.
     """
     both = tl.program_id(2).to(tl.int64)
     batch = both // heads
@@ -187,8 +187,7 @@ def additive_balance_kernel(
     at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
     turned_at = both * dscores_head + columns.to(tl.int64)[:, None] * turned_row + local[None, :]
     rest, there = tl.zeros([ROWS], tl.float32), tl.full([], True, tl.int1)
-    flags = tl.load(ranges + both) if SERIES else 0
-    writes_half = flags & 1
+    writes_half = tl.load(ranges + both) & 1 if SERIES else 0
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         delta, rows_whole = tl.zeros([ROWS], tl.float32), tl.num_programs(0) * ROWS
         for part in range(delta_parts):
@@ -218,7 +217,7 @@ def additive_balance_kernel(
                 halved = tl.where(is_near, found * by_column[None, :], 0.0).to(tl.float16)
                 tl.store(half_turned + turned_at, tl.trans(halved))
             rest = tl.where(is_near, 0.0, tl.sum(found, 1))
-            there = (is_near == 0) | ((flags & 4) != 0)
+            there = is_near == 0
         if STRAIGHT:
             tl.store(dscores + at, found, mask=there)
         if TURNED:

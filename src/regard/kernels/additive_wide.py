@@ -96,8 +96,7 @@ def _wide_sums(
     far: largest |element| of the tile of the own side.
     reach: pointer to the largest |element| of the tiles of the other side, from row `begin` on.
     partial: if PARTIAL is True, pointer to the partial sums of additive_gradients.py in this channel, with
-        row stride `partial_step`; writes -SCALE^2 times the sum of g (r - r^2) over the own rows. Then all
-        tiles are summed; otherwise, tiles that additive_series_kernel computes are left out.
+        row stride `partial_step`; writes -SCALE^2 times the sum of g (r - r^2) over the own rows.
     fixed: first row of the tile of the own side.
     first, last: the tiles of the other side, from `first` to last - 1, counted from row `begin`.
     """
@@ -113,9 +112,7 @@ def _wide_sums(
         tiles = tl.minimum((rows - begin) // TILE, last - 1)
         row, column = (fixed, begin + tiles * TILE) if QUERY else (begin + tiles * TILE, fixed)
         seen = tile_is_seen(row, column, queries, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT)
-        used = seen & inside
-        if not PARTIAL:
-            used = used & (is_near(far + furthest(reach, tiles, spans), SERIES) == 0)
+        used = seen & inside & (is_near(far + furthest(reach, tiles, spans), SERIES) == 0)
         r = exact_share(other[:, None] + own[None, :], APPROXIMATE)
         shares += tl.sum(tl.where(used[:, None], g * (r - 0.5), 0.0), 0)
         slope = tl.where(used[:, None], g * (r - r * r), 0.0)
@@ -127,8 +124,8 @@ def _wide_sums(
 
 @triton.jit
 def write_wide_query(
-    query, key, vector, turned, dquery, dvector, partial_dkey, program, whole_of_query, whole_of_key, groups,
-    far, reach_of_key, query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, spans,
+    query, key, vector, turned, dquery, dvector, partial_dkey, program, whole_of_query, whole_of_key, far,
+    reach_of_key, query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, spans,
     first_tile, last_tile, last, end, start, left, right,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
     SUMS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, PARTIAL: tl.constexpr, SERIES: tl.constexpr,
@@ -137,7 +134,6 @@ def write_wide_query(
     """Write dq and partial sums of dv in the wide channels of a program of additive_query_backward_kernel.
 
     The arguments have the same meaning as there. Pointers point to the current head, sequence and part.
-    whole_of_query, whole_of_key, groups: see wide_channel().
     SUMS: number of partial sums of dv that a program writes.
     partial_dkey: if PARTIAL is True, pointer to the partial sums of dk for key 0; see additive_gradients.py.
     """
@@ -147,7 +143,7 @@ def write_wide_query(
     high = tl.minimum(low + COUNT, width)
     for first in range(low, low + COUNT, 64):
         channels = first + tl.arange(0, 64)
-        bits = packed(wide_channel(whole_of_query, whole_of_key, groups, pitch, channels, channels < high))
+        bits = packed(wide_channel(whole_of_query, whole_of_key, 1, pitch, channels, channels < high))
         while bits != 0:
             channel = first + lowest(bits)
             bits &= bits - 1

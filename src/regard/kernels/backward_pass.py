@@ -321,9 +321,10 @@ class Backward:
         It requires one query per sequence, and as many key heads as query heads. Writes self.dquery and
         self.dkey; returns partial sums of the gradient of the vector v, (B, H, parts, D)."""
         forward, shape, launch = self.forward, self.shape, self.launch
-        grid, tiles = -(-shape.width // launch.width), -(-shape.keys // launch.some)
+        some, width = shape.decode_tile(dscores.device)
+        grid, tiles = -(-shape.width // width), -(-shape.keys // some)
         parts = shape.key_parts(self.sequences * grid * launch.warps, tiles, dscores.device)
-        part_keys = -(-tiles // parts) * launch.some
+        part_keys = -(-tiles // parts) * some
         parts = -(-shape.keys // part_keys)
         dquery = self.dquery if parts == 1 else forward.new(parts, *self.dquery.shape)
         dvector = forward.new(parts, shape.batch, shape.heads, shape.width)
@@ -333,7 +334,7 @@ class Backward:
             **forward.sight.by_length(forward.query),
             heads=shape.heads, keys=shape.keys, width=shape.width, **sources, dscores_head=dscores.stride(0),
             part_keys=part_keys, dquery_part=self.dquery.numel(), dvector_part=dvector.stride(0),
-            COLUMNS=launch.some, WIDTH=launch.width, OTHERS=self.others, APPROXIMATE=forward.approximate,
+            COLUMNS=some, WIDTH=width, OTHERS=self.others, APPROXIMATE=forward.approximate,
             num_warps=launch.warps,
         )  # fmt: skip
         if parts > 1:

@@ -103,7 +103,7 @@ def joint_gradients(
             APPROXIMATE=forward.approximate, LANES=32 * warps, num_warps=warps, maxnreg=128,
         )  # fmt: skip
         additive_key_sum_kernel[(-(-shape.keys // 8), -(-shape.width // 128), backward.key_sequences)](
-            forward.vector, partial, backward.dkey, weighed.ranges, *reach, *backward.whole(prepared), **sums,
+            forward.vector, partial, backward.dkey, weighed.ranges, *reach, **sums,
             KEYS=8, WIDTH=128, ADD=first + begin > 0, num_warps=4,
         )  # fmt: skip
         of_vector.append(dvector)

@@ -14,7 +14,8 @@ from regard.kernels.additive_series import (
     additive_series_kernel,
     series,
 )
-from regard.kernels.forward_pass import Sight
+from regard.kernels.additive_series_wide import WIDE_ROWS, additive_series_wide_kernel
+from regard.kernels.forward_pass import Sight, steps
 from regard.kernels.launch import BASIS_ROOM, up
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ def series_gradients(backward: Backward, weighed: Weighed, first: int, rows: int
     block = backward.tiles["CHANNELS"]
     rows_of_basis = max(backward.sequences * shape.chunk, backward.key_sequences * shape.keys)
     count = max(1, BASIS_ROOM // (rows_of_basis * 2 * BASIS.value) // block) * block
-    dvector = forward.new(shape.batch, shape.heads, -(-rows // backward.tiles["ROWS"]), shape.width)
+    tiles = -(-rows // backward.tiles["ROWS"])
+    of_wide = -(-rows // WIDE_ROWS.value) if backward.apart else 0
+    dvector = forward.new(shape.batch, shape.heads, tiles + of_wide, shape.width)
     query, dquery = (each[:, :, first : first + rows] for each in (forward.query, backward.dquery))
     for channel in range(0, shape.width, count):
         if backward.key_basis is None or count < shape.width:
@@ -75,6 +78,16 @@ def series_gradients(backward: Backward, weighed: Weighed, first: int, rows: int
                 backward.dkey, backward.dkey[None], dvector, channel, first,
                 offset=-first - sight.start, before=sight.right, after=sight.left, QUERY=False,
             )  # fmt: skip
+    if backward.apart:
+        _add_wide(
+            backward, weighed.half, query, forward.key, weighed.row_bounds, weighed, dquery,
+            dvector[:, :, tiles:], offset=first + sight.start, before=sight.left, after=sight.right,
+            QUERY=True,
+        )  # fmt: skip
+        _add_wide(
+            backward, weighed.half_turned, forward.key, query, weighed.column_bounds, weighed, backward.dkey,
+            dvector, offset=-first - sight.start, before=sight.right, after=sight.left, QUERY=False,
+        )  # fmt: skip
     return dvector
 
 
@@ -88,15 +101,17 @@ def _basis(
     lengths: the mask by length, as keyword arguments of the kernel.
     of_sequences: Weighed.ranges.
     """
+    assert backward.rows is not None
     (batch, heads, rows), width = source.shape[:3], backward.shape.width
     padded = up(min(count, width - channel), backward.tiles["CHANNELS"])
     blocks = -(-rows // BASIS_ROWS.value)
     functions = source.new_empty(batch * heads, rows, padded, BASIS.value, dtype=torch.float16)
     ranges = backward.forward.new(batch * heads, blocks, 2, padded)
     additive_basis_kernel[(blocks, -(-padded // 8), batch * heads)](
-        source, functions, ranges, series(source.device), of_sequences, **lengths, heads=heads,
-        count=rows, first_channel=channel, width=width, padded=padded, batch_step=source.stride(0),
-        head_step=source.stride(1), row_step=source.stride(2), others=backward.shape.heads // heads,
+        source, functions, ranges, series(source.device), of_sequences, *backward.whole(backward.rows),
+        **lengths, heads=heads, count=rows, first_channel=channel, width=width, padded=padded,
+        batch_step=source.stride(0), head_step=source.stride(1), row_step=source.stride(2),
+        others=backward.shape.heads // heads, groups=backward.shape.groups, pitch=backward.shape.pitch,
         WIDTH=8, APPROXIMATE=backward.forward.approximate, num_warps=4,
     )  # fmt: skip
     return Basis(functions, ranges)
@@ -124,14 +139,37 @@ def _multiply(
     grid = -(-rows // backward.tiles["ROWS"]), padded // backward.tiles["CHANNELS"]
     additive_series_kernel[(*grid, own.shape[0] * own.shape[1])](
         gradients, own, *basis, series(own.device), *reach, forward.vector, bounds, weighed.peaks,
-        weighed.beyond, found, exact, dvector, weighed.ranges, *backward.whole(backward.rows), shape.heads,
-        shape.groups, rows, count, channel, shape.width, padded, shape.pitch,
+        weighed.beyond, found, exact, dvector, weighed.ranges, shape.heads, shape.groups, rows, count,
+        channel, shape.width, padded,
         forward.scale, gradients.stride(0), gradients.stride(1), *own.stride()[:3],
         forward.sources["vector_head"], bounds.stride(0), weighed.beyond.stride(0), found.stride(1),
-        exact.stride(2), exact.stride(0), len(exact), shape.width, offset, before or 0, after or 0,
+        exact.stride(2), exact.stride(0), len(exact), *dvector.stride()[1:3], offset, before or 0, after or 0,
         own_tiles * shape.spans, other_tiles * shape.spans, shape.spans,
         OWN_TILE=own_tile, OTHER_TILE=other_tile,
         BEFORE=before is not None, AFTER=after is not None, QUERY=QUERY, ADD=not QUERY and first > 0,
         PRECISION=forward.precision,
         APPROXIMATE=forward.approximate, **backward.tiles,
+    )  # fmt: skip
+
+
+def _add_wide(
+    backward: Backward, gradients: Tensor, own: Tensor, other: Tensor, bounds: Tensor, weighed: Weighed,
+    found: Tensor, dvector: Tensor, *, offset: int, before: int | None, after: int | None, QUERY: bool,
+) -> None:  # fmt: skip
+    """Launch additive_series_wide_kernel, which adds the gradient of `own` in wide channels to `found`.
+
+    other: the key if `own` is the query, otherwise the query. The other arguments are those of _multiply().
+    """
+    forward, shape = backward.forward, backward.shape
+    assert backward.rows is not None
+    additive_series_wide_kernel[(-(-own.shape[2] // WIDE_ROWS.value), own.shape[0] * own.shape[1])](
+        gradients, own, other, forward.vector, bounds, weighed.peaks, found, dvector, weighed.ranges,
+        *backward.whole(backward.rows), **forward.sight.by_length(own), heads=shape.heads,
+        groups=shape.groups, own_count=own.shape[2], other_count=other.shape[2], width=shape.width,
+        pitch=shape.pitch, scale=forward.scale, gradients_head=gradients.stride(0),
+        gradients_row=gradients.stride(1), **steps("own", own), **steps("other", other),
+        vector_head=forward.sources["vector_head"], bounds_head=bounds.stride(0),
+        found_head=found.stride(1), dvector_head=dvector.stride(1), dvector_row=dvector.stride(2),
+        offset=offset, before=before or 0, after=after or 0, BEFORE=before is not None,
+        AFTER=after is not None, QUERY=QUERY, COLUMNS=256, APPROXIMATE=forward.approximate, num_warps=4,
     )  # fmt: skip
