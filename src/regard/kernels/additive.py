@@ -181,14 +181,14 @@ class KeptTapes:
         kept: the second result of forward().
         """
         tapes, known = kept
-        addresses = [each.data_ptr() for each in saved]
-        if addresses != known:  # hooks of saved tensors have replaced them
+        inputs = [doutput, *saved]
+        addresses = [each.data_ptr() for each in inputs]
+        if addresses[1:] != known:  # hooks of saved tensors have replaced them
             return None
-        address = doutput.data_ptr()
-        tape = tapes.get((doutput.stride(), address % 16, others))
+        tape = tapes.get((doutput.stride(), addresses[0] % 16, others))
         if tape is None or not _can_run(tape, doutput):
             return None
-        return (tape.one or tape).run([doutput, *saved], [address, *addresses])
+        return (tape.one or tape).run(inputs, addresses)
 
     def keep_backward(self, doutput: Tensor, saved: tuple[Tensor, ...], others: bool, kept: Any) -> None:
         """Keep the tape of a backward pass, if replayed() has recorded one. Arguments: see backward()."""
