@@ -116,11 +116,10 @@ def _with_keys(
 @triton.jit(do_not_specialize=["zero"])
 def additive_gradients_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, turned, dquery, dvector, partial_dkey,
-    ranges, reach_of_query, reach_of_key, whole_of_query, whole_of_key, lengths,
-    length_step, start, left, right, heads, groups, queries, keys, width, pitch,
-    query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head, zero,
-    query_tiles, key_tiles, spans, first_row, row_count, parts, part_tiles,
-    dscores_head, turned_row, dquery_part, dquery_head, dvector_row,
+    ranges, reach_of_query, reach_of_key, whole_of_query, whole_of_key, lengths, length_step, start, left,
+    right, heads, groups, queries, keys, width, pitch, query_batch, query_head, query_row, key_batch,
+    key_head, key_row, vector_head, zero, query_tiles, key_tiles, spans, first_row, row_count,
+    parts, part_tiles, dscores_head, turned_row, dquery_part, dquery_head, dvector_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, LANES: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
