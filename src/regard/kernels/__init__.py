@@ -54,7 +54,7 @@ aligned_sizes      sizes that are known to be multiples of 8
 adamw              norm of all gradients, and AdamW
 quick_launch       launches compiled kernels with less time on the host
 direct_launch      launches them by the CUDA driver, with arguments that are kept
-graph_launch       launches several kernels as one CUDA graph, if the addresses of their tensors are the same
+graph_launch       launches kernels as one CUDA graph, if the addresses of their tensors are the same
 kept_launch        keeps such launches for later calls with other tensors
 compile_ahead      compiles the kernels of training steps in threads, before they are launched
 recording          records the operations and launches of a function
