@@ -1,8 +1,8 @@
 """Launch kernels as one CUDA graph, which takes less time on the host than separate launches.
 
 This is so even for one kernel, because its arguments need not be written and passed again. A CUDA graph
-contains the arguments of its kernels. So it can be launched again only if all addresses are the
-same. This is frequent: in a loop, PyTorch's allocator returns the same addresses in each iteration. When the
+contains the arguments of its kernels. So it can be launched again only if all addresses are the same. This is
+frequent: in a loop, PyTorch's allocator returns the same addresses in each iteration. When the
 same addresses are passed for the third time, the launches are captured, and later calls launch the graph.
 
 Tested: on an NVIDIA H200 (CUDA 13), with the same results as separate launches.
