@@ -146,7 +146,7 @@ class AsGiven(regard.Score):
         self.vector = vector
 
     def mixing_vector(self) -> Tensor:
-        return self.vector[None]
+        return self.vector
 
     def plan_key(self) -> tuple[Any, ...]:
         return self.vector.shape, self.vector.dtype, self.vector.requires_grad

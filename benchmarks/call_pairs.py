@@ -211,7 +211,10 @@ def _with_backward(run: Run, leaves: list[Tensor], doutput: Tensor) -> Tensor:
 
 
 def additive_pairs(gradients: bool) -> Iterator[Pair]:
-    """Yield additive attention on CUDA in bfloat16, for several standard deviations of the inputs."""
+    """Yield additive attention from a Memory on CUDA in bfloat16, for several scales of the inputs.
+
+    Both sides project the query: query @ score.query_weight.
+    """
     for name, (batch, queries, keys, width) in ADDITIVE.items():
         for scale in SCALES:
             source = torch.Generator("cuda").manual_seed(0)
@@ -233,7 +236,7 @@ def additive_pairs(gradients: bool) -> Iterator[Pair]:
                 return torch.softmax(scores, -1) @ memory.value
 
             yield Pair(
-                f"additive {name}, standard deviation {scale:g}",
+                f"additive {name} and projection of the query, standard deviation {scale:g}",
                 gradients,
                 lambda query=query, memory=memory: regard.attention(query, memory).output,
                 eager,

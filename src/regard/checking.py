@@ -87,13 +87,15 @@ def check(
     )
     _check_bias(bias, heads, projected_query.shape[-1], raw_value.shape[-1], shown)
     vector = score.mixing_vector()
+    if vector is not None:
+        vector = (vector if vector.dim() == 2 else vector[None]).to(projected_query.dtype)
     return Call(
         query=lift(projected_query),
         key=lift(projected_key),
         value=lift(raw_value),
         combine=score.combine,
         scale=score.scale(query.shape[-1]),
-        vector=None if vector is None else vector.to(projected_query.dtype),
+        vector=vector,
         mask=full_mask,
         bias=bias,
         select=select.lifted(lift),

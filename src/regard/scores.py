@@ -77,7 +77,9 @@ class Score:
         return 1.0
 
     def mixing_vector(self) -> Tensor | None:
-        """Return the vector v of an additive score function, (heads or 1, A). None for an inner product."""
+        """Return the vector v of an additive score function, (heads or 1, A), or (A,) if heads share it.
+
+        None for an inner product."""
         return None
 
     def narrowed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -245,7 +247,7 @@ class Additive(nn.Module, Score):
         return key @ self.key_weight
 
     def mixing_vector(self) -> Tensor:
-        return self.vector if self.vector.dim() == 2 else self.vector[None]
+        return self.vector
 
     def extra_repr(self) -> str:
         return f"query_size={self.query_size}, key_size={self.key_size}, heads={self.heads}"
@@ -291,7 +293,7 @@ class Concat(nn.Module, Score):
         return key @ self.weight[..., self.query_size :, :]
 
     def mixing_vector(self) -> Tensor:
-        return self.vector if self.vector.dim() == 2 else self.vector[None]
+        return self.vector
 
     def extra_repr(self) -> str:
         return f"query_size={self.query_size}, key_size={self.key_size}, heads={self.heads}"

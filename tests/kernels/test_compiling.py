@@ -19,7 +19,8 @@ KERNELS = {
         "inner_key_backward_kernel", "inner_table_kernel", "inner_turned_kernel", "inner_documents_kernel",
         "additive_gradients_kernel", "additive_key_sum_kernel", "additive_finish_kernel",
         "additive_vector_kernel", "additive_short_kernel", "additive_row_bounds_kernel",
-        "additive_maxima_kernel", "zero_kernel", "cast_kernel",
+        "additive_maxima_kernel", "additive_reach_kernel",
+        "additive_series_wide_kernel", "zero_kernel", "cast_kernel",
     },
     "compiled_cells": {
         "gated_forward_kernel", "mixed_forward_kernel", "gated_backward_kernel", "mixed_backward_kernel",

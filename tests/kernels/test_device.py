@@ -149,13 +149,13 @@ def test_each_replay_drops_other_weights():
 
 def test_series_in_chunks_with_far_keys_agrees(monkeypatch: pytest.MonkeyPatch):
     """With a shorter last chunk, channels in groups, and tiles that need the exact kernels."""
-    from regard.kernels import backward_pass
+    from regard.kernels import series_pass
 
     query, key, value = (torch.randn(1, 8, size, 64, device="cuda").bfloat16() for size in (2000, 512, 512))
     key[:, :, ::97] *= 6
     shape = Shape.of(query, key, value, back=True)
     assert shape.series and shape.chunk < shape.queries and shape.queries % shape.chunk
-    monkeypatch.setattr(backward_pass, "BASIS_ROOM", 64 * 8 * shape.chunk * 24)
+    monkeypatch.setattr(series_pass, "BASIS_ROOM", 64 * 8 * shape.chunk * 24)
     assert_as_precise([query, key, value], regard.Additive(64, 64).cuda(), None, 0)
 
 

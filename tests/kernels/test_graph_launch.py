@@ -43,10 +43,10 @@ class Driver:
     def cuGraphDestroy(self, graph: Any) -> int:
         return 0
 
-    def cuGraphLaunch(self, graph: Any, stream: Any) -> int:
+    def cuGraphLaunch(self, graph: int, stream: int) -> int:
         if self.failing == "launch":
             return 1
-        self.launched.extend((each, -stream.value) for each in self.graphs[graph.value])
+        self.launched.extend((each, -stream) for each in self.graphs[graph])
         return 0
 
 

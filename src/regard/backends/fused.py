@@ -262,8 +262,8 @@ class _PlannedAdditive(torch.autograd.Function):
             return (None,) * 5
         saved, needed, (tapes, kept, numbers) = ctx.saved_tensors, ctx.needs_input_grad, ctx.rest
         others, gradients, plain = needed[1] or needed[2] or needed[3], None, False
-        if kept is not None and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            plain = not torch._C._len_torch_dispatch_stack() and type(doutput) is Tensor
+        if kept is not None and not _is_grad_enabled() and not torch.compiler.is_compiling():
+            plain = not _dispatch_modes() and type(doutput) is Tensor
             gradients = tapes.backward(doutput, saved, others, kept) if plain else None
         if gradients is None:
             query, key, value, vector, norm, scores, *rest = saved
@@ -277,6 +277,8 @@ class _PlannedAdditive(torch.autograd.Function):
         return gradients[0], gradients[1], gradients[2], gradients[3], None
 
 
+# As global names, because looking up the attributes of torch in each call takes time.
+_is_grad_enabled, _dispatch_modes = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack
 # Function.apply() without its support for functorch, for which this backend is not used.
 _apply: Callable[..., Tensor] = super(torch.autograd.Function, _Additive).apply
 _apply_planned: Callable[..., Tensor] = super(torch.autograd.Function, _PlannedAdditive).apply

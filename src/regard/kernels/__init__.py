@@ -16,7 +16,8 @@ additive_backward  backward pass, part 2: gradients of query, key and vector
 additive_gradients part 2 for half precision, in one pass over the scores
 additive_wide      part 2 in channels with very large elements
 additive_series    part 2 for bfloat16, as matrix products (Fourier series of tanh)
-additive_bounds    upper bounds of gradients, for the scales of additive_series
+additive_series_wide the same in channels with very large elements
+additive_bounds    upper bounds of gradients, query and key, for additive_series
 series_rows        which rows additive_series processes
 additive_vector    backward pass, part 3: gradient of the vector, from partial sums
 launch             tile sizes, and the choice of kernels by shape
@@ -25,6 +26,7 @@ short_exponentials e^2q and e^2k in additive_short
 forward_pass       launches the kernels of the forward pass
 backward_pass      launches the kernels of the backward pass
 gradients_pass     launches the kernels of additive_gradients
+series_pass        launches the kernels of additive_series
 additive           forward and backward pass as custom operators for torch.compile
 inner_tiles        tiles and masks of inner-product attention
 inner_table        bool tensors as masks: packed to bits, with lists of visible tiles
@@ -52,7 +54,7 @@ aligned_sizes      sizes that are known to be multiples of 8
 adamw              norm of all gradients, and AdamW
 quick_launch       launches compiled kernels with less time on the host
 direct_launch      launches them by the CUDA driver, with arguments that are kept
-graph_launch       launches several kernels as one CUDA graph, if the addresses of their tensors are the same
+graph_launch       launches kernels as one CUDA graph, if the addresses of their tensors are the same
 kept_launch        keeps such launches for later calls with other tensors
 compile_ahead      compiles the kernels of training steps in threads, before they are launched
 recording          records the operations and launches of a function

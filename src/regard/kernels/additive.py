@@ -143,7 +143,7 @@ class KeptTapes:
         inputs, addresses, layout = _described(query, key, value, vector, lengths)
         tape = self.of_inference.get(layout)
         if tape is not None and _can_run(tape, query):
-            return tape.run(inputs, addresses)
+            return (tape.one or tape).run(inputs, addresses)
         start, left, right, scale = self.numbers
         masks = (lengths, None, None, start, left, right)
         results = run_inference(query, key, value, vector, *masks, scale, None, None, 0.0)
@@ -158,7 +158,7 @@ class KeptTapes:
         inputs, addresses, layout = _described(query, key, value, vector, lengths)
         tape = self.of_forward.get(layout)
         if tape is not None and _can_run(tape, query):
-            results = tape.run(inputs, addresses)
+            results = (tape.one or tape).run(inputs, addresses)
             addresses[4:4] = results[2].data_ptr(), results[3].data_ptr()
             tapes = self.of_backward.get(layout)
             if tapes is None:
@@ -181,14 +181,14 @@ class KeptTapes:
         kept: the second result of forward().
         """
         tapes, known = kept
-        addresses = [each.data_ptr() for each in saved]
-        if addresses != known:  # hooks of saved tensors have replaced them
+        inputs = [doutput, *saved]
+        addresses = [each.data_ptr() for each in inputs]
+        if addresses[1:] != known:  # hooks of saved tensors have replaced them
             return None
-        address = doutput.data_ptr()
-        tape = tapes.get((doutput.stride(), address % 16, others))
+        tape = tapes.get((doutput.stride(), addresses[0] % 16, others))
         if tape is None or not _can_run(tape, doutput):
             return None
-        return tape.run([doutput, *saved], [address, *addresses])
+        return (tape.one or tape).run(inputs, addresses)
 
     def keep_backward(self, doutput: Tensor, saved: tuple[Tensor, ...], others: bool, kept: Any) -> None:
         """Keep the tape of a backward pass, if replayed() has recorded one. Arguments: see backward()."""

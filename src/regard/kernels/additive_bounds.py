@@ -1,6 +1,8 @@
 # mypy: disable-error-code="no-untyped-def"
 """Backward pass: upper bounds of gradients, from which scaling() in additive_series.py computes scales.
 
+additive_reach_kernel computes the bounds of query and key that decide where the Fourier series is used.
+
 PyTorch has operations for these maxima. But kernels can be launched together with those before and after
 them (see replay.py), which takes less time on the host.
 
@@ -13,9 +15,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from regard.kernels.additive_wide import wide_channel
+from regard.kernels.forward_pass import Forward, Prepared
+from regard.kernels.kernel_mask import end_of
+from regard.kernels.launch import SPAN
 from regard.kernels.quick_launch import quick_launch
 
-__all__ = ["additive_maxima_kernel", "additive_row_bounds_kernel", "bounds_of_rows", "maxima"]
+__all__ = [
+    "additive_maxima_kernel",
+    "additive_reach_kernel",
+    "additive_row_bounds_kernel",
+    "bounds_of_rows",
+    "leave_out_wide_channels",
+    "maxima",
+]
 
 
 @quick_launch
@@ -102,3 +115,61 @@ def maxima(peaks: Tensor, column_bounds: Tensor) -> tuple[Tensor, Tensor]:
         num_warps=4,
     )  # fmt: skip
     return peak, column_bound
+
+
+@quick_launch
+@triton.jit
+def additive_reach_kernel(
+    query, key, reach_of_query, reach_of_key, whole_of_query, whole_of_key, lengths, length_step, heads,
+    groups, queries, keys, width, pitch, query_batch, query_head, query_row, key_batch, key_head, key_row,
+    query_programs, query_tiles, key_tiles,
+    LENGTHS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SPAN: tl.constexpr,
+):  # fmt: skip
+    """Leave wide channels out of the largest |element| of each tile, unless the tile has a NaN there.
+
+    The exact kernels compute wide channels in all tiles, so they need not be within the range of the series.
+    The arguments are those of additive_prepare_kernel, with TURNED = False; `pitch` is its `padded`.
+    reach_of_query, reach_of_key: overwritten in spans that have a wide channel.
+    Launch grid: (tiles of the query + tiles of the key, spans).
+    """
+    program, span, spans = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    channels, key_heads = span * SPAN + tl.arange(0, SPAN), heads // groups
+    there, is_query = channels < width, program < query_programs
+    both, tile = program // query_tiles, program % query_tiles
+    batch, step, row = both // heads, tl.full([], 0, tl.int64) + query_row, tile * ROWS
+    shared, end = batch * key_heads + both % heads // groups, tl.full([], 0, tl.int64) + queries
+    at, place = query + batch * query_batch + both % heads * query_head, reach_of_query + program * spans
+    if is_query == 0:
+        program -= query_programs
+        shared, tile = program // key_tiles, program % key_tiles
+        batch, step, row = shared // key_heads, tl.full([], 0, tl.int64) + key_row, tile * COLUMNS
+        end = tl.full([], 0, tl.int64) + end_of(lengths, length_step, batch, keys, LENGTHS)
+        at = key + batch * key_batch + shared % key_heads * key_head
+        place = reach_of_key + program * spans
+    of_query, of_key = whole_of_query + shared * groups * pitch, whole_of_key + shared * pitch
+    wide = wide_channel(of_query, of_key, groups, pitch, channels, there)
+    if tl.max(wide, 0) != 0:
+        MOST: tl.constexpr = ROWS if ROWS > COLUMNS else COLUMNS
+        local = tl.arange(0, MOST)
+        rows = row + local
+        inside = (rows < end) & (local < tl.where(is_query, ROWS, COLUMNS))
+        x = tl.load(
+            at + rows[:, None] * step + channels[None, :], mask=inside[:, None] & there[None, :], other=0.0
+        )
+        x = x.to(tl.float32)
+        size = tl.where((wide != 0)[None, :], 0.0, tl.abs(x))
+        tl.store(place + span, tl.max(tl.max(tl.where(x == x, size, float("inf")), 1), 0))
+
+
+def leave_out_wide_channels(forward: Forward, prepared: Prepared) -> None:
+    """Change prepared.reach, by additive_reach_kernel. prepared: exponentials in row-major order."""
+    shape, launch = forward.shape, forward.launch
+    sequences = shape.batch * shape.heads
+    programs = sequences * shape.tiles[0]
+    sources = {name: step for name, step in forward.sources.items() if name != "vector_head"}
+    additive_reach_kernel[(len(prepared.reach), shape.spans)](
+        forward.query, forward.key, *forward.split(prepared.reach), prepared.whole[:sequences],
+        prepared.whole[sequences:], **forward.sight.by_length(forward.query), **forward.sizes,
+        width=shape.width, pitch=shape.pitch, **sources, query_programs=programs, query_tiles=shape.tiles[0],
+        key_tiles=shape.tiles[1], ROWS=launch.rows, COLUMNS=launch.columns, SPAN=SPAN, num_warps=4,
+    )  # fmt: skip

@@ -116,11 +116,10 @@ def _with_keys(
 @triton.jit(do_not_specialize=["zero"])
 def additive_gradients_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, turned, dquery, dvector, partial_dkey,
-    ranges, reach_of_query, reach_of_key, whole_of_query, whole_of_key, lengths,
-    length_step, start, left, right, heads, groups, queries, keys, width, pitch,
-    query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head, zero,
-    query_tiles, key_tiles, spans, first_row, row_count, parts, part_tiles,
-    dscores_head, turned_row, dquery_part, dquery_head, dvector_row,
+    ranges, reach_of_query, reach_of_key, whole_of_query, whole_of_key, lengths, length_step, start, left,
+    right, heads, groups, queries, keys, width, pitch, query_batch, query_head, query_row, key_batch,
+    key_head, key_row, vector_head, zero, query_tiles, key_tiles, spans, first_row, row_count,
+    parts, part_tiles, dscores_head, turned_row, dquery_part, dquery_head, dvector_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, LANES: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
@@ -158,8 +157,7 @@ def additive_gradients_kernel(
     partial_at = partial_dkey + first_partial + within
     gradient_at = turned + both * dscores_head + local + four
     far = furthest(reach_of_query, both * query_tiles + tile, spans)
-    largest = far
-    zeros = tl.zeros([LANES, 2, 4], tl.float32)
+    largest, zeros = far, tl.zeros([LANES, 2, 4], tl.float32)
     dq, dq2, dq3, dq4, shares = zeros, zeros, zeros, zeros, zeros
     first_tile, last_tile = part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)
     for key_tile in range(first_tile, last_tile):
@@ -175,14 +173,16 @@ def additive_gradients_kernel(
     v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
     place = dquery + part * dquery_part + both * dquery_head
     of_query, of_key = whole_of_query + both * pitch, whole_of_key + key_both * pitch
+    # With SERIES, the largest elements do not include those of wide channels.
+    may_be_wide = (tl.load(ranges + both) & 4) != 0 if SERIES else largest > LIMIT
     flags = tl.zeros([LANES, 2], tl.int32)
-    if largest > LIMIT:
+    if may_be_wide:
         flags = wide_channel(of_query, of_key, 1, pitch, channels, there)
     there, v = there & (flags == 0), v * (-4.0 * FLOOR * FLOOR)
     _write_eight(place, dq, dq2, v, local, row_count, channels, width, there)
     _write_eight(place, dq3, dq4, v, local + 8, row_count, channels, width, there)
     tl.store(dvector + program * dvector_row + channels, tl.sum(shares, 2) * (-2.0 * FLOOR), mask=there)
-    if largest > LIMIT:  # noqa: SIM102
+    if may_be_wide:  # noqa: SIM102
         if tl.max(tl.max(flags, 1), 0) != 0:
             tl.debug_barrier()  # before the partial sums of wide channels are overwritten
             write_wide_query(

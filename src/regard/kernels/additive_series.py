@@ -22,8 +22,11 @@ the exponential series, which separates q from k too:
 
 For x <= -SATURATED, tanh'(x) = tanh'(-x) and tanh(x) = -tanh(-x).
 
-The series is used in tiles where largest |q| + largest |k| <= REACH. The kernels of additive_backward compute
-the other tiles, without the series. Here they are called the exact kernels.
+The series is used in tiles where largest |q| + largest |k| <= REACH. The kernels of additive_backward and
+additive_gradients compute the other tiles, without the series. Here they are called the exact kernels. If the
+gradients of query, key and vector are computed together, the elements of wide channels (see tanh.py) do not
+count, so that one outlier channel does not make all tiles exact. additive_series_wide.py computes these
+channels. Here, their basis functions are 0.
 
 Bounds of the error in channel c are below. They do not include the rounding of the result to bfloat16, which
 has a relative error of at most 2^-8. i is the index of a query, and j is the index of a key. g_j is g of key
@@ -57,6 +60,7 @@ import torch
 import triton
 import triton.language as tl
 
+from regard.kernels.additive_wide import wide_in_sequence
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import product
 from regard.kernels.quick_launch import quick_launch
@@ -185,8 +189,8 @@ def _within(x):
 @quick_launch
 @triton.jit
 def additive_basis_kernel(
-    source, basis, ranges, constants, of_sequences, lengths, length_step, heads, count, first_channel, width,
-    padded, batch_step, head_step, row_step, others,
+    source, basis, ranges, constants, of_sequences, whole_of_query, whole_of_key, lengths, length_step, heads,
+    count, first_channel, width, padded, batch_step, head_step, row_step, others, groups, pitch,
     WIDTH: tl.constexpr, LENGTHS: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute the basis functions of `count` rows and `padded` channels, from channel `first_channel` on.
@@ -197,27 +201,37 @@ def additive_basis_kernel(
     constants: reads the result of series().
     basis: writes the basis functions, (B H, count, padded, BASIS), float16.
     ranges: writes the maximum of x and of -x over each block of BASIS_ROWS rows, (B H, blocks, 2, padded),
-        float32. Padding rows and elements with |x| > REACH are ignored.
+        float32. Padding rows and elements with |x| > REACH are ignored. In wide channels, writes inf, so that
+        additive_series_kernel uses the basis functions, which are 0.
     of_sequences: reads Weighed.ranges, (B H of the query). If a sequence has no tile within REACH, nothing is
         written for it, because its basis functions and ranges are not read.
-    others: number of query heads for each head of `source`.
+    whole_of_query, whole_of_key, pitch: see wide_in_sequence().
+    others: number of query heads for each head of `source`. groups: the same for each head of the key.
     Launch grid: (blocks of rows, blocks of WIDTH channels, B H).
     """
     both = tl.program_id(2).to(tl.int64)
-    if (flags_of(of_sequences, both * others, others) & 1) == 0:
+    flags = flags_of(of_sequences, both * others, others)
+    if (flags & 1) == 0:
         return
     rows = tl.program_id(0) * BASIS_ROWS + tl.arange(0, BASIS_ROWS)
     local = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     channels = first_channel + local
     inside = (rows < count)[:, None] & (channels < width)[None, :]
+    wide = wide_in_sequence(
+        flags, whole_of_query, whole_of_key, both * others // groups, groups, pitch, channels,
+        channels < width,
+    )  # fmt: skip
     at = source + both // heads * batch_step + both % heads * head_step
     at += rows.to(tl.int64)[:, None] * row_step + channels[None, :]
     x = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     end = end_of(lengths, length_step, both // heads, count, LENGTHS)
     counts = (tl.abs(x) <= REACH) & (rows < end)[:, None]
     range_at = ranges + (both * tl.num_programs(0) + tl.program_id(0)) * 2 * padded + local
-    tl.store(range_at, tl.max(tl.where(counts, x, float("-inf")), 0), mask=local < padded)
-    tl.store(range_at + padded, tl.max(tl.where(counts, -x, float("-inf")), 0), mask=local < padded)
+    unknown = tl.where(wide != 0, float("inf"), float("-inf"))
+    largest = tl.maximum(unknown, tl.max(tl.where(counts, x, float("-inf")), 0))
+    tl.store(range_at, largest, mask=local < padded)
+    largest = tl.maximum(unknown, tl.max(tl.where(counts, -x, float("-inf")), 0))
+    tl.store(range_at + padded, largest, mask=local < padded)
     x = _within(x)
     term = tl.arange(0, BASIS)
     shift = tl.where(term < BASIS // 2, 0.0, QUARTER)[None, None, :]
@@ -229,6 +243,10 @@ def additive_basis_kernel(
     place = basis + ((both * count + rows)[:, None] * padded + local[None, :])[:, :, None] * BASIS
     there = (rows < count)[:, None] & (local < padded)[None, :]
     tl.store(place + term[None, None, :], found.to(tl.float16), mask=there[:, :, None])
+    if (flags & 4) != 0:  # a branch takes less time than tl.where() of all elements
+        tl.debug_barrier()  # the same elements are stored again
+        zeros = tl.zeros([BASIS_ROWS, WIDTH, BASIS], tl.float16)
+        tl.store(place + term[None, None, :], zeros, mask=(there & (wide != 0)[None, :])[:, :, None])
 
 
 @triton.jit
@@ -315,7 +333,8 @@ def _row_sums(tanhs, tail, above, below, rest):
 # exact                reads the sums over the tiles beyond REACH from the exact kernels, (exact_parts, B H,
 #                      own, D), and adds them to the result
 # found                writes the gradient of the own side, (B H, own, D); B K instead of B H for the key
-# dvector              with QUERY, writes one partial sum of dv per program, (B H, row tiles, D)
+# dvector              with QUERY, writes one partial sum of dv per program, (B H, row tiles, D), with strides
+#                      dvector_head and dvector_row
 # of_sequences         reads Weighed.ranges. Without a tile within REACH, `found` is not written. Without a
 #                      tile beyond REACH, `exact` is not read, unless ADD is True
 # offset, before, after
@@ -329,7 +348,7 @@ def additive_series_kernel(
     found, exact, dvector, of_sequences,
     heads, groups, own_count, other_count, first_channel, width, padded, scale,
     gradients_head, gradients_row, own_batch, own_head, own_row, vector_head, bounds_head, beyond_head,
-    found_head, exact_head, exact_part, exact_parts, dvector_row, offset, before, after,
+    found_head, exact_head, exact_part, exact_parts, dvector_head, dvector_row, offset, before, after,
     own_reach, other_reach, spans, OWN_TILE: tl.constexpr, OTHER_TILE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, BEFORE: tl.constexpr,
     AFTER: tl.constexpr, QUERY: tl.constexpr, ADD: tl.constexpr, PRECISION: tl.constexpr,
@@ -355,7 +374,7 @@ def additive_series_kernel(
     low, high = window_rows(other_count, offset, before, after, BEFORE, AFTER, ROWS, COLUMNS)
     own_at = own + batch * own_batch + own_both % own_heads * own_head
     own_at += local.to(tl.int64)[:, None] * own_row + channels[None, :]
-    dvector_at = dvector + (own_both * tl.num_programs(0) + tl.program_id(0)) * dvector_row + channels
+    dvector_at = dvector + own_both * dvector_head + tl.program_id(0) * dvector_row + channels
     blocks = tl.cdiv(other_count, BASIS_ROWS)
     total, term = tl.zeros([ROWS, CHANNELS], tl.float32), tl.arange(0, BASIS // 2)
     flags = flags_of(of_sequences, batch * heads + first_head, walks)

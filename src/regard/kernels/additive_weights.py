@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 
 from regard.kernels.additive_series import REACH, scaling
+from regard.kernels.additive_wide import some_wide_channel
 from regard.kernels.kernel_dropout import dropout_factors
 from regard.kernels.kernel_mask import end_of, tile_is_seen, visible
 from regard.kernels.matrix_product import product
@@ -45,30 +46,39 @@ def _weights(scores, norm, place, size, there, seen):
 
 
 @triton.jit
-def _write_ranges(ranges, reach_of_query, reach_of_key, both, key_both, query_tiles, key_tiles, spans):
-    """In one program of each sequence, write two flags to `ranges`, (B H), int32.
+def _write_ranges(
+    ranges, reach_of_query, reach_of_key, whole_of_query, whole_of_key, both, heads, groups, query_tiles,
+    key_tiles, spans, pitch, APART: tl.constexpr,
+):  # fmt: skip
+    """In one program of each sequence, write three flags to `ranges`, (B H), int32.
 
-    The flags are 1 if some pair of query tile and key tile is within REACH, plus 2 if some pair is beyond it.
+    The flags are 1 if some pair of query tile and key tile is within REACH, plus 2 if some pair is beyond it,
+    plus 4 if APART is True and some channel is wide.
     """
     if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
+        key_both = both // heads * (heads // groups) + both % heads // groups
         low, high = reach_range(reach_of_query + both * query_tiles * spans, query_tiles, spans)
         low_of_key, high_of_key = reach_range(reach_of_key + key_both * key_tiles * spans, key_tiles, spans)
         near, beyond = low + low_of_key <= REACH, high + high_of_key > REACH
-        tl.store(ranges + both, near.to(tl.int32) + 2 * beyond.to(tl.int32))
+        flags = near.to(tl.int32) + 2 * beyond.to(tl.int32)
+        if APART:
+            of_query, of_key = whole_of_query + key_both * groups * pitch, whole_of_key + key_both * pitch
+            flags += 4 * some_wide_channel(of_query, of_key, groups, pitch)
+        tl.store(ranges + both, flags)
 
 
 @quick_launch
 @triton.jit
 def additive_weigh_kernel(
     scores, norm, value, doutput, dscores, deltas, magnitudes, column_bounds, peaks, ranges,
-    reach_of_query, reach_of_key, seed, dropout, lengths, document_of_query, document_of_key,
-    length_step, start, left, right, documents_query_step, documents_key_step,
-    heads, groups, queries, keys, depth, first_row, row_count,
+    reach_of_query, reach_of_key, whole_of_query, whole_of_key, seed, dropout,
+    lengths, document_of_query, document_of_key, length_step, start, left, right,
+    documents_query_step, documents_key_step, heads, groups, queries, keys, depth, first_row, row_count,
     value_batch, value_head, value_row, doutput_batch, doutput_head, doutput_row,
-    scores_head, scores_row, dscores_head, dscores_row, query_tiles, key_tiles, spans, size,
+    scores_head, scores_row, dscores_head, dscores_row, query_tiles, key_tiles, spans, size, pitch,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
-    EIGHTS: tl.constexpr, SERIES: tl.constexpr, DROPOUT: tl.constexpr,
+    EIGHTS: tl.constexpr, SERIES: tl.constexpr, APART: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
     """Compute dp = dO . V, the gradient of the weights p, and partial sums of delta = sum over keys of p dp.
 
@@ -81,7 +91,7 @@ def additive_weigh_kernel(
         magnitudes: reads m_i, the largest |element| of row i of dO, (B, H, T).
         peaks: writes the largest |dp| / m_i of each tile, (B H, row tiles, key tiles).
         column_bounds: writes the largest p m_i of each key, (B H, row tiles, keys).
-        ranges: see _write_ranges().
+        ranges, whole_of_query, whole_of_key: see _write_ranges().
     """
     if EIGHTS:
         depth, value_row, doutput_row = depth // 8 * 8, value_row // 8 * 8, doutput_row // 8 * 8
@@ -92,8 +102,7 @@ def additive_weigh_kernel(
     local = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     row, column = first_row + tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
     rows, columns = first_row + local, column + tl.arange(0, COLUMNS)
-    last = first_row + row_count
-    end = end_of(lengths, length_step, batch, keys, LENGTHS)
+    last, end = first_row + row_count, end_of(lengths, length_step, batch, keys, LENGTHS)
     peak, made = tl.zeros([], tl.float32), tl.zeros([ROWS], tl.float32)
     column_bound = tl.zeros([COLUMNS], tl.float32)
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
@@ -104,14 +113,10 @@ def additive_weigh_kernel(
         dweights = tl.zeros([ROWS, COLUMNS], tl.float32)
         for first in range(0, depth, DEPTH):
             channels = first + tl.arange(0, DEPTH)
-            of_output = tl.load(
-                doutput_at + channels[None, :],
-                mask=(rows < last)[:, None] & (channels < depth)[None, :], other=0.0,
-            )  # fmt: skip
-            values = tl.load(
-                value_at + channels[:, None],
-                mask=(channels < depth)[:, None] & (columns < end)[None, :], other=0.0,
-            )  # fmt: skip
+            of_row = (rows < last)[:, None] & (channels < depth)[None, :]
+            of_output = tl.load(doutput_at + channels[None, :], mask=of_row, other=0.0)
+            of_column = (channels < depth)[:, None] & (columns < end)[None, :]
+            values = tl.load(value_at + channels[:, None], mask=of_column, other=0.0)
             dweights = product(of_output, values, dweights, PRECISION)
         seen = visible(
             rows, columns, last, end, start, left, right,
@@ -137,8 +142,10 @@ def additive_weigh_kernel(
         tile = both * tl.num_programs(0) + tl.program_id(0)
         tl.store(peaks + tile * key_tiles + tl.program_id(1), peak)
         tl.store(column_bounds + tile * (key_tiles * COLUMNS) + columns, column_bound)
-        key_both = batch * (heads // groups) + head // groups
-        _write_ranges(ranges, reach_of_query, reach_of_key, both, key_both, query_tiles, key_tiles, spans)
+        _write_ranges(
+            ranges, reach_of_query, reach_of_key, whole_of_query, whole_of_key, both, heads, groups,
+            query_tiles, key_tiles, spans, pitch, APART,
+        )  # fmt: skip
 
 
 @quick_launch

@@ -15,11 +15,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.additive_series import REACH
 from regard.kernels.kernel_mask import tile_is_seen
+from regard.kernels.series_rows import REACH
 from regard.kernels.tanh import SCALE, exact_share, furthest, is_wide, lowest, packed
 
-__all__ = ["is_near", "wide_channel", "write_wide_key", "write_wide_query"]
+__all__ = [
+    "is_near",
+    "some_wide_channel",
+    "wide_channel",
+    "wide_in_sequence",
+    "write_wide_key",
+    "write_wide_query",
+]
 
 
 @triton.jit
@@ -48,6 +55,30 @@ def wide_channel(whole_of_query, whole_of_key, groups, pitch, channels, there):
         of_query = tl.load(whole_of_query + group * pitch + channels, mask=there, other=0)
         flags |= is_wide(of_query, of_key, 8)
     return flags
+
+
+@triton.jit
+def wide_in_sequence(flags, whole_of_query, whole_of_key, key_both, groups, pitch, channels, there):
+    """Return 1 for wide channels if `flags`, from Weighed.ranges, have bit 4; otherwise 0.
+
+    whole_of_query, whole_of_key: pointers to the flags of the first sequence. key_both: index of the sequence
+        and key head. The other arguments are those of wide_channel().
+    """
+    wide = tl.zeros_like(channels)
+    if (flags & 4) != 0:
+        of_query, of_key = whole_of_query + key_both * groups * pitch, whole_of_key + key_both * pitch
+        wide = wide_channel(of_query, of_key, groups, pitch, channels, there)
+    return wide
+
+
+@triton.jit
+def some_wide_channel(whole_of_query, whole_of_key, groups, pitch):
+    """Return 1 if a channel is wide, otherwise 0. The arguments are those of wide_channel()."""
+    found = tl.zeros([64], tl.int32)
+    for first in range(0, pitch, 64):
+        channels = first + tl.arange(0, 64)
+        found |= wide_channel(whole_of_query, whole_of_key, groups, pitch, channels, channels < pitch)
+    return tl.max(found, 0)
 
 
 @triton.jit

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.kernels.additive_backward import additive_key_backward_kernel, additive_query_backward_kernel
-from regard.kernels.additive_bounds import bounds_of_rows, maxima
+from regard.kernels.additive_bounds import bounds_of_rows, leave_out_wide_channels, maxima
 from regard.kernels.additive_decode import additive_decode_backward_kernel
-from regard.kernels.additive_series import (
-    BASIS,
-    BASIS_ROWS,
-    additive_basis_kernel,
-    additive_series_kernel,
-    series,
-)
 from regard.kernels.additive_vector import sum_of_parts, sum_parts, vector_gradient
 from regard.kernels.additive_weights import (
     additive_balance_kernel,
@@ -24,15 +17,12 @@ from regard.kernels.additive_weights import (
     additive_weigh_kernel,
 )
 from regard.kernels.fill_and_cast import cast
-from regard.kernels.forward_pass import Forward, Prepared, Sight, in_eights, in_rows, steps
+from regard.kernels.forward_pass import Forward, Prepared, in_eights, in_rows, steps
 from regard.kernels.gradients_pass import fills_groups, finish_query, joint_gradients, rows_at_once
-from regard.kernels.launch import BASIS_ROOM, FEW, series_tiles, up
+from regard.kernels.launch import FEW, series_tiles, up
+from regard.kernels.series_pass import Basis, series_gradients
 
 __all__ = ["Backward"]
-
-NO_LENGTHS = Sight(None, None, None, 0, None, None)
-"""A mask that hides nothing. The query has no padding, so its basis functions are computed with this mask."""
-
 
 JOINT = ("short", "middle", "long")
 """The kinds of shapes for which the gradients of query, key and vector are computed in one pass, in half
@@ -54,7 +44,8 @@ class Weighed(NamedTuple):
     row_bounds, column_bounds, peaks: bounds of |g| for each query, each key and each head. scaling() computes
         the scales of half and half_turned from them.
     beyond: the sum of each row of g over the exact tiles, (B H, rows).
-    ranges: 1 if a sequence has a tile that is not exact, plus 2 if it has an exact tile, (B H), int32.
+    ranges: 1 if a sequence has a tile that is not exact, plus 2 if it has an exact tile, plus 4 if wide
+        channels are left to the exact kernels in all tiles, (B H), int32.
     """
 
     dscores: Tensor
@@ -65,19 +56,6 @@ class Weighed(NamedTuple):
     column_bounds: Tensor
     peaks: Tensor
     beyond: Tensor
-    ranges: Tensor
-
-
-class Basis(NamedTuple):
-    """The results of additive_basis_kernel for a range of channels of the query or the key.
-
-    functions: the basis functions (sines, cosines and exponentials of each element x), (B H, rows, padded
-        channels, BASIS).
-    ranges: the maximum of x and of -x in each block of BASIS_ROWS rows, where x is an element of query or
-        key, (B H, blocks, 2, padded channels).
-    """
-
-    functions: Tensor
     ranges: Tensor
 
 
@@ -126,6 +104,9 @@ class Backward:
         in_parts = self.joint and rows_at_once(self, shape.queries) < shape.queries
         self.dkey = self.place(forward.key, several or shape.series or in_parts)
         self.dvalue = self.place(forward.value, several)
+        self.apart = self.joint and shape.series  # wide channels: see leave_out_wide_channels()
+        if self.apart and self.rows is not None:
+            leave_out_wide_channels(forward, self.rows)
         if shape.series:
             self.magnitudes, self.row_bounds = bounds_of_rows(self.doutput, self.norm)
         else:
@@ -187,7 +168,7 @@ class Backward:
             dquery, *dvector = self.to_query(self.rows, weighed.turned, first, rows)
         if self.shape.series:
             finish_query(dquery, weighed.ranges, self.dquery[:, :, first : first + rows])
-            return [*dvector, self.by_series(weighed, first, rows, dquery)]
+            return [*dvector, series_gradients(self, weighed, first, rows, dquery)]
         if len(dquery) > 1 and rows == self.shape.queries:
             sum_parts(dquery.flatten(1, 2), self.dquery.flatten(0, 1))
         elif len(dquery) > 1:
@@ -226,11 +207,14 @@ class Backward:
             "query_tiles": shape.tiles[0], "key_tiles": grid[1], "spans": shape.spans,
             "size": self.norm[0].numel(), "ROWS": launch.rows, "COLUMNS": launch.columns, "num_warps": 4,
         }  # fmt: skip
-        reach = (deltas, deltas) if self.rows is None else forward.split(self.rows.reach)
+        reach = flags = deltas, deltas
+        if self.rows is not None:
+            reach, flags = forward.split(self.rows.reach), self.whole(self.rows)
         additive_weigh_kernel[grid](
             scores, self.norm, forward.value, self.doutput, dscores, deltas, self.magnitudes,
-            column_bounds, peaks, ranges, *reach, **forward.extra.of_dropout(self.norm), **both,
-            depth=shape.depth, **steps("value", forward.value), **steps("doutput", self.doutput),
+            column_bounds, peaks, ranges, *reach, *flags, **forward.extra.of_dropout(self.norm), **both,
+            depth=shape.depth, pitch=shape.pitch, **steps("value", forward.value),
+            **steps("doutput", self.doutput), APART=self.apart,
             DEPTH=launch.depth, PRECISION=forward.precision,
             EIGHTS=in_eights(forward.value, self.doutput), SERIES=shape.series,
         )  # fmt: skip
@@ -305,7 +289,7 @@ class Backward:
         Returns:
         1. gradient of the query, (parts, B, H, rows, D); the caller sums it over the parts. If there is one
             part and the Fourier series is not used, it is a view of self.dquery. If the series is used, it is
-            the contribution of the tiles beyond REACH, to which by_series() adds the rest.
+            the contribution of the tiles beyond REACH, to which series_gradients() adds the rest.
         2. partial sums of the gradient of the vector v, (B, H, parts, D); to_vector() adds them.
         """
         forward, shape, launch = self.forward, self.shape, self.launch
@@ -331,107 +315,16 @@ class Backward:
         )  # fmt: skip
         return place, dvector
 
-    def by_series(self, weighed: Weighed, first: int, rows: int, exact: Tensor) -> Tensor:
-        """Compute the gradients of query and key from query rows `first` to first + rows - 1 by the series.
-
-        The series is the Fourier series of tanh. Writes these rows of self.dquery, and adds to self.dkey.
-
-        weighed: the gradient of v . tanh(q + k) for these rows.
-        exact: the gradient of the query that to_query() computed for the tiles where the series is not valid
-            (beyond REACH). It is added to the gradient of the query.
-
-        Returns partial sums of the gradient of the vector v, (B, H, parts, D); to_vector() adds them.
-        """
-        forward, shape, sight = self.forward, self.shape, self.forward.sight
-        # The basis functions of the keys are the same for all chunks of query rows. If the basis functions of
-        # all channels fit in BASIS_ROOM, they are computed once and kept.
-        channel_bytes = max(self.sequences * shape.chunk, self.key_sequences * shape.keys) * 2 * BASIS.value
-        count = max(1, BASIS_ROOM // channel_bytes // self.tiles["CHANNELS"]) * self.tiles["CHANNELS"]
-        dvector = forward.new(shape.batch, shape.heads, -(-rows // self.tiles["ROWS"]), shape.width)
-        query, dquery = (each[:, :, first : first + rows] for each in (forward.query, self.dquery))
-        for channel in range(0, shape.width, count):
-            if self.key_basis is None or count < shape.width:
-                self.key_basis = self.basis(
-                    forward.key, channel, count, sight.by_length(forward.key), weighed.ranges
-                )
-            self.multiplied(
-                weighed.half, query, self.key_basis, weighed.row_bounds, weighed, dquery, exact, dvector,
-                channel, first, offset=first + sight.start, before=sight.left, after=sight.right, QUERY=True,
-            )  # fmt: skip
-            if self.others:
-                query_basis = self.basis(query, channel, count, NO_LENGTHS.by_length(query), weighed.ranges)
-                self.multiplied(
-                    weighed.half_turned, forward.key, query_basis, weighed.column_bounds, weighed,
-                    self.dkey, self.dkey[None], dvector, channel, first,
-                    offset=-first - sight.start, before=sight.right, after=sight.left, QUERY=False,
-                )  # fmt: skip
-        return dvector
-
-    def basis(
-        self, source: Tensor, channel: int, count: int, lengths: dict[str, Any], of_sequences: Tensor
-    ) -> Basis:
-        """Compute the sines, cosines and exponentials of `source` for `count` channels, from `channel` on.
-
-        source: query or key.
-        lengths: the mask by length, as keyword arguments of the kernel.
-        of_sequences: Weighed.ranges.
-        """
-        (batch, heads, rows), width = source.shape[:3], self.shape.width
-        padded = up(min(count, width - channel), self.tiles["CHANNELS"])
-        blocks = -(-rows // BASIS_ROWS.value)
-        functions = source.new_empty(batch * heads, rows, padded, BASIS.value, dtype=torch.float16)
-        ranges = self.forward.new(batch * heads, blocks, 2, padded)
-        additive_basis_kernel[(blocks, -(-padded // 8), batch * heads)](
-            source, functions, ranges, series(source.device), of_sequences, **lengths, heads=heads,
-            count=rows, first_channel=channel, width=width, padded=padded, batch_step=source.stride(0),
-            head_step=source.stride(1), row_step=source.stride(2), others=self.shape.heads // heads,
-            WIDTH=8, APPROXIMATE=self.forward.approximate, num_warps=4,
-        )  # fmt: skip
-        return Basis(functions, ranges)
-
-    def multiplied(
-        self, gradients: Tensor, own: Tensor, basis: Basis, bounds: Tensor, weighed: Weighed, found: Tensor,
-        exact: Tensor, dvector: Tensor, channel: int, first: int, *, offset: int, before: int | None,
-        after: int | None, QUERY: bool,
-    ) -> None:  # fmt: skip
-        """Launch additive_series_kernel, which writes the gradient of `own` (query or key) to `found`.
-
-        first: the first query row of the chunk.
-
-        The other arguments are explained in the comment above additive_series_kernel."""
-        forward, shape, rows = self.forward, self.shape, own.shape[2]
-        count, padded = basis.functions.shape[1:3]
-        assert self.rows is not None
-        of_query, of_key = forward.split(self.rows.reach)
-        # The query is a chunk of rows, which begins with a whole tile.
-        begin = first // self.launch.rows * shape.spans
-        reach = (of_query.flatten()[begin:], of_key) if QUERY else (of_key, of_query.flatten()[begin:])
-        sides = (shape.tiles[0], self.launch.rows), (shape.tiles[1], self.launch.columns)
-        (own_tiles, own_tile), (other_tiles, other_tile) = sides if QUERY else sides[::-1]
-        grid = -(-rows // self.tiles["ROWS"]), padded // self.tiles["CHANNELS"]
-        additive_series_kernel[(*grid, own.shape[0] * own.shape[1])](
-            gradients, own, *basis, series(own.device), *reach, forward.vector, bounds, weighed.peaks,
-            weighed.beyond, found, exact, dvector, weighed.ranges, shape.heads, shape.groups, rows, count,
-            channel, shape.width, padded,
-            forward.scale, gradients.stride(0), gradients.stride(1), *own.stride()[:3],
-            forward.sources["vector_head"], bounds.stride(0), weighed.beyond.stride(0), found.stride(1),
-            exact.stride(2), exact.stride(0), len(exact), shape.width, offset, before or 0, after or 0,
-            own_tiles * shape.spans, other_tiles * shape.spans, shape.spans,
-            OWN_TILE=own_tile, OTHER_TILE=other_tile,
-            BEFORE=before is not None, AFTER=after is not None, QUERY=QUERY, ADD=not QUERY and first > 0,
-            PRECISION=forward.precision,
-            APPROXIMATE=forward.approximate, **self.tiles,
-        )  # fmt: skip
-
     def at_once(self, dscores: Tensor) -> Tensor:
         """Compute the gradients of query, key and vector with one kernel, additive_decode_backward_kernel.
 
         It requires one query per sequence, and as many key heads as query heads. Writes self.dquery and
         self.dkey; returns partial sums of the gradient of the vector v, (B, H, parts, D)."""
         forward, shape, launch = self.forward, self.shape, self.launch
-        grid, tiles = -(-shape.width // launch.width), -(-shape.keys // launch.some)
+        some, width = shape.decode_tile(dscores.device)
+        grid, tiles = -(-shape.width // width), -(-shape.keys // some)
         parts = shape.key_parts(self.sequences * grid * launch.warps, tiles, dscores.device)
-        part_keys = -(-tiles // parts) * launch.some
+        part_keys = -(-tiles // parts) * some
         parts = -(-shape.keys // part_keys)
         dquery = self.dquery if parts == 1 else forward.new(parts, *self.dquery.shape)
         dvector = forward.new(parts, shape.batch, shape.heads, shape.width)
@@ -441,7 +334,7 @@ class Backward:
             **forward.sight.by_length(forward.query),
             heads=shape.heads, keys=shape.keys, width=shape.width, **sources, dscores_head=dscores.stride(0),
             part_keys=part_keys, dquery_part=self.dquery.numel(), dvector_part=dvector.stride(0),
-            COLUMNS=launch.some, WIDTH=launch.width, OTHERS=self.others, APPROXIMATE=forward.approximate,
+            COLUMNS=some, WIDTH=width, OTHERS=self.others, APPROXIMATE=forward.approximate,
             num_warps=launch.warps,
         )  # fmt: skip
         if parts > 1:

@@ -132,7 +132,7 @@ class DirectLaunch:
 
 
 class LaunchSequence:
-    """Several launches, one after another; if the addresses are the same again, as one CUDA graph.
+    """One or more launches, one after another; if the addresses are the same again, as one CUDA graph.
 
     Kernels of one function often read the same tensors. So each address is written only once, to memory that
     all launches read. graph_launch.py explains the graphs.
@@ -152,23 +152,22 @@ class LaunchSequence:
         self.launches = [(launch.launch, launch.arguments, launch) for launch, _ in launches]
         early = (launch.stream for launch, _ in launches if isinstance(launch.stream, Configuration))
         self.streams: tuple[Any, ...] = (self.stream, *early)
-        self.graphs = Graphs(self._launch, len(launches)) if len(launches) > 1 else None
+        self.graphs = Graphs(self._launch, len(launches))
 
     def run(self, addresses: Sequence[int], stream: int) -> None:
         """Launch all kernels. addresses: those of the tensors, by number."""
         values = (*[addresses[number] + offset for number, offset in self.places],)
-        if self.graphs is None or not self.graphs.run(values, stream):
+        if not self.graphs.run(values, stream):
             self._launch(values, stream)
 
     def renumber(self, places: dict[int, int]) -> None:
         """Replace the numbers of tensors, for run_all(). places: old number -> new number."""
         self.places = [(places[number], offset) for number, offset in self.places]
-        if self.graphs is not None:
-            self.graphs.launch = self._launch_at
+        self.graphs.launch = self._launch_at
 
     def run_all(self, addresses: tuple[int, ...], stream: int) -> None:
         """Launch all kernels, after renumber(). Graphs are found by the addresses, all of which are used."""
-        if self.graphs is None or not self.graphs.run(addresses, stream):
+        if not self.graphs.run(addresses, stream):
             self._launch_at(addresses, stream)
 
     def _launch_at(self, addresses: tuple[int, ...], stream: int) -> None:

@@ -335,7 +335,8 @@ class Forward:
 
     def decoded(self) -> Tensor:
         """Compute the scores of the single query of each sequence: (B H, 1, S)."""
-        shape, columns = self.shape, self.launch.some
+        shape = self.shape
+        columns, width = shape.decode_tile(self.query.device)
         scores = self.new(shape.batch * shape.heads, 1, shape.keys)
         sizes = {name: size for name, size in self.sizes.items() if name != "queries"}
         sources = {name: step for name, step in self.sources.items() if name != "query_row"}
@@ -344,7 +345,7 @@ class Forward:
             self.query, self.key, self.vector, scores=scores, **bias,
             **self.sight.by_length(self.query),
             **sizes, width=shape.width, scale=self.scale, **sources, scores_head=scores.stride(0),
-            COLUMNS=columns, WIDTH=self.launch.width, APPROXIMATE=self.approximate,
+            COLUMNS=columns, WIDTH=width, APPROXIMATE=self.approximate,
             num_warps=self.launch.warps,
         )  # fmt: skip
         return scores

@@ -1,7 +1,8 @@
-"""Launch several kernels as one CUDA graph, which takes less time on the host than separate launches.
+"""Launch kernels as one CUDA graph, which takes less time on the host than separate launches.
 
-A CUDA graph contains the arguments of its kernels. So it can be launched again only if all addresses are the
-same. This is frequent: in a loop, PyTorch's allocator returns the same addresses in each iteration. When the
+This is so even for one kernel, because its arguments need not be written and passed again. A CUDA graph
+contains the arguments of its kernels. So it can be launched again only if all addresses are the same. This is
+frequent: in a loop, PyTorch's allocator returns the same addresses in each iteration. When the
 same addresses are passed for the third time, the launches are captured, and later calls launch the graph.
 
 Tested: on an NVIDIA H200 (CUDA 13), with the same results as separate launches.
@@ -52,6 +53,7 @@ def _driver() -> Any:
         for name in ("cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"):
             getattr(library, name)
         library.cuGraphInstantiateWithFlags.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64]
+        library.cuGraphLaunch.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     except (OSError, AttributeError):
         return None
     return library
@@ -78,8 +80,9 @@ class Graphs:
     def __init__(self, launch: Callable[[tuple[int, ...], int], None], count: int):
         self.launch, self.count = launch, count
         self.uses: dict[int, int] = {}  # by the hash of the addresses
-        self.graphs: dict[tuple[int, ...], ctypes.c_void_p] = {}
-        self.misses, self.stream = 0, ctypes.c_void_p(0)
+        self.graphs: dict[tuple[int, ...], int] = {}
+        self.misses = 0
+        self.launch_graph: Callable[[int, int], int]  # cuGraphLaunch(), after the first capture
 
     def run(self, addresses: tuple[int, ...], stream: int) -> bool:
         """Launch the graph for these addresses, if there is one; return whether it was launched."""
@@ -90,12 +93,15 @@ class Graphs:
             graph = self._captured(addresses)
             if graph is None:
                 return False
+        return self.launch_again(graph, stream)
+
+    def launch_again(self, graph: int, stream: int) -> bool:
+        """Launch a graph of self.graphs; return whether it was launched. Needs no lock."""
         if not ENABLED or torch._C._cuda_isCurrentStreamCapturing():
             return False
-        self.stream.value = stream
-        return not _driver().cuGraphLaunch(graph, self.stream)
+        return not self.launch_graph(graph, stream)
 
-    def _captured(self, addresses: tuple[int, ...]) -> ctypes.c_void_p | None:
+    def _captured(self, addresses: tuple[int, ...]) -> int | None:
         """Count a use of these addresses. Capture a graph after enough uses; before that, return None."""
         self.misses += 1
         if self.misses >= MOST_MISSES:
@@ -113,13 +119,13 @@ class Graphs:
             self.misses = MOST_MISSES
             return None
         _count[0] += self.count
-        self.graphs[addresses] = graph
+        self.graphs[addresses], self.launch_graph = graph, _driver().cuGraphLaunch
         self.misses = 0
         return graph
 
 
-def _capture(launch: Callable[[int], None]) -> ctypes.c_void_p | None:
-    """Return an executable graph of the kernels that launch(stream) launches; None if this fails."""
+def _capture(launch: Callable[[int], None]) -> int | None:
+    """Return a handle of an executable graph of what launch(stream) launches; None if this fails."""
     device = torch.cuda.current_device()
     torch.cuda.set_device(device)  # the driver needs a context, which a new thread does not have
     driver, stream = _driver(), _capture_stream(device)
@@ -136,4 +142,4 @@ def _capture(launch: Callable[[int], None]) -> ctypes.c_void_p | None:
         return None
     failed = driver.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, 0)
     driver.cuGraphDestroy(graph)
-    return None if failed else executable
+    return None if failed else executable.value

@@ -18,6 +18,13 @@ from regard.kernels.direct_launch import LaunchSequence
 __all__ = ["Allocation", "OneSection", "Section", "one_section"]
 
 
+# As global names, because looking up the attributes of torch in each call takes time.
+_empty_like, _empty_strided = torch.empty_like, torch.empty_strided
+_stream_of: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # None without CUDA
+_allocate: Any = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_alloc", None)
+_free: Any = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_delete", None)
+
+
 class Allocation(NamedTuple):
     """The allocation of a tensor.
 
@@ -65,27 +72,43 @@ class OneSection:
         self.constants = [tensor for tensor, _ in constants]
         self.constant_addresses = [address for _, address in constants]
         self.index = device.index if device.type == "cuda" else None
+        self.in_order = order == list(range(len(allocations) + len(constants)))
         self.lock = threading.Lock()
 
-    def run(self, inputs: list[Tensor], addresses: list[int]) -> list[Tensor]:
+    def run(self, inputs: Sequence[Tensor], addresses: list[int]) -> list[Tensor]:
         """Allocate and launch; return the results. addresses: those of the inputs."""
-        tensors: list[Any] = []
-        at = addresses.copy() if self.used is None else [addresses[number] for number in self.used]
-        for like, sizes, strides, dtype in self.allocations:
-            if like >= 0:
-                tensor = torch.empty_like(inputs[like])
-            else:
-                tensor = torch.empty_strided(sizes, strides, dtype=dtype, device=self.device)
-            tensors.append(tensor)
-            at.append(tensor.data_ptr())
-        if self.room:
-            temporary = torch.empty(self.room, dtype=torch.uint8, device=self.device)
-            at.append(temporary.data_ptr())
-        stream = 0 if self.index is None else torch._C._cuda_getCurrentRawStream(self.index)
-        with self.lock:  # another thread may run the same tape
-            self.launches.run_all((*at, *self.constant_addresses), stream)
+        device = self.device
+        tensors = [
+            _empty_like(inputs[like])
+            if like >= 0
+            else _empty_strided(sizes, strides, dtype=dtype, device=device)
+            for like, sizes, strides, dtype in self.allocations
+        ]
+        used = self.used
+        at = addresses if used is None else [addresses[number] for number in used]
+        places = [tensor.data_ptr() for tensor in tensors]
+        stream = 0 if self.index is None else _stream_of(self.index)
+        if not self.room:
+            self._launch((*at, *places, *self.constant_addresses), stream)
+        elif self.index is None:
+            temporary = torch.empty(self.room, dtype=torch.uint8)
+            self._launch((*at, *places, temporary.data_ptr(), *self.constant_addresses), stream)
+        else:  # without a tensor, which takes time on the host; kernels of this stream may use it at once
+            temporary_at = _allocate(self.room, stream)
+            try:
+                self._launch((*at, *places, temporary_at, *self.constant_addresses), stream)
+            finally:
+                _free(temporary_at)
         tensors += self.constants
-        return [tensors[place] for place in self.order]
+        return tensors if self.in_order else [tensors[place] for place in self.order]
+
+    def _launch(self, addresses: tuple[int, ...], stream: int) -> None:
+        """Launch all kernels. addresses: see the class."""
+        graphs = self.launches.graphs
+        graph = graphs.graphs.get(addresses)
+        if graph is None or not graphs.launch_again(graph, stream):
+            with self.lock:  # another thread may run the same tape
+                self.launches.run_all(addresses, stream)
 
 
 def one_section(
