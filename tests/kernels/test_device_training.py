@@ -196,7 +196,7 @@ def test_dropout_of_a_captured_step_depends_on_the_seed_alone():
     assert found[0][0] != found[1][0] and results[0] != found[2][0]
 
 
-@pytest.mark.parametrize(("count", "width"), [(4096, 512), (2400, 620), (9000, 64)])
+@pytest.mark.parametrize(("count", "width"), [(4096, 512), (2400, 620), (9000, 64), (20000, 512)])
 def test_embedding_gradient_equals_plain_pytorch(count: int, width: int):
     """Some tokens occur often, as in text, and the padding token gets no gradient."""
     torch.manual_seed(0)

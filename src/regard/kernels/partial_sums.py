@@ -14,7 +14,7 @@ from torch import Tensor
 
 __all__ = ["sum_of_parts"]
 
-ROWS, COLUMNS = 256, 16
+ROWS, COLUMNS = 512, 8
 """Size of the tile that a program loads at once."""
 
 

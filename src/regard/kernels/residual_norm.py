@@ -32,7 +32,7 @@ WIDEST = 4096
 ROWS_AT_LEAST = 4
 """Minimum number of rows of a program of the backward pass."""
 
-WARPS = 8
+WARPS = 12
 """Number of warps of the backward pass for each multiprocessor. Each program processes many rows, and sums
 the gradients of weight and biases over them."""
 

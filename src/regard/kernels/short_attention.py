@@ -27,7 +27,6 @@ from regard.kernels.matrix_product import product
 
 __all__ = ["ShortAttention"]
 
-REGISTERS = 0
 NOT_SPECIALISED = ("heads", "queries", "keys", "start", "limit")
 """Arguments for whose values Triton compiles no variants of a kernel, because they differ between batches."""
 
@@ -268,6 +267,4 @@ def _launch(
         **ctx.options, "ROWS": rows, "COLUMNS": columns, "WIDTH": up(width), "DEPTH": up(depth),
         "PRECISION": precision(query), "num_warps": 8 if rows * columns > 8192 else 4,
     }  # fmt: skip
-    if REGISTERS and more:
-        named["maxnreg"] = REGISTERS
     kept_launch(kernel, batch * heads, tensors, numbers, named)

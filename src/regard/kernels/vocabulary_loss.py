@@ -40,19 +40,24 @@ ALIGNMENT = 8
 
 
 @triton.jit
-def _columns(first, BLOCK: tl.constexpr):
-    """Return BLOCK columns from `first` on, (BLOCK / 8, 8). A thread has the 8 columns of a group."""
-    return first + tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+def _columns(first, BLOCK: tl.constexpr, GROUP: tl.constexpr):
+    """Return BLOCK columns from `first` on, in groups of 16 bytes, (BLOCK / GROUP, GROUP).
+
+    A thread loads a whole group.
+    """
+    return first + tl.arange(0, BLOCK // GROUP)[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
 
 
 @triton.jit
-def _add_block(logits, first, classes, best, total, summed, BLOCK: tl.constexpr, WHOLE: tl.constexpr):
+def _add_block(
+    logits, first, classes, best, total, summed, BLOCK: tl.constexpr, GROUP: tl.constexpr, WHOLE: tl.constexpr
+):  # fmt: skip
     """Add BLOCK logits to the maximum, the sum of exponentials, and the sum of logits of each group.
 
-    best, total, summed: (BLOCK / 8,). `total` is relative to e^best.
+    best, total, summed: (BLOCK / GROUP,). `total` is relative to e^best.
     WHOLE: whether all BLOCK columns exist.
     """
-    column = _columns(first, BLOCK)
+    column = _columns(first, BLOCK, GROUP)
     if WHOLE:
         x = tl.load(logits + column).to(tl.float32)
         summed += tl.sum(x, 1)
@@ -66,9 +71,11 @@ def _add_block(logits, first, classes, best, total, summed, BLOCK: tl.constexpr,
 
 
 @triton.jit
-def _write_block(logits, first, classes, lse, rest, BLOCK: tl.constexpr, WHOLE: tl.constexpr):
+def _write_block(
+    logits, first, classes, lse, rest, BLOCK: tl.constexpr, GROUP: tl.constexpr, WHOLE: tl.constexpr
+):  # fmt: skip
     """Overwrite BLOCK logits x with e^(x - lse) - rest."""
-    column = _columns(first, BLOCK)
+    column = _columns(first, BLOCK, GROUP)
     inside = None
     if not WHOLE:
         inside = column < classes
@@ -77,15 +84,16 @@ def _write_block(logits, first, classes, lse, rest, BLOCK: tl.constexpr, WHOLE: 
 
 
 @triton.jit
-def _clear_block(logits, first, classes, BLOCK: tl.constexpr):
-    column = _columns(first, BLOCK)
-    tl.store(logits + column, tl.zeros((BLOCK // 8, 8), tl.float32), mask=column < classes)
+def _clear_block(logits, first, classes, BLOCK: tl.constexpr, GROUP: tl.constexpr):
+    """Overwrite BLOCK logits with 0."""
+    column = _columns(first, BLOCK, GROUP)
+    tl.store(logits + column, tl.zeros((BLOCK // GROUP, GROUP), tl.float32), mask=column < classes)
 
 
 @triton.jit
 def vocabulary_loss_kernel(
     logits, labels, plain, even, classes, logits_row, pad, smoothing, GRADIENT: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Compute two losses of one row with label y: -log p(y), and the mean of -log p(v) over all classes v.
 
@@ -95,7 +103,7 @@ def vocabulary_loss_kernel(
     plain: writes -log p(y), (rows,); 0 if the label is `pad`, NaN if it is not a class.
     even: writes the mean of -log p(v), (rows,); 0 if the label is `pad`.
 
-    The first loop needs no synchronisation of the threads, because each group of 8 columns has its own
+    The first loop needs no synchronisation of the threads, because each group of columns has its own
     maximum. The second loop reads the row again, from the L2 cache.
     """
     row = tl.program_id(0).to(tl.int64)
@@ -105,14 +113,14 @@ def vocabulary_loss_kernel(
     known = (label >= 0) & (label < classes)
     # The reductions below synchronise all threads, so this load ends before the stores.
     chosen = tl.load(logits + label, mask=known, other=float("nan")).to(tl.float32)
-    best = tl.full([BLOCK // 8], -float("inf"), tl.float32)
-    total = tl.zeros([BLOCK // 8], tl.float32)
-    summed = tl.zeros([BLOCK // 8], tl.float32)
+    best = tl.full([BLOCK // GROUP], -float("inf"), tl.float32)
+    total = tl.zeros([BLOCK // GROUP], tl.float32)
+    summed = tl.zeros([BLOCK // GROUP], tl.float32)
     whole = classes // BLOCK * BLOCK
     for first in range(0, whole, BLOCK):
-        best, total, summed = _add_block(logits, first, classes, best, total, summed, BLOCK, True)
-    if whole < classes:
-        best, total, summed = _add_block(logits, whole, classes, best, total, summed, BLOCK, False)
+        best, total, summed = _add_block(logits, first, classes, best, total, summed, BLOCK, GROUP, True)
+    # Without a condition, even if there are no more columns: triton 3.7 cannot compile `if` here in float32.
+    best, total, summed = _add_block(logits, whole, classes, best, total, summed, BLOCK, GROUP, False)
     most = tl.max(best, 0)
     lse = most + tl.log(tl.sum(total * tl.exp2((best - most) * LOG2E), 0))
     tl.store(plain + row, tl.where(there, lse - chosen, 0.0))
@@ -121,15 +129,15 @@ def vocabulary_loss_kernel(
         if there:
             rest = smoothing / classes
             for first in range(0, whole, BLOCK):
-                _write_block(logits, first, classes, lse, rest, BLOCK, True)
+                _write_block(logits, first, classes, lse, rest, BLOCK, GROUP, True)
             if whole < classes:
-                _write_block(logits, whole, classes, lse, rest, BLOCK, False)
+                _write_block(logits, whole, classes, lse, rest, BLOCK, GROUP, False)
             tl.debug_barrier()  # the other threads have stored the gradient of the label before
             d = tl.exp2(chosen * LOG2E - lse * LOG2E) - rest - (1.0 - smoothing)
             tl.store(logits + label, d, mask=known)
         else:
             for first in range(0, classes, BLOCK):
-                _clear_block(logits, first, classes, BLOCK)
+                _clear_block(logits, first, classes, BLOCK, GROUP)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -182,7 +190,7 @@ class VocabularyLoss(torch.autograd.Function):
         def chunk_loss(logits: Tensor, chunk: slice) -> None:
             vocabulary_loss_kernel[(len(logits),)](
                 logits, labels[chunk], plain[chunk], even[chunk], classes, logits.stride(0), pad, smoothing,
-                GRADIENT=trains, BLOCK=BLOCK, num_warps=WARPS,
+                GRADIENT=trains, BLOCK=BLOCK, GROUP=16 // logits.element_size(), num_warps=WARPS,
             )  # fmt: skip
 
         linear_loss(ctx, features, weight, bias, chunk_loss, trains)
