@@ -48,7 +48,7 @@ PLAIN = (
     "regard.layers.residual_stream.by_kernel",
     "regard.layers.feedforward.by_kernel",
     "regard.layers.token_embedding.by_kernel",
-    "regard.layers.joint_linear._trains_in_half",
+    "regard.layers.joint_linear.trains_in_half",
 )
 """Functions that choose the kernels of training. Without them, a model runs in plain PyTorch, and the loss is
 computed from float32 logits."""

@@ -8,6 +8,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.kernels import (
+    activated_product,
     additive_gated,
     additive_recurrent,
     embedding_dropout,
@@ -118,6 +119,10 @@ def compile_training(dtype: torch.dtype) -> None:
             hidden = torch.zeros(ROWS, width, dtype=dtype, requires_grad=True)
             bias = torch.zeros(width) if change else None
             ActivationDropout.apply(hidden, bias, kind, dropout).sum().backward()
+    for seed in (None, torch.zeros(1, dtype=torch.long)):
+        x, weight = (torch.zeros(rows, 64, dtype=torch.bfloat16) for rows in (300, 136))
+        hidden = activated_product.activated_product(x, weight, torch.zeros(136), seed, 0.1)
+        activated_product.activated_product_gradient(x, weight.T.contiguous(), hidden, 0.1)
 
 
 if __name__ == "__main__":

@@ -277,6 +277,22 @@ def test_vocabulary_loss(
         torch.testing.assert_close(mine.double(), oracle.double(), rtol=1e-5, atol=1e-5)
 
 
+def test_vocabulary_loss_of_impossible_and_of_very_different_classes():
+    """Whole groups of classes have probability 0, and logits differ by more than float32 can exponentiate."""
+    torch.manual_seed(0)
+    layer, labels = nn.Linear(6, 5000), torch.tensor([[4, 4999, 1500]])
+    layer.bias.data[8:64] = -torch.inf
+    layer.bias.data[1000:2000] += 300
+    layer.bias.data[2000:2008] -= 300
+    features, results = torch.randn(1, 3, 6), []
+    for dtype in (torch.float32, torch.float64):
+        own = features.to(dtype).requires_grad_()
+        total, _ = output_loss(own, layer.to(dtype), labels)
+        results.append([total, *torch.autograd.grad(total, (own, layer.bias))])
+    for mine, exact in zip(*results, strict=True):
+        torch.testing.assert_close(mine.double(), exact.double(), rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("rows", [0, 3])
 def test_vocabulary_loss_with_aligned_columns(rows: int):
     """Half precision pads 6 columns to 8: the first new column computes the gradient of the bias."""

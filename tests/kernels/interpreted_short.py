@@ -10,6 +10,7 @@ import regard
 from regard.backends import BACKENDS
 from regard.checking import check
 from regard.kernels.adjacent_slices import adjacent
+from regard.kernels.gradient_sums import column_parts
 from regard.kernels.small_linear import small_linear
 from regard.layers.joint_linear import split_adjacent
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
@@ -106,6 +107,31 @@ def test_gradients_of_one_product_are_one_tensor():
     plain = [part.view(2, 5, 2, 8).transpose(1, 2) for part in joint.split(16, -1)]
     expected = regard.attention(*plain, backend="reference").output
     torch.testing.assert_close(gradient, torch.autograd.grad(expected.sin().sum(), joint)[0])
+
+
+@pytest.mark.parametrize("joint", [(0, 1, 2), (1, 2)], ids=str)
+def test_gradients_in_half_precision_know_their_column_sums(joint: tuple[int, ...]):
+    """The sums are the gradients of biases. That of the key bias is 0: it changes no weight."""
+    torch.manual_seed(0)
+    rows = [torch.randn(3, 17, 32) for _ in range(3)]
+    products = [torch.cat([rows[i] for i in joint], -1), *(rows[i] for i in range(3) if i not in joint)]
+    leaves = [each.bfloat16().requires_grad_() for each in products]
+    seen = dict[int, Tensor]()
+    for leaf in leaves:
+        leaf.register_hook(lambda gradient: seen.update({gradient.shape[-1]: gradient}))
+    parts = split_adjacent(leaves[0], [32] * len(joint))
+    heads = [each.view(3, 17, 2, 16).transpose(1, 2) for each in (*leaves[1:], *parts)]
+    mask = regard.padding([17, 5, 9])
+    output = regard.attention(*heads, mask=mask, dropout=0.1, backend="short").output
+    output.transpose(1, 2).flatten(-2).float().sin().sum().backward()
+    for gradient in seen.values():
+        sums = column_parts(gradient.view(51, -1))
+        assert sums is not None and sums.shape == (3, gradient.shape[-1])
+        exact = gradient.float().sum((0, 1))
+        keys = slice(-64, -32) if gradient.shape[-1] > 32 else slice(0)
+        assert not sums[:, keys].any()
+        assert (sums.sum(0) - exact).norm() <= 0.01 * exact.norm()
+    assert sorted(seen) == sorted(each.shape[-1] for each in leaves)
 
 
 def test_auto_selects_short_in_training_with_dropout():

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batch import Batch
-from regard.kernels import embedding_dropout, residual_norm
+from regard.kernels import activated_product, embedding_dropout, residual_norm
 from regard.kernels.activation_dropout import ActivationDropout
+from regard.kernels.dropout_seeds import next_seed
 from regard.kernels.embedding_dropout import EmbeddingDropout
+from regard.kernels.partial_sums import sum_of_parts
 from regard.kernels.residual_norm import ResidualNorm
 from regard.layers import feedforward, residual_stream
 from regard.layers.attention_options import AttentionOptions
@@ -124,6 +126,35 @@ def test_activation_and_dropout(kind: str, dropout: float, biased: bool):
         torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize(("rows", "width", "columns"), [(40, 24, 48), (5, 40, 16), (64, 16, 96)])
+def test_activated_product(
+    rows: int, width: int, columns: int, dropout: float, monkeypatch: pytest.MonkeyPatch
+):
+    """With tiles that exceed the matrices, and with the same dropout as other kernels."""
+    for name, size in {"ROWS": 32, "COLUMNS": 32, "DEPTH": 16, "GROUP": 2}.items():
+        monkeypatch.setattr(activated_product, name, size)
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(rows, width), torch.randn(columns, width), torch.randn(columns)
+    outer, gradient = torch.randn(12, columns), torch.randn(rows, 12)
+    factors = kept_by_dropout((rows, columns), dropout) if dropout else torch.ones(rows, columns)
+    seed = next_seed(x.device) if dropout else None
+    hidden = activated_product.activated_product(x, weight, bias, seed, dropout)
+    before = (x.double() @ weight.T.double() + bias).requires_grad_()
+    expected = before.relu() * factors
+    torch.testing.assert_close(hidden.double(), expected, rtol=1e-5, atol=1e-5)
+    mine = activated_product.activated_product_gradient(gradient, outer, hidden, dropout)
+    (right,) = torch.autograd.grad(expected @ outer.T.double(), before, gradient.double())
+    torch.testing.assert_close(mine[0].double(), right, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(mine[1].double(), right.sum(0), rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (300, 40), (2, 700, 17), (3, 0, 5), (2, 4, 0)])
+def test_sum_of_parts(shape: tuple[int, ...]):
+    parts = torch.randn(shape)
+    torch.testing.assert_close(sum_of_parts(parts), parts.sum(-2), rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_transformer_layer_by_kernels_equals_plain_pytorch(norm: str, monkeypatch: pytest.MonkeyPatch):
     torch.manual_seed(0)
@@ -179,7 +210,7 @@ def test_dropout_of_a_model_depends_on_the_seed_alone():
 def test_embeddings_and_dropout(
     position: Sinusoidal | None, dropout: float, few: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    """few: whether kernels compute the gradient of the table. One token fills more than one tile of rows."""
+    """few: whether a kernel sorts the tokens. One token fills more than one tile of rows."""
     monkeypatch.setattr(embedding_dropout, "FEW", 200 if few else 0)
     torch.manual_seed(0)
     table = nn.Embedding(9, 600, padding_idx=0)

@@ -129,6 +129,26 @@ def test_residual_norm_is_as_precise_as_plain_pytorch(rows: int, width: int, mon
             assert relative(one, right) <= 2 * relative(two, right) + (2**-8 if half else 1e-6)
 
 
+@pytest.mark.parametrize(("rows", "width", "inner"), [(4096, 512, 2048), (777, 64, 200), (600, 1024, 136)])
+def test_products_of_a_feed_forward_layer_are_as_precise_as_plain_pytorch(
+    rows: int, width: int, inner: int, monkeypatch: pytest.MonkeyPatch
+):
+    torch.manual_seed(0)
+    layer = feedforward.FeedForward(width, inner).to(CUDA)
+    x, gradient = (torch.randn(rows, width, device=CUDA) for _ in range(2))
+
+    def results(half: bool) -> list[Tensor]:
+        own = x.to(layer.inner.weight.dtype).requires_grad_()
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            result, bias = layer.without_bias(own)
+        assert not half or not feedforward.by_kernel(own) or result.grad_fn.name() == "_ReluProductsBackward"
+        result = result if bias is None else result + bias
+        inputs = (own, *layer.parameters())
+        return [result, *torch.autograd.grad(result, inputs, gradient.to(result.dtype))]
+
+    assert_as_precise(results, layer, feedforward, monkeypatch)
+
+
 def training_step(model: Transformer) -> Callable[[], list[Tensor]]:
     """Return a function that computes the loss and the gradients of a batch of different lengths."""
     torch.manual_seed(0)
@@ -176,7 +196,7 @@ def test_dropout_of_a_captured_step_depends_on_the_seed_alone():
     assert found[0][0] != found[1][0] and results[0] != found[2][0]
 
 
-@pytest.mark.parametrize(("count", "width"), [(4096, 512), (2400, 620), (9000, 64)])
+@pytest.mark.parametrize(("count", "width"), [(4096, 512), (2400, 620), (9000, 64), (20000, 512)])
 def test_embedding_gradient_equals_plain_pytorch(count: int, width: int):
     """Some tokens occur often, as in text, and the padding token gets no gradient."""
     torch.manual_seed(0)

@@ -71,6 +71,9 @@ adjacent_slices    whether tensors are slices of one tensor
 residual_norm      residual connection with dropout, and layer normalisation
 embedding_dropout  token and position embeddings, then dropout
 activation_dropout ReLU or GELU, then dropout
+activated_product  a matrix product, then ReLU and dropout
+partial_sums       the sum of partial sums
+gradient_sums      sums of the columns of a gradient, for the gradient of a bias
 token_candidates   the most probable tokens of a large vocabulary
 beam_step          one step of beam search or greedy search
 output_paths       outputs of a beam search, from the tree of its beams

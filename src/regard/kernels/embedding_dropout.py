@@ -23,8 +23,8 @@ ROWS, COLUMNS = 4, 512
 """Size of the tile of a program."""
 
 FEW = 16384
-"""Up to FEW tokens, two kernels compute the gradient of the table. The first sorts the tokens, by comparing
-each token with all others. For more tokens, PyTorch computes the gradient, with several kernels."""
+"""Up to FEW tokens, a kernel sorts the tokens by comparing each token with all others. PyTorch sorts more
+tokens, with several kernels."""
 
 
 @triton.jit(do_not_specialize=["limit", "rows", "length", "classes"])
@@ -52,22 +52,6 @@ def embedding_forward_kernel(
     if DROPOUT:
         value = tl.where(kept(seed, limit, row, column), value * factor, 0.0)
     tl.store(result + row.to(tl.int64)[:, None] * width + column[None, :], value, mask=inside)
-
-
-@triton.jit(do_not_specialize=["limit", "rows"])
-def embedding_backward_kernel(
-    dresult, seed, dvalue, limit, factor, multiplier, rows, width, DROPOUT: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Compute the gradient of table[token] for each row, from dresult, for a tile of (rows, width)."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (row < rows)[:, None] & (column < width)[None, :]
-    at = row.to(tl.int64)[:, None] * width + column[None, :]
-    d = tl.load(dresult + at, mask=inside, other=0.0).to(tl.float32) * multiplier
-    if DROPOUT:
-        d = tl.where(kept(seed, limit, row, column), d * factor, 0.0)
-    tl.store(dvalue + at, d, mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows", "classes"])
@@ -184,30 +168,32 @@ class EmbeddingDropout(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dresult: Tensor) -> tuple[Tensor | None, ...]:
         tokens, seed = ctx.saved_tensors
-        dresult, count = dresult.contiguous(), tokens.numel()
-        if 0 < count <= FEW:
-            width = dresult.shape[-1]
-            dtable, order = (
-                dresult.new_zeros(ctx.classes, width),
-                tokens.new_empty(2, count, dtype=torch.int32),
-            )
-            embedding_order_kernel[(triton.cdiv(count, 8),)](
-                tokens, *order, count, ctx.classes, ROWS=8, SCAN=1024, num_warps=4
-            )
+        dresult, count, width = dresult.contiguous(), tokens.numel(), dresult.shape[-1]
+        dtable = dresult.new_zeros(ctx.classes, width)
+        if count:
             embedding_gradient_kernel[(triton.cdiv(count, 32), triton.cdiv(width, 64))](
-                dresult, *order, seed, dtable, *ctx.numbers, count, width, ctx.padding, DROPOUT=ctx.dropout,
-                ROWS=32, COLUMNS=64, num_warps=4,
+                dresult, *_sorted(tokens, ctx.classes), seed, dtable, *ctx.numbers, count, width, ctx.padding,
+                DROPOUT=ctx.dropout, ROWS=32, COLUMNS=64, num_warps=4,
             )  # fmt: skip
-            return dtable, None, None, None, None, None
-        dvalue = torch.empty_like(dresult)
-        if dresult.numel():
-            embedding_backward_kernel[_grid(dresult)](
-                dresult, seed, dvalue, *ctx.numbers, tokens.numel(), dresult.shape[-1], DROPOUT=ctx.dropout,
-                ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4,
-            )  # fmt: skip
-        tokens = tokens.clamp(0, ctx.classes - 1)
-        dtable = torch.ops.aten.embedding_dense_backward(dvalue, tokens, ctx.classes, ctx.padding, False)
         return dtable, None, None, None, None, None
+
+
+def _sorted(tokens: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Return the index of each token and the token, both int32, in the order of the tokens.
+
+    Invalid tokens are replaced by the nearest valid ones. Equal tokens stay in their order.
+    """
+    count = tokens.numel()
+    if count > FEW:
+        # Sorting takes one pass over the tokens for each byte.
+        small = torch.int16 if classes <= 2**15 else torch.int32
+        ordered, order = tokens.flatten().clamp(0, classes - 1).to(small).sort(stable=True)
+        return order.int(), ordered.int()
+    order, ordered = tokens.new_empty(2, count, dtype=torch.int32)
+    embedding_order_kernel[(triton.cdiv(count, 8),)](
+        tokens, order, ordered, count, classes, ROWS=8, SCAN=1024, num_warps=4
+    )
+    return order, ordered
 
 
 def _grid(tensor: Tensor) -> tuple[int, int]:

@@ -19,10 +19,10 @@ __all__ = ["dropout_factors", "kept", "limit"]
 def limit(dropout: float) -> int:
     """Return the argument `limit` of kept() for this dropout probability.
 
-    >>> limit(0.5) == 2**30
+    >>> limit(0.5) == 2**15
     True
     """
-    return min(round(dropout * 2**31), 2**31 - 1)
+    return round(dropout * 2**16)
 
 
 @triton.jit
@@ -73,13 +73,15 @@ def kept(seed, limit, rows, columns):
     rows, columns: indices of the rows and columns of the tile.
 
     A hash of the indices is used instead of tl.rand(), which takes several times as many instructions per
-    element.
+    element. Two adjacent columns share a hash, and each uses 16 bits of it. So the probability is rounded to
+    a multiple of 2^-16.
     """
     both = tl.load(seed)
     low, high = (both & 0xFFFFFFFF).to(tl.uint32), (both >> 32).to(tl.uint32)
     row = rows.to(tl.uint32)
     first = _mixed(_plus(row, low), high)
     second = _mixed(_plus(_times(row, 0x9E3779B1), high), low)
-    column = _times(columns.to(tl.uint32), 0x85EBCA77)
-    bits = _mixed(_plus(column[None, :], first[:, None]), second[:, None])
-    return (bits >> 1).to(tl.int32) >= limit
+    pair = _times(columns.to(tl.uint32) >> 1, 0x85EBCA77)
+    bits = _mixed(_plus(pair[None, :], first[:, None]), second[:, None])
+    half = tl.where((columns & 1)[None, :] == 0, bits & 0xFFFF, bits >> 16).to(tl.int32)
+    return half >= limit

@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 from regard.kernels.dropout_seeds import next_seed
 from regard.kernels.kernel_dropout import kept, limit
 from regard.kernels.launch import processors
+from regard.kernels.partial_sums import sum_of_parts
 
 __all__ = ["WIDEST", "ResidualNorm"]
 
@@ -31,7 +32,7 @@ WIDEST = 4096
 ROWS_AT_LEAST = 4
 """Minimum number of rows of a program of the backward pass."""
 
-WARPS = 8
+WARPS = 12
 """Number of warps of the backward pass for each multiprocessor. Each program processes many rows, and sums
 the gradients of weight and biases over them."""
 
@@ -115,7 +116,7 @@ def residual_norm_backward_kernel(
         tl.store(dx + at, d, mask=inside)
         if CHANGE:
             if DROPOUT:
-                d = tl.where(kept(seed, limit, row, column), d * factor, 0.0)
+                d = tl.where(kept(seed, limit, row, column), d, 0.0) * factor
             tl.store(dchange + at, d, mask=inside)
             if ADDED:
                 dadded += tl.where(inside, d, 0.0)
@@ -193,7 +194,7 @@ class ResidualNorm(torch.autograd.Function):
                 dchange, sums, limit(ctx.dropout), _factor(ctx.dropout), rows, width,
                 DTOTAL=dtotal is not None, **ctx.options, **tile,
             )  # fmt: skip
-        dweight, dbias, *rest = sums.sum(1).unbind()
+        dweight, dbias, *rest = sum_of_parts(sums).unbind()
         dadded = rest[0].to(of_added) if rest else None
         gradients = (dadded, dweight.to(weight.dtype), dbias.to(of_bias))
         return dx, None if dtype is None else dchange, *gradients, None, None, None

@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.kernels.adjacent_slices import adjacent
 from regard.kernels.dropout_seeds import next_seed
+from regard.kernels.gradient_sums import keep_column_parts
 from regard.kernels.inner_launch import precision, up
 from regard.kernels.kept_launch import kept_launch
 from regard.kernels.kernel_dropout import kept, limit
@@ -28,6 +29,10 @@ __all__ = ["ShortAttention"]
 
 NOT_SPECIALISED = ("heads", "queries", "keys", "start", "limit")
 """Arguments for whose values Triton compiles no variants of a kernel, because they differ between batches."""
+
+
+LOG2E = tl.constexpr(1.4426950408889634)
+"""tl.exp2() takes fewer instructions than tl.exp()."""
 
 
 @triton.jit
@@ -74,33 +79,36 @@ def short_forward_kernel(
     k = tl.load(key + column[:, None] * key_row + across, mask=seen & (across < width), other=0.0)
     v = tl.load(value + column[:, None] * value_row + deep, mask=seen & (deep < depth), other=0.0)
     zero = tl.zeros((ROWS, COLUMNS), tl.float32)
-    scores = tl.where(visible, product(q, tl.trans(k), zero, PRECISION) * scale, -float("inf"))
+    scores = tl.where(visible, product(q, tl.trans(k), zero, PRECISION) * (scale * LOG2E), -float("inf"))
     best = tl.max(scores, 1)
     best = tl.where(best == -float("inf"), 0.0, best)
-    weights = tl.exp(scores - best[:, None])
+    weights = tl.exp2(scores - best[:, None])
     total = tl.sum(weights, 1)
-    weights = weights / tl.where(total == 0.0, 1.0, total)[:, None]
     if DROPOUT:
-        weights = tl.where(kept(seed, limit, both * queries + row, column), weights * factor, 0.0)
+        weights = tl.where(kept(seed, limit, both * queries + row, column), weights, 0.0)
+    weights *= (factor / tl.where(total == 0.0, 1.0, total))[:, None]
     result = product(weights.to(v.dtype), v, tl.zeros((ROWS, DEPTH), tl.float32), PRECISION)
     into = output + batch * output_batch + head * output_head + row[:, None] * output_row + deep
     tl.store(into, result, mask=there & (deep < depth))
-    found = tl.where(total == 0.0, -float("inf"), best + tl.log(total))
+    found = tl.where(total == 0.0, -float("inf"), (best + tl.log2(total)) / LOG2E)
     tl.store(lse + both.to(tl.int64) * queries + row, found, mask=row < queries)
 
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
 def short_backward_kernel(
-    doutput, query, key, value, lengths, seed, lse, dquery, dkey, dvalue, doutput_batch, doutput_head,
-    doutput_row, query_batch, query_head, query_row, key_batch, key_head, key_row, value_batch, value_head,
-    value_row, dquery_batch, dquery_head, dquery_row, dkey_batch, dkey_head, dkey_row, dvalue_batch,
-    dvalue_head, dvalue_row, heads, queries, keys, width, depth, start, scale, limit, factor,
-    LENGTHS: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+    doutput, query, key, value, lengths, seed, lse, dquery, dkey, dvalue, query_sums, key_sums, value_sums,
+    doutput_batch, doutput_head, doutput_row, query_batch, query_head, query_row, key_batch, key_head,
+    key_row, value_batch, value_head, value_row, dquery_batch, dquery_head, dquery_row, dkey_batch, dkey_head,
+    dkey_row, dvalue_batch, dvalue_head, dvalue_row, query_sums_row, key_sums_row, value_sums_row, heads,
+    queries, keys, width, depth, start, scale, limit, factor, LENGTHS: tl.constexpr, CAUSAL: tl.constexpr,
+    DROPOUT: tl.constexpr, SUMS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of query, key and value of one head; arguments as in the forward kernel.
 
     dquery, dkey, dvalue: write the gradients. Those of hidden keys and values are 0.
+    query_sums, key_sums, value_sums: with SUMS, write the sums of the gradients over the positions of each
+        sequence, (B, H D), (B, H D) and (B, H E).
     """
     both = tl.program_id(0)
     batch, head = (both // heads).to(tl.int64), (both % heads).to(tl.int64)
@@ -118,14 +126,15 @@ def short_backward_kernel(
     d = tl.load(doutput + row[:, None] * doutput_row + deep, mask=there & (deep < depth), other=0.0)
     norm = tl.load(lse + both.to(tl.int64) * queries + row, mask=row < queries, other=0.0)
     zero = tl.zeros((ROWS, COLUMNS), tl.float32)
-    weights = tl.exp(product(q, tl.trans(k), zero, PRECISION) * scale - norm[:, None])
+    norm = (norm * LOG2E)[:, None]
+    weights = tl.exp2(product(q, tl.trans(k), zero, PRECISION) * (scale * LOG2E) - norm)
     weights = tl.where(visible, weights, 0.0)
     dweights = product(d, tl.trans(v), zero, PRECISION)
     dropped = weights
     if DROPOUT:
         keep = kept(seed, limit, both * queries + row, column)
-        dropped = tl.where(keep, weights * factor, 0.0)
-        dweights = tl.where(keep, dweights * factor, 0.0)
+        dropped = tl.where(keep, weights, 0.0) * factor
+        dweights = tl.where(keep, dweights, 0.0) * factor
     dv = product(tl.trans(dropped.to(d.dtype)), d, tl.zeros((COLUMNS, DEPTH), tl.float32), PRECISION)
     into = dvalue + batch * dvalue_batch + head * dvalue_head + column[:, None] * dvalue_row + deep
     inside = (column < keys)[:, None]
@@ -138,6 +147,14 @@ def short_backward_kernel(
     dk = product(tl.trans(dscores), q, tl.zeros((COLUMNS, WIDTH), tl.float32), PRECISION)
     into = dkey + batch * dkey_batch + head * dkey_head + column[:, None] * dkey_row + across
     tl.store(into, dk, mask=inside & (across < width))
+    if SUMS:
+        into = batch * query_sums_row + head * width + across
+        tl.store(query_sums + into, tl.sum(dq, 0), mask=across < width)
+        # A vector that is added to all keys adds one number to all scores of a query: no weight changes.
+        into = batch * key_sums_row + head * width + across
+        tl.store(key_sums + into, tl.zeros([WIDTH], tl.float32), mask=across < width)
+        into = batch * value_sums_row + head * depth + deep
+        tl.store(value_sums + into, tl.sum(dv, 0), mask=deep < depth)
 
 
 class ShortAttention(torch.autograd.Function):
@@ -183,9 +200,12 @@ class ShortAttention(torch.autograd.Function):
             return (None,) * 8
         doutput = doutput if doutput.stride(3) == 1 else doutput.contiguous()
         gradients = _gradients(query, key, value)
+        sums = _sums(gradients)
+        ctx.options["SUMS"] = bool(sums)
         tensors = (doutput, query, key, value, lse if lengths is None else lengths, seed, lse, *gradients)
-        strided = (doutput, query, key, value, *gradients)
-        _launch(short_backward_kernel, tensors, strided, query, key, value, ctx)
+        strided, rows = (doutput, query, key, value, *gradients), tuple(each.stride(0) for each in sums)
+        tensors = (*tensors, *(sums or (lse, lse, lse)))
+        _launch(short_backward_kernel, tensors, strided, query, key, value, ctx, rows or (0, 0, 0))
         return *gradients, None, None, None, None, None
 
 
@@ -205,6 +225,26 @@ def _gradients(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tenso
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
+def _sums(gradients: tuple[Tensor, ...]) -> list[Tensor]:
+    """Allocate the sums of the gradients over positions, (B, H D) each, and keep them for a linear layer.
+
+    Returns [] if the gradients are not those of linear layers in half precision.
+    """
+    if gradients[0].dtype.itemsize != 2 or not all(map(_joins, gradients)):
+        return []
+    wholes = [each if each._base is None else each._base for each in gradients]
+    found, parts = list[Tensor](), dict[int, Tensor]()
+    for gradient, whole in zip(gradients, wholes, strict=True):
+        batch, heads, length, size = gradient.shape
+        if id(whole) not in parts:
+            columns = whole.numel() // max(batch * length, 1)
+            parts[id(whole)] = gradient.new_empty(batch, columns, dtype=torch.float32)
+            keep_column_parts(whole, parts[id(whole)])
+        start = gradient.storage_offset()
+        found.append(parts[id(whole)][:, start : start + heads * size])
+    return found
+
+
 def _joins(tensor: Tensor) -> bool:
     """Whether (B, H, T, D) can be viewed as (B, T, H D), as a linear layer returns it."""
     return tensor.stride(3) == 1 and tensor.stride(1) == tensor.shape[3]
@@ -212,14 +252,17 @@ def _joins(tensor: Tensor) -> bool:
 
 def _launch(
     kernel, tensors: tuple[Tensor, ...], strided: tuple[Tensor, ...], query: Tensor, key: Tensor,
-    value: Tensor, ctx: Any,
+    value: Tensor, ctx: Any, more: tuple[int, ...] = (),
 ) -> None:  # fmt: skip
-    """Launch a kernel with one program for each head. strided: the tensors whose strides it needs."""
+    """Launch a kernel with one program for each head.
+
+    strided: the tensors whose strides it needs. more: numbers after these strides.
+    """
     batch, heads, queries, width = query.shape
     keys, depth = value.shape[2:]
     strides = (step for each in strided for step in each.stride()[:3])
     rows, columns = up(queries), up(keys)
-    numbers = (*strides, heads, queries, keys, width, depth, *ctx.numbers)
+    numbers = (*strides, *more, heads, queries, keys, width, depth, *ctx.numbers)
     named = {
         **ctx.options, "ROWS": rows, "COLUMNS": columns, "WIDTH": up(width), "DEPTH": up(depth),
         "PRECISION": precision(query), "num_warps": 8 if rows * columns > 8192 else 4,

@@ -25,8 +25,11 @@ from regard.kernels.row_copy import copy_rows
 
 __all__ = ["BLOCK", "ChunkLoss", "VocabularyLoss", "linear_loss", "scaled_gradients"]
 
-BLOCK = 4096
-"""Number of classes that a program loads at once."""
+BLOCK, WARPS = 4096, 16
+"""Number of classes that a program loads at once, and its number of warps. With 16 warps, the rows of all
+programs that run at once fit into the L2 cache of an H200."""
+
+LOG2E = tl.constexpr(1.4426950408889634)
 
 CHUNK = 1 << 28
 """Maximum number of logits of a chunk: 512 MiB in bfloat16. Smaller chunks need less memory, but the matrix
@@ -37,9 +40,60 @@ ALIGNMENT = 8
 
 
 @triton.jit
+def _columns(first, BLOCK: tl.constexpr, GROUP: tl.constexpr):
+    """Return BLOCK columns from `first` on, in groups of 16 bytes, (BLOCK / GROUP, GROUP).
+
+    A thread loads a whole group.
+    """
+    return first + tl.arange(0, BLOCK // GROUP)[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+
+
+@triton.jit
+def _add_block(
+    logits, first, classes, best, total, summed, BLOCK: tl.constexpr, GROUP: tl.constexpr, WHOLE: tl.constexpr
+):  # fmt: skip
+    """Add BLOCK logits to the maximum, the sum of exponentials, and the sum of logits of each group.
+
+    best, total, summed: (BLOCK / GROUP,). `total` is relative to e^best.
+    WHOLE: whether all BLOCK columns exist.
+    """
+    column = _columns(first, BLOCK, GROUP)
+    if WHOLE:
+        x = tl.load(logits + column).to(tl.float32)
+        summed += tl.sum(x, 1)
+    else:
+        x = tl.load(logits + column, mask=column < classes, other=-float("inf")).to(tl.float32)
+        summed += tl.sum(tl.where(column < classes, x, 0.0), 1)
+    above = tl.maximum(best, tl.max(x, 1))
+    base = tl.where(above == -float("inf"), 0.0, above) * LOG2E
+    total = total * tl.exp2(best * LOG2E - base) + tl.sum(tl.exp2(x * LOG2E - base[:, None]), 1)
+    return above, total, summed
+
+
+@triton.jit
+def _write_block(
+    logits, first, classes, lse, rest, BLOCK: tl.constexpr, GROUP: tl.constexpr, WHOLE: tl.constexpr
+):  # fmt: skip
+    """Overwrite BLOCK logits x with e^(x - lse) - rest."""
+    column = _columns(first, BLOCK, GROUP)
+    inside = None
+    if not WHOLE:
+        inside = column < classes
+    x = tl.load(logits + column, mask=inside).to(tl.float32)
+    tl.store(logits + column, tl.exp2(x * LOG2E - lse * LOG2E) - rest, mask=inside)
+
+
+@triton.jit
+def _clear_block(logits, first, classes, BLOCK: tl.constexpr, GROUP: tl.constexpr):
+    """Overwrite BLOCK logits with 0."""
+    column = _columns(first, BLOCK, GROUP)
+    tl.store(logits + column, tl.zeros((BLOCK // GROUP, GROUP), tl.float32), mask=column < classes)
+
+
+@triton.jit
 def vocabulary_loss_kernel(
     logits, labels, plain, even, classes, logits_row, pad, smoothing, GRADIENT: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Compute two losses of one row with label y: -log p(y), and the mean of -log p(v) over all classes v.
 
@@ -48,35 +102,42 @@ def vocabulary_loss_kernel(
     labels: reads y, (rows,).
     plain: writes -log p(y), (rows,); 0 if the label is `pad`, NaN if it is not a class.
     even: writes the mean of -log p(v), (rows,); 0 if the label is `pad`.
+
+    The first loop needs no synchronisation of the threads, because each group of columns has its own
+    maximum. The second loop reads the row again, from the L2 cache.
     """
     row = tl.program_id(0).to(tl.int64)
     logits += row * logits_row
     label = tl.load(labels + row)
     there = label != pad
     known = (label >= 0) & (label < classes)
-    # The reductions of the first loop synchronise all threads, so this load ends before the stores below.
+    # The reductions below synchronise all threads, so this load ends before the stores.
     chosen = tl.load(logits + label, mask=known, other=float("nan")).to(tl.float32)
-    best = -float("inf")
-    # One sum for each column of the block: fewer reductions over all threads than with one sum per block.
-    totals = tl.zeros([BLOCK], tl.float32)
-    sums = tl.zeros([BLOCK], tl.float32)
-    for first in range(0, classes, BLOCK):
-        columns = first + tl.arange(0, BLOCK)
-        x = tl.load(logits + columns, mask=columns < classes, other=-float("inf")).to(tl.float32)
-        above = tl.maximum(best, tl.max(x, 0))
-        totals = totals * tl.exp(best - above) + tl.exp(x - above)
-        sums += tl.where(columns < classes, x, 0.0)
-        best = above
-    lse = best + tl.log(tl.sum(totals, 0))
+    best = tl.full([BLOCK // GROUP], -float("inf"), tl.float32)
+    total = tl.zeros([BLOCK // GROUP], tl.float32)
+    summed = tl.zeros([BLOCK // GROUP], tl.float32)
+    whole = classes // BLOCK * BLOCK
+    for first in range(0, whole, BLOCK):
+        best, total, summed = _add_block(logits, first, classes, best, total, summed, BLOCK, GROUP, True)
+    # Without a condition, even if there are no more columns: triton 3.7 cannot compile `if` here in float32.
+    best, total, summed = _add_block(logits, whole, classes, best, total, summed, BLOCK, GROUP, False)
+    most = tl.max(best, 0)
+    lse = most + tl.log(tl.sum(total * tl.exp2((best - most) * LOG2E), 0))
     tl.store(plain + row, tl.where(there, lse - chosen, 0.0))
-    tl.store(even + row, tl.where(there, lse - tl.sum(sums, 0) / classes, 0.0))
+    tl.store(even + row, tl.where(there, lse - tl.sum(summed, 0) / classes, 0.0))
     if GRADIENT:
-        for first in range(0, classes, BLOCK):
-            columns = first + tl.arange(0, BLOCK)
-            x = tl.load(logits + columns, mask=columns < classes, other=0.0).to(tl.float32)
-            wanted = tl.where(columns == label, 1.0 - smoothing, 0.0) + smoothing / classes
-            d = tl.where(there, tl.exp(x - lse) - wanted, 0.0)
-            tl.store(logits + columns, d, mask=columns < classes)
+        if there:
+            rest = smoothing / classes
+            for first in range(0, whole, BLOCK):
+                _write_block(logits, first, classes, lse, rest, BLOCK, GROUP, True)
+            if whole < classes:
+                _write_block(logits, whole, classes, lse, rest, BLOCK, GROUP, False)
+            tl.debug_barrier()  # the other threads have stored the gradient of the label before
+            d = tl.exp2(chosen * LOG2E - lse * LOG2E) - rest - (1.0 - smoothing)
+            tl.store(logits + label, d, mask=known)
+        else:
+            for first in range(0, classes, BLOCK):
+                _clear_block(logits, first, classes, BLOCK, GROUP)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -129,13 +190,13 @@ class VocabularyLoss(torch.autograd.Function):
         def chunk_loss(logits: Tensor, chunk: slice) -> None:
             vocabulary_loss_kernel[(len(logits),)](
                 logits, labels[chunk], plain[chunk], even[chunk], classes, logits.stride(0), pad, smoothing,
-                GRADIENT=trains, BLOCK=BLOCK, num_warps=8,
+                GRADIENT=trains, BLOCK=BLOCK, GROUP=16 // logits.element_size(), num_warps=WARPS,
             )  # fmt: skip
 
         linear_loss(ctx, features, weight, bias, chunk_loss, trains)
         total, summed = plain.new_empty(()), plain.new_empty(())
         loss_sum_kernel[(1,)](
-            plain, even, total, summed, len(plain), float(smoothing), BLOCK=4096, num_warps=8
+            plain, even, total, summed, len(plain), float(smoothing), BLOCK=16384, num_warps=32
         )
         ctx.mark_non_differentiable(summed)
         return total, summed
@@ -186,7 +247,7 @@ def scaled_gradients(ctx: Any, dtotal: Tensor) -> list[Tensor | None]:
 
 def _scaled(gradient: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
     """Return gradient * factor, contiguous."""
-    if gradient.is_contiguous() or gradient.dim() == 1 or not gradient.numel():
+    if gradient.dim() == 1 or not gradient.numel():
         return (gradient * factor).to(dtype)
     result = gradient.new_empty(gradient.shape, dtype=dtype)
     copy_rows(gradient, result, factor=factor)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-__all__ = ["half_weights", "joint_copy"]
+__all__ = ["half_copy", "half_weights", "joint_copy"]
 
 ALIGNMENT = 8
 """Only parameters whose sizes are multiples of this number are copied, so that all copies are aligned."""
@@ -59,6 +59,16 @@ def joint_copy(tensors: Sequence[Tensor]) -> Tensor | None:
             return None
         place += each.numel()
     return first.as_strided((sum(map(len, copies)), *first.shape[1:]), first.stride())
+
+
+def half_copy(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a weight or bias in dtype: its copy from half_weights(), or a new one.
+
+    >>> half_copy(torch.ones(2), torch.bfloat16).dtype
+    torch.bfloat16
+    """
+    copy = joint_copy([tensor])
+    return tensor.to(dtype) if copy is None or copy.dtype != dtype else copy
 
 
 def _parameters(modules: Sequence[nn.Module]) -> Iterator[Tensor]:

@@ -16,6 +16,7 @@ from regard.backends.sdpa import AMPERE, device_capability
 from regard.dimensions import autocast_on, in_transform
 from regard.kernels import TRITON
 from regard.kernels.adjacent_slices import adjacent
+from regard.kernels.gradient_sums import column_parts
 from regard.layers.adjacent_weights import Joint, joint_view
 from regard.layers.half_weights import joint_copy
 
@@ -32,6 +33,7 @@ __all__ = [
     "plain_heads",
     "product_in_float32",
     "split_adjacent",
+    "trains_in_half",
 ]
 
 FEW_ROWS = 4096
@@ -58,7 +60,7 @@ def joint_linear(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
     if not are_plain_linear(layers):
         return [each(x) for each in layers]
     parameters: list[dict[str, Any]] = [layer._parameters for layer in layers]
-    if _trains_in_half(x, parameters):
+    if trains_in_half(x, parameters):
         return linear_in_half(x, parameters, torch.get_autocast_dtype(x.device.type))
     joint = _joint_product(x, parameters)
     if joint is None:
@@ -178,7 +180,7 @@ def linear_without_bias(x: Tensor, layer: nn.Module) -> tuple[Tensor, Tensor | N
     The caller adds the bias in a kernel that also computes its gradient. The whole output is returned if the
     layer is not computed by linear_in_half().
     """
-    if is_plain_linear(layer) and _trains_in_half(x, [layer._parameters]):
+    if is_plain_linear(layer) and trains_in_half(x, [layer._parameters]):
         weight: Any = layer.weight
         bias: Any = layer.bias
         dtype = torch.get_autocast_dtype(x.device.type)
@@ -258,9 +260,19 @@ class _HalfLinear(torch.autograd.Function):
             if any(needed[3 : 3 + count]):
                 dweights = product_in_float32(d.T, rows).split(ctx.sizes)
             if ctx.biased and any(needed[3 + count :]):
-                dbiases = d.sum(0, dtype=torch.float32).split(ctx.sizes)
+                dbiases = _bias_gradient(d).split(ctx.sizes)
         pairs = zip((*dweights, *dbiases), needed[3:], strict=True)
         return dx, None, None, *(gradient if wanted else None for gradient, wanted in pairs)
+
+
+def _bias_gradient(d: Tensor) -> Tensor:
+    """Return the sums of the columns of a gradient, (R, O). A kernel of attention may have computed them."""
+    parts = column_parts(d)
+    if parts is None:
+        return column_sums(d)
+    from regard.kernels.partial_sums import sum_of_parts
+
+    return sum_of_parts(parts)
 
 
 def _joint_copies(weights: list[Tensor], biases: list[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -304,7 +316,7 @@ def column_sums(x: Tensor) -> Tensor:
     return x.sum(-2, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
-def _trains_in_half(x: Tensor, parameters: Sequence[dict[str, Any]]) -> bool:
+def trains_in_half(x: Tensor, parameters: Sequence[dict[str, Any]]) -> bool:
     """Whether linear_in_half() computes the layers: in training with autocast on CUDA."""
     if torch.compiler.is_compiling() or not (x.is_cuda and torch.is_grad_enabled() and autocast_on("cuda")):
         return False

@@ -1,0 +1,45 @@
+# mypy: disable-error-code="no-untyped-def"
+"""The sum of partial sums, which the programs of another kernel have written.
+
+PyTorch's sum() takes two to four times as long for these small tensors, and clears a buffer before.
+
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+__all__ = ["sum_of_parts"]
+
+ROWS, COLUMNS = 512, 8
+"""Size of the tile that a program loads at once."""
+
+
+@triton.jit(do_not_specialize=["rows"])
+def partial_sums_kernel(parts, total, rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Sum COLUMNS columns of parts, (groups, rows, width), over the rows; write total, (groups, width)."""
+    group = tl.program_id(1).to(tl.int64)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = (column < width)[None, :]
+    sums = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for first in range(0, rows, ROWS):
+        row = first + tl.arange(0, ROWS)
+        at = (group * rows + row)[:, None] * width + column[None, :]
+        sums += tl.load(parts + at, mask=(row < rows)[:, None] & inside, other=0.0)
+    tl.store(total + group * width + column, tl.sum(sums, 0), mask=column < width)
+
+
+def sum_of_parts(parts: Tensor) -> Tensor:
+    """Return the sums over the second to last dimension of parts, (rows, C) or (groups, rows, C), in float32.
+
+    parts: a contiguous float32 tensor.
+    """
+    *groups, rows, width = parts.shape
+    total = parts.new_empty(*groups, width)
+    if total.numel():
+        grid = triton.cdiv(width, COLUMNS), total.numel() // width
+        partial_sums_kernel[grid](parts, total, rows, width, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=8)
+    return total
