@@ -38,7 +38,7 @@ MOST_TABLE_BYTES = 2**26
 """The largest size of the table of W e(y) + b for all words y."""
 
 FEW_WEIGHTS = 2**17
-"""With at most this many weights, addmm_() of a few rows is as fast as a product with packed weights."""
+"""With at most this many weights, NumPy computes products of a few rows as fast as oneDNN with packed weights."""
 
 SOURCE_ROWS = 32
 """The expected number of rows of a product with encoder states, for packed_linear()."""
@@ -203,23 +203,17 @@ class CpuBahdanauDecoder(BahdanauDecoder):
 
     def _adding(self, weight: Tensor) -> Callable[[StepArrays], None]:
         """Return a function that adds U (r * s) to the candidate state. weight: U, (M, M)."""
-        if weight.numel() > FEW_WEIGHTS:
-            product = packed_linear(weight, None, self.slots * self.beams, self.int8)
-
-            def add_packed(at: StepArrays) -> None:
-                at.new_t.add_(product(at.reset_state_t))
-
-            return add_packed
-        turned = weight.T.contiguous()
+        product = packed_linear(weight, None, self.slots * self.beams, self.int8)
         # Two products of half the size, so that NumPy can compute them without threads of its own.
-        halves: list[Array] = [each.contiguous().numpy() for each in turned.tensor_split(2, 1)]
+        halves: list[Array] = [each.contiguous().numpy() for each in weight.T.tensor_split(2, 1)]
+        most_rows = MOST_PRODUCTS // halves[0].size if weight.numel() <= FEW_WEIGHTS else 0
 
         def add(at: StepArrays) -> None:
-            if len(at.state) * halves[0].size > MOST_PRODUCTS:
-                at.new_t.addmm_(at.reset_state_t, turned)
+            if len(at.state) > most_rows:
+                at.new_t.add_(product(at.reset_state_t))
                 return
-            for half, product in zip(halves, at.products, strict=True):
-                np.matmul(at.reset_state, half, out=product)
+            for half, result in zip(halves, at.products, strict=True):
+                np.matmul(at.reset_state, half, out=result)
             np.add(at.new, at.product, at.new)
 
         return add
