@@ -61,19 +61,19 @@ class HostBeams:
         blocks of a sentence. At least 2K continuations are not below it, so the 2K best ones are in blocks of
         beams with a continuation that is not below it, or after the last whole block.
 
-        Returns False if a log-probability is NaN; the tensors of BeamSlots are then not changed.
+        Returns False if a log-probability is NaN; scores and the tensors of BeamSlots are then not changed.
         """
         slots, beams, vocabulary = scores.shape
         blocks, count, scores_BKV = vocabulary // BLOCK, 2 * self.size, scores.numpy()
+        # Methods of arrays and ufuncs, because functions such as np.nonzero() take longer to call them.
+        if np.isnan(np.maximum.reduce(scores_BKV[..., 0], None)):  # a row has only NaN, or none
+            return False
         self.forbidden.forbid(scores_BKV, self.count)
         whole = scores if vocabulary == blocks * BLOCK else scores[..., : blocks * BLOCK]
         blocks_BKNT = whole.view(slots, beams, blocks, BLOCK)
         maxima_BKN = blocks_BKNT.amax(-1).numpy()
         maxima_BKN += self.sums_BK1
-        # Methods of arrays and ufuncs, because functions such as np.nonzero() take longer to call them.
         highest_BN = np.maximum.reduce(maxima_BKN, 1)
-        if np.isnan(np.maximum.reduce(highest_BN, None)):
-            return False
         highest_BN.partition(-count, 1)
         lowest_B = highest_BN[:, -count]
         place_n = (maxima_BKN >= lowest_B[:, None, None]).reshape(-1).nonzero()[0]
