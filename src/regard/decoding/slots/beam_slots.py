@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.data.batch import EOS
 from regard.decoding.beam import Beam
 from regard.decoding.highest_values import highest_in_order
+from regard.decoding.slots.candidates import log_probabilities
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.host_beams import HostBeams
 from regard.decoding.slots.search_slots import (
@@ -118,7 +119,7 @@ class BeamSlots(SearchSlots):
         suits = logits_BKV.device.type == "cpu" and logits_BKV.shape[-1] >= self._on_host().fewest_tokens
         if not suits or self.prefix.shape[1]:
             return False
-        return self._on_host().step_by_blocks(logits_BKV.float().log_softmax(-1))
+        return self._on_host().step_by_blocks(log_probabilities(logits_BKV))
 
     def _on_host(self) -> HostBeams:
         """Return the NumPy views of the tensors, which are created at the first call."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -12,10 +13,11 @@ from regard.data.batch import EOS
 from regard.decoding.highest_values import sortable
 from regard.kernels.kernel_choice import by_kernel
 
-__all__ = ["Forbidden", "forbid", "next_tokens", "uses_kernel"]
+__all__ = ["Forbidden", "forbid", "log_probabilities", "next_tokens", "uses_kernel"]
 
 BLOCK, FEWEST_SCORES = 64, 2**17
-"""On a CPU, the highest scores of tensors with at least FEWEST_SCORES are found in blocks of this size."""
+"""On a CPU, the highest scores of tensors with at least FEWEST_SCORES are found in blocks of this size, and
+log_probabilities() overwrites such tensors."""
 
 MOST_CANDIDATES = 32
 """The largest number of tokens per beam for which the Triton kernel is used."""
@@ -36,6 +38,27 @@ class Forbidden(NamedTuple):
 def uses_kernel(logits: Tensor, count: int) -> bool:
     """Return whether a Triton kernel selects the `count` most probable tokens."""
     return by_kernel(logits) and count <= MOST_CANDIDATES
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """Return logits.log_softmax(-1) in float32. Large inference tensors in float32 are overwritten with it.
+
+    In the memory of the logits, less memory has to be read and written: with 80 rows of 8000 logits, 4 % of the
+    time of a step of `bahdanau`.
+    """
+    large = logits.numel() >= FEWEST_SCORES and logits.dtype == torch.float32
+    if not large or not logits.is_inference() or not _overwrites():
+        return logits.float().log_softmax(-1)
+    with torch.inference_mode():
+        return torch.log_softmax(logits, -1, out=logits)
+
+
+@functools.cache
+def _overwrites() -> bool:
+    """Return whether torch.log_softmax() can write to its input: this is not documented."""
+    logits = torch.arange(3 * 1000.0).sin_().view(3, 1000)
+    expected = logits.log_softmax(-1)
+    return torch.equal(torch.log_softmax(logits, -1, out=logits), expected)
 
 
 def next_tokens(

@@ -4,8 +4,10 @@
   for all words of the vocabulary, if the table is small. A step only reads its rows.
 - One product with the new state s_i computes its part of the output layer, and its part of the query and the
   gates of the next step. The next step selects the rows of the parents.
-- tanh(x) = 2 sigmoid(2 x) - 1, because torch.sigmoid() is several times as fast as torch.tanh() on a CPU. The
-  score v . tanh(x) is then 2 v . sigmoid(2 x) - sum(v). The softmax does not depend on the constant sum(v).
+- tanh(q + k) = 1 - 2 / (1 + exp(2 q) exp(2 k)), because exp(2 k) can be computed once for all steps. The score
+  v . tanh(q + k) is then -2 v . (1 / (1 + exp(2 q) exp(2 k))) + sum(v). The softmax does not depend on the
+  constant sum(v). With few sentences, tanh(x) = 2 sigmoid(2 x) - 1, because torch.sigmoid() is several times
+  as fast as torch.tanh() on a CPU.
 - The elements of the maxout pairs are stored in two blocks, so that their maximum reads adjacent elements.
 - Operations on a few thousand numbers run in NumPy: each takes less time to start than in PyTorch. The tanh
   of NumPy is several times as fast.
@@ -36,10 +38,17 @@ MOST_TABLE_BYTES = 2**26
 """The largest size of the table of W e(y) + b for all words y."""
 
 FEW_WEIGHTS = 2**17
-"""With at most this many weights, addmm_() of a few rows is as fast as a product with packed weights."""
+"""With at most this many weights, NumPy computes products of a few rows as fast as oneDNN with packed weights."""
 
 SOURCE_ROWS = 32
 """The expected number of rows of a product with encoder states, for packed_linear()."""
+
+
+FEW_SLOTS = 4
+"""With fewer slots, fewer operations are faster: sigmoid() instead of exp(2 q) exp(2 k). So are NumPy's."""
+
+MOST_KEY = 40.0
+"""The largest absolute value of 2 k for which exp(2 k) is used."""
 
 
 class StepArrays:
@@ -47,8 +56,9 @@ class StepArrays:
 
     tokens, parents: (R,) and (B, K), views of the arguments of step().
     of_parents: (R, P + A + 2 M), the products with the states of the parents; see state_products.
-    query, state_gates: parts of `of_parents`: the query, (B, K, 1, A), and the part of z and r, (R, 2 M).
-    keys_t, added_t: (B, 1, S, A) and (B, K, S, A), the keys, and their sums with the queries.
+    query_t, state_gates: parts of `of_parents`: 2 q, (B, K, 1, A), and the part of z and r, (R, 2 M).
+    query_factors_t: (B, K, 1, A), exp(2 q).
+    keys_t, added_t: (B, 1, S, A) and (B, K, S, A), 2 k, and sigmoid(2 q + 2 k) or 1 / (1 + exp(2 q) exp(2 k)).
     scores_t, weights: (R S,) and (B, K, S), scores and weights of the attention.
     context: (B, K, 3 M + P), the weighted sum of the values.
     gates: (R, 3 M + P), the gates z and r, the candidate state, and the P elements of the maxout pairs.
@@ -73,23 +83,25 @@ class StepArrays:
         self.parents: Array = parents.numpy()
         new = decoder.states.new_zeros
         self.of_parents: Array = new(rows, pairs + hidden + 2 * size).numpy()
-        self.query = self.of_parents[:, pairs : pairs + hidden].reshape(slots, beams, 1, hidden)
+        query = self.of_parents[:, pairs : pairs + hidden].reshape(slots, beams, 1, hidden)
+        self.query_t, self.query_factors_t = torch.from_numpy(query), new(slots, beams, 1, hidden)
+        self.keys_t = decoder.keys[:, None]
         self.state_gates = self.of_parents[:, pairs + hidden :]
         self.added_t, self.scores_t = new(slots, beams, source, hidden), new(rows * source)
         self.added_rows_t = self.added_t.view(-1, hidden)
         self.scores_BKS_t = self.scores_t.view(slots, beams, source)
         self.weights_t = new(slots, beams, source)
-        self.query_t, self.keys_t = torch.from_numpy(self.query), decoder.keys[:, None]
-        self.weights: Array = self.weights_t.numpy()
-        self.values: Array = decoder.values.numpy()
-        self.context: Array = new(slots, beams, 3 * size + pairs).numpy()
         self.gates_t = new(rows, 3 * size + pairs)
         self.state_t, self.reset_state_t = new(rows, size), new(rows, size)
         self.units_t, self.states_t = new(rows, pairs // 2), decoder.states.view(rows, size)
         self.both_t, self.new_t, _ = self.gates_t.tensor_split((2 * size, 3 * size), 1)
         self.take_t = self.both_t[:, :size]
         self.gates: Array = self.gates_t.numpy()
-        self.gates_BKG = self.gates.reshape(slots, beams, -1)
+        self.gates_BKG_t = self.gates_t.view(slots, beams, -1)
+        self.gates_BKG: Array = self.gates_BKG_t.numpy()
+        self.weights: Array = self.weights_t.numpy()
+        self.values: Array = decoder.values.numpy()
+        self.context = np.zeros_like(self.gates_BKG)
         self.state: Array = self.state_t.numpy()
         self.reset_state: Array = self.reset_state_t.numpy()
         self.units: Array = self.units_t.numpy()
@@ -105,7 +117,8 @@ class StepArrays:
 class CpuBahdanauDecoder(BahdanauDecoder):
     """The decoder of a Bahdanau model with additive attention and softmax, on a CPU.
 
-    keys: (B, S, A), 2 U_a h_j.
+    keys: (B, S, A), 2 U_a h_j = 2 k.
+    key_factors: (B, 1, S, A), exp(2 k); None with few slots, or if a key is so large that exp(2 k) could overflow.
     values, lengths, mask, states: see BahdanauDecoder.
     padded: whether a source has padding. If not, the mask is not added.
     state_products: (B K, P + A + 2 M), products of weights with the states. The first P columns are the part
@@ -115,12 +128,14 @@ class CpuBahdanauDecoder(BahdanauDecoder):
 
     in_inference_mode = True
     padded = True
+    key_factors: Tensor | None = None
     _arrays: StepArrays | None = None
 
     def __init__(self, model: Bahdanau, slots: int, beams: int, length: int, source_length: int):
         super().__init__(model, slots, beams, length, source_length)
         hidden, self.pairs = self.keys.shape[-1], self.values.shape[-1] - 3 * self.width
         columns = self.pairs + hidden + 2 * self.width
+        self.ones = self.keys.new_ones(hidden)
         self.state_products: Array = self.keys.new_zeros(slots * beams, columns).numpy()
 
     @classmethod
@@ -143,7 +158,7 @@ class CpuBahdanauDecoder(BahdanauDecoder):
     def _products(self) -> tuple[tuple[Tensor, ...], list[Any]]:
         """Return weights and functions.
 
-        The weights: those of the word and of the context, for the gates and the output layer, and 2 v.
+        The weights: those of the word and of the context, for the gates and the output layer, 2 v and -2 v.
 
         The functions: the first writes W e(y) + b for token ids y to an array. Two return a product with the
         new state, and with the maxout units. The next one adds U (r * s) to the candidate state. The last one
@@ -157,7 +172,8 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         order = torch.cat((torch.arange(3 * size), 3 * size + blocks))
         from_word, from_context, bias = (each[order] for each in (from_word, from_context, bias))
         of_state = torch.cat((from_new[blocks], 2 * from_state[:hidden], from_state[hidden:]))
-        weights = from_word, from_context, 2 * self.score.vector.detach().flatten()
+        vector = 2 * self.score.vector.detach().flatten()
+        weights = from_word, from_context, vector, -vector
         functions = [
             self._words(from_word, bias),
             packed_linear(of_state, None, rows, self.int8),
@@ -187,23 +203,17 @@ class CpuBahdanauDecoder(BahdanauDecoder):
 
     def _adding(self, weight: Tensor) -> Callable[[StepArrays], None]:
         """Return a function that adds U (r * s) to the candidate state. weight: U, (M, M)."""
-        if weight.numel() > FEW_WEIGHTS:
-            product = packed_linear(weight, None, self.slots * self.beams, self.int8)
-
-            def add_packed(at: StepArrays) -> None:
-                at.new_t.add_(product(at.reset_state_t))
-
-            return add_packed
-        turned = weight.T.contiguous()
+        product = packed_linear(weight, None, self.slots * self.beams, self.int8)
         # Two products of half the size, so that NumPy can compute them without threads of its own.
-        halves: list[Array] = [each.contiguous().numpy() for each in turned.tensor_split(2, 1)]
+        halves: list[Array] = [each.contiguous().numpy() for each in weight.T.tensor_split(2, 1)]
+        most_rows = MOST_PRODUCTS // halves[0].size if weight.numel() <= FEW_WEIGHTS else 0
 
         def add(at: StepArrays) -> None:
-            if len(at.state) * halves[0].size > MOST_PRODUCTS:
-                at.new_t.addmm_(at.reset_state_t, turned)
+            if len(at.state) > most_rows:
+                at.new_t.add_(product(at.reset_state_t))
                 return
-            for half, product in zip(halves, at.products, strict=True):
-                np.matmul(at.reset_state, half, out=product)
+            for half, result in zip(halves, at.products, strict=True):
+                np.matmul(at.reset_state, half, out=result)
             np.add(at.new, at.product, at.new)
 
         return add
@@ -211,9 +221,18 @@ class CpuBahdanauDecoder(BahdanauDecoder):
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         super().load(slots, encoded, state)
         self.keys[slots] *= 2
+        self.key_factors = self._key_factors()
         self.padded = bool((self.lengths < self.source_length).any())
         products = self.products[1](state.hidden[0]).numpy()
         self.state_products.reshape(self.slots, self.beams, -1)[slots.numpy()] = products[:, None]
+
+    def _key_factors(self) -> Tensor | None:
+        """Return `key_factors`.
+
+        With keys below the limit, exp(2 q) may become 0 or infinite: then the result is 1 or 0 without it, too.
+        """
+        few = self.slots < FEW_SLOTS or bool(self.keys.abs().amax() > MOST_KEY)
+        return None if few else self.keys[:, None].exp()
 
     def _source_values(self, states: Tensor) -> Tensor:
         values: Tensor = self.products[4](states)
@@ -230,8 +249,7 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         at.states.take(rows_R, 0, at.state, "clip")
         words(at.tokens, at.gates)
         self._weigh(at, position)
-        small_matmul(at.weights[None], at.values[None], at.context[None])
-        np.add(at.gates_BKG, at.context, at.gates_BKG)
+        self._add_context(at)
         np.add(at.both, at.state_gates, at.both)
         at.both_t.sigmoid_()
         np.multiply(at.reset, at.state, at.reset_state)
@@ -244,10 +262,23 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         logits: Tensor = to_output(at.units_t)
         return logits.view(*tokens.shape, -1)
 
+    def _add_context(self, at: StepArrays) -> None:
+        """Add the weighted sums of the values to the gates and the maxout pairs."""
+        if self.slots >= FEW_SLOTS:
+            at.gates_BKG_t.baddbmm_(at.weights_t, self.values)
+            return
+        small_matmul(at.weights[None], at.values[None], at.context[None])
+        np.add(at.gates_BKG, at.context, at.gates_BKG)
+
     def _weigh(self, at: StepArrays, position: Tensor) -> None:
         """Write the attention weights of every beam to the buffers, and record them if `looks` exists."""
-        torch.add(at.query_t, at.keys_t, out=at.added_t).sigmoid_()
-        torch.mv(at.added_rows_t, self.weights[2], out=at.scores_t)
+        if self.key_factors is None:
+            torch.add(at.query_t, at.keys_t, out=at.added_t).sigmoid_()
+            torch.mv(at.added_rows_t, self.weights[2], out=at.scores_t)
+        else:
+            torch.exp(at.query_t, out=at.query_factors_t)
+            torch.addcmul(self.ones, at.query_factors_t, self.key_factors, out=at.added_t).reciprocal_()
+            torch.mv(at.added_rows_t, self.weights[3], out=at.scores_t)
         if self.padded:
             at.scores_BKS_t.add_(self.mask)
         torch.softmax(at.scores_BKS_t, -1, out=at.weights_t)
@@ -259,5 +290,6 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         other._arrays = None  # these are views of the old tensors
         if slots is not None:
             products = self.state_products.reshape(self.slots, self.beams, -1)[slots.numpy()]
+            other.key_factors = other._key_factors()
             other.state_products = products.reshape(-1, products.shape[-1])
         return other

@@ -43,7 +43,6 @@ class HostBeams:
         self.rows = np.arange(len(self.done))
         self.first_step = self.rows * steps  # the index of the first step of each slot in `tree`
         self.column, self.index_C = self.rows[:, None], np.arange(2 * self.size)
-        self.in_block = np.arange(BLOCK)
         assert slots.forbidden is not None
         self.forbidden = HostForbidden(slots.forbidden.ids.numpy(), slots.rules.minimum)
 
@@ -58,32 +57,32 @@ class HostBeams:
         scores: (B, K, V), the log-probabilities of the next tokens, contiguous. Those of forbidden tokens are
             set to -inf.
 
-        Let `lowest` be the 2K-th highest maximum of the blocks of a sentence. At least 2K continuations are
-        not below it, so the 2K best ones are in blocks whose maximum is not below it, or after the last
-        whole block.
+        The maximum of a block is the highest of all K beams. Let `lowest` be the 2K-th highest maximum of the
+        blocks of a sentence. At least 2K continuations are not below it, so the 2K best ones are in blocks of
+        beams with a continuation that is not below it, or after the last whole block.
 
-        Returns False if a log-probability is NaN; the tensors of BeamSlots are then not changed.
+        Returns False if a log-probability is NaN; scores and the tensors of BeamSlots are then not changed.
         """
         slots, beams, vocabulary = scores.shape
         blocks, count, scores_BKV = vocabulary // BLOCK, 2 * self.size, scores.numpy()
-        self.forbidden.forbid(scores_BKV, self.count)
-        flat = scores_BKV.reshape(-1)
-        whole = scores if vocabulary == blocks * BLOCK else scores[..., : blocks * BLOCK]
-        maxima_BKN = whole.view(slots, beams, blocks, BLOCK).amax(-1).numpy()
-        maxima_BKN += self.sums_BK1
-        maxima_BN = maxima_BKN.reshape(slots, -1)
         # Methods of arrays and ufuncs, because functions such as np.nonzero() take longer to call them.
-        if np.isnan(np.maximum.reduce(maxima_BN, None)):
+        if np.isnan(np.maximum.reduce(scores_BKV[..., 0], None)):  # a row has only NaN, or none
             return False
-        ordered_BN = maxima_BN.copy()
-        ordered_BN.partition(-count, 1)
-        lowest_B = ordered_BN[:, -count]
-        block_n = (maxima_BN >= lowest_B[:, None]).reshape(-1).nonzero()[0]
-        row_n, block_n = np.divmod(block_n, blocks)
-        place_n = row_n * vocabulary + block_n * BLOCK
-        sums_nT = flat.take(place_n[:, None] + self.in_block) + self.beam_sums[row_n, None]
-        at, inside = (sums_nT >= lowest_B[row_n // beams, None]).nonzero()
-        sums_m, place_m = sums_nT[at, inside], place_n[at] + inside
+        self.forbidden.forbid(scores_BKV, self.count)
+        whole = scores if vocabulary == blocks * BLOCK else scores[..., : blocks * BLOCK]
+        blocks_BKNT = whole.view(slots, beams, blocks, BLOCK)
+        maxima_BKN = blocks_BKNT.amax(-1).numpy()
+        maxima_BKN += self.sums_BK1
+        highest_BN = np.maximum.reduce(maxima_BKN, 1)
+        highest_BN.partition(-count, 1)
+        lowest_B = highest_BN[:, -count]
+        place_n = (maxima_BKN >= lowest_B[:, None, None]).reshape(-1).nonzero()[0]
+        row_n, block_n = np.divmod(place_n, blocks)
+        sums_nT = blocks_BKNT.numpy().reshape(-1, blocks, BLOCK)[row_n, block_n]
+        sums_nT += self.beam_sums[row_n, None]
+        found_m = (sums_nT >= lowest_B[row_n // beams, None]).reshape(-1).nonzero()[0]
+        at_m, inside_m = np.divmod(found_m, BLOCK)
+        sums_m, place_m = sums_nT.take(found_m), row_n[at_m] * vocabulary + block_n[at_m] * BLOCK + inside_m
         if blocks * BLOCK < vocabulary:
             sums_m, place_m = self._with_rest(scores_BKV, blocks * BLOCK, lowest_B, sums_m, place_m)
         # Candidates are in the order of sentence, beam and token; a stable sort keeps it for equal sums.
@@ -95,7 +94,7 @@ class HostBeams:
             order_BC = order_m[sentence_m.searchsorted(self.column) + self.index_C]
         place_BC = place_m[order_BC]
         row_BC, token_BC = np.divmod(place_BC, vocabulary)
-        self._advance(token_BC, row_BC % beams, flat.take(place_BC), sums_m[order_BC])
+        self._advance(token_BC, row_BC % beams, scores_BKV.take(place_BC), sums_m[order_BC])
         return True
 
     def _with_rest(

@@ -50,15 +50,13 @@ class TransformerArrays:
         self.flat_mask: Array = self.mask.reshape(slots, 1, beams, -1)
         self.own: Array = decoder.own.numpy()
         self.caches: list[Array] = [each.numpy() for each in decoder.caches]
-        flat = [each.reshape(slots, -1, 2, heads, width // heads) for each in self.caches]
-        self.keys = [each[:, :, 0].transpose(0, 2, 3, 1) for each in flat]
-        self.values = [each[:, :, 1].transpose(0, 2, 1, 3) for each in flat]
+        flat = [each.reshape(slots, 2, heads, -1, width // heads) for each in self.caches]
+        self.keys, self.values = [each[:, 0].swapaxes(2, 3) for each in flat], [each[:, 1] for each in flat]
         sources = [each.numpy() for each in decoder.sources]
         if decoder.folded:
             self.sources = [(each[:, :1].swapaxes(2, 3), each[:, 1:]) for each in sources]
         else:
-            turned = [(each[:, :, 0], each[:, :, 1]) for each in sources]
-            self.sources = [(key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)) for key, value in turned]
+            self.sources = [(each[:, 0].swapaxes(2, 3), each[:, 1]) for each in sources]
         mask: Array = decoder.source_mask.numpy()
         self.source_masks = [mask[:, at : at + 1] if decoder.folded else mask for at in range(len(sources))]
         self.looks: Array | None = None if decoder.looks is None else decoder.looks.numpy()
@@ -102,7 +100,9 @@ class TransformerArrays:
 
     def attend(self, number: int, new_BK3HD: Array) -> Tensor:
         """Write keys and values of the newest tokens to a cache; return the self-attention, (B K, M)."""
-        self.caches[number][self.place] = new_BK3HD[:, :, 1:]
+        slots, position = self.place
+        cache_BLK2HD = self.caches[number].transpose(0, 3, 4, 1, 2, 5)
+        cache_BLK2HD[slots, position] = new_BK3HD[:, :, 1:]
         entries, query_BHKD = self.upto * self.beams, new_BK3HD[:, :, 0].swapaxes(1, 2)
         query_BHKD *= self.scale
         small_matmul(query_BHKD, self.keys[number][..., :entries], self.scores)

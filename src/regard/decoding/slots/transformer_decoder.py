@@ -75,6 +75,8 @@ class TransformerDecoder(SlotDecoder):
     """
 
     in_inference_mode = True
+    cache_dim = 1
+    """The dimension of `caches` that has the L positions."""
 
     def __init__(self, model: Model, slots: int, beams: int, length: int, source_length: int):
         assert isinstance(model, Transformer | TransformerLanguageModel)
@@ -87,8 +89,7 @@ class TransformerDecoder(SlotDecoder):
         self.heads: int = attention.heads
         self.width = model.width
         like = self.output.weight
-        size = (self.heads, self.width // self.heads)
-        self.caches = [like.new_zeros(slots, length, beams, 2, *size) for _ in self.layers]
+        self.caches = [like.new_zeros(self._cache_shape(length)) for _ in self.layers]
         self.sources = self._new_sources(like) if translates else []
         self.rows = torch.arange(slots, device=like.device)
         build, self.int8 = self._products, model.int8_steps
@@ -96,6 +97,10 @@ class TransformerDecoder(SlotDecoder):
         self.pre = self.layers[0].pre
         self.tables = self._position_tables(like)
         self._allocate_history()
+
+    def _cache_shape(self, length: int) -> tuple[int, ...]:
+        """Return the shape of a cache with room for `length` positions; see `caches`."""
+        return self.slots, length, self.beams, 2, self.heads, self.width // self.heads
 
     def _new_sources(self, like: Tensor) -> list[Tensor]:
         """Return new buffers for the source; see `sources`."""
@@ -212,7 +217,7 @@ class TransformerDecoder(SlotDecoder):
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.slots, other.length = self.slots if slots is None else len(slots), length
-        other.caches = [resized_rows(each, slots, length, 1) for each in self.caches]
+        other.caches = [resized_rows(each, slots, length, self.cache_dim) for each in self.caches]
         other.sources = [each if slots is None else each.index_select(0, slots) for each in self.sources]
         other.rows = torch.arange(other.slots, device=self.rows.device)
         if length != self.length:
