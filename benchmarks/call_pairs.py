@@ -213,7 +213,7 @@ def _with_backward(run: Run, leaves: list[Tensor], doutput: Tensor) -> Tensor:
 def additive_pairs(gradients: bool) -> Iterator[Pair]:
     """Yield additive attention from a Memory on CUDA in bfloat16, for several scales of the inputs.
 
-    Both sides project the query: query @ score.query_weight.
+    Both calls include the projection of the query: query @ score.query_weight.
     """
     for name, (batch, queries, keys, width) in ADDITIVE.items():
         for scale in SCALES:

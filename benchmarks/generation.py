@@ -1,8 +1,8 @@
 """Benchmark of text generation: tokens per second of a language model, compared with Hugging Face.
 
-python -m benchmarks.generation [--device cuda] [--into FOLDER] first checks that the search returns the
-tokens of the simple search, then measures wall time. The models are Transformers with random weights; the
-peer is a GPT-2 of the same sizes. Prompts have 8 tokens, and every output has 64 tokens.
+python -m benchmarks.generation [--device cuda] [--into FOLDER] first checks that search() returns the same
+tokens as the simple search, then measures wall time. The models are Transformers with random weights; the
+peer is a GPT-2 of the same size. Prompts have 8 tokens, and every output has 64 tokens.
 """
 
 from __future__ import annotations
@@ -35,12 +35,17 @@ METHODS: dict[str, tuple[Search, dict[str, Any]]] = {
     "top-k": (Sample(top_k=50, rules=RULES), {"do_sample": True, "top_k": 50}),
     "top-p": (Sample(top_p=0.9, rules=RULES), {"do_sample": True, "top_k": 0, "top_p": 0.9}),
 }
-"""The search methods of Regard, and the same options of Hugging Face's generate()."""
+"""The search methods of Regard, and the equivalent options of Hugging Face's generate()."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model and a number of prompts. dtype: the name of the dtype of the weights."""
+    """A model and a number of prompts.
+
+    size: the name of the model size.
+    words: the vocabulary size.
+    dtype: the name of the dtype of the weights.
+    """
 
     size: str
     words: int
@@ -67,13 +72,13 @@ CASES = {
 
 
 def simple(model: LanguageModel, prompts: Prompts, how: Search) -> Any:
-    """Run the simple search."""
+    """Run the simple search, which search() uses if slot_decoder() returns None."""
     with mock.patch(SIMPLE, lambda *_: None):
         return search(model, prompts, how, look=None)
 
 
 def check(case: Case, how: Search, device: str) -> float:
-    """Return the share of (at most 4) prompts whose tokens are those of the simple search, in float64."""
+    """Return the share of (at most 4) prompts whose tokens equal those of the simple search, in float64."""
     few = Case(case.size, case.words, min(case.prompts, 4))
     model, prompts = few.build("float64", device), few.batch(device)
     pairs = zip(search(model, prompts, how, look=None), simple(model, prompts, how), strict=True)
@@ -81,7 +86,7 @@ def check(case: Case, how: Search, device: str) -> float:
 
 
 def peers(case: Case, device: str, method: str) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield the name and the call of each peer."""
+    """Yield the name of each peer, and a function that generates the outputs."""
     (how, options), prompts = METHODS[method], case.batch(device)
     model = case.build(case.dtype, device)
     yield "regard", lambda: search(model, prompts, how, look=None)
@@ -91,7 +96,7 @@ def peers(case: Case, device: str, method: str) -> Iterator[tuple[str, Callable[
 
 
 def hugging_face(case: Case, prompts: Prompts, options: dict[str, Any]) -> Callable[[], object]:
-    """Return a call of generate() of a GPT-2 with random weights."""
+    """Return a function that calls generate() of a GPT-2 with random weights."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     size = SIZES[case.size]
@@ -106,7 +111,7 @@ def hugging_face(case: Case, prompts: Prompts, options: dict[str, Any]) -> Calla
 
 
 def measure(case: Case, device: str, seconds: float) -> dict[str, Any]:
-    """Return a record of one case: for each search method the check, and a row for each peer."""
+    """Return a record of one case: for each search method, the result of check() and a row for each peer."""
     record: dict[str, Any] = {"same tokens, float64": {}, "rows": []}
     for method, (how, _) in METHODS.items():
         record["same tokens, float64"][method] = same = check(case, how, device)
@@ -131,8 +136,8 @@ def table(record: dict[str, Any]) -> str:
         "",
         f"`python -m benchmarks.generation`, {record['date']}: a Transformer language model with random",
         f"weights, prompts of {PROMPT} tokens, {LENGTH} tokens per output. Tokens per second of wall time:",
-        "median of all calls, and fastest call. The peers alternate. In float64, all outputs are those of",
-        "the simple search, with the same random numbers. With random weights, nearly all tokens are in the",
+        "median of all calls, and fastest call. The peers alternate. In float64, all outputs equal those of",
+        "the simple search with the same random numbers. With random weights, nearly all tokens are in the",
         "nucleus of top-p, so that the whole vocabulary is sorted.",
         "",
         "| case | method | peer | dtype | tokens/s | fastest call | runs |",
@@ -151,7 +156,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=sorted(CASES))
     parser.add_argument("--into", type=Path, help="folder of the result files; default: only print")
-    parser.add_argument("--seconds", type=float, default=2.0, help="measuring time per peer")
+    parser.add_argument("--seconds", type=float, default=2.0, help="measurement time per peer, in seconds")
     arguments = parser.parse_args()
     require_device(parser, arguments.device)
     where = environment()

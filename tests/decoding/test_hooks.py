@@ -76,7 +76,7 @@ WAYS: dict[str, Callable[[Model], object]] = {
 
 
 def check_hooks(model: Model, inner: str, expected: dict[str, object], tolerance: float = 1e-5) -> None:
-    """Check that a hook of a submodule that returns nothing is called, and changes nothing."""
+    """Check that a hook of a submodule is called, and that it changes no result if it returns nothing."""
     module = model.get_submodule(inner)
     for way, run in WAYS.items():
         calls: list[int] = []

@@ -178,7 +178,7 @@ def test_outputs_are_collected_before_it_is_known_which_are_done(
 ) -> None:
     """Slots of captured steps end at different times; with two slots, sentences wait for a free slot.
 
-    early_bytes: if the attention weights have more bytes, they are copied when the slots are known.
+    early_bytes: larger attention weights are copied after it is known which slots are done.
     """
     monkeypatch.setattr(captured_slots, "_cuda_graph", lambda step: step)
     monkeypatch.setattr(beam_slots, "MOST_EARLY_BYTES", early_bytes)

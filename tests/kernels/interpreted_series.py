@@ -214,7 +214,10 @@ def test_saturated_channels_are_exact_within_rounding(name: str, request: pytest
 
 
 def with_outlier(one: Try) -> list[torch.Tensor]:
-    """Tensors in which channel 1 of the keys and of query head 0 is up to 300, and q + k is sometimes 0."""
+    """Return tensors with |elements| up to about 300 in channel 1 of the keys and of query head 0.
+
+    There, q + k is sometimes 0.
+    """
     query, key, value, vector = one.tensors()
     query[:, 0, :, 1] *= 100
     key[..., 1] *= 100
@@ -232,7 +235,7 @@ second key head of "groups" has no wide channel, because its queries are small."
 
 
 @pytest.mark.parametrize("name", [name if name == "groups" else slow(name) for name in OUTLIER_TRIES])
-def test_only_outlier_channels_need_the_exact_kernels(
+def test_outlier_channels_do_not_exclude_tiles_from_the_series(
     name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ):
     one, expected = OUTLIER_TRIES[name]

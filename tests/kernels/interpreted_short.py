@@ -110,8 +110,8 @@ def test_gradients_of_one_product_are_one_tensor():
 
 
 @pytest.mark.parametrize("joint", [(0, 1, 2), (1, 2)], ids=str)
-def test_gradients_in_half_precision_know_their_column_sums(joint: tuple[int, ...]):
-    """The sums are the gradients of biases. That of the key bias is 0: it changes no weight."""
+def test_column_sums_of_gradients_in_half_precision_are_kept(joint: tuple[int, ...]):
+    """The sums are the gradients of biases. That of the key bias is 0: it does not change the weights."""
     torch.manual_seed(0)
     rows = [torch.randn(3, 17, 32) for _ in range(3)]
     products = [torch.cat([rows[i] for i in joint], -1), *(rows[i] for i in range(3) if i not in joint)]

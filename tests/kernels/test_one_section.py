@@ -12,7 +12,7 @@ from regard.kernels.one_section import Allocation, OneSection
 
 
 class Memory:
-    """Stands for the CUDA allocator. used: the addresses of what is allocated."""
+    """A fake CUDA allocator. used: the addresses of the allocated memory."""
 
     def __init__(self) -> None:
         self.used, self.failing = list[int](), False
@@ -24,7 +24,7 @@ class Memory:
 
 
 class Graphs:
-    """Stands for the Graphs of a LaunchSequence."""
+    """A fake for the Graphs of a LaunchSequence."""
 
     def __init__(self) -> None:
         self.graphs: dict[tuple[int, ...], int] = {}
@@ -36,7 +36,7 @@ class Graphs:
 
 
 class Launches:
-    """Stands for a LaunchSequence."""
+    """A fake LaunchSequence."""
 
     def __init__(self, memory: Memory):
         self.memory, self.graphs = memory, Graphs()
@@ -59,7 +59,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
 
 
 def section(launches: Any) -> OneSection:
-    """A function with one input, one result like it, 512 bytes of temporaries, and a shared result."""
+    """Return a section with one input, a result of its shape, 512 temporary bytes and a shared result."""
     allocations = [Allocation(1, 1, 0, (3,), (1,), torch.float32)]
     constants = [(torch.empty(0), 99)]
     section = OneSection(allocations, launches, None, 512, constants, [0, 1], torch.device("cpu"))

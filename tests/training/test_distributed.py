@@ -19,7 +19,7 @@ from tests.training.two_processes import losses, main
 def train_processes(
     processes: int, folder: Path, tokens: int, steps: str = "plain"
 ) -> list[tuple[float, float, int]]:
-    """Train with some processes, started by torchrun as users do, and return the losses."""
+    """Train with this many processes, started by torchrun as users do, and return the losses."""
     environment = {**os.environ, "PYTHONPATH": import_path(ROOT / "src", ROOT), "OMP_NUM_THREADS": "1"}
     environment["REGARD_CACHE"] = str(folder / "cache")
     script = ["-m", "tests.training.two_processes", str(folder), str(tokens), steps]
@@ -68,7 +68,7 @@ def test_captured_steps_of_two_processes_exchange_gradients(tmp_path: Path, monk
 
 @pytest.mark.gpu
 def test_two_processes_on_one_gpu_have_the_losses_of_one(tmp_path: Path):
-    """Both capture their steps, without a setting, and gloo exchanges the gradients."""
+    """Both processes capture their steps by default, and gloo exchanges the gradients."""
     one = train_processes(1, tmp_path / "one", 400, "one GPU")
     two = train_processes(2, tmp_path / "two", 200, "one GPU")
     assert records(tmp_path / "two", "capture") == [] and len(two) == 12

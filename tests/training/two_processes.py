@@ -36,8 +36,8 @@ SETTINGS: dict[str, Any] = {
 def main(folder: Path, tokens: int, steps: str = "plain") -> None:
     """Train with batches of this many tokens per process.
 
-    steps: "plain"; "one GPU" for steps as CUDA graphs on the first GPU; "captured" for those on a fake
-        device; "refused" if the second process cannot capture its steps.
+    steps: "plain" for steps on a CPU; "one GPU" for CUDA graphs on the first GPU; "captured" for CUDA graphs
+        on a fake device; "refused" for the same, but the second process cannot capture its steps.
     """
     torch.set_num_threads(1)
     settings = merged(SETTINGS, {"training": {"batch_tokens": tokens}})

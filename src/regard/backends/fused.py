@@ -277,7 +277,7 @@ class _PlannedAdditive(torch.autograd.Function):
         return gradients[0], gradients[1], gradients[2], gradients[3], None
 
 
-# As global names, because looking up the attributes of torch in each call takes time.
+# These are global names, because to look up attributes of torch in each call takes time.
 _is_grad_enabled, _dispatch_modes = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack
 # Function.apply() without its support for functorch, for which this backend is not used.
 _apply: Callable[..., Tensor] = super(torch.autograd.Function, _Additive).apply

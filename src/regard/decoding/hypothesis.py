@@ -65,22 +65,19 @@ class Hypothesis(LaterAttention):
         token_scores: Iterable[tuple[float, ...]],
         rankings: Iterable[float],
     ) -> list[Hypothesis]:
-        """Return the hypotheses of a search, whose attention is read from recorded weights when it is needed.
+        """Return the hypotheses of a search. Their attention is read from recorded weights when it is needed.
 
         recorded: the weights of all hypotheses, in the same order. None: the hypotheses have no attention.
         lengths: the number of tokens of each hypothesis. The tuples of tokens and scores may be longer.
         """
-        # The constructor takes longer, and on a GPU, the device waits while the objects are created.
+        # The constructor takes longer, and a GPU is idle while the host creates the objects.
         hypotheses, new = list[Hypothesis](), object.__new__
         rows = zip(lengths, tokens, token_scores, rankings, strict=True)
         for number, (length, ids, scores, ranking) in enumerate(rows):
             hypothesis = new(cls)
             fields = hypothesis.__dict__
-            fields["tokens"], fields["token_scores"], fields["ranking"] = (
-                ids[:length],
-                scores[:length],
-                ranking,
-            )
+            fields["tokens"], fields["token_scores"] = ids[:length], scores[:length]
+            fields["ranking"] = ranking
             if recorded is None:
                 fields["_compute"] = _no_attention
             else:
@@ -89,7 +86,7 @@ class Hypothesis(LaterAttention):
         return hypotheses
 
     def recorded_place(self) -> Place | None:
-        """Return where the search has recorded the attention; None if it has not, or if it was read."""
+        """Return where the search recorded the attention; None if it did not, or if it was already read."""
         fields = self.__dict__
         recorded = fields.get("_recorded")
         return None if recorded is None else recorded.place(fields["_number"], len(self.tokens))
@@ -180,9 +177,8 @@ class SearchResult(BatchRows):
     def exists(self) -> Tensor:
         """True for the hypotheses that exist, (B, K): beam search can return fewer than K."""
         exists_BK = self.ranking > -torch.inf
-        exists_BK[:, 0] = (
-            True  # the first one always exists, even if its log-probability is -inf by underflow
-        )
+        # The first one always exists, even if its log-probability is -inf by underflow.
+        exists_BK[:, 0] = True
         return exists_BK
 
     def with_room_for(self, length: int, longest: int) -> SearchResult:
@@ -214,11 +210,12 @@ class SearchResult(BatchRows):
         token_scores: NDArray[np.float32],
         ranking: NDArray[np.float32],
     ) -> None:
-        """Overwrite the hypotheses of b sentences of this result, which is on the CPU, by those of arrays.
+        """Overwrite the hypotheses of b sentences of this result with arrays. The result must be on the CPU.
 
-        With NumPy, because PyTorch takes longer for small arrays.
+        It uses NumPy, because PyTorch takes longer for small arrays.
 
-        rows: the sentences. The others are the fields of a result for only these b sentences.
+        rows: the indices of these sentences in this result.
+        tokens, token_scores, ranking: the fields of a result for only these b sentences.
         """
         length = tokens.shape[-1]
         self.tokens.numpy()[rows, :, :length] = tokens

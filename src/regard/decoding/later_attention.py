@@ -48,11 +48,8 @@ class LaterAttention:
         both = self._compute_attention() if name in ("attention", "values") else None
         if both is not None:
             self.__dict__.update(attention=both[0], values=both[1])
-            for private in (
-                "_compute",
-                "_recorded",
-                "_alignment",
-            ):  # they keep the memory of other hypotheses
+            # These attributes keep the memory of other hypotheses.
+            for private in ("_compute", "_recorded", "_alignment"):
                 self.__dict__.pop(private, None)
         if name not in self.__dict__:  # it exists if another thread has computed it in the meantime
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -35,7 +35,7 @@ DRAWN = 64
 would be slow."""
 
 NUCLEUS = 256
-"""On a CPU, a nucleus is first searched among this many most probable tokens."""
+"""On a CPU, the nucleus (top-p) is first computed from only this many of the most probable tokens."""
 
 MAX_TOP_K, MAX_SEED = 2**31 - 1, 2**63 - 1
 
@@ -92,7 +92,7 @@ class Sample:
 
         Return: (rows,), the token ids.
         """
-        # The highest number becomes 0, so that a low temperature gives no row of -inf.
+        # The highest log-probability becomes 0. Otherwise, a low temperature could turn a whole row to -inf.
         scaled_RV = (left - left.amax(-1, keepdim=True)) / self.temperature
         if not self.top_k and self.top_p == 1:
             return _first_above(chance, scaled_RV.softmax(-1).cumsum(-1))
@@ -119,10 +119,12 @@ class Sample:
         return [(self.seed, number, sample) for number in index for sample in range(self.count)]
 
     def _counts(self, scores: Tensor) -> tuple[int, ...]:
-        """Return the numbers of most probable tokens to try for scores (rows, V), in ascending order.
+        """Return how many of the most probable tokens draw() sorts, for scores (rows, V).
 
-        On a CPU, sorting all tokens takes longer than most models need for a step, and the nucleus (top_p) is
-        mostly small. On a GPU, the host would wait to know whether it is.
+        With two numbers, draw() uses the second only if the nucleus (top_p) has more tokens than the first.
+
+        On a CPU, sorting the whole vocabulary can take longer than a step of the model, and the nucleus is
+        usually small. On a GPU, the host would have to wait for the device to know its size.
         """
         size = scores.shape[-1]
         if self.top_k:
@@ -133,7 +135,7 @@ class Sample:
 def _most_probable(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` highest scores of each row (rows, V) in descending order, and their tokens.
 
-    Of equal scores, the one of the lower token comes first.
+    Of equal scores, the one of the lower token id comes first.
     """
     if count == scores.shape[-1]:
         sorted_RV, token_RV = scores.sort(dim=-1, descending=True, stable=True)
@@ -144,7 +146,7 @@ def _most_probable(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _first_above(chance: Tensor, cumulative: Tensor) -> Tensor:
-    """Return the first index at which cumulative sums exceed a random share of the total, (rows,).
+    """Return the first index at which the cumulative sum exceeds chance * total, (rows,).
 
     chance: (rows,), uniform random numbers in [0, 1).
     cumulative: (rows, C), the cumulative sums of weights. An index with weight 0 is never returned.
@@ -155,7 +157,7 @@ def _first_above(chance: Tensor, cumulative: Tensor) -> Tensor:
         chance[:, None] * total_R1, torch.nextafter(total_R1, torch.zeros_like(total_R1))
     )
     index_R1 = torch.searchsorted(cumulative, share_R1, right=True)
-    return index_R1[:, 0].clamp(max=cumulative.shape[1] - 1)  # after the last index only if sums are NaN
+    return index_R1[:, 0].clamp(max=cumulative.shape[1] - 1)  # out of range only if sums are NaN
 
 
 def sample_search(

@@ -58,10 +58,11 @@ def search(
         are recorded by forced decoding after the search.
     limit: the maximum number of output tokens, used if how.rules.maximum is None.
     ends: a function that ends hypotheses before EOS, for example at a stop string (see active_rows.Ends).
-    stopping: a function that returns True, for example after Ctrl-C, if all hypotheses must end now.
+    stopping: a function that returns True if all hypotheses must end, for example after Ctrl-C. The search on
+        preallocated tensors then generates one more token.
 
-    The search runs on preallocated tensors if slots.slot_decoder() supports the model and the options. The
-    hypotheses are those of the simple search.
+    The search runs on preallocated tensors if slots.slot_decoder() supports the model and the options.
+    Otherwise, beam_search(), greedy_search() or sample_search() runs. The hypotheses are the same.
 
     Every source has at least one hypothesis. Beam search returns unfinished hypotheses (cut at the maximum
     length) only if no hypothesis of the source is finished.
@@ -116,16 +117,16 @@ def _run_search(
     ends: Ends | None,
     stopping: Callable[[], bool] | None,
 ) -> tuple[SearchResult, RecordedAttention | None]:
-    """Run the fast search, or the simple search. The arguments are those of search().
+    """Run the search on preallocated tensors, or the simple search. The arguments are those of search().
 
-    The second result has the attention that the steps have recorded; None if they have recorded nothing.
+    The second result has the attention that the steps recorded; None if they recorded nothing.
     """
     kind = slot_decoder(model, how, ends)
     if model.int8_steps and kind not in INT8_DECODERS:
         _warn_of_float32()
     if kind is not None:
-        one = not isinstance(how, Sample) or how.count == 1
-        recorded = recorded_attention(model, batch, look, kind) if one else None
+        single = not isinstance(how, Sample) or how.count == 1
+        recorded = recorded_attention(model, batch, look, kind) if single else None
         early = None if ends is None and stopping is None else EarlyEnds(ends, stopping)
         run = functools.partial(slot_search, model, batch, how, prefixes, limit=limit)
         return run(recorded=recorded, early_ends=early), recorded
@@ -138,7 +139,7 @@ def _run_search(
 
 
 def _ends_or_stops(ends: Ends | None, stopping: Callable[[], bool] | None) -> Ends | None:
-    """Return a function that ends the hypotheses that ends() ends, and all of them if stopping() is True."""
+    """Return a function that ends the same hypotheses as ends(), and all of them if stopping() is True."""
     if stopping is None:
         return ends
 

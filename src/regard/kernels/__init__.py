@@ -16,7 +16,7 @@ additive_backward  backward pass, part 2: gradients of query, key and vector
 additive_gradients part 2 for half precision, in one pass over the scores
 additive_wide      part 2 in channels with very large elements
 additive_series    part 2 for bfloat16, as matrix products (Fourier series of tanh)
-additive_series_wide the same in channels with very large elements
+additive_series_wide like additive_series, in channels with very large elements
 additive_bounds    upper bounds of gradients, query and key, for additive_series
 series_rows        which rows additive_series processes
 additive_vector    backward pass, part 3: gradient of the vector, from partial sums
@@ -26,7 +26,7 @@ short_exponentials e^2q and e^2k in additive_short
 forward_pass       launches the kernels of the forward pass
 backward_pass      launches the kernels of the backward pass
 gradients_pass     launches the kernels of additive_gradients
-series_pass        launches the kernels of additive_series
+series_pass        launches the kernels of additive_series and additive_series_wide
 additive           forward and backward pass as custom operators for torch.compile
 inner_tiles        tiles and masks of inner-product attention
 inner_table        bool tensors as masks: packed to bits, with lists of visible tiles

@@ -6,7 +6,7 @@ hidden = dropout(relu(x W^T + bias))
 In the first layer of a feed-forward layer, separate kernels would write the product, and read and write it
 again. The backward pass computes the gradient of x W^T + bias from the gradient of the second layer's output
 in the same way: the product with the second layer's weights, then ReLU, dropout and the sums for the bias. An
-element of `hidden` is positive if ReLU and dropout have kept it.
+element of `hidden` is positive only if both ReLU and dropout have kept it.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -32,11 +32,11 @@ ROWS, COLUMNS, DEPTH = 128, 128, 64
 """Size of the tile of a program, and of the part of the inner dimension that it multiplies at a time."""
 
 GROUP = 8
-"""Number of tiles in a column of tiles whose programs run one after another, and share their weights in the
-L2 cache."""
+"""Number of consecutive programs whose tiles have the same columns, so that they read the same weights from
+the L2 cache."""
 
 OPTIONS = {"num_warps": 4, "num_stages": 3}
-"""Two programs run on a multiprocessor at once: one multiplies while the other stores its results."""
+"""With these options, two programs run on a multiprocessor at once: one multiplies while the other stores."""
 
 
 @triton.jit
@@ -70,7 +70,8 @@ def activated_product_kernel(
     total += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[None, :]
     total = tl.maximum(total, 0.0, propagate_nan=tl.PropagateNan.ALL)
     if DROPOUT:
-        # With tl.where(kept(...), total * factor, 0.0), the compiler would select in half precision: slower.
+        # For tl.where(kept(...), total * factor, 0.0), the compiler would select in half precision, which is
+        # slower.
         total = tl.where(kept(seed, limit, row, column), total, 0.0) * factor
     hidden.store([top, left], total.to(hidden.dtype))
 
@@ -103,7 +104,7 @@ def activated_product(x: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | No
     x, weight: (rows, width) and (columns, width), contiguous. bias: (columns,).
     seed: the seed of dropout, or None if dropout is 0.
 
-    Rows begin at multiples of 16 bytes: width and columns are multiples of 8 in half precision.
+    Rows must begin at multiples of 16 bytes: in half precision, width and columns are multiples of 8.
     """
     (rows, width), columns = x.shape, len(weight)
     hidden = x.new_empty(rows, columns)
@@ -139,7 +140,7 @@ def _grid(rows: int, columns: int) -> tuple[int]:
 
 
 def _tiled(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """Describe a matrix that a kernel loads or stores in tiles of this size. Tiles can exceed the matrix."""
+    """Return a descriptor to load or store a matrix in tiles, which may extend beyond its edges."""
     return TensorDescriptor.from_tensor(tensor, [rows, columns])
 
 
@@ -149,5 +150,5 @@ def _constants(tensor: Tensor) -> dict[str, Any]:
 
 
 def _factor(dropout: float) -> float:
-    """Return the factor of the elements that dropout keeps."""
+    """Return the factor by which dropout multiplies the elements that it keeps."""
     return 1.0 / (1.0 - dropout) if dropout < 1 else 0.0

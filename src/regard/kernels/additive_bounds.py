@@ -127,7 +127,9 @@ def additive_reach_kernel(
 ):  # fmt: skip
     """Leave wide channels out of the largest |element| of each tile, unless the tile has a NaN there.
 
-    The exact kernels compute wide channels in all tiles, so they need not be within the range of the series.
+    Wide channels need not be within the range of the series, because they are computed from q + k: see
+    additive_series_wide.py.
+
     The arguments are those of additive_prepare_kernel, with TURNED = False; `pitch` is its `padded`.
     reach_of_query, reach_of_key: overwritten in spans that have a wide channel.
     Launch grid: (tiles of the query + tiles of the key, spans).
@@ -162,7 +164,10 @@ def additive_reach_kernel(
 
 
 def leave_out_wide_channels(forward: Forward, prepared: Prepared) -> None:
-    """Change prepared.reach, by additive_reach_kernel. prepared: exponentials in row-major order."""
+    """Leave wide channels out of prepared.reach, with additive_reach_kernel.
+
+    prepared: exponentials in row-major order.
+    """
     shape, launch = forward.shape, forward.launch
     sequences = shape.batch * shape.heads
     programs = sequences * shape.tiles[0]

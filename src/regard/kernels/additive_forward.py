@@ -170,7 +170,7 @@ def additive_combine_kernel(
     inside = (rows < part_size)[:, None] & (channels < depth)[None, :]
     at = rows[:, None] * depth + channels[None, :]
     best = tl.full([ROWS], float("-inf"), tl.float32)
-    for part in tl.range(0, parts, loop_unroll_factor=8):  # so that several loads are under way at once
+    for part in tl.range(0, parts, loop_unroll_factor=8):  # so that several loads are in flight at once
         best = tl.maximum(best, tl.load(norms + part * 2 * wide + rows, mask=rows < part_size, other=0.0))
     level = tl.where(best == float("-inf"), 0.0, best)
     total = tl.zeros([ROWS], tl.float32)

@@ -173,7 +173,7 @@ def additive_gradients_kernel(
     v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
     place = dquery + part * dquery_part + both * dquery_head
     of_query, of_key = whole_of_query + both * pitch, whole_of_key + key_both * pitch
-    # With SERIES, the largest elements do not include those of wide channels.
+    # With SERIES, `largest` does not include the elements of wide channels.
     may_be_wide = (tl.load(ranges + both) & 4) != 0 if SERIES else largest > LIMIT
     flags = tl.zeros([LANES, 2], tl.int32)
     if may_be_wide:

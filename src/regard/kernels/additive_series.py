@@ -24,9 +24,9 @@ For x <= -SATURATED, tanh'(x) = tanh'(-x) and tanh(x) = -tanh(-x).
 
 The series is used in tiles where largest |q| + largest |k| <= REACH. The kernels of additive_backward and
 additive_gradients compute the other tiles, without the series. Here they are called the exact kernels. If the
-gradients of query, key and vector are computed together, the elements of wide channels (see tanh.py) do not
-count, so that one outlier channel does not make all tiles exact. additive_series_wide.py computes these
-channels. Here, their basis functions are 0.
+gradients of query, key and vector are computed together, these maxima do not include wide channels (see
+tanh.py), so that one outlier channel does not exclude all tiles from the series. additive_series_wide.py
+computes these channels. Here, their basis functions are 0.
 
 Bounds of the error in channel c are below. They do not include the rounding of the result to bfloat16, which
 has a relative error of at most 2^-8. i is the index of a query, and j is the index of a key. g_j is g of key
@@ -227,10 +227,10 @@ def additive_basis_kernel(
     end = end_of(lengths, length_step, both // heads, count, LENGTHS)
     counts = (tl.abs(x) <= REACH) & (rows < end)[:, None]
     range_at = ranges + (both * tl.num_programs(0) + tl.program_id(0)) * 2 * padded + local
-    unknown = tl.where(wide != 0, float("inf"), float("-inf"))
-    largest = tl.maximum(unknown, tl.max(tl.where(counts, x, float("-inf")), 0))
+    least = tl.where(wide != 0, float("inf"), float("-inf"))
+    largest = tl.maximum(least, tl.max(tl.where(counts, x, float("-inf")), 0))
     tl.store(range_at, largest, mask=local < padded)
-    largest = tl.maximum(unknown, tl.max(tl.where(counts, -x, float("-inf")), 0))
+    largest = tl.maximum(least, tl.max(tl.where(counts, -x, float("-inf")), 0))
     tl.store(range_at + padded, largest, mask=local < padded)
     x = _within(x)
     term = tl.arange(0, BASIS)
@@ -244,7 +244,7 @@ def additive_basis_kernel(
     there = (rows < count)[:, None] & (local < padded)[None, :]
     tl.store(place + term[None, None, :], found.to(tl.float16), mask=there[:, :, None])
     if (flags & 4) != 0:  # a branch takes less time than tl.where() of all elements
-        tl.debug_barrier()  # the same elements are stored again
+        tl.debug_barrier()  # because the stores below overwrite elements that were stored above
         zeros = tl.zeros([BASIS_ROWS, WIDTH, BASIS], tl.float16)
         tl.store(place + term[None, None, :], zeros, mask=(there & (wide != 0)[None, :])[:, :, None])
 

@@ -4,8 +4,8 @@
 The Fourier series is not valid in wide channels (see tanh.py). This file computes them from q + k, in the
 tiles that are within REACH without these channels; additive_wide.py does so in the other tiles. It reads the
 same gradient of the scores as additive_series_kernel, g in float16, so the relative error of each term is at
-most 2^-11. The results are added to those of additive_series_kernel, which are 0 there, or those of the other
-tiles.
+most 2^-11. The results are added to the gradients of the other tiles. In wide channels,
+additive_series_kernel adds 0.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -36,7 +36,7 @@ def _sums(x, others, row, gradients, low, high, end, COLUMNS: tl.constexpr, APPR
     x: elements of the own side in one channel, (WIDE_ROWS,).
     others: pointer to row 0 of the other side in this channel, with row stride `row`.
     gradients: pointers to g of the own rows and row 0 of the other side, (WIDE_ROWS,).
-    end: number of rows without padding. Their elements may be NaN.
+    end: number of rows of the other side without padding. Padding is not read, because it may contain NaN.
     """
     slopes, shares = tl.zeros([WIDE_ROWS], tl.float32), tl.zeros([WIDE_ROWS], tl.float32)
     for start in range(low, high, COLUMNS):
@@ -45,7 +45,7 @@ def _sums(x, others, row, gradients, low, high, end, COLUMNS: tl.constexpr, APPR
         y = tl.load(others + columns.to(tl.int64) * row, mask=inside, other=0.0).to(tl.float32)
         g = tl.load(gradients[:, None] + columns[None, :], mask=inside[None, :], other=0.0).to(tl.float32)
         r = exact_share(x[:, None] + y[None, :], APPROXIMATE)
-        # A hidden key may have a NaN.
+        # Where g is 0, a hidden key may contain NaN.
         slopes += tl.sum(tl.where(g == 0.0, 0.0, g * (r - r * r)), 1)
         shares += tl.sum(tl.where(g == 0.0, 0.0, g * (r - 0.5)), 1)
     return slopes, shares
@@ -54,7 +54,7 @@ def _sums(x, others, row, gradients, low, high, end, COLUMNS: tl.constexpr, APPR
 # Arguments of additive_series_wide_kernel: those of additive_series_kernel and wide_in_sequence(), and
 #
 # others               reads the other side: the key if QUERY is True, otherwise the query
-# found                adds the gradient of the own side in wide channels
+# found                reads and writes: adds the gradient of the own side in wide channels
 # dvector              with QUERY, writes the partial sums of dv in all channels; 0 if the channel is not wide
 # Launch grid: (groups of WIDE_ROWS rows, B H or B K).
 @quick_launch

@@ -59,7 +59,7 @@ def wide_channel(whole_of_query, whole_of_key, groups, pitch, channels, there):
 
 @triton.jit
 def wide_in_sequence(flags, whole_of_query, whole_of_key, key_both, groups, pitch, channels, there):
-    """Return 1 for wide channels if `flags`, from Weighed.ranges, have bit 4; otherwise 0.
+    """Return 1 for wide channels if `flags`, from Weighed.ranges, contain 4; otherwise 0.
 
     whole_of_query, whole_of_key: pointers to the flags of the first sequence. key_both: index of the sequence
         and key head. The other arguments are those of wide_channel().

@@ -44,8 +44,8 @@ class Weighed(NamedTuple):
     row_bounds, column_bounds, peaks: bounds of |g| for each query, each key and each head. scaling() computes
         the scales of half and half_turned from them.
     beyond: the sum of each row of g over the exact tiles, (B H, rows).
-    ranges: 1 if a sequence has a tile that is not exact, plus 2 if it has an exact tile, plus 4 if wide
-        channels are left to the exact kernels in all tiles, (B H), int32.
+    ranges: 1 if a sequence has a tile that is not exact, plus 2 if it has an exact tile, plus 4 if it has
+        wide channels that are computed separately from the series, (B H), int32.
     """
 
     dscores: Tensor
@@ -104,7 +104,8 @@ class Backward:
         in_parts = self.joint and rows_at_once(self, shape.queries) < shape.queries
         self.dkey = self.place(forward.key, several or shape.series or in_parts)
         self.dvalue = self.place(forward.value, several)
-        self.apart = self.joint and shape.series  # wide channels: see leave_out_wide_channels()
+        # Whether wide channels are computed separately from the series; see additive_series_wide.py.
+        self.apart = self.joint and shape.series
         if self.apart and self.rows is not None:
             leave_out_wide_channels(forward, self.rows)
         if shape.series:

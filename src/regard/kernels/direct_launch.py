@@ -132,7 +132,7 @@ class DirectLaunch:
 
 
 class LaunchSequence:
-    """One or more launches, one after another; if the addresses are the same again, as one CUDA graph.
+    """One or more launches, in order; as one CUDA graph if the same addresses are passed repeatedly.
 
     Kernels of one function often read the same tensors. So each address is written only once, to memory that
     all launches read. graph_launch.py explains the graphs.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Token embeddings times a factor, plus position embeddings, then dropout, as one kernel for each pass.
+"""Token embeddings times a factor, plus position embeddings, then dropout, as one kernel; and its gradient.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -23,8 +23,8 @@ ROWS, COLUMNS = 4, 512
 """Size of the tile of a program."""
 
 FEW = 16384
-"""Up to FEW tokens, a kernel sorts the tokens by comparing each token with all others. PyTorch sorts more
-tokens, with several kernels."""
+"""Up to FEW tokens, a kernel sorts the tokens by comparing each token with all others. For more tokens,
+PyTorch sorts them, with several kernels."""
 
 
 @triton.jit(do_not_specialize=["limit", "rows", "length", "classes"])
@@ -179,13 +179,13 @@ class EmbeddingDropout(torch.autograd.Function):
 
 
 def _sorted(tokens: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Return the index of each token and the token, both int32, in the order of the tokens.
+    """Return the indices that sort the tokens, and the sorted tokens, both int32.
 
-    Invalid tokens are replaced by the nearest valid ones. Equal tokens stay in their order.
+    Invalid tokens are replaced by the nearest valid ones. The sort is stable.
     """
     count = tokens.numel()
     if count > FEW:
-        # Sorting takes one pass over the tokens for each byte.
+        # A radix sort takes one pass over the tokens for each byte of the dtype.
         small = torch.int16 if classes <= 2**15 else torch.int32
         ordered, order = tokens.flatten().clamp(0, classes - 1).to(small).sort(stable=True)
         return order.int(), ordered.int()

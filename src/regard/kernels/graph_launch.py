@@ -1,9 +1,9 @@
 """Launch kernels as one CUDA graph, which takes less time on the host than separate launches.
 
-This is so even for one kernel, because its arguments need not be written and passed again. A CUDA graph
-contains the arguments of its kernels. So it can be launched again only if all addresses are the same. This is
-frequent: in a loop, PyTorch's allocator returns the same addresses in each iteration. When the
-same addresses are passed for the third time, the launches are captured, and later calls launch the graph.
+Even a graph of one kernel takes less time, because the arguments need not be written and passed again. A CUDA
+graph contains the arguments of its kernels. So it can be launched again only if all addresses are the same.
+This is frequent: in a loop, PyTorch's allocator returns the same addresses in each iteration. When the same
+addresses are passed for the third time, the launches are captured, and later calls launch the graph.
 
 Tested: on an NVIDIA H200 (CUDA 13), with the same results as separate launches.
 """
@@ -125,7 +125,7 @@ class Graphs:
 
 
 def _capture(launch: Callable[[int], None]) -> int | None:
-    """Return a handle of an executable graph of what launch(stream) launches; None if this fails."""
+    """Return the handle of an executable graph of the kernels of launch(stream); None if capture fails."""
     device = torch.cuda.current_device()
     torch.cuda.set_device(device)  # the driver needs a context, which a new thread does not have
     driver, stream = _driver(), _capture_stream(device)

@@ -83,7 +83,7 @@ class Launch:
     registers: maximum number of registers per thread in the kernel for the gradient of the query, so that
         four warps fit on a scheduler.
     some, width: number of keys and of channels in a tile of the kernels for one query per sequence
-        (additive_decode), for wide inputs; see Shape.decode_tile().
+        (additive_decode), if there are many channels; otherwise, see Shape.decode_tile().
     fill: target number of warps per multiprocessor. The work of a kernel is split into parts until there are
         at least this many warps.
     lanes: number of threads per program if tiles of scores are computed in pieces; None if one program
@@ -311,7 +311,8 @@ class Shape:
     def decode_tile(self, device: torch.device) -> tuple[int, int]:
         """Number of keys and of channels in a tile of the kernels for one query (additive_decode).
 
-        If there are few channels, a tile has more keys instead, as long as the tiles fill the GPU."""
+        If there are few channels, a tile has more keys instead, as long as there is a tile for each
+        multiprocessor."""
         width = min(self.launch.width, max(32, 1 << (self.width - 1).bit_length()))
         keys, sequences = self.launch.some * self.launch.width // width, self.batch * self.heads
         while keys > self.launch.some and sequences * -(-self.keys // keys) < processors(device):

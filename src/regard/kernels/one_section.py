@@ -18,7 +18,7 @@ from regard.kernels.direct_launch import LaunchSequence
 __all__ = ["Allocation", "OneSection", "Section", "one_section"]
 
 
-# As global names, because looking up the attributes of torch in each call takes time.
+# These are global names, because to look up attributes of torch in each call takes time.
 _empty_like, _empty_strided = torch.empty_like, torch.empty_strided
 _stream_of: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # None without CUDA
 _allocate: Any = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_alloc", None)
@@ -93,7 +93,9 @@ class OneSection:
         elif self.index is None:
             temporary = torch.empty(self.room, dtype=torch.uint8)
             self._launch((*at, *places, temporary.data_ptr(), *self.constant_addresses), stream)
-        else:  # without a tensor, which takes time on the host; kernels of this stream may use it at once
+        else:
+            # Not a tensor, which takes more time on the host to create. After the launch, the memory can be
+            # freed: only later kernels of the same stream reuse it.
             temporary_at = _allocate(self.room, stream)
             try:
                 self._launch((*at, *places, temporary_at, *self.constant_addresses), stream)
@@ -103,7 +105,7 @@ class OneSection:
         return tensors if self.in_order else [tensors[place] for place in self.order]
 
     def _launch(self, addresses: tuple[int, ...], stream: int) -> None:
-        """Launch all kernels. addresses: see the class."""
+        """Launch all kernels. addresses: in the order that the docstring of the class describes."""
         graphs = self.launches.graphs
         graph = graphs.graphs.get(addresses)
         if graph is None or not graphs.launch_again(graph, stream):

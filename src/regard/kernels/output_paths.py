@@ -29,11 +29,11 @@ MOST = 32
 
 
 class HostBuffer:
-    """Memory of the host to which the outputs are copied, kept with a BeamSlots and used again.
+    """Memory on the host to which the outputs are copied. A BeamSlots keeps it and reuses it.
 
-    It is pinned, so that the copy runs after the kernels while the host does other work.
+    It is pinned, so that the copy is asynchronous: the host can do other work until the kernels are done.
 
-    copied: recorded after the copy; None in the interpreter, which has no device.
+    copied: an event that is recorded after the copy; None in the interpreter, which has no device.
     """
 
     def __init__(self, size: int, pinned: bool):
@@ -54,7 +54,7 @@ class HostBuffer:
 
 
 def copied_to_host(buffers: list[HostBuffer], number: int, found: Tensor) -> HostBuffer:
-    """Copy a tensor to one of some buffers, which is replaced if it is too small, and return the buffer."""
+    """Copy a tensor to buffers[number], and return this buffer. It is replaced if it is too small."""
     if number == len(buffers) or len(buffers[number].array) < len(found):
         buffers[number : number + 1] = [HostBuffer(len(found), found.is_cuda)]
     buffers[number].copy(found)
@@ -85,7 +85,7 @@ class Paths:
         weights: Tensor | None = None,
         alignments: HostBuffer | None = None,
     ):
-        """buffer, alignments: copies of what the kernels have written; sizes: b, N, the beam size and L."""
+        """buffer, alignments: copies of the results of the kernels; sizes: b, N, the beam size and L."""
         rows, best, beams, length = sizes
         self.buffer, self.alignment_buffer, array = buffer, alignments, buffer.array
         self.readers, self.weights, shape = readers, weights, (rows, best, length)
@@ -112,7 +112,7 @@ class Paths:
         """Wait for the alignments; return a copy of those of the first `length` tokens."""
         assert self.alignment_buffer is not None and self.aligned is not None
         self.alignment_buffer.wait()
-        return self.aligned[..., :length].copy()  # because the buffer is used again
+        return self.aligned[..., :length].copy()  # because the buffer is reused
 
     def select(self, places: list[int]) -> Paths:
         """Return the outputs of some of the slots, by their places in these arrays."""
@@ -211,8 +211,8 @@ def follow_paths(
     longest: no slot has generated more tokens than this.
     end: the id of EOS.
     sources: the sentence of each slot, (b,), and the number of source tokens of each sentence. If given, the
-        attention weights of the outputs are copied and aligned after the outputs are copied to the host, so
-        that this takes no time if the device would wait for the host anyway.
+        device first copies the outputs to the host. Then it copies their attention weights and computes the
+        alignments, while the host reads the outputs.
     """
     (_, length, beams), best, rows = search.tokens.shape, search.pool_ranking.shape[1], len(slots)
     if max(beams, best) > MOST:

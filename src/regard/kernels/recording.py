@@ -28,7 +28,7 @@ READS_VALUES = {"aten::_local_scalar_dense", "aten::equal"}
 """Operations whose result on the host can change what a function does."""
 
 _recorders: dict[int, Recorder] = {}
-"""By thread. An empty dict is found faster than an attribute of threading.local()."""
+"""The recorders by thread id. To test for an empty dict takes less time than to read a threading.local()."""
 
 
 def recorder() -> Recorder | None:

@@ -1,4 +1,4 @@
-"""Launches the kernels of additive_series.py: gradients by the Fourier series of tanh."""
+"""Launches the kernels of additive_series.py and additive_series_wide.py, for the Fourier series of tanh."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ NOT_SPECIALISED = ("heads", "queries", "keys", "start", "limit")
 
 
 LOG2E = tl.constexpr(1.4426950408889634)
-"""tl.exp2() takes fewer instructions than tl.exp()."""
+"""log2(e): e^x = 2^(LOG2E x). tl.exp2() takes fewer instructions than tl.exp()."""
 
 
 @triton.jit
@@ -150,7 +150,8 @@ def short_backward_kernel(
     if SUMS:
         into = batch * query_sums_row + head * width + across
         tl.store(query_sums + into, tl.sum(dq, 0), mask=across < width)
-        # A vector that is added to all keys adds one number to all scores of a query: no weight changes.
+        # The sum of dk is 0: adding one vector to all keys adds the same number to all scores of a query, so
+        # the attention weights do not change.
         into = batch * key_sums_row + head * width + across
         tl.store(key_sums + into, tl.zeros([WIDTH], tl.float32), mask=across < width)
         into = batch * value_sums_row + head * depth + deep
@@ -226,9 +227,9 @@ def _gradients(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tenso
 
 
 def _sums(gradients: tuple[Tensor, ...]) -> list[Tensor]:
-    """Allocate the sums of the gradients over positions, (B, H D) each, and keep them for a linear layer.
+    """Allocate the sums of the gradients over positions, (B, H D) each, and keep them for the linear layers.
 
-    Returns [] if the gradients are not those of linear layers in half precision.
+    Returns [] if the gradients are not in half precision, or not in the layout of a linear layer's output.
     """
     if gradients[0].dtype.itemsize != 2 or not all(map(_joins, gradients)):
         return []
@@ -256,7 +257,7 @@ def _launch(
 ) -> None:  # fmt: skip
     """Launch a kernel with one program for each head.
 
-    strided: the tensors whose strides it needs. more: numbers after these strides.
+    strided: the tensors whose strides it needs. more: the arguments after these strides.
     """
     batch, heads, queries, width = query.shape
     keys, depth = value.shape[2:]

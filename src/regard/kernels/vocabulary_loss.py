@@ -41,7 +41,7 @@ ALIGNMENT = 8
 
 @triton.jit
 def _columns(first, BLOCK: tl.constexpr, GROUP: tl.constexpr):
-    """Return BLOCK columns from `first` on, in groups of 16 bytes, (BLOCK / GROUP, GROUP).
+    """Return the indices of BLOCK columns from `first` on, in groups of 16 bytes, (BLOCK / GROUP, GROUP).
 
     A thread loads a whole group.
     """
@@ -52,9 +52,9 @@ def _columns(first, BLOCK: tl.constexpr, GROUP: tl.constexpr):
 def _add_block(
     logits, first, classes, best, total, summed, BLOCK: tl.constexpr, GROUP: tl.constexpr, WHOLE: tl.constexpr
 ):  # fmt: skip
-    """Add BLOCK logits to the maximum, the sum of exponentials, and the sum of logits of each group.
+    """Update the maximum, the sum of exponentials and the sum of logits of each group with BLOCK logits.
 
-    best, total, summed: (BLOCK / GROUP,). `total` is relative to e^best.
+    best, total, summed: these three, (BLOCK / GROUP,). `total` is the sum of e^(x - best).
     WHOLE: whether all BLOCK columns exist.
     """
     column = _columns(first, BLOCK, GROUP)
@@ -119,7 +119,7 @@ def vocabulary_loss_kernel(
     whole = classes // BLOCK * BLOCK
     for first in range(0, whole, BLOCK):
         best, total, summed = _add_block(logits, first, classes, best, total, summed, BLOCK, GROUP, True)
-    # Without a condition, even if there are no more columns: triton 3.7 cannot compile `if` here in float32.
+    # Called even if there are no more columns, because triton 3.7 cannot compile an `if` here in float32.
     best, total, summed = _add_block(logits, whole, classes, best, total, summed, BLOCK, GROUP, False)
     most = tl.max(best, 0)
     lse = most + tl.log(tl.sum(total * tl.exp2((best - most) * LOG2E), 0))
@@ -132,7 +132,7 @@ def vocabulary_loss_kernel(
                 _write_block(logits, first, classes, lse, rest, BLOCK, GROUP, True)
             if whole < classes:
                 _write_block(logits, whole, classes, lse, rest, BLOCK, GROUP, False)
-            tl.debug_barrier()  # the other threads have stored the gradient of the label before
+            tl.debug_barrier()  # the store below overwrites an element that another thread may have stored
             d = tl.exp2(chosen * LOG2E - lse * LOG2E) - rest - (1.0 - smoothing)
             tl.store(logits + label, d, mask=known)
         else:

@@ -35,10 +35,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 the output of a third linear layer (Shazeer 2020)."""
 
 HOPPER = 9
-"""The major compute capability for which kernels/activated_product.py was measured."""
+"""Major compute capability for which kernels/activated_product.py was measured. Only such GPUs use it."""
 
 MANY_ROWS = 512
-"""Minimum number of rows for kernels/activated_product.py. For fewer rows, there are too few programs."""
+"""Minimum number of rows for kernels/activated_product.py. With fewer rows, it does not fill the GPU."""
 
 
 class FeedForward(nn.Module):
@@ -94,7 +94,7 @@ class FeedForward(nn.Module):
         return self.dropout(hidden * gate[0] if gate else hidden)
 
     def _by_product(self, x: Tensor) -> bool:
-        """Whether the product of the first layer also computes activation and dropout, in its kernel."""
+        """Whether one kernel computes the first layer, ReLU and dropout: in training in half precision."""
         if self.activation != "relu" or not self._by_kernel(x) or x.numel() // x.shape[-1] < MANY_ROWS:
             return False
         layers = self.inner, self.outer
@@ -115,7 +115,7 @@ class _ReluProducts(torch.autograd.Function):
     x: (..., M). inner, bias, outer: W_1 (N, M), b_1 (N,) and W_2 (O, N), in float32.
     dropout: dropout probability. dtype: the dtype of the products.
 
-    Like linear_in_half(), the gradients of weights and bias are not rounded to half precision.
+    As in linear_in_half(), the gradients of weights and bias are not rounded to half precision.
     """
 
     @staticmethod

@@ -266,7 +266,7 @@ class _HalfLinear(torch.autograd.Function):
 
 
 def _bias_gradient(d: Tensor) -> Tensor:
-    """Return the sums of the columns of a gradient, (R, O). A kernel of attention may have computed them."""
+    """Return the column sums of a gradient, (R, O). A kernel of attention may have computed them already."""
     parts = column_parts(d)
     if parts is None:
         return column_sums(d)

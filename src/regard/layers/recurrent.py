@@ -161,7 +161,7 @@ class Recurrent(nn.Module):
         Returns the states (B, S, E), which are 0 on padding, and the last state of each sequence. E is width,
         or 2 width for bidirectional layers.
         """
-        # On a GPU, pack_padded_sequence() waits. read_on() does not, but it calls no hooks of the layers.
+        # On a GPU, the host waits for pack_padded_sequence(), but not for read_on(), which calls no hooks.
         if in_transform() or (x.device.type != "cpu" and not is_hooked(self.layers)):
             return self.read_on(x, lengths)
         if self._suits_cpu_gru(x, lengths):
@@ -313,8 +313,8 @@ class Recurrent(nn.Module):
         x: (B, T, input_size), the inputs.
         hidden: the state before the first step, for example the result of zeros().
         """
-        apart = x.device.type != "cpu" and self.training and self.dropout and not is_hooked(self.layers)
-        if in_transform() or apart:
+        drops = x.device.type != "cpu" and self.training and self.dropout and not is_hooked(self.layers)
+        if in_transform() or drops:
             # Run one layer at a time: cuDNN's dropout between layers would not follow torch.manual_seed.
             after = []
             for layer in range(self.depth):

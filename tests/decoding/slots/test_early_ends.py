@@ -35,23 +35,23 @@ def test_outputs_end_where_the_simple_search_ends_them(
     how = replace(how, rules=Rules(minimum=20, maximum=20))
     expected = simple(model, prompts, how, ends=ends)
     assert expected.lengths.min() < 8 < expected.lengths.max()
-    beginnings = set(seen)
+    prefixes = set(seen)
     monkeypatch.setitem(slot_runs.MOST_SLOTS, "cpu", 4)  # the other sentences wait
     assert slot_decoder(model, how, ends)
     seen.clear()
     assert_same(slot_search(model, prompts, how, early_ends=EarlyEnds(ends, None)), expected)
-    assert set(seen) <= beginnings
+    assert set(seen) <= prefixes
     monkeypatch.setattr(captured_slots, "_cuda_graph", lambda step: step)
     sentences = slot_runs.sentences_of(model, prompts, how)
     seen.clear()
     result = slot_runs.captured_search(model, how, sentences, early_ends=EarlyEnds(ends, None))
     assert_same(result, expected)
-    assert set(seen) <= beginnings  # also if 8 steps are checked at once
+    assert set(seen) <= prefixes  # also if 8 steps are checked at once
 
 
 @pytest.mark.parametrize("how", [Beam(3), Greedy(), Sample()], ids=["beam", "greedy", "sample"])
 @torch.no_grad()
-def test_a_stopped_search_returns_what_it_has(how: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_search_returns_the_tokens_so_far(how: Search, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(slot_runs.MOST_SLOTS, "cpu", 2)
     torch.manual_seed(7)
     how, calls = replace(how, rules=Rules(minimum=50, maximum=60)), list[None]()

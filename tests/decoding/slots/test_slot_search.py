@@ -356,8 +356,8 @@ def test_waiting_sentences_and_captured_steps(name: str, monkeypatch: pytest.Mon
                 patch.setitem(slot_runs.MOST_SLOTS, "cpu", 8)
                 encoded_later = slot_runs.not_encoded(model, batch, how)
                 assert_same(slot_runs.captured_search(model, how, encoded_later, None, batch), expected)
-    # Once for each search method, because sizes are rounded up, with 2 slots and with 4 or 8. Sampling needs
-    # the first only, whatever the seed is. A recurrent decoder has no cache of which only a part is read. The
-    # encoder is captured for 4 and 8 slots.
+    # Once for each search method, because sizes are rounded up, with 2 slots and with 4 or 8. Sampling runs
+    # only with 2 slots, and its steps do not depend on the seed. A recurrent decoder has no cache of which
+    # only a part is read. The encoder is captured for 4 and 8 slots.
     steps = 1 if name == "bahdanau" else captured_slots.PARTS
     assert len(captured) == 2 * (3 * steps + 2) + steps

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["BeamSlots"]
 
 MOST_EARLY_BYTES = 2**26
-"""The largest size of the attention weights that are copied for all running slots before it is known which of
-them are done. If there are more, those of the slots that are done are copied after the host has waited."""
+"""Up to this size, the attention weights of all running slots are copied before the host knows which slots
+are done. Larger ones are copied after the host has waited, and only those of the slots that are done."""
 
 
 class BeamSlots(SearchSlots):
@@ -45,7 +45,7 @@ class BeamSlots(SearchSlots):
     pool_steps, pool_beams: (B, N), the number of tokens before EOS, and the beam that EOS follows.
     pool_scores: (B, N), the log-probability of EOS.
     divisors, cpu_divisors: the length penalty at each length, from 0 tokens; the second is on the CPU.
-    host_buffers: memory to which follow_paths() copies the outputs.
+    host_buffers: memory on the host to which follow_paths() copies the outputs.
     """
 
     def __init__(self, decoder: SlotDecoder, how: Beam, prefix: int, longest: int, device: torch.device):
@@ -183,7 +183,8 @@ class BeamSlots(SearchSlots):
     ) -> Outputs:
         """Return the outputs of some slots, see EarlyOutputs. The readers are int32.
 
-        later: if given, the slots and sources of `paths`; the attention weights are copied now.
+        later: the slots and sources of `paths`, if this function must copy the attention weights. None: they
+            were already copied, or are not requested.
         """
         if places is not None:
             paths = paths.select(places)

@@ -113,7 +113,7 @@ _kept: WeakKeyDictionary[nn.Module, OrderedDict[Any, CapturedSlots]] = WeakKeyDi
 """The slots of earlier searches, by model and settings."""
 
 _weights: WeakKeyDictionary[nn.Module, tuple[list[int], list[torch.dtype]]] = WeakKeyDictionary()
-"""The addresses and dtypes of the weights of each model that these slots use."""
+"""For each model, the addresses and dtypes of the weights with which its slots were created."""
 
 _lock = threading.Lock()
 
@@ -168,7 +168,7 @@ def _addresses(model: nn.Module) -> tuple[list[int], list[torch.dtype]]:
     for module in all_modules(model):
         own = module.__dict__
         for values in (own["_parameters"], own["_buffers"]):
-            if values:  # most modules have none, and the device waits for this function
+            if values:  # most modules have none, and the device is idle while this function runs
                 tensors.extend(values.values())
     weights = [each for each in tensors if each is not None]
     return [each.data_ptr() for each in weights], [each.dtype for each in weights]

@@ -4,10 +4,10 @@
   for all words of the vocabulary, if the table is small. A step only reads its rows.
 - One product with the new state s_i computes its part of the output layer, and its part of the query and the
   gates of the next step. The next step selects the rows of the parents.
-- tanh(q + k) = 1 - 2 / (1 + exp(2 q) exp(2 k)), because exp(2 k) can be computed once for all steps. The score
-  v . tanh(q + k) is then -2 v . (1 / (1 + exp(2 q) exp(2 k))) + sum(v). The softmax does not depend on the
-  constant sum(v). With few sentences, tanh(x) = 2 sigmoid(2 x) - 1, because torch.sigmoid() is several times
-  as fast as torch.tanh() on a CPU.
+- tanh(q + k) is computed as 1 - 2 / (1 + exp(2 q) exp(2 k)), because exp(2 k) is the same in all steps. The
+  score v . tanh(q + k) is then -2 v . (1 / (1 + exp(2 q) exp(2 k))) + sum(v). The softmax does not depend on
+  the constant sum(v). With few slots or very large keys, tanh(x) is computed as 2 sigmoid(2 x) - 1, because
+  torch.sigmoid() is several times as fast as torch.tanh() on a CPU.
 - The elements of the maxout pairs are stored in two blocks, so that their maximum reads adjacent elements.
 - Operations on a few thousand numbers run in NumPy: each takes less time to start than in PyTorch. The tanh
   of NumPy is several times as fast.
@@ -38,14 +38,15 @@ MOST_TABLE_BYTES = 2**26
 """The largest size of the table of W e(y) + b for all words y."""
 
 FEW_WEIGHTS = 2**17
-"""With at most this many weights, NumPy computes products of a few rows as fast as oneDNN with packed weights."""
+"""With at most this many weights, NumPy multiplies a few rows as fast as oneDNN with packed weights."""
 
 SOURCE_ROWS = 32
 """The expected number of rows of a product with encoder states, for packed_linear()."""
 
 
 FEW_SLOTS = 4
-"""With fewer slots, fewer operations are faster: sigmoid() instead of exp(2 q) exp(2 k). So are NumPy's."""
+"""With fewer slots than this, the attention uses sigmoid(2 q + 2 k), which takes fewer operations than
+exp(2 q) exp(2 k), and NumPy computes the weighted sums of the values."""
 
 MOST_KEY = 40.0
 """The largest absolute value of 2 k for which exp(2 k) is used."""
@@ -58,7 +59,8 @@ class StepArrays:
     of_parents: (R, P + A + 2 M), the products with the states of the parents; see state_products.
     query_t, state_gates: parts of `of_parents`: 2 q, (B, K, 1, A), and the part of z and r, (R, 2 M).
     query_factors_t: (B, K, 1, A), exp(2 q).
-    keys_t, added_t: (B, 1, S, A) and (B, K, S, A), 2 k, and sigmoid(2 q + 2 k) or 1 / (1 + exp(2 q) exp(2 k)).
+    keys_t: (B, 1, S, A), 2 k.
+    added_t: (B, K, S, A), sigmoid(2 q + 2 k) or 1 / (1 + exp(2 q) exp(2 k)).
     scores_t, weights: (R S,) and (B, K, S), scores and weights of the attention.
     context: (B, K, 3 M + P), the weighted sum of the values.
     gates: (R, 3 M + P), the gates z and r, the candidate state, and the P elements of the maxout pairs.
@@ -118,7 +120,8 @@ class CpuBahdanauDecoder(BahdanauDecoder):
     """The decoder of a Bahdanau model with additive attention and softmax, on a CPU.
 
     keys: (B, S, A), 2 U_a h_j = 2 k.
-    key_factors: (B, 1, S, A), exp(2 k); None with few slots, or if a key is so large that exp(2 k) could overflow.
+    key_factors: (B, 1, S, A), exp(2 k). None with few slots, or if a key is so large that exp(2 k) could
+        overflow; then sigmoid() is used.
     values, lengths, mask, states: see BahdanauDecoder.
     padded: whether a source has padding. If not, the mask is not added.
     state_products: (B K, P + A + 2 M), products of weights with the states. The first P columns are the part
@@ -229,10 +232,11 @@ class CpuBahdanauDecoder(BahdanauDecoder):
     def _key_factors(self) -> Tensor | None:
         """Return `key_factors`.
 
-        With keys below the limit, exp(2 q) may become 0 or infinite: then the result is 1 or 0 without it, too.
+        If no |2 k| exceeds MOST_KEY, exp(2 q) may underflow to 0 or overflow to infinity: the exact value of
+        1 / (1 + exp(2 q) exp(2 k)) also rounds to 1 or 0 then.
         """
-        few = self.slots < FEW_SLOTS or bool(self.keys.abs().amax() > MOST_KEY)
-        return None if few else self.keys[:, None].exp()
+        uses_sigmoid = self.slots < FEW_SLOTS or bool(self.keys.abs().amax() > MOST_KEY)
+        return None if uses_sigmoid else self.keys[:, None].exp()
 
     def _source_values(self, states: Tensor) -> Tensor:
         values: Tensor = self.products[4](states)

@@ -43,8 +43,9 @@ NumPy computes the attention with one thread. With one thread and 16 slots, it i
 class CpuTransformerDecoder(TransformerDecoder):
     """The decoder of a Transformer with cross-attention on preallocated caches, on a CPU.
 
-    It has the buffers of TransformerDecoder, except for the following two. The keys of a head are adjacent, and
-    so are its values: they usually have to be read from the L3 cache, which is much faster in order.
+    It has the buffers of TransformerDecoder, but `caches` and `sources` have another layout: the keys of a
+    head are adjacent, and so are its values. Usually, they are read from the L3 cache, which is much faster
+    for adjacent elements.
 
     caches: for each layer, (B, 2, H, L, K, D).
     sources: for each layer, (B, 2, H, S, D).
@@ -87,7 +88,7 @@ class CpuTransformerDecoder(TransformerDecoder):
         return [like.new_zeros(shape) for _ in self.layers]
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
-        assert not state.past  # only language models have prompts
+        assert not state.past  # only language models have prompts, and this decoder has cross-attention
         super().load(slots, encoded, state)
 
     def _load_sources(self, slots: Tensor, encoded: Encoded) -> None:

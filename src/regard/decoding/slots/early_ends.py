@@ -16,9 +16,9 @@ __all__ = ["EarlyEnds"]
 class EarlyEnds:
     """Ends outputs at a stop string or after Ctrl-C: see `ends` and `stopping` of search().
 
-    The steps of a GPU are checked later, several at a time. An output ends at the first step at which ends()
-    returns True for it, and its later tokens are dropped. So the outputs are the same as with a check after
-    each step.
+    On a GPU, several steps are checked at a time. An output ends at the first step for which ends() returns
+    True, and its later tokens are dropped. So ends() gives the same outputs as a check after each step. When
+    stopping() returns True, each output ends after one more token.
 
     stopped: whether stopping() has returned True.
     """
@@ -28,14 +28,14 @@ class EarlyEnds:
         self._checked: dict[int, int] = {}
 
     def clear(self) -> None:
-        """Forget the steps that were checked, because the search begins again."""
+        """Forget which steps were checked, because the search starts again."""
         self._checked.clear()
 
     def check(self, slots: SearchSlots, rows: Sequence[int | None], samples: int) -> None:
         """Check all steps since the last call.
 
-        slots: the state of the search; outputs that end become done.
-        rows: the number of the output that each slot generates; None if it generates none.
+        slots: the state of the search. The slots of outputs that end are marked as done.
+        rows: for each slot, the number of the output that it generates, or None.
         samples: the number of outputs of each sentence.
         """
         if self.ends is not None:
@@ -45,7 +45,7 @@ class EarlyEnds:
             slots.limits.copy_(torch.minimum(slots.limits, slots.count + 1))
 
     def limits(self, limits: Tensor) -> Tensor:
-        """Return the maximum number of tokens of new outputs, given the usual one."""
+        """Return the maximum number of tokens of new outputs: `limits`, or 1 if the search is stopped."""
         return limits.clamp(max=1) if self.stopped else limits
 
     def _end_outputs(self, ends: Ends, slots: SearchSlots, rows: Sequence[int | None], samples: int) -> None:

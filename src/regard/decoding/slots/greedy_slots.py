@@ -76,7 +76,7 @@ class GreedySlots(SearchSlots):
             np.where(inside_b1L, each[:, :length].transpose(0, 2, 1), 0).astype(each.dtype)
             for each in (tokens_bL1, scores_bL1)
         )  # PAD is 0
-        # With PyTorch, which adds in the same order as greedy_search().
+        # PyTorch adds in the same order as in greedy_search(); NumPy may not.
         ranking = torch.from_numpy(scores).sum(-1).numpy()
         outputs = tokens, scores, ranking, self._readers(slots, length)
         if sources is None:

@@ -57,16 +57,18 @@ class HostBeams:
         scores: (B, K, V), the log-probabilities of the next tokens, contiguous. Those of forbidden tokens are
             set to -inf.
 
-        The maximum of a block is the highest of all K beams. Let `lowest` be the 2K-th highest maximum of the
-        blocks of a sentence. At least 2K continuations are not below it, so the 2K best ones are in blocks of
-        beams with a continuation that is not below it, or after the last whole block.
+        Let the maximum of a block be the highest sum in this block of all K beams, and let `lowest` be the
+        2K-th highest of these maxima of a sentence. At least 2K continuations have a sum of at least
+        `lowest`. So the 2K best ones are in a block of a beam that has such a sum, or after the last whole
+        block.
 
         Returns False if a log-probability is NaN; scores and the tensors of BeamSlots are then not changed.
         """
         slots, beams, vocabulary = scores.shape
         blocks, count, scores_BKV = vocabulary // BLOCK, 2 * self.size, scores.numpy()
-        # Methods of arrays and ufuncs, because functions such as np.nonzero() take longer to call them.
-        if np.isnan(np.maximum.reduce(scores_BKV[..., 0], None)):  # a row has only NaN, or none
+        # This code calls methods of arrays and ufuncs, because functions such as np.nonzero() take longer.
+        # In each row, either all elements are NaN or none is.
+        if np.isnan(np.maximum.reduce(scores_BKV[..., 0], None)):
             return False
         self.forbidden.forbid(scores_BKV, self.count)
         whole = scores if vocabulary == blocks * BLOCK else scores[..., : blocks * BLOCK]

@@ -43,8 +43,8 @@ class RecordedAttention:
     sites: the recorded attention layers and their roles.
     columns: the index of each site among those that the decoder records.
     complete: whether the search has recorded the weights. It has not if they would need too much memory.
-    aligned: the alignments of all hypotheses, by their numbers (see place()); they may be longer than the
-        hypothesis. Empty until align_all() is called.
+    aligned: the alignments of all hypotheses, indexed by number (see place()). An alignment may be longer
+        than its hypothesis. Empty until align_all() is called.
     """
 
     def __init__(self, sites: dict[str, Role], columns: list[int]):
@@ -131,12 +131,12 @@ class RecordedAttention:
         return attention, dict(zip(self.sites, norms_XHS.unbind(0), strict=True))
 
     def place(self, number: int, length: int) -> Place:
-        """Return the place of a hypothesis by its number, which counts the hypotheses of all sentences."""
+        """Return the place of a hypothesis. number: its index among the hypotheses of all sentences."""
         return Place(self, *divmod(number, self._ranks), length)
 
     @cached_property
     def _places(self) -> dict[int, tuple[int, int]]:
-        """For each sentence, the index in _parts, and the index in this part."""
+        """For each sentence, the index of its part in _parts, and its index in this part."""
         return {row: (part, at) for part, rows in enumerate(self._rows) for at, row in enumerate(rows)}
 
     def alignment(self, row: int, rank: int, length: int) -> tuple[int, ...]:
@@ -148,7 +148,8 @@ class RecordedAttention:
 
     def align_all(self) -> list[tuple[int, ...]]:
         """Compute `aligned`, and return it."""
-        # Without operations of PyTorch: their code is no longer in the cache of the processor after a search.
+        # If a kernel has computed the alignments, this calls no operations of PyTorch: after a search, their
+        # code is no longer in the cache of the processor.
         with self._lock:
             self._wait()
             aligned = list[tuple[int, ...]]()

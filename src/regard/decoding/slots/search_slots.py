@@ -47,9 +47,9 @@ class Outputs(NamedTuple):
     aligned: a function that returns the alignments of copy_and_align(), (b, N, T), int32, on the device or as
         an array, and waits for them if necessary. None if there are no weights, or if no Triton kernels are
         used.
-    waited: whether the host has waited for the weights when it has called aligned().
+    waited: whether the host has waited for the weights after aligned() has returned.
 
-    The arrays may be views of a buffer that is used again; see EarlyOutputs.
+    The arrays may be views of a buffer that is reused; see EarlyOutputs.
     """
 
     tokens: Array
@@ -64,7 +64,7 @@ class Outputs(NamedTuple):
 class EarlyOutputs(NamedTuple):
     """The outputs of b slots of which only some are done.
 
-    wait: a function that waits for the device, and returns whether the slots are done.
+    wait: a function that waits for the device, and returns for each slot whether it is done.
     select: a function that returns the outputs of some slots that are done, by their places among the b
         slots; None selects all. Call it after wait(), and before the next call of early_results(), which
         overwrites the arrays.
@@ -80,7 +80,7 @@ def with_attention(
     aligned: Tensor | Array | None,
     waited: bool = False,
 ) -> Outputs:
-    """Return outputs with attention weights and alignments that are known already; see Outputs."""
+    """Return outputs with attention weights and alignments that were already computed; see Outputs."""
     return Outputs(*outputs, weights, None if aligned is None else lambda: aligned, waited)
 
 
@@ -154,8 +154,8 @@ class SearchSlots(ABC):
     ) -> EarlyOutputs | None:
         """Return the hypotheses of the slots that are done, before it is known which of them are.
 
-        For the arguments, see results(). On a GPU, all work is launched before the host waits for the steps,
-        so that it waits only once: see EarlyOutputs.wait.
+        For the arguments, see results(). On a GPU, all work except copies of large attention weights is
+        launched before the host waits for the steps, so that it waits only once: see EarlyOutputs.wait.
 
         Return None if this is not supported.
         """

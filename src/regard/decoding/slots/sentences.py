@@ -23,12 +23,12 @@ __all__ = ["Sentences", "Sizes", "not_encoded", "sentences_of", "sizes_without_p
 
 
 class Sizes(NamedTuple):
-    """The sizes of a search, on which its slots depend.
+    """The sizes of a search, which determine the sizes of its slots.
 
-    outputs: the number of outputs: of sentences, times the number of samples of each.
+    outputs: the number of sentences times the number of samples of each.
     source_length, longest: see Sentences.
     prefix: the number of tokens of the longest prefix.
-    position: the number of tokens that the decoder has read before, such as a prompt.
+    position: the number of tokens that the decoder has already read, for example of a prompt.
     """
 
     outputs: int
@@ -105,7 +105,7 @@ def not_encoded(
 def sizes_without_prefixes(
     model: Model, batch: Batch, how: Beam | Greedy | Sample, limit: LengthLimit = TRANSLATION_LIMIT
 ) -> Sizes:
-    """Return the sizes of not_encoded() without prefixes. They are computed on the host."""
+    """Return not_encoded(...).sizes of a search without prefixes, computed on the host."""
     count, source_length = batch.source.shape
     longest = how.rules.longest(model, source_length, limit)
     return Sizes(count, source_length, longest, 0, 0, batch.index.device)

@@ -179,8 +179,8 @@ def _captured_search(
 ) -> SearchResult:
     """Run captured_search().
 
-    create: a function that returns the sentences. It is called when the encoder is launched, so that the
-        device does not wait for it.
+    create: a function that returns the sentences. It is called after the captured encoder is launched, so
+        that it runs while the device computes.
     """
     count, source, _ = _slot_sizes(sizes, most)
     count, source = round_up(count), round_up(source, SOURCE_SIZES)
@@ -189,7 +189,7 @@ def _captured_search(
     def allocate() -> SearchSlots:
         return _allocated(model, how, sizes, count, source, length, recorded is not None)
 
-    # The random seed and the number of samples change no buffer.
+    # The buffers do not depend on the random seed and the number of samples.
     kept_how = replace(how, seed=0, count=1) if isinstance(how, Sample) else how
     settings = (kept_how, count, source, length, sizes.prefix, recorded is not None)
     with kept_slots(model, settings, allocate) as kept:
@@ -293,9 +293,9 @@ class SlotRun:
         return _by_sentence(self.collected, self.sentences.samples)
 
     def _prepare(self) -> None:
-        """Create what does not depend on the outputs, once.
+        """Create the objects that do not depend on the outputs, once.
 
-        On a GPU, this is called when the first steps are launched: the host would only wait for them.
+        On a GPU, this is called after the first steps are launched, while the host would only wait for them.
         """
         if self.collected is not None:
             return
@@ -308,7 +308,7 @@ class SlotRun:
     def _collect(self, longest: int) -> None:
         """Find the slots that are done, and start waiting sentences in them or remove them.
 
-        The outputs become `unwritten`. On a GPU, _write() is called when the next steps are launched.
+        The outputs are kept in `unwritten`. On a GPU, _write() is called after the next steps are launched.
 
         longest: no slot has generated more tokens than this.
         """
@@ -343,7 +343,7 @@ class SlotRun:
             self._resize(running, self.slots.decoder.length)
 
     def _write(self) -> None:
-        """Write the outputs that _collect() has found to `collected` and `recorded`."""
+        """Write the outputs that _collect() kept in `unwritten` to `collected` and `recorded`."""
         if self.unwritten is None:
             return
         rows, select = self.unwritten

@@ -76,7 +76,7 @@ class TransformerDecoder(SlotDecoder):
 
     in_inference_mode = True
     cache_dim = 1
-    """The dimension of `caches` that has the L positions."""
+    """The dimension of the L positions in `caches`."""
 
     def __init__(self, model: Model, slots: int, beams: int, length: int, source_length: int):
         assert isinstance(model, Transformer | TransformerLanguageModel)

@@ -70,11 +70,11 @@ def before_stop(text: str, stop: Sequence[str]) -> str:
 
 
 class StopCheck:
-    """Ends hypotheses of a search that contain a stop string. It is called after each decoding step.
+    """Ends hypotheses of a search that contain a stop string. It is called for each decoding step.
 
     prompts: the tokens of each prompt of the batch.
     stop: the stop strings.
-    observer: a function that is called after each decoding step with the tokens of the first hypothesis of
+    observer: a function that is called for each decoding step with the tokens of the first hypothesis of
         the first prompt, for example to print them.
     """
 
