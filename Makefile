@@ -1,7 +1,7 @@
 # `make demo` shows attention, `make test` runs the tests. Each creates .venv and installs what it needs on
 # first use, with pip's own settings (index, proxy, cache). Variables: ARGS, arguments for the command of a
-# target (make demo ARGS=--quick, make test ARGS="-k masks"), PYTHON, the Python interpreter to use, and NAME, a
-# file of benchmarks (make bench NAME=decoding ARGS="--device cuda --into benchmarks/results").
+# target (make demo ARGS=--quick, make test ARGS="-k masks"), PYTHON, the Python interpreter to use, and NAME, the
+# name of a benchmark file (make bench NAME=decoding ARGS="--device cuda --into benchmarks/results").
 
 PYTHONS = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
