@@ -65,7 +65,10 @@ class PlannedMask:
         self.last: MaskTensors | None = None
 
     def of_lengths(self, lengths_B: Tensor, values: list[int], least: int) -> MaskTensors:
-        """Return the tensors for the lengths of padding(), which are also given as a list. least: its minimum."""
+        """Return the tensors for the lengths of padding().
+
+        values, least: the lengths as a list, and the smallest one.
+        """
         last = self.last
         if last is not None and last.values == values:
             return last

@@ -4,10 +4,10 @@
   for all words of the vocabulary, if the table is small. A step only reads its rows.
 - One product with the new state s_i computes its part of the output layer, and its part of the query and the
   gates of the next step. The next step selects the rows of the parents.
-- tanh(q + k) = 1 - 2 / (1 + exp(2 q) exp(2 k)), because exp(2 k) can be computed once for all steps. The score
-  v . tanh(q + k) is then -2 v . (1 / (1 + exp(2 q) exp(2 k))) + sum(v). The softmax does not depend on the
-  constant sum(v). With few sentences, tanh(x) = 2 sigmoid(2 x) - 1, because torch.sigmoid() is several times
-  as fast as torch.tanh() on a CPU.
+- tanh(q + k) = 1 - 2 / (1 + exp(2 q) exp(2 k)), because exp(2 k) can be computed once for all steps. The
+  score v . tanh(q + k) is then -2 v . (1 / (1 + exp(2 q) exp(2 k))) + sum(v). The softmax does not depend on
+  the constant sum(v). With few sentences, tanh(x) = 2 sigmoid(2 x) - 1, because torch.sigmoid() is several
+  times as fast as torch.tanh() on a CPU.
 - The elements of the maxout pairs are stored in two blocks, so that their maximum reads adjacent elements.
 - Operations on a few thousand numbers run in NumPy: each takes less time to start than in PyTorch. The tanh
   of NumPy is several times as fast.
@@ -38,14 +38,15 @@ MOST_TABLE_BYTES = 2**26
 """The largest size of the table of W e(y) + b for all words y."""
 
 FEW_WEIGHTS = 2**17
-"""With at most this many weights, NumPy computes products of a few rows as fast as oneDNN with packed weights."""
+"""With at most this many weights, products of a few rows are as fast in NumPy as with packed weights."""
 
 SOURCE_ROWS = 32
 """The expected number of rows of a product with encoder states, for packed_linear()."""
 
 
 FEW_SLOTS = 4
-"""With fewer slots, fewer operations are faster: sigmoid() instead of exp(2 q) exp(2 k). So are NumPy's."""
+"""With fewer slots, the operations take longer to start than to run. Then sigmoid(2 q + 2 k) is faster than
+exp(2 q) exp(2 k), which needs another operation, and the weighted sums are faster in NumPy."""
 
 MOST_KEY = 40.0
 """The largest absolute value of 2 k for which exp(2 k) is used."""
@@ -58,7 +59,8 @@ class StepArrays:
     of_parents: (R, P + A + 2 M), the products with the states of the parents; see state_products.
     query_t, state_gates: parts of `of_parents`: 2 q, (B, K, 1, A), and the part of z and r, (R, 2 M).
     query_factors_t: (B, K, 1, A), exp(2 q).
-    keys_t, added_t: (B, 1, S, A) and (B, K, S, A), 2 k, and sigmoid(2 q + 2 k) or 1 / (1 + exp(2 q) exp(2 k)).
+    keys_t: (B, 1, S, A), 2 k.
+    added_t: (B, K, S, A), 1 / (1 + exp(2 q) exp(2 k)), or sigmoid(2 q + 2 k) with few slots.
     scores_t, weights: (R S,) and (B, K, S), scores and weights of the attention.
     context: (B, K, 3 M + P), the weighted sum of the values.
     gates: (R, 3 M + P), the gates z and r, the candidate state, and the P elements of the maxout pairs.
@@ -118,7 +120,7 @@ class CpuBahdanauDecoder(BahdanauDecoder):
     """The decoder of a Bahdanau model with additive attention and softmax, on a CPU.
 
     keys: (B, S, A), 2 U_a h_j = 2 k.
-    key_factors: (B, 1, S, A), exp(2 k); None with few slots, or if a key is so large that exp(2 k) could overflow.
+    key_factors: (B, 1, S, A), exp(2 k); None with few slots, or if a key is so large that it could overflow.
     values, lengths, mask, states: see BahdanauDecoder.
     padded: whether a source has padding. If not, the mask is not added.
     state_products: (B K, P + A + 2 M), products of weights with the states. The first P columns are the part
@@ -227,9 +229,10 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         self.state_products.reshape(self.slots, self.beams, -1)[slots.numpy()] = products[:, None]
 
     def _key_factors(self) -> Tensor | None:
-        """Return `key_factors`.
+        """Return exp(2 k); None with few slots, or if a key is above the limit.
 
-        With keys below the limit, exp(2 q) may become 0 or infinite: then the result is 1 or 0 without it, too.
+        exp(2 q) may still become 0 or infinite, but only if 1 / (1 + exp(2 q + 2 k)) is rounded to 1 or is
+        close to 0 for all keys.
         """
         few = self.slots < FEW_SLOTS or bool(self.keys.abs().amax() > MOST_KEY)
         return None if few else self.keys[:, None].exp()

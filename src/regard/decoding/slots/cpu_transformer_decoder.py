@@ -43,8 +43,8 @@ NumPy computes the attention with one thread. With one thread and 16 slots, it i
 class CpuTransformerDecoder(TransformerDecoder):
     """The decoder of a Transformer with cross-attention on preallocated caches, on a CPU.
 
-    It has the buffers of TransformerDecoder, except for the following two. The keys of a head are adjacent, and
-    so are its values: they usually have to be read from the L3 cache, which is much faster in order.
+    It has the buffers of TransformerDecoder, except for the following two. The keys of a head are adjacent,
+    and so are its values: they usually are not in the L2 cache, and reading them in order is faster.
 
     caches: for each layer, (B, 2, H, L, K, D).
     sources: for each layer, (B, 2, H, S, D).
