@@ -52,7 +52,9 @@ class AdditivePlan(NamedTuple):
             if max(lengths) > keys:
                 return None
             if min(lengths) < keys:
-                _, bias, seeing, _, bias_rows, seeing_rows = self.mask.of_lengths(mask.lengths, lengths)
+                _, bias, seeing, _, bias_rows, seeing_rows = self.mask.of_lengths(
+                    mask.lengths, lengths, min(lengths)
+                )
                 if self.dims == 3:
                     bias, seeing = bias_rows, seeing_rows
         if type(score) is Additive:  # reading the dict is faster than reading the attributes of the module

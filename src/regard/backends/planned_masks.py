@@ -64,15 +64,17 @@ class PlannedMask:
         self.keys, self.key_heads, self.rows = keys, key_heads, rows
         self.last: MaskTensors | None = None
 
-    def of_lengths(self, lengths_B: Tensor, values: list[int]) -> MaskTensors:
-        """Return the tensors for the lengths of padding(), which are also given as a list."""
+    def of_lengths(self, lengths_B: Tensor, values: list[int], least: int) -> MaskTensors:
+        """Return the tensors for the lengths of padding().
+
+        values, least: the lengths as a list, and the smallest one.
+        """
         last = self.last
         if last is not None and last.values == values:
             return last
         if torch.is_inference_mode_enabled():  # such tensors could not be used again outside of it
             with torch.inference_mode(False):
-                return self.of_lengths(lengths_B, values)
-        least = min(values)
+                return self.of_lengths(lengths_B, values, least)
         seeing_B11 = None if least > 0 else (lengths_B > 0).view(-1, 1, 1)
         if self.biases and least >= 0 and least == max(values):
             bias = self.biases[least]

@@ -16,6 +16,7 @@ import math
 import threading
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -44,6 +45,9 @@ __all__ = ["Plan", "Signature", "is_transformed", "keep_plan", "plan_of", "plann
 PLANS = 512
 """Maximum number of plans. When it is reached, the oldest plan is removed."""
 
+FEW, NUMPY = 1 << 13, (torch.float32, torch.float64)
+"""NumPy computes the norms of keys and values with at most this many elements and one of these dtypes."""
+
 Signature = tuple[Any, ...]
 """All that a plan depends on: shapes, dtypes, devices, gradients, and the options of the call."""
 
@@ -68,6 +72,7 @@ class Plan(NamedTuple):
     zero: 0 in the dtype of key and value.
     operate: the operator of the kernel, for calls that are not compiled.
     queries: T.
+    small: whether NumPy computes the norms of keys and values, see _bounded().
     """
 
     name: str
@@ -85,6 +90,7 @@ class Plan(NamedTuple):
     zero: Tensor
     operate: Operator
     queries: int
+    small: bool
 
     def run(
         self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
@@ -100,14 +106,15 @@ class Plan(NamedTuple):
             lengths = tensor.tolist()
             if max(lengths) > keys:
                 return None
-            if min(lengths) < keys:
+            least = min(lengths)
+            if least < keys:
                 hides = True
-                bias, seeing = planned_mask.of_lengths(tensor, lengths)[1:3]
+                _, bias, seeing, _, _, _ = planned_mask.of_lengths(tensor, lengths, least)
         elif self.part == "table":
             assert self.mask is not None
             _, bias, seeing, seen, *_ = self.mask.of_table(table_of(mask))
             hides = seen is not None
-        if hides and not self.cleaned and not _bounded(key, value):
+        if hides and not self.cleaned and not _bounded(key, value, self.small):
             assert self.mask is not None
             same = value is key
             if seen is None:
@@ -207,8 +214,12 @@ def _signature(
         places = query.data_ptr(), key.data_ptr(), value.data_ptr()
         unaligned = (places[0] | places[1] | places[2]) % 16 and tuple(each % 16 for each in places)
         layout = query.stride(), key.stride(), value.stride(), unaligned
-    else:
-        layout = dense(query) and dense(key) and dense(value)
+    else:  # dense(query) and dense(key) and dense(value), in less time
+        layout = (
+            (query.is_contiguous() or query.stride(-1) == 1)
+            and (key.is_contiguous() or key.stride(-1) == 1)
+            and (value.is_contiguous() or value.stride(-1) == 1)
+        )
     return (
         query.shape, key.shape, value.shape, dtype, key.dtype, value.dtype, device, key.device,
         value.device, trains, layout, *options,
@@ -278,6 +289,7 @@ def _inner_plan(signature: Signature, call: Call, name: str, dims: int) -> Plan 
         zero=zero,
         operate=kernel.operators[1],
         queries=queries,
+        small=max(call.key.numel(), call.value.numel()) <= FEW and dtype in NUMPY,
     )
 
 
@@ -328,12 +340,21 @@ def _mask_signature(mask: Mask | Tensor | None, device: torch.device) -> Signatu
     return ("table" if lengths is None else "lengths", tensor.shape, causal)
 
 
-def _bounded(key: Tensor, value: Tensor) -> bool:
+def _bounded(key: Tensor, value: Tensor, small: bool) -> bool:
     """Whether the norms of all keys and of all values are finite.
 
     Then their products with queries and with gradients of the output are finite too, unless those are
     extremely large. So a hidden key, whose weight is 0, has no effect and is not set to 0.
+
+    small: whether both have few elements, for which NumPy takes less time to start.
     """
+    if small and key.is_contiguous() and value.is_contiguous():
+        array = key.numpy(force=True)
+        finite = _isfinite(_vdot(array, array))
+        if finite and value is not key:
+            array = value.numpy(force=True)
+            finite = _isfinite(_vdot(array, array))
+        return finite
     records = torch.is_grad_enabled()
     if records:  # takes less time than detach() of both tensors
         _set_grad_enabled(False)
@@ -365,3 +386,4 @@ _tracing_state = torch._C._get_tracing_state
 _autocast_enabled = torch._C._is_any_autocast_enabled
 _set_grad_enabled = torch._C._set_grad_enabled
 _vector_norm = torch.linalg.vector_norm
+_vdot, _isfinite = np.vdot, math.isfinite

@@ -258,6 +258,44 @@ def test_highest_scores_of_blocks(size: int) -> None:
     assert all(len(row.unique()) == 11 for row in indices)
 
 
+@pytest.mark.parametrize("rows", [4, 40])
+def test_large_logits_are_overwritten_with_their_log_probabilities(rows: int) -> None:
+    torch.manual_seed(3)
+    logits = 5 * torch.randn(rows, 3, 8000)
+    logits[0, 0, 7] = -torch.inf
+    expected = logits.log_softmax(-1)
+    assert torch.equal(candidates.log_probabilities(logits), expected)  # a copy: these may still be needed
+    with torch.inference_mode():
+        own = logits.clone()
+    result = candidates.log_probabilities(own)
+    assert torch.equal(result, expected)
+    assert (result.data_ptr() == own.data_ptr()) == (rows == 40)
+
+
+@torch.no_grad()
+def test_large_float32_vocabulary() -> None:
+    """The log-probabilities overwrite the logits: minimum length and forbidden tokens still work."""
+    torch.manual_seed(6)
+    model = Transformer(WORDS, 7000, SIZE).eval()
+    model.output.weight.mul_(4.0)
+    batch = Batch.collate([[4, 5, 6], [7], [8, 9, 4, 5], [6, 6]])
+    how = Beam(rules=Rules(minimum=3, maximum=6, forbidden=(7, 900)))
+    assert_same(slot_search(model, batch, how), simple(model, batch, how))
+    model.output.bias[5] = torch.nan
+    with pytest.raises(RegardError, match="NaN"):
+        search(model, batch, how, look=None)
+
+
+@pytest.mark.parametrize("name", ["score.key_weight", "score.query_weight"])
+@torch.no_grad()
+def test_bahdanau_with_weights_whose_exponential_overflows(name: str) -> None:
+    torch.manual_seed(4)
+    model = prepared(MODELS["bahdanau"]())
+    model.get_parameter(name).mul_(2000.0)
+    batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in (3, 6, 1, 4, 5)])
+    assert_same(slot_search(model, batch, Beam()), simple(model, batch, Beam()))
+
+
 def test_nan_scores_are_an_error() -> None:
     model = transformer()
     with torch.no_grad():

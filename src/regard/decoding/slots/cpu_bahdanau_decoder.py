@@ -230,7 +230,7 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         self.state_products.reshape(self.slots, self.beams, -1)[slots.numpy()] = products[:, None]
 
     def _key_factors(self) -> Tensor | None:
-        """Return `key_factors`.
+        """Return exp(2 k); None with few slots, or if a key is above the limit.
 
         If no |2 k| exceeds MOST_KEY, exp(2 q) may underflow to 0 or overflow to infinity: the exact value of
         1 / (1 + exp(2 q) exp(2 k)) also rounds to 1 or 0 then.

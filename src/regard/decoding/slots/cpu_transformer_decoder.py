@@ -53,6 +53,7 @@ class CpuTransformerDecoder(TransformerDecoder):
     """
 
     cache_dim = 3
+    scales_queries = True
     folded = False
     _arrays: TransformerArrays | None = None
 
@@ -135,7 +136,6 @@ class CpuTransformerDecoder(TransformerDecoder):
         arrays, parts = self._arrays, self.parts[number]
         assert arrays is not None and parts.cross_query is not None and parts.cross_output is not None
         query_BKHD = parts.cross_query(y).numpy().reshape(self.slots, self.beams, self.heads, -1)
-        query_BKHD *= arrays.scale
         return parts.cross_output(arrays.attend_source(number, query_BKHD.swapaxes(1, 2)))
 
 

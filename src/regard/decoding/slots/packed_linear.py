@@ -53,14 +53,15 @@ _kept: WeakKeyDictionary[nn.Module, Kept] = WeakKeyDictionary()
 """The last matrix products of each model."""
 
 
-def kept_products(model: nn.Module, rows: int, build: Callable[[], T]) -> T:
+def kept_products(model: nn.Module, rows: int, build: Callable[[], T], kind: object = None) -> T:
     """Return build(), the matrix products of a decoder, or its last result if the weights are the same.
 
     rows: the expected number of rows of the products; see packed_linear().
+    kind: a result is not used again for another kind of products.
 
     Results are kept only for a model on a CPU, where packed_linear() copies weights.
     """
-    key: list[Any] = [rows < 2, getattr(model, "int8_steps", False)]
+    key: list[Any] = [rows < 2, getattr(model, "int8_steps", False), kind]
     weights = list[Tensor]()
     for module in all_modules(model):
         for weight in module._parameters.values():

@@ -43,7 +43,6 @@ class TransformerArrays:
         slots, beams, heads, width = decoder.slots, decoder.beams, decoder.heads, decoder.width
         like = decoder.output.weight
         self.slots, self.beams, self.heads = slots, beams, heads
-        self.scale = (width // heads) ** -0.5
         self.embedding: Array = decoder.embedding.weight.detach().numpy()
         self.positions: Array = decoder.tables[0].numpy() if decoder.tables else np.zeros(0)
         self.mask: Array = decoder.mask.numpy()
@@ -104,7 +103,6 @@ class TransformerArrays:
         cache_BLK2HD = self.caches[number].transpose(0, 3, 4, 1, 2, 5)
         cache_BLK2HD[slots, position] = new_BK3HD[:, :, 1:]
         entries, query_BHKD = self.upto * self.beams, new_BK3HD[:, :, 0].swapaxes(1, 2)
-        query_BHKD *= self.scale
         small_matmul(query_BHKD, self.keys[number][..., :entries], self.scores)
         np.add(self.scores, self.flat_mask[..., :entries], out=self.scores)
         torch.softmax(self.scores_t, -1, out=self.weights_t)

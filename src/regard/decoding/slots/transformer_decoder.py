@@ -48,10 +48,11 @@ class LayerParts(NamedTuple):
     feed_forward: Linear
 
     @classmethod
-    def of(cls, layer: TransformerLayer, product: Callable[..., Linear]) -> LayerParts:
+    def of(cls, layer: TransformerLayer, product: Callable[..., Linear], scale: float) -> LayerParts:
         """Return the functions of a layer.
 
         product: a function that returns the linear layer with some weights and biases, and optionally relu.
+        scale: factor of the queries of the cross-attention.
         """
         norms: Any = layer.norms
         cross: Any = layer.cross
@@ -59,7 +60,7 @@ class LayerParts(NamedTuple):
         return cls(
             [normalisation(each) for each in norms],
             product(layer.itself.output.weight, layer.itself.output.bias),
-            None if cross is None else product(cross.query.weight, cross.query.bias),
+            None if cross is None else product(*_scaled(cross.query, scale)),
             None if cross is None else product(cross.output.weight, cross.output.bias),
             _feed_forward(layer.feedforward, product),
         )
@@ -77,6 +78,8 @@ class TransformerDecoder(SlotDecoder):
     in_inference_mode = True
     cache_dim = 1
     """The dimension of the L positions in `caches`."""
+    scales_queries = False
+    """Whether the weights of the queries are multiplied by 1 / sqrt(D)."""
 
     def __init__(self, model: Model, slots: int, beams: int, length: int, source_length: int):
         assert isinstance(model, Transformer | TransformerLanguageModel)
@@ -93,7 +96,9 @@ class TransformerDecoder(SlotDecoder):
         self.sources = self._new_sources(like) if translates else []
         self.rows = torch.arange(slots, device=like.device)
         build, self.int8 = self._products, model.int8_steps
-        self.weights, self.projections, self.parts, self.to_words = kept_products(model, slots * beams, build)
+        self.weights, self.projections, self.parts, self.to_words = kept_products(
+            model, slots * beams, build, self.scales_queries
+        )
         self.pre = self.layers[0].pre
         self.tables = self._position_tables(like)
         self._allocate_history()
@@ -118,9 +123,10 @@ class TransformerDecoder(SlotDecoder):
         def product(weight: Tensor, bias: Tensor | None, relu: bool = False) -> Linear:
             return packed_linear(weight, bias, self.slots * self.beams, self.int8, relu)
 
-        weights = [_joined(layer.itself) for layer in self.layers]
+        scale = (self.width // self.heads) ** -0.5 if self.scales_queries else 1.0
+        weights = [_joined(layer.itself, scale) for layer in self.layers]
         projections = [product(*joined) for joined in weights]
-        parts = [LayerParts.of(layer, product) for layer in self.layers]
+        parts = [LayerParts.of(layer, product, scale) for layer in self.layers]
         return weights, projections, parts, product(self.output.weight, self.output.bias)
 
     def _allocate_history(self) -> None:
@@ -368,9 +374,20 @@ def _feed_forward(layer: FeedForward, product: Callable[..., Linear]) -> Linear:
     return compute
 
 
-def _joined(attention: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """Return the weights and biases of the query, key and value projections as one matrix and one vector."""
-    parts: Any = attention
-    linears = (parts.query, parts.key, parts.value)
-    weight = torch.cat([each.weight.detach() for each in linears])
-    return weight, None if linears[0].bias is None else torch.cat([each.bias.detach() for each in linears])
+def _joined(attention: nn.Module, scale: float = 1.0) -> tuple[Tensor, Tensor | None]:
+    """Return the weights and biases of the query, key and value projections as one matrix and one vector.
+
+    scale: factor of the weights and biases of the query.
+    """
+    layer: Any = attention
+    parts = [_scaled(layer.query, scale), _scaled(layer.key, 1.0), _scaled(layer.value, 1.0)]
+    weight, biases = torch.cat([each for each, _ in parts]), [bias for _, bias in parts if bias is not None]
+    return weight, torch.cat(biases) if biases else None
+
+
+def _scaled(linear: nn.Linear, scale: float) -> tuple[Tensor, Tensor | None]:
+    """Return weights and biases of a linear layer, multiplied by a factor."""
+    weight, bias = linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
+    if scale == 1.0:
+        return weight, bias
+    return weight * scale, None if bias is None else bias * scale
