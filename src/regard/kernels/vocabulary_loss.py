@@ -60,6 +60,8 @@ def _add_block(
     column = _columns(first, BLOCK, GROUP)
     if WHOLE:
         x = tl.load(logits + column).to(tl.float32)
+        if GROUP == 4:
+            x += 0.0  # without it, a pass of the compiler that optimises sums of loaded numbers can fail
         summed += tl.sum(x, 1)
     else:
         x = tl.load(logits + column, mask=column < classes, other=-float("inf")).to(tl.float32)
@@ -119,7 +121,7 @@ def vocabulary_loss_kernel(
     whole = classes // BLOCK * BLOCK
     for first in range(0, whole, BLOCK):
         best, total, summed = _add_block(logits, first, classes, best, total, summed, BLOCK, GROUP, True)
-    # Called even if there are no more columns, because triton 3.7 cannot compile an `if` here in float32.
+    # The other columns, if any. Behind a condition, the pass of the compiler mentioned above would fail.
     best, total, summed = _add_block(logits, whole, classes, best, total, summed, BLOCK, GROUP, False)
     most = tl.max(best, 0)
     lse = most + tl.log(tl.sum(total * tl.exp2((best - most) * LOG2E), 0))
