@@ -259,7 +259,11 @@ def captured_steps(
 
     limit: the maximum norm of the gradients; 0 or inf disables clipping.
     """
-    if not (gradients.captures and can_update_on_device(optimizer)):
+    if not gradients.captures:
+        return None
+    if not can_update_on_device(optimizer):
+        if gradients.processes.world > 1:  # only CapturedSteps exchanges the gradients of captured batches
+            gradients.stop_capturing(Uncaptured(f"{type(optimizer).__name__} is not a fused AdamW or SGD"))
         return None
     update = DeviceUpdate(optimizer, average, gradients.device, limit or math.inf)
     return CapturedSteps(gradients, update, gradients.task.shapes)

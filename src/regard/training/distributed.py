@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +55,11 @@ class Processes:
         """Replace a tensor by its sum over all processes, without waiting for a GPU."""
         if self.world > 1:
             distributed.all_reduce(values)
+
+    def copy_first(self, tensors: Iterable[Tensor]) -> None:
+        """Replace tensors by those of the first process (broadcast). Every process must call this."""
+        for tensor in tensors if self.world > 1 else ():
+            distributed.broadcast(tensor.detach(), 0)
 
     def share(self, value: Any) -> Any:
         """Return the `value` of the first process in every process (broadcast). It is sent as JSON."""

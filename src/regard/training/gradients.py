@@ -69,7 +69,9 @@ class Gradients:
             keep_freed_memory()
         objective: Any = Objective(task)
         self._own = objective  # without DistributedDataParallel
-        if self.processes.world > 1:
+        if self.processes.world > 1 and captured:
+            self.processes.copy_first([*task.model.parameters(), *task.model.buffers()])
+        elif self.processes.world > 1:
             objective = DistributedDataParallel(objective)
         if compiled:
             # If there are more batch shapes than the limit, raise an error. By default, torch.compile would
@@ -160,8 +162,11 @@ class Gradients:
             return None
 
     def stop_capturing(self, error: Uncaptured) -> None:
-        """Use no CUDA graphs from now on, and log the error as the reason."""
+        """Use no CUDA graphs from now on, and log the error as the reason. All processes must call this."""
         self._captured, self.captures = None, False
+        if self.processes.world > 1:
+            # Only now: its nodes of the autograd graph belong to the default stream, so captures would fail.
+            self._objective = DistributedDataParallel(self._own)
         self._say(f"CUDA graphs could not be captured, so steps run without them and are slower: {error}")
 
     def loss(self, ready: Any) -> Loss:
