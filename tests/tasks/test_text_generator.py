@@ -6,6 +6,7 @@ import json
 import unicodedata
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from regard.decoding import Beam, Greedy, Rules, Sample
 from regard.errors import ArgumentError
 from regard.models import LanguageModel, State, build_language_model
 from regard.runs.run_task import StoredRun
-from regard.tasks.language import GeneratedText, LanguageRun, LanguageSettings
+from regard.tasks.language import GeneratedText, LanguageRun, LanguageSettings, text_generator
 from regard.tasks.language.language_settings import TextData
 from regard.tasks.language.observed_texts import LONG
 from regard.tasks.language.text_stream import TextStream, continuation
@@ -132,6 +133,34 @@ def test_generation_ends_when_the_caller_stops_it():
     assert [(each.prompt, each.text, each.stop_reason) for each in results] == [
         ("a", " b c d", "interrupted")
     ]
+
+
+def test_prompts_left_out_keep_their_place():
+    """Prompts of equal length are one batch, so the second prompt comes after the third."""
+    stops = [False]
+    run = scripted("a b c d e f")
+    options = {"max_new_tokens": 2, "tokens_per_batch": 1, "stopping": lambda: stops[0]}
+    search = text_generator.search
+
+    def stop_after_two(*arguments: Any, **rest: Any) -> Any:
+        batches.append(None)
+        stops[0] = len(batches) == 2
+        return search(*arguments, **{**rest, "stopping": None})
+
+    batches = list[None]()
+    with mock.patch.object(text_generator, "search", stop_after_two):
+        results = run.generate(["a", "a b", "a", "a b c"], **options)
+    assert [(each.prompt, each.text, each.stop_reason) for each in results] == [
+        ("a", " b c", "length"),
+        ("a b", "", "interrupted"),
+        ("a", " b c", "length"),
+    ]
+
+
+@pytest.mark.parametrize("options", [{"prompts": 3}, {"prompts": "a", "stop": 3}])
+def test_arguments_of_wrong_types(options: dict[str, Any]):
+    with pytest.raises(ArgumentError, match="int"):
+        scripted("a b").generate(**options)
 
 
 @pytest.mark.parametrize("text", ["low 낮은 lower", "é low 👩‍👩‍👧‍👦 lowest", "low\u0301 ñ ½ …"])

@@ -112,7 +112,10 @@ Stop = Annotated[
 ]
 BeamSearch = Annotated[
     int | None,
-    beam_size_option("Use beam search with this beam size, instead of greedy search."),
+    beam_size_option(
+        "Use beam search with this beam size, instead of greedy search. --length-penalty and --n-best use "
+        "beam search too."
+    ),
 ]
 NBest = Annotated[
     int,

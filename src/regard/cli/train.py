@@ -121,7 +121,8 @@ def _train(kind: type[RunTask], settings: dict[str, Any], output: Path, argument
     """Train the run, and print what to do next; return the exit status."""
     from regard.runs.train_run import train_run
 
-    console = Console(stderr=True, highlight=False)
+    # Of several processes (torchrun), only the first one prints.
+    console = Console(stderr=True, highlight=False, quiet=os.environ.get("RANK", "0") != "0")
     with _stopped_early(output):
         outcome = train_run(kind, settings, output, **_run_arguments(arguments), console=console)
     if outcome.warning and not outcome.interrupted:

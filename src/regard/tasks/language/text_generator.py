@@ -108,6 +108,9 @@ class TextGenerator:
     def generate(self, texts: Sequence[str], first: int, options: Generation) -> list[GeneratedText]:
         """Continue each prompt. When options.stopping() returns True, the remaining prompts are left out.
 
+        Prompts of equal length are continued together. If a prompt is left out but a later one is not, its
+        continuation is empty, with the stop reason "interrupted".
+
         texts: the prompts.
         first: the index of texts[0] among all prompts. The random numbers of Sample(...) depend on this
             index.
@@ -138,7 +141,11 @@ class TextGenerator:
                 self._result(texts[row], prompts[row], each, next(observed), options) for each in hypotheses
             ]
             results[row] = own[0].with_others(own[1:])
-        return [results[row] for row in sorted(results)]
+        last = max(found, default=-1) if len(found) < len(prompts) else len(texts) - 1
+        return [
+            results.get(row) or GeneratedText("", (), (), (), prompt=texts[row], stop_reason="interrupted")
+            for row in range(last + 1)
+        ]
 
     @staticmethod
     def _streams(options: Generation) -> bool:
@@ -274,6 +281,9 @@ def checked_texts(call: str, name: str, texts: str | Iterable[str]) -> list[str]
     >>> checked_texts("score()", "line", "a rose")
     ['a rose']
     """
+    if not isinstance(texts, Iterable):
+        problem = f"{name}s is of type {type(texts).__name__}"
+        raise ArgumentError(message(call, problem, expected="a text (str), or several texts"))
     several = [texts] if isinstance(texts, str) else list(texts)
     for number, text in enumerate(several, 1):
         if not isinstance(text, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -35,6 +35,9 @@ def check_stop(stop: Sequence[str], call: str) -> tuple[str, ...]:
 
     call: the public function that was called, for the error message.
     """
+    if not isinstance(stop, Iterable):
+        problem = f"stop is of type {type(stop).__name__}"
+        raise ArgumentError(message(call, problem, expected="a text (str), or several texts"))
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     for text in stops:
         if not isinstance(text, str) or not 0 < len(text) <= LONGEST_STOP:
