@@ -57,9 +57,9 @@ class HostBeams:
         scores: (B, K, V), the log-probabilities of the next tokens, contiguous. Those of forbidden tokens are
             set to -inf.
 
-        The maximum of a block is the highest of all K beams. Let `lowest` be the 2K-th highest maximum of the
-        blocks of a sentence. At least 2K continuations are not below it, so the 2K best ones are in blocks of
-        beams with a continuation that is not below it, or after the last whole block.
+        Let `lowest` be the 2K-th highest maximum of the blocks of a sentence. At least 2K continuations are
+        not below it, so the 2K best ones are in blocks whose maximum is not below it, or after the last
+        whole block.
 
         Returns False if a log-probability is NaN; scores and the tensors of BeamSlots are then not changed.
         """
@@ -73,9 +73,9 @@ class HostBeams:
         blocks_BKNT = whole.view(slots, beams, blocks, BLOCK)
         maxima_BKN = blocks_BKNT.amax(-1).numpy()
         maxima_BKN += self.sums_BK1
-        highest_BN = np.maximum.reduce(maxima_BKN, 1)
-        highest_BN.partition(-count, 1)
-        lowest_B = highest_BN[:, -count]
+        ordered_BN = maxima_BKN.reshape(slots, -1).copy()
+        ordered_BN.partition(-count, 1)
+        lowest_B = ordered_BN[:, -count]
         place_n = (maxima_BKN >= lowest_B[:, None, None]).reshape(-1).nonzero()[0]
         row_n, block_n = np.divmod(place_n, blocks)
         sums_nT = blocks_BKNT.numpy().reshape(-1, blocks, BLOCK)[row_n, block_n]
