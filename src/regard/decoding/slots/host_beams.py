@@ -57,10 +57,9 @@ class HostBeams:
         scores: (B, K, V), the log-probabilities of the next tokens, contiguous. Those of forbidden tokens are
             set to -inf.
 
-        Let the maximum of a block be the highest sum in this block of all K beams, and let `lowest` be the
-        2K-th highest of these maxima of a sentence. At least 2K continuations have a sum of at least
-        `lowest`. So the 2K best ones are in a block of a beam that has such a sum, or after the last whole
-        block.
+        Let `lowest` be the 2K-th highest of the maxima of all blocks of a sentence. At least 2K continuations
+        have a sum of at least `lowest`. So the 2K best ones are in blocks whose maximum is at least `lowest`,
+        or after the last whole block.
 
         Returns False if a log-probability is NaN; scores and the tensors of BeamSlots are then not changed.
         """
@@ -75,9 +74,9 @@ class HostBeams:
         blocks_BKNT = whole.view(slots, beams, blocks, BLOCK)
         maxima_BKN = blocks_BKNT.amax(-1).numpy()
         maxima_BKN += self.sums_BK1
-        highest_BN = np.maximum.reduce(maxima_BKN, 1)
-        highest_BN.partition(-count, 1)
-        lowest_B = highest_BN[:, -count]
+        ordered_BN = maxima_BKN.reshape(slots, -1).copy()
+        ordered_BN.partition(-count, 1)
+        lowest_B = ordered_BN[:, -count]
         place_n = (maxima_BKN >= lowest_B[:, None, None]).reshape(-1).nonzero()[0]
         row_n, block_n = np.divmod(place_n, blocks)
         sums_nT = blocks_BKNT.numpy().reshape(-1, blocks, BLOCK)[row_n, block_n]
