@@ -214,12 +214,8 @@ def _signature(
         places = query.data_ptr(), key.data_ptr(), value.data_ptr()
         unaligned = (places[0] | places[1] | places[2]) % 16 and tuple(each % 16 for each in places)
         layout = query.stride(), key.stride(), value.stride(), unaligned
-    else:  # dense(query) and dense(key) and dense(value), in less time
-        layout = (
-            (query.is_contiguous() or query.stride(-1) == 1)
-            and (key.is_contiguous() or key.stride(-1) == 1)
-            and (value.is_contiguous() or value.stride(-1) == 1)
-        )
+    else:
+        layout = dense(query) and dense(key) and dense(value)
     return (
         query.shape, key.shape, value.shape, dtype, key.dtype, value.dtype, device, key.device,
         value.device, trains, layout, *options,
