@@ -15,7 +15,7 @@ from regard.kernels import activated_product, embedding_dropout, residual_norm
 from regard.kernels.activation_dropout import ActivationDropout
 from regard.kernels.dropout_seeds import next_seed
 from regard.kernels.embedding_dropout import EmbeddingDropout
-from regard.kernels.partial_sums import sum_of_parts
+from regard.kernels.partial_sums import sum_over_rows
 from regard.kernels.residual_norm import ResidualNorm
 from regard.layers import feedforward, residual_stream
 from regard.layers.attention_options import AttentionOptions
@@ -150,9 +150,9 @@ def test_activated_product(
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (300, 40), (2, 700, 17), (3, 0, 5), (2, 4, 0)])
-def test_sum_of_parts(shape: tuple[int, ...]):
+def test_sum_over_rows(shape: tuple[int, ...]):
     parts = torch.randn(shape)
-    torch.testing.assert_close(sum_of_parts(parts), parts.sum(-2), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(sum_over_rows(parts), parts.sum(-2), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])

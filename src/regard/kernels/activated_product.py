@@ -24,7 +24,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from regard.kernels import interpreting
 from regard.kernels.kernel_dropout import kept, limit
 from regard.kernels.matrix_product import product
-from regard.kernels.partial_sums import sum_of_parts
+from regard.kernels.partial_sums import sum_over_rows
 
 __all__ = ["activated_product", "activated_product_gradient"]
 
@@ -132,7 +132,7 @@ def activated_product_gradient(
         _tiled(dsum, ROWS, COLUMNS), parts, _factor(dropout), rows, columns, width, **_constants(dresult),
         **OPTIONS,
     )  # fmt: skip
-    return dsum, sum_of_parts(parts)
+    return dsum, sum_over_rows(parts)
 
 
 def _grid(rows: int, columns: int) -> tuple[int]:

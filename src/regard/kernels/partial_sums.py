@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["sum_of_parts"]
+__all__ = ["sum_over_rows"]
 
 ROWS, COLUMNS = 512, 8
 """Size of the tile that a program loads at once."""
@@ -32,7 +32,7 @@ def partial_sums_kernel(parts, total, rows, width, ROWS: tl.constexpr, COLUMNS: 
     tl.store(total + group * width + column, tl.sum(sums, 0), mask=column < width)
 
 
-def sum_of_parts(parts: Tensor) -> Tensor:
+def sum_over_rows(parts: Tensor) -> Tensor:
     """Return the sums over the second to last dimension of parts, (rows, C) or (groups, rows, C), in float32.
 
     parts: a contiguous float32 tensor.

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from regard.kernels.dropout_seeds import next_seed
 from regard.kernels.kernel_dropout import kept, limit
 from regard.kernels.launch import processors
-from regard.kernels.partial_sums import sum_of_parts
+from regard.kernels.partial_sums import sum_over_rows
 
 __all__ = ["WIDEST", "ResidualNorm"]
 
@@ -194,7 +194,7 @@ class ResidualNorm(torch.autograd.Function):
                 dchange, sums, limit(ctx.dropout), _factor(ctx.dropout), rows, width,
                 DTOTAL=dtotal is not None, **ctx.options, **tile,
             )  # fmt: skip
-        dweight, dbias, *rest = sum_of_parts(sums).unbind()
+        dweight, dbias, *rest = sum_over_rows(sums).unbind()
         dadded = rest[0].to(of_added) if rest else None
         gradients = (dadded, dweight.to(weight.dtype), dbias.to(of_bias))
         return dx, None if dtype is None else dchange, *gradients, None, None, None

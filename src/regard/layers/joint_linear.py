@@ -270,9 +270,9 @@ def _bias_gradient(d: Tensor) -> Tensor:
     parts = column_parts(d)
     if parts is None:
         return column_sums(d)
-    from regard.kernels.partial_sums import sum_of_parts
+    from regard.kernels.partial_sums import sum_over_rows
 
-    return sum_of_parts(parts)
+    return sum_over_rows(parts)
 
 
 def _joint_copies(weights: list[Tensor], biases: list[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:

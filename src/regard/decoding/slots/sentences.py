@@ -103,7 +103,7 @@ def not_encoded(
 
 
 def sizes_without_prefixes(
-    model: Model, batch: Batch, how: Beam | Greedy | Sample, limit: LengthLimit = TRANSLATION_LIMIT
+    model: Model, batch: Batch, how: Beam | Greedy, limit: LengthLimit = TRANSLATION_LIMIT
 ) -> Sizes:
     """Return not_encoded(...).sizes of a search without prefixes, computed on the host."""
     count, source_length = batch.source.shape
