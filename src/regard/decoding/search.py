@@ -156,9 +156,9 @@ def _warn_of_float32() -> None:
     """Warn that a search of a model with int8_steps does not use int8 weights."""
     problem = "this search does not use int8 weights; it computes in float32"
     expected = (
-        f"on a CPU: greedy search, sampling, or beam search with a beam size of at most {MOST_BEAMS}, without "
-        "coverage penalty and Rules(repeat=...), of a model without hooks and without replaced layers such as "
-        "LoRA, outside record() and intervene()"
+        f"on a CPU: greedy search, sampling, or beam search with a beam size of at most {MOST_BEAMS}, "
+        "without coverage penalty and Rules(repeat=...), of a model without hooks and without replaced "
+        "layers such as LoRA, outside record() and intervene()"
     )
     warnings.warn(message("search()", problem, expected=expected), RegardWarning, stacklevel=3)
 
