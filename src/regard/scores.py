@@ -77,7 +77,7 @@ class Score:
         return 1.0
 
     def mixing_vector(self) -> Tensor | None:
-        """Return the vector v of an additive score function, (heads, A) or (A,). None for an inner product."""
+        """Return the vector v of an additive score, (heads, A) or (A,). None for an inner product."""
         return None
 
     def narrowed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
