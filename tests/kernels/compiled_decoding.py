@@ -52,8 +52,7 @@ def main() -> None:
                 if decoder.looks is not None:
                     readers = torch.zeros(SLOTS, 2, LENGTH, dtype=torch.int32)
                     for done in (None, generated > 0):
-                        options = generated, readers, generated, generated, None, done
-                        copy_and_align(decoder.looks, *options)
+                        copy_and_align(decoder.looks, generated, readers, generated, generated, done)
             count = 2 * beams if beams > 1 else 1
             logits = torch.zeros(SLOTS * beams, WORDS, dtype=dtype)
             found = find_candidates(logits, count, barred, generated, 3, 3)
@@ -62,7 +61,7 @@ def main() -> None:
                 assert beam_step(logits, found, search, 3)
                 assert follow_paths(search, generated, LENGTH - 1, 3) is not None
             else:
-                greedy_step(found, GreedySlots(decoder, how, 0, generated.device), 3)
+                greedy_step(found, GreedySlots(decoder, how.rules, 0, generated.device), 3)
 
 
 if __name__ == "__main__":
