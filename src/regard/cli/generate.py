@@ -113,8 +113,8 @@ Stop = Annotated[
 BeamSearch = Annotated[
     int | None,
     beam_size_option(
-        "Use beam search with this beam size, instead of greedy search. --length-penalty and --n-best use "
-        "beam search too."
+        "Use beam search with this beam size, instead of greedy search. Without --sample, --length-penalty "
+        "and --n-best use beam search too."
     ),
 ]
 NBest = Annotated[

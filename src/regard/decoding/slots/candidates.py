@@ -43,8 +43,7 @@ def uses_kernel(logits: Tensor, count: int) -> bool:
 def log_probabilities(logits: Tensor) -> Tensor:
     """Return logits.log_softmax(-1) in float32. Large float32 inference tensors are overwritten with it.
 
-    Overwriting the logits reads and writes less memory. With 80 rows of 8000 logits, it saves 4 % of the time
-    of a step of `bahdanau`.
+    Overwriting the logits reads and writes less memory.
     """
     large = logits.numel() >= FEWEST_SCORES and logits.dtype == torch.float32
     if not large or not logits.is_inference() or not _overwrites():

@@ -142,10 +142,9 @@ class TextGenerator:
             ]
             results[row] = own[0].with_others(own[1:])
         last = max(found, default=-1) if len(found) < len(prompts) else len(texts) - 1
-        return [
-            results.get(row) or GeneratedText("", (), (), (), prompt=texts[row], stop_reason="interrupted")
-            for row in range(last + 1)
-        ]
+        for row in set(range(last + 1)) - set(results):
+            results[row] = GeneratedText("", (), (), (), prompt=texts[row], stop_reason="interrupted")
+        return [results[row] for row in range(last + 1)]
 
     @staticmethod
     def _streams(options: Generation) -> bool:
