@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 import pytest
@@ -337,3 +338,24 @@ def test_progress_bar_is_shown_on_a_terminal(
     encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path / "terminal")
     shown = capsys.readouterr()
     assert "encoding pairs" in shown.err and not shown.out
+
+
+def test_progress_bar_ends_before_an_error_is_raised(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(progress_bar, "PATIENCE", 0.0)
+    monkeypatch.setattr(cache, "CHUNK", 1)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+
+    def store(folder: Path, key: str, chunks: Iterator[Any], sizes: tuple[int, int]) -> None:
+        next(chunks), next(chunks)
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(cache, "store", store)
+    with pytest.raises(DataError) as kept:  # the traceback refers to the generator of chunks
+        encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
+    shown = capsys.readouterr().err
+    assert "encoding pairs" in shown and shown.rfind("\x1b[?25h") > shown.rfind(
+        "\x1b[?25l"
+    )  # cursor is shown
+    assert kept.tb is not None

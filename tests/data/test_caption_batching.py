@@ -46,13 +46,27 @@ def test_images_belong_to_their_captions_and_are_cropped_at_the_centre():
     assert without.source.shape == (len(without),)
 
 
-def test_workers_end_with_the_iterator():
+def test_workers_end_when_closed_and_start_again():
     before = set(threading.enumerate())
-    running = batches(workers=2).epoch(0)
-    next(running)
+    running = batches(workers=2)
+    next(running.epoch(0))
     assert set(threading.enumerate()) > before
     running.close()
     assert set(threading.enumerate()) <= before
+    assert len(list(running.epoch(0))) == running.len_epoch(0)
+    running.close()
+
+
+def test_workers_end_when_their_batches_are_deleted():
+    before = set(threading.enumerate())
+    abandoned = batches(workers=2).epoch(0)
+    next(abandoned)
+    workers = set(threading.enumerate()) - before
+    assert workers
+    del abandoned
+    for worker in workers:
+        worker.join(60)
+        assert not worker.is_alive()
 
 
 def test_padding_adds_rows_without_targets():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import signal
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -66,6 +70,23 @@ def test_process_that_ends_is_an_error(sampler: Sampler):
     epochs.close()
 
 
+def test_deleted_processes_are_killed_without_waiting(sampler: Sampler, monkeypatch: pytest.MonkeyPatch):
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    monkeypatch.setattr(sampled_epochs, "_IDLE", [started])
+    epochs = SampledEpochs(sampler, TEXTS, numpy.arange(3), workers=1)
+    epochs._start()
+    waits: list[str] = []
+    with monkeypatch.context() as patch:
+        for name in ("communicate", "wait"):
+            patch.setattr(subprocess.Popen, name, lambda *_, name=name, **__: waits.append(name))
+        del epochs
+        gc.collect()
+    assert waits == []
+    with started:
+        assert started.wait(60) == -signal.SIGKILL
+
+
 def test_error_of_the_tokenizer_is_raised(sampler: Sampler):
     wrong = Sampler(sampler.source, sampler.target, sample=-1.0, seed=4, longest=6)
     epochs = SampledEpochs(wrong, TEXTS, numpy.arange(3), workers=1)
@@ -108,6 +129,7 @@ def test_batches_for_cuda_graphs_have_the_same_pairs_and_few_shapes(
             shapes[batch.source.shape[1]].add(len(batch))
         if captured:
             assert all(len(rows) == 1 for rows in shapes.values())  # one shape for each length
+        task.close()
         pairs.append(
             {
                 number: (source[:before], labels[:after])

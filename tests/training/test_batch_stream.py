@@ -31,7 +31,7 @@ class Ahead(Toy):
 
     def __init__(self, wrong: int | None = None, **options: Any):
         super().__init__(**options)
-        self.wrong, self.read = wrong, 0
+        self.wrong, self.read, self.closed = wrong, 0, 0
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Numbers]:
         for batch in super().batches(epoch, start):
@@ -39,6 +39,10 @@ class Ahead(Toy):
                 raise ValueError("no such line")
             self.read += 1
             yield batch
+
+    def close(self) -> None:
+        assert not threads()  # nothing calls batches() any more
+        self.closed += 1
 
 
 def test_batches_and_positions_are_those_without_a_thread(ahead: None):
@@ -62,7 +66,7 @@ def test_run_has_the_same_bits_and_the_thread_ends(tmp_path: Path, ahead: None):
     task = Ahead(dropout=0.5)
     first = trainer(tmp_path / "ahead", task, steps=7, schedule="constant")
     first.run()
-    assert task.read > 7 and not threads()
+    assert task.read > 7 and not threads() and task.closed == 1
     again = trainer(tmp_path / "ahead", Ahead(dropout=0.5), steps=16, schedule="constant")
     again.resume()
     again.run()

@@ -15,7 +15,7 @@ import secrets
 import shutil
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -103,8 +103,9 @@ def encode_pairs(
         part = folder / f".{key}.{secrets.token_hex(4)}.part"
         part.mkdir()
         try:
-            chunks = _encoded(pairs, tokenizers, longest, over)
-            store(part, key, chunks, (source_tokenizer.size, target_tokenizer.size))
+            with advancing("encoding pairs", len(pairs)) as reached:
+                chunks = _encoded(pairs, tokenizers, longest, over, reached)
+                store(part, key, chunks, (source_tokenizer.size, target_tokenizer.size))
             _publish(part, place, key)
         finally:
             shutil.rmtree(part, ignore_errors=True)
@@ -145,37 +146,41 @@ def _fingerprint(pairs: Iterable[Any]) -> str:
 
 
 def _encoded(
-    pairs: SizedPairs, tokenizers: tuple[Tokenizer, Tokenizer], longest: int | None, over: str
+    pairs: SizedPairs,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    longest: int | None,
+    over: str,
+    reached: Callable[[int], None],
 ) -> Iterator[EncodedChunk]:
     """Encode sentence pairs and yield them in chunks.
 
     tokenizers: the tokenizer of the source sentences, and the tokenizer of the target sentences.
     longest, over: the maximum number of tokens, and what to do with longer pairs; see encode_pairs().
+    reached: function that is called with the number of pairs encoded so far.
 
     Raises DataError at the end if all pairs were skipped.
     """
     read = skipped = 0
-    with advancing("encoding pairs", len(pairs)) as reached:
-        for chunk in _chunks(pairs):
-            sources, targets = zip(*map(sides, chunk), strict=True)
-            rows = tokenizers[0].encode_lines(sources), tokenizers[1].encode_lines(targets)
-            numbers = numpy.arange(read, read + len(chunk))
-            over_long = [
-                place
-                for place, lengths in enumerate(zip(map(len, rows[0]), map(len, rows[1]), strict=True))
-                if longest is not None and max(lengths) > longest
-            ]
-            if over == "truncate":
-                for place in over_long:
-                    rows[0][place], rows[1][place] = rows[0][place][:longest], rows[1][place][:longest]
-                yield EncodedChunk(rows, numbers, 0, len(over_long))
-            else:
-                for place in reversed(over_long):
-                    del rows[0][place], rows[1][place]
-                yield EncodedChunk(rows, numpy.delete(numbers, over_long), len(over_long), 0)
-                skipped += len(over_long)
-            read += len(chunk)
-            reached(read)
+    for chunk in _chunks(pairs):
+        sources, targets = zip(*map(sides, chunk), strict=True)
+        rows = tokenizers[0].encode_lines(sources), tokenizers[1].encode_lines(targets)
+        numbers = numpy.arange(read, read + len(chunk))
+        over_long = [
+            place
+            for place, lengths in enumerate(zip(map(len, rows[0]), map(len, rows[1]), strict=True))
+            if longest is not None and max(lengths) > longest
+        ]
+        if over == "truncate":
+            for place in over_long:
+                rows[0][place], rows[1][place] = rows[0][place][:longest], rows[1][place][:longest]
+            yield EncodedChunk(rows, numbers, 0, len(over_long))
+        else:
+            for place in reversed(over_long):
+                del rows[0][place], rows[1][place]
+            yield EncodedChunk(rows, numpy.delete(numbers, over_long), len(over_long), 0)
+            skipped += len(over_long)
+        read += len(chunk)
+        reached(read)
     if read != len(pairs):
         problem = f"expected {len(pairs)} pairs, but read {read}"
         raise DataError(message("encode_pairs()", problem, hint="do not change the files during encoding"))

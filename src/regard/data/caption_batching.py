@@ -81,7 +81,8 @@ class CaptionBatches:
     images: whether batches contain images. If False, ImageBatch.source has the index of each image, (B,), and
         the caller replaces the indices by stored images or feature vectors. If `augmentation` is also set,
         ImageBatch.source is (B, 4): the index of each image, then the result of augmentation.draw().
-    workers: number of threads that prepare the next batches; 0 prepares each batch when it is needed.
+    workers: number of threads that prepare the next batches; 0 prepares each batch when it is needed. The
+        threads are started by epoch() and ended by close(), or when this object is deleted.
     tokens: maximum number of tokens of a batch, see Batches.
     options: other keyword arguments of Batches: sentences, rounded, shuffle, seed, rank, world and so on.
 
@@ -112,6 +113,7 @@ class CaptionBatches:
         nothing = Side(numpy.zeros(0, numpy.uint32), numpy.zeros(count + 1, numpy.int64))
         pairs = EncodedPairs(nothing, data.captions, numpy.arange(count))
         self._batches = Batches(pairs, tokens, **options)
+        self._pool: ThreadPoolExecutor | None = None
 
     def len_epoch(self, epoch: int) -> int:
         """Return the number of batches of an epoch.
@@ -129,25 +131,31 @@ class CaptionBatches:
         texts = self._batches.epoch(epoch, start)
         if not self.workers:
             return (self._with_images(text, epoch) for text in texts)
-        return self._ahead(texts, epoch)
 
-    def _ahead(self, texts: Iterator[Batch], epoch: int) -> Iterator[ImageBatch]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="captions")
+        return self._ahead(texts, epoch, self._pool)
+
+    def close(self) -> None:
+        """End the worker threads. The next call of epoch() starts them again."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def _ahead(self, texts: Iterator[Batch], epoch: int, pool: ThreadPoolExecutor) -> Iterator[ImageBatch]:
         """Yield the batches of an epoch in order, while worker threads load the images of the next batches.
 
         texts: the captions of each batch, without images.
+        pool: the worker threads. They are not ended here: the garbage collector may close an abandoned
+            generator while a lock is held that an ending thread needs.
         """
         waiting: deque[Future[ImageBatch]] = deque()
-        with ThreadPoolExecutor(self.workers, thread_name_prefix="captions") as pool:
-            try:
-                for text in texts:
-                    waiting.append(pool.submit(self._with_images, text, epoch))
-                    if len(waiting) > AHEAD:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                for each in waiting:
-                    each.cancel()
+        for text in texts:
+            waiting.append(pool.submit(self._with_images, text, epoch))
+            if len(waiting) > AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
     def _with_images(self, text: Batch, epoch: int) -> ImageBatch:
         rows = torch.from_numpy(self.data.image_rows[text.index.numpy()])

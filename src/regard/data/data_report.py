@@ -178,7 +178,7 @@ def inspect_pairs(origin: Origin, choices: Choices) -> Report:
     tally, counts, refused = _Tally(choices, isinstance(origin, Parallel)), None, None
     with advancing("checking pairs", origin.size()) as reached:
         try:
-            for chunk in origin.chunks(examiners, threads=True):
+            for chunk in origin.chunks(examiners):
                 tally.add(chunk)
                 reached(chunk.reached)
         except CountsDiffer as difference:

@@ -8,7 +8,6 @@ To add a format, add its class here and a keyword of read_pairs() in pairs.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -92,11 +91,10 @@ class Origin(Protocol):
     def stamp(self) -> Stamp:
         """Return the size and the modification time of each file, to detect changes; () for a collection."""
 
-    def chunks(self, examiners: Examiners, *, threads: bool) -> Iterator[Chunk]:
+    def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
         """Yield all sentence pairs in chunks of consecutive pairs.
 
         examiners: two objects: the first checks the source lines, the second checks the target lines.
-        threads: whether to read and check the next blocks in background threads, if the format supports it.
         """
 
 
@@ -116,14 +114,13 @@ class Parallel:
     def stamp(self) -> Stamp:
         return _stamp((*self.sources, *self.targets))
 
-    def chunks(self, examiners: Examiners, *, threads: bool) -> Iterator[Chunk]:
+    def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
         position = reached = 0
         for source, target in zip(self.sources, self.targets, strict=True):
             for examiner in examiners:
                 examiner.number = 1
-            sides = (map(examiners[0], read_blocks(source)), map(examiners[1], read_blocks(target)))
-            ahead = (_ahead(sides[0]), _ahead(sides[1])) if threads else sides
-            for chunk in _aligned(*ahead, (source, target)):
+            sides = map(examiners[0], read_blocks(source)), map(examiners[1], read_blocks(target))
+            for chunk in _aligned(*sides, (source, target)):
                 yield chunk._replace(position=position, reached=reached + chunk.source.raw.reached)
                 position += chunk.pairs
             reached += source.stat().st_size
@@ -145,7 +142,7 @@ class Tabbed:
     def stamp(self) -> Stamp:
         return _stamp(self.paths)
 
-    def chunks(self, examiners: Examiners, *, threads: bool) -> Iterator[Chunk]:
+    def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
         named = isinstance(self.columns[0], str)
         files = ((path, tabbed_rows(path, self.columns)) for path in self.paths)
         return _joined(files, examiners, first=2 if named else 1)
@@ -167,7 +164,7 @@ class JsonLines:
     def stamp(self) -> Stamp:
         return _stamp(self.paths)
 
-    def chunks(self, examiners: Examiners, *, threads: bool) -> Iterator[Chunk]:
+    def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
         return _joined(((path, json_rows(path, self.fields)) for path in self.paths), examiners)
 
 
@@ -187,7 +184,7 @@ class Rows:
     def stamp(self) -> Stamp:
         return ()
 
-    def chunks(self, examiners: Examiners, *, threads: bool) -> Iterator[Chunk]:
+    def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
         return _joined(((None, list_rows(self.rows, self.fields)),), examiners)
 
 
@@ -256,12 +253,3 @@ def _rest(first: Features, blocks: Iterator[Block]) -> tuple[Features, int]:
             parts.append(features_of(block))
         count += len(block)
     return Features.joined(parts), count
-
-
-def _ahead(blocks: Iterator[Block]) -> Iterator[Block]:
-    """Yield the blocks unchanged. While the caller uses a block, a thread reads and checks the next block."""
-    with ThreadPoolExecutor(1) as worker:
-        upcoming = worker.submit(next, blocks, None)
-        while (block := upcoming.result()) is not None:
-            upcoming = worker.submit(next, blocks, None)
-            yield block

@@ -123,7 +123,7 @@ class RowPairs:
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         examiners = Examiner(KEEP_ALL, keyed=False), Examiner(KEEP_ALL, keyed=False)
-        for chunk in self.origin.chunks(examiners, threads=False):
+        for chunk in self.origin.chunks(examiners):
             marks = chunk.marks(KEEP_ALL)
             self.repaired += int(numpy.count_nonzero(marks & KINDS["invalid"].bit))
             refused = numpy.flatnonzero(marks & KEEP_ALL.bits("error"))

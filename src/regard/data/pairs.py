@@ -73,7 +73,7 @@ class Pairs:
         examiners = Examiner(self.choices, keyed=False), Examiner(self.choices, keyed=False)
         sides = _Text(), _Text()
         try:
-            for chunk in self.origin.chunks(examiners, threads=False):
+            for chunk in self.origin.chunks(examiners):
                 sources, targets = sides[0].lines(chunk.source), sides[1].lines(chunk.target)
                 kept, refused = self._decided(chunk)
                 for i in kept:

@@ -135,8 +135,8 @@ class SampledEpochs:
     sampler: samples the subwords.
     texts: the source and target sentence of each pair.
     numbers: (N,), the pairs to encode, as indices of `texts`.
-    workers: number of processes. They are started by the first request, and end with this object. 0: the
-        pairs are sampled in this process.
+    workers: number of processes. They are started by the first request and ended by close(), or killed when
+        this object is deleted. 0: the pairs are sampled in this process.
 
     encoded() can be called by several threads.
     """
@@ -229,7 +229,7 @@ class SampledEpochs:
 
     def _start(self) -> None:
         self._workers = [_IDLE.pop() if _IDLE else _started() for _ in range(self._count)]
-        weakref.finalize(self, _close, self._workers)
+        weakref.finalize(self, _kill, self._workers)
         for numbers, worker in zip(self._parts(), self._workers, strict=True):
             pairs = [(number, *self._texts[number]) for number in numbers.tolist()]
             self._send(worker, json.dumps({**self.sampler.settings(), "pairs": pairs}).encode())
@@ -241,16 +241,19 @@ class SampledEpochs:
 
     def close(self) -> None:
         """End the processes. The next call of encoded() starts them again."""
+        _kill(self._workers)  # so that a thread in encoded() receives an error, and releases the lock
         with self._lock:
-            _close(self._workers)
+            _kill(self._workers)
+            for worker in self._workers:
+                worker.communicate()
+            self._workers.clear()
             self._requested = None
 
 
-def _close(workers: list[subprocess.Popen[bytes]]) -> None:
+def _kill(workers: list[subprocess.Popen[bytes]]) -> None:
+    """Send SIGKILL to all processes, without waiting for their end: a finaliser must not wait."""
     for worker in workers:
         worker.kill()
-        worker.communicate()
-    workers.clear()
 
 
 def _side(tokens: Sequence[NDArray[numpy.uint32]], lengths: Sequence[NDArray[numpy.uint32]]) -> Side:

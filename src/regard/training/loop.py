@@ -160,6 +160,7 @@ class Trainer(TrainingSteps):
             raise
         finally:
             self._stream.close()
+            self.task.close()
 
     def steps(self, requested: Interruption) -> Generator[StepRequest, Sent, Progress]:
         """Train as run() does, but let the caller compute the gradients of each training step.

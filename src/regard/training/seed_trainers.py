@@ -134,6 +134,9 @@ class SeedTrainers:
             for trainer in self.trainers.values():
                 trainer.log_unsaved()
             raise
+        finally:
+            for trainer in self.trainers.values():
+                trainer.task.close()
         if self._error is not None:
             raise self._error
         return {seed: trainer.progress for seed, trainer in self.trainers.items()}

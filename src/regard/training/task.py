@@ -129,6 +129,12 @@ class Task(ABC):
     def restored(self, tensors: dict[str, Tensor]) -> Any:
         """Rebuild a batch from the result of tensors(), to compute its loss again with replay()."""
 
+    def close(self) -> None:  # noqa: B027 - most tasks have nothing to end
+        """End the threads and processes that prepare batches. The next call of batches() starts them again.
+
+        The trainer calls this method at the end of the training. The default does nothing.
+        """
+
     def prepare(self, batch: Any, device: Any) -> Any:
         """Move a batch to the device, in the form that loss() expects."""
         return batch.to(device)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -270,37 +269,41 @@ def _on_host(weights: Tensor) -> Tensor:
 class _DeviceMemory:
     """The RecordedAttention objects whose weights are on a GPU, oldest first.
 
-    sizes: for each id(), a weak reference and the number of bytes.
-    total: the number of bytes of all of them.
+    sizes: for each id(), a weak reference and the number of bytes. add() removes objects that were deleted.
     """
 
     def __init__(self) -> None:
-        self.sizes: OrderedDict[int, tuple[weakref.ref[RecordedAttention], int]] = OrderedDict()
-        self.total = 0
-        self.lock = threading.RLock()
+        self.sizes: dict[int, tuple[weakref.ref[RecordedAttention], int]] = {}
+        self.lock = threading.Lock()
+
+    @property
+    def total(self) -> int:
+        """The number of bytes of all objects that were not deleted."""
+        with self.lock:
+            return sum(size for reference, size in self.sizes.values() if reference() is not None)
 
     def add(self, newest: RecordedAttention, size: int) -> None:
         """Add an object. If there are too many bytes now, copy the weights of the oldest ones to the host."""
         key = id(newest)
-        reference = weakref.ref(newest, lambda _: self.remove(key))
         with self.lock:
-            self.sizes[key], self.total = (reference, size), self.total + size
-            full = self.total - MOST_DEVICE_BYTES
+            self.sizes.pop(key, None)  # a deleted object had the same id()
+            self.sizes = {other: each for other, each in self.sizes.items() if each[0]() is not None}
+            full = sum(number for _, number in self.sizes.values()) + size - MOST_DEVICE_BYTES
             old = []
-            for other, (reference, number) in self.sizes.items():
-                if full <= 0 or other == key:
+            for reference, number in self.sizes.values():
+                if full <= 0:
                     break
                 old.append(reference())
                 full -= number
+            self.sizes[key] = weakref.ref(newest), size
         for recorded in old:
             if recorded is not None:
                 recorded.to_host()
 
     def remove(self, key: int) -> None:
-        """Forget an object that was deleted, or whose weights were copied to the host."""
+        """Forget an object whose weights were copied to the host."""
         with self.lock:
-            _, size = self.sizes.pop(key, (None, 0))
-            self.total -= size
+            self.sizes.pop(key, None)
 
 
 _device_memory = _DeviceMemory()

@@ -287,6 +287,9 @@ class CaptioningTask(RunTask):
     def batches(self, epoch: int, start: int = 0) -> Iterator[ImageBatch]:
         return self._train.epoch(epoch, start)
 
+    def close(self) -> None:
+        self._train.close()
+
     def len_epoch(self, epoch: int) -> int:
         return self._train.len_epoch(epoch)
 

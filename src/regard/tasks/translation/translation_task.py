@@ -278,6 +278,10 @@ class TranslationTask(RunTask):
                 batch = Batch.collate(sources, targets, numbers)
             yield batch if self._shapes is None else self._shapes.filled(batch)
 
+    def close(self) -> None:
+        if self._epochs is not None:
+            self._epochs.close()
+
     def largest_batch(self) -> Batch:
         """Return the batch of the first epoch that has the most tokens, including padding."""
         return next(self.batches(0, self._train.largest(0)))
