@@ -22,7 +22,6 @@ from regard.layers import attentive_steps, bidirectional_gru, gated_cell, gru, p
 from regard.layers.attentive_cell import attend_along
 from regard.training.losses import cross_entropy, output_loss
 from regard.training.r_drop import r_drop_output
-from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
 ROWS, WIDTH = 6, 300
 """Rows for two GRUs, and more columns than one block."""
