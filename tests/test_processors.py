@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -42,7 +43,8 @@ def test_a_failure_with_one_setting_is_the_exit_status(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", supported(torch.backends.cpu.get_cpu_capability()))
-def test_torch_uses_the_code_of_a_setting(name: str):
+def test_torch_uses_the_code_of_a_setting(name: str, tmp_path: Path):
     command = [sys.executable, "-c", "import torch; print(torch.backends.cpu.get_cpu_capability())"]
-    output = subprocess.run(command, env=environment(name), capture_output=True, text=True, check=True).stdout
-    assert output.split() == [name] and environment(name)["PATH"] == os.environ["PATH"]
+    ours = environment(name, tmp_path)
+    output = subprocess.run(command, env=ours, capture_output=True, text=True, check=True).stdout
+    assert output.split() == [name] and ours["PATH"] == os.environ["PATH"]
