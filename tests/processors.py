@@ -55,7 +55,7 @@ def environment(name: str, cache: Path) -> dict[str, str]:
     """Return the environment variables of a setting, beside those of this process.
 
     cache: folder for the code that torch.compile writes. PyTorch finds code there by a key without the
-    processor: compiled for vectors of AVX-512, it gives NaN with the vectors of AVX2.
+    processor, so that code for the vectors of AVX-512 could be used with those of AVX2.
     """
     ours = {"OMP_NUM_THREADS": "1", "REGARD_SEED": "0", "TORCHINDUCTOR_CACHE_DIR": str(cache / name)}
     return {**os.environ, **ours, **SETTINGS[name]}
