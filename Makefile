@@ -28,8 +28,9 @@ test: .venv/dev  ## lint, types and quick tests, with fixed seeds
 	wait $$mypy; types=$$?; cat .venv/mypy.log; \
 	[ $$types = 0 ] || { echo "mypy failed; its report is above" >&2; exit 1; }; exit $$tests
 
-test-all: .venv/dev  ## all tests, including slow ones, with random seeds
+test-all: .venv/dev  ## all tests, including slow ones, with random seeds; then as on older processors
 	REGARD_SEED=random .venv/bin/pytest -n auto --maxprocesses 4 $(ARGS)
+	.venv/bin/python -m tests.processors $(ARGS)
 
 test-gpu: GPU_PYTHON = $(or $(PYTHON),$(wildcard .venv/bin/python),python3)
 test-gpu:  ## the tests on a CUDA device, with a Python that has torch and pytest; installs nothing

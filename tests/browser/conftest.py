@@ -25,7 +25,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
             explore(seen, place)
         context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
         contexts.append(context)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(60_000)  # other processes may keep the cores busy
 
         def on_request(route: Any) -> None:
             if route.request.url == place.as_uri() or route.request.url.startswith("data:image/"):

@@ -107,7 +107,9 @@ def test_pairs_in_one_file_are_scored_alike(command, trained, korean):
             expected.err_but_unknown,
         )
     twice = command("score", trained, *options, *options)
-    assert twice.status == 0 and twice.lines == expected.lines * 2
+    # Sums are rounded differently in larger batches, so the last digit can differ.
+    scores = [float(line) for line in expected.lines]
+    assert twice.status == 0 and list(map(float, twice.lines)) == pytest.approx(scores * 2, abs=1.5e-4)
 
 
 def test_every_pair_of_one_file_is_scored_and_lines_are_counted(command, trained, tmp_path):

@@ -337,6 +337,6 @@ def test_a_slow_server_cannot_exceed_the_time_limit(tmp_path, monkeypatch, path)
         with pytest.raises(DataError) as error:
             download(url, tmp_path / "file", 10**7, len_of_nothing)
         assert url in str(error.value) and "seconds" in str(error.value)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60  # at this speed, the file takes 14 hours
         http.shutdown()
     assert not (tmp_path / "file").exists()

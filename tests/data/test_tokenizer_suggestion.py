@@ -209,7 +209,7 @@ def test_sorted_files_are_sampled_from_start_to_end():
 
 
 def test_reading_and_time_are_bounded():
-    begun = time.monotonic()
+    begun = time.process_time()
     endless = itertools.cycle(built_in())
     assert suggest_tokenizer(endless)[0] == "unigram"
-    assert time.monotonic() - begun < 10 and next(endless) and READ <= 200_000
+    assert time.process_time() - begun < 10 and next(endless) and READ <= 200_000

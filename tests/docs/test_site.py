@@ -113,7 +113,7 @@ def test_search_index_has_guides_and_reference(site):
 def test_site_works_in_a_browser_from_disk(site, browser):
     trouble = []
     phone = browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
-    phone.set_default_timeout(10_000)
+    phone.set_default_timeout(60_000)  # other processes may keep the cores busy
     page = phone.new_page()
     page.on("request", lambda asked: asked.url.startswith("file:") or trouble.append(asked.url))
     page.on("console", lambda said: said.type in ("error", "warning") and trouble.append(said.text))

@@ -15,7 +15,6 @@ from regard.kernels import additive, launch, replay, short_launch
 from regard.kernels.forward_pass import Forward, Sight
 from tests.agreement.cases import DTYPES, Inputs, checked
 from tests.agreement.test_backends import assert_case_agrees
-from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 from tests.kernels.cases import SMALL
 from tests.kernels.series_bound import Unprojected
 

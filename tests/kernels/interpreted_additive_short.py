@@ -15,7 +15,6 @@ from regard.kernels.launch import Shape
 from regard.kernels.short_launch import ShortLaunch, short_launch
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
-from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 from tests.kernels.interpreted import assert_precise_in, results_of
 from tests.kernels.series_bound import Unprojected
 

@@ -32,7 +32,6 @@ from regard.kernels.output_attention import copy_and_align
 from regard.models import Model
 from regard.models.bahdanau import Bahdanau
 from regard.models.transformer import Size, Transformer
-from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
 WORDS, SIZE = 13, Size(width=12, heads=2, inner=16, layers=2)
 RULES = Rules(minimum=3, maximum=6)

@@ -9,7 +9,6 @@ from torch import Tensor
 from regard.kernels import lstmn_step
 from regard.layers import LSTMN
 from regard.layers.lstmn_steps import lstmn_steps
-from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
 BATCH, STEPS = 3, 4
 CASES = {

@@ -17,7 +17,6 @@ from regard.kernels.inner_documents import DocumentRanges
 from regard.kernels.inner_launch import Tiles
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
-from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 from tests.kernels.series_bound import Unprojected
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, about NaN and log2(0)

@@ -15,7 +15,6 @@ from regard.kernels.small_linear import small_linear
 from regard.layers.joint_linear import split_adjacent
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
-from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, about NaN and log2(0)
 

@@ -14,7 +14,6 @@ from regard.kernels import tape_step
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.training.stacked_seeds import StackedSeeds
 from regard.training.task import Loss
-from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
 CASES: dict[str, dict[str, Any]] = {
     "both": {},

@@ -12,7 +12,6 @@ from torch import Tensor
 import regard
 from regard.backends import plans
 from regard.kernels import additive, replay
-from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 from tests.kernels.series_bound import Unprojected
 
 

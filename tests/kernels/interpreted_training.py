@@ -28,7 +28,6 @@ from regard.positions import Learned, Sinusoidal
 from regard.training import device_update
 from regard.training.losses import model_loss
 from regard.training.optimizer import build_optimizer
-from tests.kernels import interpreter_patches  # noqa: F401  (applied by the import)
 
 WIDE, HALF = (3, 5, 300), torch.bfloat16
 

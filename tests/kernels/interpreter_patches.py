@@ -1,4 +1,4 @@
-"""Corrections of Triton's interpreter for the tests that run under it, applied by importing this module."""
+"""Corrections of Triton's interpreter for the tests that run under it; apply() makes them."""
 
 from __future__ import annotations
 
@@ -151,14 +151,16 @@ def _check_overflow(self: Any, left: Any, right: Any, operation: Any) -> None:
     assert fits, f"int{dtype.int_bitwidth} overflow detected for operation {operation.__name__}"
 
 
-interpreter._patch_lang_tensor = _patch_lang_tensor
-interpreter._convert_float = _convert_float
-interpreter._patch_lang = _patch_lang
-interpreter._get_np_dtype = _get_np_dtype
-tl.tensor.__init__ = _init_tensor
-tl.block_type.__init__ = _init_block_type
-TritonSemantic.broadcast_impl_value = _broadcast_impl_value
-TritonSemantic.binary_op_type_checking_impl = _binary_op_type_checking_impl
-TritonSemantic.cast = _cast_at_once
-TritonSemantic.binary_op_sanitize_overflow_impl = _check_overflow
-numpy.seterr(over="ignore", invalid="ignore")  # a GPU returns inf and NaN without a warning
+def apply() -> None:
+    """Patch Triton's interpreter, until this process ends; tests/kernels/conftest.py calls this."""
+    interpreter._patch_lang_tensor = _patch_lang_tensor
+    interpreter._convert_float = _convert_float
+    interpreter._patch_lang = _patch_lang
+    interpreter._get_np_dtype = _get_np_dtype
+    tl.tensor.__init__ = _init_tensor
+    tl.block_type.__init__ = _init_block_type
+    TritonSemantic.broadcast_impl_value = _broadcast_impl_value
+    TritonSemantic.binary_op_type_checking_impl = _binary_op_type_checking_impl
+    TritonSemantic.cast = _cast_at_once
+    TritonSemantic.binary_op_sanitize_overflow_impl = _check_overflow
+    numpy.seterr(over="ignore", invalid="ignore")  # a GPU returns inf and NaN without a warning
