@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import ArgumentError, message, printable
+from regard.errors import ArgumentError, message, printable, shell_word
 from regard.tasks.column_names import two_columns, two_names
 
 if TYPE_CHECKING:
@@ -166,9 +166,9 @@ def check_no_files(files: Sequence[str] | None) -> None:
     if not files:
         return
     named = {".tsv": "--tsv", ".jsonl": "--jsonl"}.get(Path(files[0]).suffix)
-    hint = f"{named} {files[0]}" if named else "--source FILE --target FILE, or --tsv FILE"
+    hint = f"{named} {shell_word(files[0])}" if named else "--source FILE --target FILE, or --tsv FILE"
     if len(files) == 2 and not named:
-        hint = f"--source {files[0]} --target {files[1]}"
+        hint = f"--source {shell_word(files[0])} --target {shell_word(files[1])}"
     raise ArgumentError(
         message(
             f"regard train {files[0]}",
