@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,9 +31,39 @@ def test_help_has_examples(command, name):
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "data", *(f"data {each}" for each in DATA)])
-def test_help_fits_80_columns_without_truncated_words(command, name):
-    result = command(*name.split(), "--help", width=80)
-    assert result.status == 0 and max(map(cell_len, result.lines)) <= 80 and "…" not in result.out
+@pytest.mark.parametrize("width", [60, 80])
+def test_help_fits_the_terminal_without_truncated_words(command, name, width):
+    result = command(*name.split(), "--help", width=width)
+    assert result.status == 0 and max(map(cell_len, result.lines)) <= width and "…" not in result.out
+
+
+@pytest.mark.parametrize("words", ["", "train", "data", "data check"])
+def test_help_is_a_command_too(command, words):
+    result, same = command("help", *words.split()), command(*words.split(), "--help")
+    assert result.status == 0 and result == same
+    assert command("help", "trian").status == 2
+
+
+def test_help_lists_commands_in_groups(command):
+    assert list(panels(command("--help").out)) == ["Options", *dict.fromkeys(cli.COMMANDS.values())]
+
+
+def test_help_of_train_lists_the_most_used_options_first(command):
+    found = panels(command("train", "--help").out)
+    assert next(iter(found)) == "Most used" and list(found)[-1] == "Help"
+    options = re.findall(r"^[ *]{1,4}(--[\w-]+)", "\n".join(found["Most used"]), re.MULTILINE)
+    assert len(options) == 10 and {"--source", "--tsv", "--minutes"} <= set(options)
+
+
+def panels(text: str) -> dict[str, list[str]]:
+    """Return the lines of each panel of a help text, by its title."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("╭─"):
+            found[title := line.strip("╭─╮ ")] = []
+        elif line.startswith("│"):
+            found[title].append(line.strip("│"))
+    return found
 
 
 def test_commands_that_use_a_run_exist():

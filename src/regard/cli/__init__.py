@@ -18,33 +18,36 @@ import typer
 from regard.cli.lazy_commands import MARKUP, CommandGroup, LazyCommand
 from regard.cli.option_names import current_name, missing_parameter, no_such_option
 from regard.cli.setting_options import setting_option
+from regard.cli.usage_errors import other_usage_error
 from regard.errors import RegardError, RegardWarning, message, printable
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = (
-    "demo",
-    "tour",
-    "train",
-    "translate",
-    "generate",
-    "score",
-    "classify",
-    "caption",
-    "ask",
-    "solve",
-    "evaluate",
-    "compare",
-    "view",
-    "align",
-    "intervene",
-    "average",
-    "show",
-    "backends",
-    "doctor",
-    "data",
-)
-"""The commands, in the order of the help. To add a command, write NAME() in NAME.py, and add NAME here."""
+USE, SEE, DATA, TOOLS = "Train and use", "See and test", "Data", "Tools"
+
+COMMANDS = {
+    "demo": USE,
+    "train": USE,
+    "translate": USE,
+    "generate": USE,
+    "classify": USE,
+    "caption": USE,
+    "ask": USE,
+    "solve": USE,
+    "tour": SEE,
+    "view": SEE,
+    "align": SEE,
+    "intervene": SEE,
+    "evaluate": SEE,
+    "score": SEE,
+    "compare": SEE,
+    "data": DATA,
+    "show": TOOLS,
+    "average": TOOLS,
+    "backends": TOOLS,
+    "doctor": TOOLS,
+}
+"""Command -> its group in the help. To add a command, write NAME() in NAME.py, and add a line here."""
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -56,7 +59,7 @@ class _Commands(CommandGroup):
 
     def __init__(self, **options: Any):
         super().__init__(**options)
-        self.commands = {name: LazyCommand(name) for name in COMMANDS}
+        self.commands = {name: LazyCommand(name, group) for name, group in COMMANDS.items()}
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Ctrl-C raises _Interrupted, because the parser would catch KeyboardInterrupt."""
@@ -188,6 +191,8 @@ def _status(arguments: list[str] | None) -> int:
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # an error of Typer
             if text := _invalid_value(error) or no_such_option(error) or missing_parameter(error):
+                return _print_error(text, int(error.exit_code))
+            if text := other_usage_error(error):
                 return _print_error(text, int(error.exit_code))
             error.show()
             return int(error.exit_code)

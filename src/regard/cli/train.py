@@ -15,7 +15,7 @@ from rich.text import Text
 
 from regard.cli import train_options as options
 from regard.cli.task_option import import_from_here, next_command, resume_command, task_of_run
-from regard.cli.train_settings import check_exclusive, check_no_files, settings_of
+from regard.cli.train_settings import check_exclusive, settings_of
 from regard.errors import printable, shell_word, shown
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ def train(
     change: options.Change = False,
     init_from: options.InitFrom = None,
     dry_run: options.DryRun = False,
-    files: options.Arguments = None,
 ) -> int:
     """Train a translator or a model of another task (--task), and write it to a run folder.
 
@@ -100,7 +99,6 @@ def train(
     * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --output runs/x`
     """
     arguments = locals()
-    check_no_files(files)
     check_exclusive(arguments)
     _print_inputs(arguments)
     run = _estimate if dry_run else _train

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import ArgumentError, message, printable, shell_word
+from regard.errors import ArgumentError, message, printable
 from regard.tasks.column_names import two_columns, two_names
 
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
 
-__all__ = ["SETTINGS", "check_exclusive", "check_no_files", "settings_of"]
+__all__ = ["SETTINGS", "check_exclusive", "settings_of"]
 
 SETTINGS = {
     "train_file": ("data.train_file",),
@@ -159,20 +159,3 @@ def check_exclusive(options: Mapping[str, Any]) -> None:
                 hint = "set the length of a run with several seeds by --steps or --epochs"
             expected = f"only one of {', '.join(both)}"
             raise ArgumentError(message("regard train", problem, expected=expected, hint=hint))
-
-
-def check_no_files(files: Sequence[str] | None) -> None:
-    """Raise ArgumentError if the command line has file names without an option, such as --source."""
-    if not files:
-        return
-    named = {".tsv": "--tsv", ".jsonl": "--jsonl"}.get(Path(files[0]).suffix)
-    hint = f"{named} {shell_word(files[0])}" if named else "--source FILE --target FILE, or --tsv FILE"
-    if len(files) == 2 and not named:
-        hint = f"--source {shell_word(files[0])} --target {shell_word(files[1])}"
-    raise ArgumentError(
-        message(
-            f"regard train {files[0]}",
-            "a file name must follow an option that says what the file contains",
-            hint=hint,
-        )
-    )
