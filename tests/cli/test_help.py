@@ -20,7 +20,7 @@ from regard.tasks.task_table import TASKS
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(name for name in cli.COMMANDS if name != "data")
-DATA = ("check", "split", "fetch", "korean", "sample")
+BELOW = (*(f"data {each}" for each in ("check", "split", "fetch", "korean", "sample")), "cache clear")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -30,7 +30,7 @@ def test_help_has_examples(command, name):
     assert "Examples" in result.out and f"regard {name}" in result.out
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "data", *(f"data {each}" for each in DATA)])
+@pytest.mark.parametrize("name", [*COMMANDS, "data", *BELOW])
 @pytest.mark.parametrize("width", [60, 80])
 def test_help_fits_the_terminal_without_truncated_words(command, name, width):
     result = command(*name.split(), "--help", width=width)

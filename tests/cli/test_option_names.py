@@ -19,10 +19,11 @@ from regard.cli.option_names import (
 
 
 def all_commands() -> dict[str, typer.core.TyperCommand]:
-    """Return every command by its name, those of regard data too."""
+    """Return every command by its name, those of the groups data and cache too."""
     commands = {name: lazy.loaded for name, lazy in typer.main.get_command(app).commands.items()}
-    below = {f"data {name}": command for name, command in commands["data"].commands.items()}
-    return {name: command for name, command in commands.items() if name != "data"} | below
+    groups = {name: group for name, group in commands.items() if hasattr(group, "commands")}
+    below = {f"{name} {each}": c for name, group in groups.items() for each, c in group.commands.items()}
+    return {name: command for name, command in commands.items() if name not in groups} | below
 
 
 def parameters(command, kind: str) -> list[typer.core.TyperOption]:

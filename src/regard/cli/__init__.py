@@ -46,6 +46,7 @@ COMMANDS = {
     "average": TOOLS,
     "backends": TOOLS,
     "doctor": TOOLS,
+    "cache": TOOLS,
 }
 """Command -> its group in the help. To add a command, write NAME() in NAME.py, and add a line here."""
 

@@ -64,12 +64,8 @@ class Command(TyperCommand):
         return parameters
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help. Its columns fit narrow terminals: no word is truncated at 60 columns."""
-        from typer import rich_utils  # imports rich, which other commands do not need at once
-
-        narrow = shutil.get_terminal_size().columns < 80
-        rich_utils.STYLE_OPTIONS_TABLE_PADDING = (0, 1, 0, 0)  # type: ignore[assignment]
-        rich_utils.RANGE_STRING = "" if narrow else " [{}]"  # the range of a number, after INT
+        """Print the help, with columns that fit the terminal."""
+        _fit_columns()
         super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -96,6 +92,11 @@ class CommandGroup(TyperGroup):
         """Return the options without Python types, so that the help does not show the types."""
         return [_plain(each) for each in super().get_params(ctx)]
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help, with columns that fit the terminal."""
+        _fit_columns()
+        super().format_help(ctx, formatter)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command whose name is args[0], and return the result of the base class for this name.
 
@@ -106,6 +107,15 @@ class CommandGroup(TyperGroup):
             return super().resolve_command(ctx, args)
         peer = PEER_COMMANDS.get(name, "")
         raise UnknownName("command", name, self.commands, guess=peer if peer in self.commands else "")
+
+
+def _fit_columns() -> None:
+    """Set the layout of Typer's help so that no word is truncated on a terminal of 60 columns."""
+    from typer import rich_utils  # imports parts of rich that only the help needs
+
+    narrow = shutil.get_terminal_size().columns < 80
+    rich_utils.STYLE_OPTIONS_TABLE_PADDING = (0, 1, 0, 0)  # type: ignore[assignment]
+    rich_utils.RANGE_STRING = "" if narrow else " [{}]"  # the range of a number, after INT
 
 
 def _plain(parameter: Any) -> Any:

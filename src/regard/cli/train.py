@@ -72,6 +72,7 @@ def train(
     change: options.Change = False,
     init_from: options.InitFrom = None,
     dry_run: options.DryRun = False,
+    tensorboard: options.TensorBoard = None,
 ) -> int:
     """Train a translator or a model of another task (--task), and write it to a run folder.
 

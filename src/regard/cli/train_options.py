@@ -316,6 +316,15 @@ InitFrom = Annotated[
     Path | None,
     _option("--init-from", "RUN", "Start from the weights and tokenizers of this run folder.", RUN),
 ]
+TensorBoard = Annotated[
+    bool | None,
+    typer.Option(
+        "--tensorboard/--no-tensorboard",
+        help="Also write losses and scores for TensorBoard; to see them: tensorboard --logdir RUN.",
+        show_default="--no-tensorboard",
+        rich_help_panel="Logs",
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option(

@@ -50,6 +50,7 @@ SETTINGS = {
     "guided": ("training.guided_alignment",),
     "estimator": ("training.estimator.name",),
     "precision": ("training.precision",),
+    "tensorboard": ("training.tensorboard",),
     "seed": ("seed",),
     "seeds": ("seeds",),
     "init_from": ("init_from",),
