@@ -116,23 +116,11 @@ def regard(
 
     * `regard view runs/x --text "나는 고양이로소이다" --output look.html` writes a page with every view
 
-    * `regard generate runs/lm --prompt "I learned"` continues a text with a language model
-
-    * `regard classify runs/reviews --text "a stirring , funny film"` predicts the label of a text
-
-    * `regard caption runs/captioner photo.jpg --draw` describes an image
-
-    * `regard ask runs/babi --story story.txt --question "Where is the milk?"` answers a question
-
-    * `regard solve runs/copy --draw` answers a sequence of an algorithmic task
-
     * `regard tour` draws every attention mechanism in the terminal
 
-    * `regard data sample` shows sentences of the built-in corpus with their word alignments
-
-    * `regard backends --why` shows which backend computes attention with each score function, and why
-
     * `regard doctor` checks the installation
+
+    * `regard help train` lists the options of a command, with examples
     """
 
 

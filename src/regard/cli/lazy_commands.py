@@ -114,7 +114,8 @@ def _fit_columns() -> None:
     from typer import rich_utils  # imports parts of rich that only the help needs
 
     narrow = shutil.get_terminal_size().columns < 80
-    rich_utils.STYLE_OPTIONS_TABLE_PADDING = (0, 1, 0, 0)  # type: ignore[assignment]
+    padding: Any = (0, 1, 0, 0) if narrow else (0, 1)  # top, right, bottom, left; or vertical, horizontal
+    rich_utils.STYLE_OPTIONS_TABLE_PADDING = padding
     rich_utils.RANGE_STRING = "" if narrow else " [{}]"  # the range of a number, after INT
 
 
