@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,21 +88,17 @@ def evaluate(
 
     Examples:
 
-    * `regard evaluate runs/x test.tsv`
-
     * `regard evaluate runs/x --source test.ko --target test.en`
 
     * `regard evaluate runs/x --source test.de --target test.en --lowercase --moses en --json`
 
-    * `regard evaluate runs/x --split test --sentences 1000`
-
     * `regard evaluate runs/x --split test --sentences 100 --faithfulness`
 
-    * `regard evaluate runs/x --tsv test.tsv --columns ko,en`
+    * `regard evaluate runs/x test.tsv --columns ko,en`
 
     * `regard evaluate --translations output.en --target test.en`
 
-    * `regard evaluate runs/language --test-file test.txt --stride 32`
+    * `regard evaluate runs/language test.txt --stride 32`
 
     * `regard evaluate runs/classifier --test-file test.tsv --faithfulness`
 
@@ -124,8 +120,7 @@ def evaluate(
     if threads is not None:
         torch.set_num_threads(threads)
     chosen = None if run is None else ChosenRun(run, checkpoint, device)
-    values = options_of(kind, "evaluate_options", options)
-    values |= _file_options(kind, files or [], values)
+    values = _with_files(kind, files or [], options_of(kind, "evaluate_options", options))
     seeds = None if chosen is None else seeds_of(chosen.folder)
     if chosen is None or seeds is None:
         report: Report = kind.evaluate_run(chosen, values)
@@ -137,32 +132,31 @@ def evaluate(
         Console(highlight=False).print(report)
 
 
-def _file_options(task: type[RunTask], files: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for the files that are named without an option, such as {"tsv": ["test.tsv"]}.
+def _with_files(task: type[RunTask], files: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options, where files that are named without an option are the value of an option.
 
     task: the class of the task of the run.
     options: the values of the options of this task.
     """
+    if not files:
+        return options
     known = [name for name in ("test_file", "tsv", "jsonl", "source", "target") if name in options]
     endings = {Path(file.removesuffix(".gz")).suffix.lstrip(".") for file in files}
     has_columns = bool(options.get("columns") or options.get("fields"))
     used = [f"--{name.replace('_', '-')}" for name in known if options[name]]
     call = f"regard evaluate RUN {' '.join(map(shown, files))}"
-    if used and files:
-        raise ArgumentError(
-            message(call, f"{used[0]} is used too", expected=f"FILES or {used[0]}, but not both")
-        )
+    if used:
+        expected = f"FILES or {used[0]}, but not both"
+        raise ArgumentError(message(call, f"{used[0]} is used too", expected=expected))
     if len(endings) == 1 and endings <= {*known} and (has_columns or "test_file" not in known):
-        return {endings.pop(): list(files)}
-    if "test_file" in known and files:
-        return {"test_file": list(files)}
+        return options | {endings.pop(): list(files)}
+    if "test_file" in known:
+        return options | {"test_file": list(files)}
     if "source" in known and len(files) == 2:
-        return {"source": files[0], "target": [files[1]]}
-    if files:
-        problem = f"a run of the task {task.task_name()} is not evaluated on such files"
-        expected = "a .tsv or .jsonl file, or a source file and a file of references" if known else "no FILES"
-        raise ArgumentError(message(call, problem, expected=expected))
-    return {}
+        return options | {"source": files[0], "target": [files[1]]}
+    problem = f"a run of the task {task.task_name()} is not evaluated on such files"
+    expected = "a .tsv or .jsonl file, or a source file and a file of references" if known else "no FILES"
+    raise ArgumentError(message(call, problem, expected=expected))
 
 
 def _check_needs_no_run(context: typer.Context) -> None:
