@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ __all__ = [
     "naming_place",
     "positive",
     "printable",
+    "shell_word",
     "shown",
 ]
 
@@ -329,6 +331,15 @@ def printable(text: str, kept: str = "") -> str:
 def shown(path: str | os.PathLike[str]) -> str:
     """Return a path as text, with control characters and invalid UTF-8 replaced."""
     return printable(os.fsencode(path).decode("utf-8", "replace"))
+
+
+def shell_word(path: str | os.PathLike[str]) -> str:
+    """Return a path for a shell command, in quotes if it has spaces or other special characters.
+
+    >>> shell_word("runs/x"), shell_word("my runs/x")
+    ('runs/x', "'my runs/x'")
+    """
+    return shlex.quote(shown(path))
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,21 @@ def test_exact_match_is_evaluated_and_chooses_the_best(command, dates):
     assert facts.best_metric == "exact" and all("exact" in each for each in facts.evaluations)
     (best,) = [each.step for each in facts.checkpoints if "best" in each.marks]
     assert facts.best is not None and facts.best["step"] == best
+
+
+def test_runs_are_compared_by_exact_match_and_characters(command, dates, tmp_path):
+    other = shutil.copytree(dates / "run", tmp_path / "other")
+    config = (other / "config.toml").read_text(encoding="utf-8")
+    (other / "config.toml").write_text(config.replace("[training]\n", "[training]\npatience = 3\n"), "utf-8")
+    output = tmp_path / "comparison"
+    result = command("compare", dates / "run", other, "--output", output, "--device", "cpu")
+    assert result.status == 0, result.err
+    with (output / "runs.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 and {row["length"] for row in rows} == {"11-16"}
+    assert all(10 < float(row["characters"]) < 18 and "words" not in row for row in rows)
+    page = (output / "index.html").read_text(encoding="utf-8")
+    assert "Exact match by source length in characters" in page and "mean exact match of" in page
 
 
 def test_unknown_characters_are_reported(command, dates):

@@ -79,14 +79,26 @@ def test_pairs_in_one_file_give_the_same_scores(command, trained, korean):
         ("--tsv", korean / "named.tsv", "--columns", "ko,en"),
         ("--jsonl", korean / "test.jsonl", "--fields", "t.a,t.b"),
     ):
-        report = json.loads(command("evaluate", trained, *way, *options).out)
-        assert report["data"] == str(way[1])
-        for name in ("sentences", "scores", "perplexity", "alignment"):
-            assert report[name] == expected[name]
+        for place in (way, way[1:]):  # with the option for the file, and without
+            report = json.loads(command("evaluate", trained, *place, *options).out)
+            assert report["data"] == str(way[1])
+            for name in ("sentences", "scores", "perplexity", "alignment"):
+                assert report[name] == expected[name]
         result = command("evaluate", "--translations", korean / "test.en", *way, "--json")
         assert json.loads(result.out)["scores"][0]["value"] == pytest.approx(100)
     old = command("evaluate", trained, *files(korean), *options[:3], "--beam", 2, "--out", korean / "out")
     assert json.loads(old.out)["scores"] == expected["scores"] and (korean / "out").exists()
+
+
+def test_files_without_an_option(command, trained, korean):
+    two = command("evaluate", trained, korean / "test.ko", korean / "test.en", "--json")
+    assert two.status == 0 and json.loads(two.out)["sentences"] == 12
+    for words, facts in (
+        ((korean / "test.ko",), (".tsv", "test.ko")),
+        ((korean / "test.tsv", "--source", "a"), ("--source", "FILES")),
+    ):
+        refused = command("evaluate", trained, *words)
+        assert refused.status == 2 and all(fact in refused.err for fact in facts)
 
 
 def test_table_has_all_scores_and_fits_the_terminal(command, trained, korean):

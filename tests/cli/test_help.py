@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from regard.tasks.task_table import TASKS
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(name for name in cli.COMMANDS if name != "data")
-DATA = ("check", "split", "fetch", "korean", "sample")
+BELOW = (*(f"data {each}" for each in ("check", "split", "fetch", "korean", "sample")), "cache clear")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -29,10 +30,40 @@ def test_help_has_examples(command, name):
     assert "Examples" in result.out and f"regard {name}" in result.out
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "data", *(f"data {each}" for each in DATA)])
-def test_help_fits_80_columns_without_truncated_words(command, name):
-    result = command(*name.split(), "--help", width=80)
-    assert result.status == 0 and max(map(cell_len, result.lines)) <= 80 and "…" not in result.out
+@pytest.mark.parametrize("name", [*COMMANDS, "data", *BELOW])
+@pytest.mark.parametrize("width", [60, 80])
+def test_help_fits_the_terminal_without_truncated_words(command, name, width):
+    result = command(*name.split(), "--help", width=width)
+    assert result.status == 0 and max(map(cell_len, result.lines)) <= width and "…" not in result.out
+
+
+@pytest.mark.parametrize("words", ["", "train", "data", "data check"])
+def test_help_is_a_command_too(command, words):
+    result, same = command("help", *words.split()), command(*words.split(), "--help")
+    assert result.status == 0 and result == same
+    assert command("help", "trian").status == 2
+
+
+def test_help_lists_commands_in_groups(command):
+    assert list(panels(command("--help").out)) == ["Options", *dict.fromkeys(cli.COMMANDS.values())]
+
+
+def test_help_of_train_lists_the_most_used_options_first(command):
+    found = panels(command("train", "--help").out)
+    assert next(iter(found)) == "Most used" and list(found)[-1] == "Help"
+    options = re.findall(r"^[ *]{1,4}(--[\w-]+)", "\n".join(found["Most used"]), re.MULTILINE)
+    assert len(options) == 10 and {"--source", "--tsv", "--minutes"} <= set(options)
+
+
+def panels(text: str) -> dict[str, list[str]]:
+    """Return the lines of each panel of a help text, by its title."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("╭─"):
+            found[title := line.strip("╭─╮ ")] = []
+        elif line.startswith("│"):
+            found[title].append(line.strip("│"))
+    return found
 
 
 def test_commands_that_use_a_run_exist():
@@ -84,12 +115,8 @@ def test_help_of_evaluate_covers_every_task(command):
 
 def test_help_covers_language_models_and_classifiers(command):
     text = command("--help", width=200).out
-    for part in (
-        "translators, language models, classifiers, captioners and memory networks",
-        "regard generate",
-        "regard classify",
-    ):
-        assert part in text
+    assert "translators, language models, classifiers, captioners and memory networks" in text
+    assert {"generate", "classify"} <= set(text.split()) and "regard help train" in text
     text = command("generate", "--help", width=400).out
     lines = [line for line in text.splitlines() if "--length-penalty" in line or "--sample " in line]
     assert len(lines) >= 2 and not [line for line in lines if "translation" in line or "of beam" in line]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 import typer
 
@@ -17,10 +19,11 @@ from regard.cli.option_names import (
 
 
 def all_commands() -> dict[str, typer.core.TyperCommand]:
-    """Return every command by its name, those of regard data too."""
+    """Return every command by its name, those of the groups data and cache too."""
     commands = {name: lazy.loaded for name, lazy in typer.main.get_command(app).commands.items()}
-    below = {f"data {name}": command for name, command in commands["data"].commands.items()}
-    return {name: command for name, command in commands.items() if name != "data"} | below
+    groups = {name: group for name, group in commands.items() if hasattr(group, "commands")}
+    below = {f"{name} {each}": c for name, group in groups.items() for each, c in group.commands.items()}
+    return {name: command for name, command in commands.items() if name not in groups} | below
 
 
 def parameters(command, kind: str) -> list[typer.core.TyperOption]:
@@ -73,6 +76,31 @@ def test_earlier_names_of_one_command_are_accepted(command, name):
     for old, new in OLD_NAMES_OF[name].items():
         result = command(name, f"--{old}")
         assert result.status == 2 and f"--{new}" in result.err and "no such option" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        ("data check a b", ("regard data check a: ", "--source a --target b")),
+        ("data check 'a b.tsv'", ("--tsv 'a b.tsv'",)),
+        ("data check --source", ("regard data check: ", "--source FILE")),
+        ("train --source --target b --output x", ("regard train: ", "--source FILE")),
+        ("train --resume=3 --output x", ("regard train: ", "--resume", "=3")),
+        ("data fetch a b c", ("regard data fetch: ", "b c")),
+        ("backends extra", ("regard backends: ", "extra", "regard backends --help")),
+    ],
+)
+def test_usage_errors_have_the_layout_of_other_errors(command, words, facts):
+    result = command(*shlex.split(words))
+    first, *more = result.err.splitlines()
+    assert (result.status, result.out) == (2, "") and first.startswith("regard ")
+    assert more and {line.split(": ")[0] for line in more} <= {"expected", "hint"}
+    assert all(fact in result.err for fact in facts)
+
+
+def test_a_value_may_look_like_an_option_after_an_equals_sign(command):
+    result = command("train", "--source=--target", "--target", "b", "--output", "x")
+    assert result.status == 2 and "no value" not in result.err
 
 
 def test_gold_alignments_have_one_name_that_no_output_has():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -12,8 +14,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from regard.cli.show import compared, sparkline
+from regard.cli.train import _finished
 from regard.runs.run_facts import RunFacts
 from regard.runs.seed_facts import SeedFacts
+from regard.tasks.task_table import find_task
 from regard.tasks.translation import load_translator
 
 
@@ -49,6 +53,20 @@ def test_show_one_run(command, trained, width):
         f"next: regard evaluate {trained} --split test"[:40] in result.out.replace("\n", "")[-400:]
         or width < 100
     )
+
+
+def test_suggested_commands_are_quoted_for_the_shell(command, trained, tmp_path, capsys):
+    folder = shutil.copytree(trained, tmp_path / "it's a run")
+    words = [["regard", "evaluate"], ["regard", "translate"], ["regard", "translate"], ["regard", "train"]]
+    texts = [command("show", folder, width=400).out.split("next: ")[1]]
+    texts.append(command("generate", folder, "--prompt", "a").err.split("for this run: ")[1])
+    for interrupted in (None, "SIGTERM"):
+        _finished(find_task("translation"), folder, interrupted, Console(stderr=True))
+        texts.append(re.split("Next: |To continue: ", capsys.readouterr().err)[1])
+    commands = list(map(shlex.split, texts))
+    assert [each[:2] for each in commands] == words and all(str(folder) in each for each in commands)
+    refused = command("train", "a b.tsv", "--output", tmp_path / "other")
+    assert refused.status == 2 and shlex.split(refused.err.split("hint: ")[1]) == ["--tsv", "a b.tsv"]
 
 
 def test_json(command, trained):

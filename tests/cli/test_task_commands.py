@@ -71,7 +71,7 @@ def test_perplexity_of_files_equals_the_library(command, runs, tmp_path):
     text = encode_text(path, model.tokenizer, layout="continuous")
     assert result.status == 0 and (report["tokens"], report["unknown_tokens"]) == (text.token_count, 1)
     assert report["words"] == 9 and (report["window"], report["stride"]) == (12, 3)
-    usual = json.loads(command("evaluate", runs["layered"], "--test-file", path, "--json").out)
+    usual = json.loads(command("evaluate", runs["layered"], path, "--json").out)
     assert usual["perplexity"] == pytest.approx(model.evaluate(path).perplexity)
     assert usual["stride"] == 6 and math.log(usual["perplexity"]) == pytest.approx(usual["loss"])
     twice = command("evaluate", runs["layered"], "--test-file", path, "--test-file", path, "--json")
@@ -168,15 +168,15 @@ def test_classifier_on_files(command, runs, tmp_path):
     page = tmp_path / "p.html"
     given = ("--tsv", table, "--columns", "class,text", "--faithfulness", "--page", page, "--json")
     report = json.loads(command("evaluate", runs["classifier"], *given).out)
-    other = command("evaluate", runs["classifier"], "--jsonl", lines, "--fields", "sentiment,body", "--json")
+    other = command("evaluate", runs["classifier"], lines, "--fields", "sentiment,body", "--json")
     assert report["confusion"] == json.loads(other.out)["confusion"] and report["count"] == 2
     assert report["balance"] == {"neg": 1, "pos": 1} and report["faithfulness"]["texts"] == 2
     assert page.read_text(encoding="utf-8").count("true label") == 2
-    shown = command(
-        "evaluate", runs["classifier"], "--test-file", runs["folder"] / "rows.tsv", "--faithfulness"
-    )
+    shown = command("evaluate", runs["classifier"], runs["folder"] / "rows.tsv", "--faithfulness")
     assert shown.status == 0 and "hiding the most attended word" in shown.out and "support" in shown.out
     table.write_text("pos\tgood\nodd\tfilm\n", encoding="utf-8")
+    own = command("evaluate", runs["own"], "--task", OWN, table)
+    assert own.status == 2 and "no FILES" in own.err
     wrong = command("evaluate", runs["classifier"], "--tsv", table)
     assert wrong.status == 2 and f"{table}, line 2" in wrong.err and "odd" in wrong.err
 

@@ -352,12 +352,14 @@ def test_options_are_saved_as_settings(command, here: Path):
     files = ("--source", "a.ko", "--target", "a.en", "--valid-tsv", "valid.tsv")
     (here / "recipe.toml").write_text("seed = 1\n[training]\ntokens = 300\nsmoothing = 0.0\nminutes = 9\n")
     result = command(
-        "train", "--recipe", "recipe.toml", *files, *options, "--out", "runs/x", "--device", "cpu"
+        *("train", "--recipe", "recipe.toml", *files, *options, "--out", "runs/x", "--device", "cpu"),
+        "--tensorboard",
     )
     assert result.status == 0, result.err
     config = config_of(here / "runs/x")
     training, data, model = config["training"], config["data"], config["model"]
     assert (training["learning_rate"], training["batch_size"], training["label_smoothing"]) == (0.002, 9, 0.2)
+    assert training["tensorboard"] is True and list((here / "runs/x/tensorboard").iterdir())
     assert "batch_tokens" not in training and "minutes" not in training
     assert (training["patience"], training["steps"], config["seed"]) == (2, 3, 5)
     assert (model["name"], model["width"], model["dropout"]) == ("luong", 6, 0.15)

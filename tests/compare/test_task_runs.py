@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.compare.run_study import compare_runs
+from regard.compare.run_study import _unit, compare_runs
 from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR
 from regard.errors import ArgumentError, DataError
 
@@ -55,6 +55,15 @@ def test_runs_that_differ_in_the_seed_are_one_model(tmp_path, seeds, gain, outco
     assert {"index.html", "runs.csv", "runs.png", "runs.svg"} <= {path.name for path in result.pages}
 
 
+def test_sources_of_one_word_are_measured_in_characters():
+    word, bpe = {"data": {"tokenizer": "word"}}, {"data": {"tokenizer": "bpe"}}
+    character = {"data": {"tokenizer": "character"}}
+    single, sentences = [("eins", "one"), ("zwei", "two"), ("drei mal", "thrice")], [("ein Haus", "a house")]
+    assert _unit([word, bpe], single) == "characters" and _unit([word, bpe], sentences) == "words"
+    assert _unit([character, character], sentences) == "characters"
+    assert _unit([character, word], sentences) == "words"
+
+
 def test_errors_name_the_tasks_the_run_and_the_option(tmp_path):
     first, second, *_ = runs(tmp_path, 1, 0.1)
     scores = {"loss": 1.0, "bleu": 9.0}
@@ -62,6 +71,10 @@ def test_errors_name_the_tasks_the_run_and_the_option(tmp_path):
     quiet = {"output": tmp_path / "out", "say": lambda text: None}
     with pytest.raises(ArgumentError, match=r"classification[\s\S]*translation"):
         compare_runs([first, other], **quiet)
+    own = [write_run(tmp_path / name, "own:Task", 0, scores, name=name) for name in ("a", "b")]
+    with pytest.raises(ArgumentError, match=r"own:Task[\s\S]*expected: [\s\S]*language") as caught:
+        compare_runs(own, **quiet)
+    assert "classification" in str(caught.value)
     with pytest.raises(ArgumentError, match="--length-bins"):
         compare_runs([first, second], bins=(5, 9), **quiet)
     (second / "log.jsonl").write_text("")

@@ -106,6 +106,27 @@ def test_table_is_redrawn_in_place():
     ]
 
 
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_narrow_table_has_whole_numbers(width: int):
+    now, console = [0.0], on_terminal(width)
+    with Log(None, total=10_000, console=console, clock=lambda: now[0]) as log:
+        log.best_by = "bleu"
+        for number in range(1, 201):
+            now[0] += 0.01
+            step(log, number)
+        scores = {"loss": 2.1, "perplexity": 8.17, "bleu": 31.24, "chrf": 50.06, "ter": 61.08, "exact": 12.5}
+        log.evaluation(200, scores, best=True)
+    lines = [line for line in seen(console) if line]
+    assert max(map(len, lines)) <= width and not any("…" in line for line in lines)
+    assert lines[0].split()[:2] == ["step", "200/10,000"] and lines[0].endswith("2 %")
+    numbers = next(line for line in lines if line.startswith("2.314")).split()
+    assert {"14,200", "00:01:38"} <= set(numbers)
+    assert {"10.11", "0.25", "3.0e-04"} <= set(numbers) or width < 60
+    evaluation = next(line for line in lines if line.split()[0] == "200").split()
+    assert "31.2" in evaluation and "★" in evaluation
+    assert {"2.100", "8.17", "50.1", "61.1", "12.5"} <= set(evaluation) or width < 60
+
+
 def test_table_is_redrawn_at_most_once_per_second():
     now, console = [0.0], on_terminal()
     with Log(None, console=console, clock=lambda: now[0]) as log:

@@ -18,33 +18,37 @@ import typer
 from regard.cli.lazy_commands import MARKUP, CommandGroup, LazyCommand
 from regard.cli.option_names import current_name, missing_parameter, no_such_option
 from regard.cli.setting_options import setting_option
+from regard.cli.usage_errors import other_usage_error
 from regard.errors import RegardError, RegardWarning, message, printable
 
 __all__ = ["COMMANDS", "app", "main"]
 
-COMMANDS = (
-    "demo",
-    "tour",
-    "train",
-    "translate",
-    "generate",
-    "score",
-    "classify",
-    "caption",
-    "ask",
-    "solve",
-    "evaluate",
-    "compare",
-    "view",
-    "align",
-    "intervene",
-    "average",
-    "show",
-    "backends",
-    "doctor",
-    "data",
-)
-"""The commands, in the order of the help. To add a command, write NAME() in NAME.py, and add NAME here."""
+USE, SEE, DATA, TOOLS = "Train and use", "See and test", "Data", "Tools"
+
+COMMANDS = {
+    "demo": USE,
+    "train": USE,
+    "translate": USE,
+    "generate": USE,
+    "classify": USE,
+    "caption": USE,
+    "ask": USE,
+    "solve": USE,
+    "tour": SEE,
+    "view": SEE,
+    "align": SEE,
+    "intervene": SEE,
+    "evaluate": SEE,
+    "score": SEE,
+    "compare": SEE,
+    "data": DATA,
+    "show": TOOLS,
+    "average": TOOLS,
+    "backends": TOOLS,
+    "doctor": TOOLS,
+    "cache": TOOLS,
+}
+"""Command -> its group in the help. To add a command, write NAME() in NAME.py, and add a line here."""
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -56,7 +60,7 @@ class _Commands(CommandGroup):
 
     def __init__(self, **options: Any):
         super().__init__(**options)
-        self.commands = {name: LazyCommand(name) for name in COMMANDS}
+        self.commands = {name: LazyCommand(name, group) for name, group in COMMANDS.items()}
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command. Ctrl-C raises _Interrupted, because the parser would catch KeyboardInterrupt."""
@@ -112,23 +116,11 @@ def regard(
 
     * `regard view runs/x --text "나는 고양이로소이다" --output look.html` writes a page with every view
 
-    * `regard generate runs/lm --prompt "I learned"` continues a text with a language model
-
-    * `regard classify runs/reviews --text "a stirring , funny film"` predicts the label of a text
-
-    * `regard caption runs/captioner photo.jpg --draw` describes an image
-
-    * `regard ask runs/babi --story story.txt --question "Where is the milk?"` answers a question
-
-    * `regard solve runs/copy --draw` answers a sequence of an algorithmic task
-
     * `regard tour` draws every attention mechanism in the terminal
 
-    * `regard data sample` shows sentences of the built-in corpus with their word alignments
-
-    * `regard backends --why` shows which backend computes attention with each score function, and why
-
     * `regard doctor` checks the installation
+
+    * `regard help train` lists the options of a command, with examples
     """
 
 
@@ -188,6 +180,8 @@ def _status(arguments: list[str] | None) -> int:
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # an error of Typer
             if text := _invalid_value(error) or no_such_option(error) or missing_parameter(error):
+                return _print_error(text, int(error.exit_code))
+            if text := other_usage_error(error):
                 return _print_error(text, int(error.exit_code))
             error.show()
             return int(error.exit_code)

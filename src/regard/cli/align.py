@@ -82,8 +82,8 @@ Site = Annotated[
     typer.Option(
         "--site",
         metavar="NAME",
-        help="Attention layers (sites): a role, e.g. cross, or a name, e.g. decoder.5.cross; * matches any "
-        "text. Several sites are averaged.",
+        help="Attention layers (sites): a role, e.g. cross, or a name, e.g. decoder.5.cross (* matches any "
+        "text). Several sites are averaged.",
         show_default="the site saved by --choose; else the site trained with --guided; else all sites",
         rich_help_panel=WHERE,
     ),
@@ -104,8 +104,8 @@ Shifted = Annotated[
     bool | None,
     typer.Option(
         "--shifted/--not-shifted",
-        help="Which attention weights align a target word: those of the decoder step that predicts the word "
-        "(--not-shifted), or those of the next step, which gets the word as input (--shifted).",
+        help="Which attention weights align a target word: with --not-shifted those of the decoder step that "
+        "predicts the word, with --shifted those of the next step, which gets the word as input.",
         show_default="the choice that --choose saved in the run; --not-shifted if nothing is saved",
         rich_help_panel=WHERE,
     ),

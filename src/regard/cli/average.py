@@ -17,7 +17,7 @@ from regard.cli import bounds
 from regard.cli.run_options import RunFolder
 from regard.cli.task_option import OwnTask, next_command, task_of_run
 from regard.data.line_io import say
-from regard.errors import ArgumentError, DataError, UnknownName, message, shown
+from regard.errors import ArgumentError, DataError, UnknownName, message, shell_word, shown
 from regard.files.atomic_io import Leftover, beside, failed, flush_folder, leftover, remove
 from regard.files.folder_lock import NAME as LOCK
 from regard.files.folder_lock import locked
@@ -74,11 +74,11 @@ def average(
     if 2 * chosen[0].step < chosen[-1].step:
         say(
             f"warning: the checkpoints (steps {named}) are far apart, so their mean may be worse than the "
-            f"last checkpoint (step {chosen[-1].step:,}); regard show {shown(run)} lists all checkpoints"
+            f"last checkpoint (step {chosen[-1].step:,}); regard show {shell_word(run)} lists all checkpoints"
         )
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(f"Wrote {shown(output)}: the mean of {len(chosen)} checkpoints (steps {named})"))
-    console.print(Text(f"Next: {next_command(kind, shown(averaged.path.parent))}", "dim"))
+    console.print(Text(f"Next: {next_command(kind, averaged.path.parent)}", "dim"))
 
 
 def average_run(task: type[RunTask], run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:

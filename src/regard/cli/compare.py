@@ -54,7 +54,8 @@ Bins = Annotated[
     _option(
         "--length-bins",
         "A,B,...",
-        "Upper bounds of the classes of source length, in words.",
+        "Upper bounds of the classes of source length, in words; in characters for runs with character "
+        "tokenizers.",
         STUDIES,
         show_default="chosen automatically",
     ),

@@ -29,7 +29,7 @@ from regard.data.fetch import fetch as fetch_set
 from regard.data.korean.corpus import SPLITS, VERSION, VERSIONS, Example
 from regard.data.progress_bar import advancing
 from regard.data.public_datasets import SETS
-from regard.errors import DataError, message, shown
+from regard.errors import DataError, message, shell_word, shown
 from regard.evaluation import Links
 from regard.files.file_group import check_free, written_together
 from regard.viewing import draw
@@ -168,7 +168,7 @@ def fetch(
     fetched = fetch_set(name, output, source=source, edition="any" if any_edition else "known")
     for part, how in fetched.about.parts.items():
         options = [
-            f"--{side} {shown(fetched.folder / how[side])}"
+            f"--{side} {shell_word(fetched.folder / how[side])}"
             for side in ("source", "target", "tsv")
             if side in how
         ]

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.cli import bounds
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, message, shell_word
 
 __all__ = ["SETTINGS", "demo"]
 
@@ -134,8 +134,10 @@ def demo(
         console.print(translation)
     console.print()
     console.print(Text(f"Next: open {folder / 'demo.html'} in a browser"), soft_wrap=True)
-    console.print(Text(f'      regard translate {folder} --text "{SENTENCES[0]}" --draw'), soft_wrap=True)
-    console.print(Text(f"      regard show {folder}"), soft_wrap=True)
+    console.print(
+        Text(f'      regard translate {shell_word(folder)} --text "{SENTENCES[0]}" --draw'), soft_wrap=True
+    )
+    console.print(Text(f"      regard show {shell_word(folder)}"), soft_wrap=True)
     return 0
 
 
@@ -154,7 +156,8 @@ def _report_earlier(folder: Path, errors: Console) -> None:
     earlier = f"The demo in {folder} is already trained; its results follow."
     if not finished:
         earlier = f"The demo in {folder} continues."
-    new = f"To train a new one, delete the folder or choose another: regard demo --output {folder}-2"
+    other = f"regard demo --output {shell_word(f'{folder}-2')}"
+    new = f"To train a new one, delete the folder or choose another: {other}"
     errors.print(Text(f"{earlier} {new}"), soft_wrap=True)
 
 
@@ -165,5 +168,5 @@ def _check_folder(folder: Path, settings: dict[str, Any]) -> None:
 
     if is_run(folder) and merged(config := config_of(folder), settings) != config:
         problem = "this folder has a demo with other settings"
-        hint = f"delete the folder, or choose another: --output {folder}-2"
+        hint = f"delete the folder, or choose another: --output {shell_word(f'{folder}-2')}"
         raise ArgumentError(message(str(folder), problem, hint=hint))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +14,9 @@ from regard.cli.json_output import print_json
 from regard.cli.run_options import CheckpointName, Device, Threads
 from regard.cli.task_option import OwnTask, task_of_run
 from regard.cli.task_options import check_given, given_parameters, options_of, with_task_options
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, message, shown
 from regard.runs.run_commands import ChosenRun, Report
+from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import seeds_of
 from regard.runs.seed_reports import evaluate_seeds
 from regard.tasks.task_table import DEFAULT, find_task
@@ -23,6 +25,15 @@ __all__ = ["evaluate"]
 
 Run = Annotated[
     Path | None, typer.Argument(metavar="RUN", help="Run folder, written by regard train --output.")
+]
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILES",
+        help="Files to evaluate on. Translation: a .tsv or .jsonl file with pairs, or a source file and a "
+        "file of references. Other tasks: files in the format of --test-file.",
+        show_default=False,
+    ),
 ]
 OF_RUNS = (
     "beam_size",
@@ -43,6 +54,7 @@ AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 def evaluate(
     context: typer.Context,
     run: Run = None,
+    files: Files = None,
     *,
     as_json: AsJSON = False,
     task: OwnTask = None,
@@ -80,15 +92,13 @@ def evaluate(
 
     * `regard evaluate runs/x --source test.de --target test.en --lowercase --moses en --json`
 
-    * `regard evaluate runs/x --split test --sentences 1000`
-
     * `regard evaluate runs/x --split test --sentences 100 --faithfulness`
 
-    * `regard evaluate runs/x --tsv test.tsv --columns ko,en`
+    * `regard evaluate runs/x test.tsv --columns ko,en`
 
     * `regard evaluate --translations output.en --target test.en`
 
-    * `regard evaluate runs/language --test-file test.txt --stride 32`
+    * `regard evaluate runs/language test.txt --stride 32`
 
     * `regard evaluate runs/classifier --test-file test.tsv --faithfulness`
 
@@ -110,7 +120,7 @@ def evaluate(
     if threads is not None:
         torch.set_num_threads(threads)
     chosen = None if run is None else ChosenRun(run, checkpoint, device)
-    values = options_of(kind, "evaluate_options", options)
+    values = _with_files(kind, files or [], options_of(kind, "evaluate_options", options))
     seeds = None if chosen is None else seeds_of(chosen.folder)
     if chosen is None or seeds is None:
         report: Report = kind.evaluate_run(chosen, values)
@@ -120,6 +130,33 @@ def evaluate(
         print_json(report.to_dict())
     else:
         Console(highlight=False).print(report)
+
+
+def _with_files(task: type[RunTask], files: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options, where files that are named without an option are the value of an option.
+
+    task: the class of the task of the run.
+    options: the values of the options of this task.
+    """
+    if not files:
+        return options
+    known = [name for name in ("test_file", "tsv", "jsonl", "source", "target") if name in options]
+    endings = {Path(file.removesuffix(".gz")).suffix.lstrip(".") for file in files}
+    has_columns = bool(options.get("columns") or options.get("fields"))
+    used = [f"--{name.replace('_', '-')}" for name in known if options[name]]
+    call = f"regard evaluate RUN {' '.join(map(shown, files))}"
+    if used:
+        expected = f"FILES or {used[0]}, but not both"
+        raise ArgumentError(message(call, f"{used[0]} is used too", expected=expected))
+    if len(endings) == 1 and endings <= {*known} and (has_columns or "test_file" not in known):
+        return options | {endings.pop(): list(files)}
+    if "test_file" in known:
+        return options | {"test_file": list(files)}
+    if "source" in known and len(files) == 2:
+        return options | {"source": files[0], "target": [files[1]]}
+    problem = f"a run of the task {task.task_name()} is not evaluated on such files"
+    expected = "a .tsv or .jsonl file, or a source file and a file of references" if known else "no FILES"
+    raise ArgumentError(message(call, problem, expected=expected))
 
 
 def _check_needs_no_run(context: typer.Context) -> None:

@@ -7,12 +7,14 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import shutil
 from typing import Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from regard.cli.option_names import PEER_COMMANDS, current_name
+from regard.cli.usage_errors import check_values, unexpected_arguments
 from regard.errors import UnknownName
 
 __all__ = ["MARKUP", "Command", "CommandGroup", "LazyCommand"]
@@ -20,27 +22,80 @@ __all__ = ["MARKUP", "Command", "CommandGroup", "LazyCommand"]
 MARKUP: Literal["markdown"] = "markdown"
 """The markup language of docstrings: Typer renders it in the help."""
 
+MOST_USED = {
+    "train": (
+        "--output",
+        "--source",
+        "--target",
+        "--tsv",
+        "--train-file",
+        "--built-in",
+        "--task",
+        "--model",
+        "--minutes",
+        "--resume",
+    ),
+}
+"""Command -> the options that its help lists first, in this order, below the heading "Most used"."""
+
 
 class Command(TyperCommand):
     """A command whose help does not show Python types, such as <bool> after a flag or <path> after RUN."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the options and arguments without Python types, so that the help does not show the types."""
-        return [_plain(each) for each in super().get_params(ctx)]
+    allow_extra_args = True  # parse_args() raises an error for them
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage line, without arguments that are hidden from the help."""
-        visible = [each for each in self.get_params(ctx) if not getattr(each, "hidden", False)]
-        pieces = [piece for each in visible for piece in each.get_usage_pieces(ctx)]
-        return [self.options_metavar, *pieces] if self.options_metavar else pieces
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options and arguments in the order of the help, without Python types.
+
+        Options of MOST_USED are first. --help is last if all other options are below headings.
+        """
+        first = MOST_USED.get(str(self.name), ())
+        ranks = {name: rank for rank, name in enumerate(first)}
+        parameters = sorted(
+            map(_plain, super().get_params(ctx)), key=lambda each: ranks.get(each.opts[0], len(first))
+        )
+        options = [each for each in parameters if each.param_type_name == "option"]
+        for option in options:
+            if option.opts[0] in ranks:
+                option.rich_help_panel = "Most used"
+        *others, last = options  # --help
+        if others and all(each.rich_help_panel for each in others):
+            last.rich_help_panel = "Help"
+        return parameters
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help, with columns that fit the terminal."""
+        _fit_columns()
+        super().format_help(ctx, formatter)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words after the name of the command. Raise ArgumentError if a word is not expected."""
+        if not ctx.resilient_parsing:  # completion parses unfinished commands
+            check_values(ctx, args)
+        rest = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            raise unexpected_arguments(ctx, rest)
+        return rest
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands. An unknown command raises UnknownName, which suggests a similar command."""
+    """A group of commands. `help COMMAND` is `COMMAND --help`.
+
+    An unknown command raises UnknownName, which suggests a similar command.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words after the name of the group."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options without Python types, so that the help does not show the types."""
         return [_plain(each) for each in super().get_params(ctx)]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help, with columns that fit the terminal."""
+        _fit_columns()
+        super().format_help(ctx, formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command whose name is args[0], and return the result of the base class for this name.
@@ -52,6 +107,16 @@ class CommandGroup(TyperGroup):
             return super().resolve_command(ctx, args)
         peer = PEER_COMMANDS.get(name, "")
         raise UnknownName("command", name, self.commands, guess=peer if peer in self.commands else "")
+
+
+def _fit_columns() -> None:
+    """Set the layout of Typer's help so that no word is truncated on a terminal of 60 columns."""
+    from typer import rich_utils  # imports parts of rich that only the help needs
+
+    narrow = shutil.get_terminal_size().columns < 80
+    padding: Any = (0, 1, 0, 0) if narrow else (0, 1)  # top, right, bottom, left; or vertical, horizontal
+    rich_utils.STYLE_OPTIONS_TABLE_PADDING = padding
+    rich_utils.RANGE_STRING = "" if narrow else " [{}]"  # the range of a number, after INT
 
 
 def _plain(parameter: Any) -> Any:
@@ -68,10 +133,14 @@ class LazyCommand(TyperCommand):
     The command NAME is the function, or the Typer app, called NAME in the module regard.cli.NAME. Its line in
     the list of commands is read from the source text of the module. The module is imported when the
     arguments of the command are parsed.
+
+    name: the name of the command.
+    group: the heading below which the help lists the command.
     """
 
-    def __init__(self, name: str):
-        super().__init__(name, help=_help(f"{__package__}.{name}", name), rich_markup_mode=MARKUP)
+    def __init__(self, name: str, group: str = ""):
+        help_text = _help(f"{__package__}.{name}", name)
+        super().__init__(name, help=help_text, rich_help_panel=group or None, rich_markup_mode=MARKUP)
 
     @property
     def loaded(self) -> Any:

@@ -13,7 +13,7 @@ from regard.data.line_io import say
 from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.rules import MOST_TOKENS
 from regard.decoding.search_options import BEAM_SIZE, LENGTH_PENALTY, build_search
-from regard.errors import ArgumentError, message, shown
+from regard.errors import ArgumentError, message, shell_word, shown
 from regard.tasks.picture_outputs import check_output_ending
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ def check_task(task: str, run: Path) -> None:
 
     kind = task_in_regard(run, task)
     if not issubclass(kind, find_task(task)):
-        hint = f"for this run: {kind.next_command.format(run=shown(run))}"
+        hint = f"for this run: {kind.next_command.format(run=shell_word(run))}"
         problem = f"this is not a run of the task {task}, but of the task {kind.task_name()!r}"
         raise ArgumentError(message(shown(run), problem, hint=hint))
 
@@ -314,7 +314,7 @@ def task_in_regard(run: Path, expected: str) -> type[RunTask]:
 
     name = config_of(run).get("task")
     if isinstance(name, str) and ":" in name and name not in TASKS:
-        hint = f"for this run, if you trust the code of its task: regard show {shown(run)} --task {name}"
+        hint = f"for this run, if you trust the code of its task: regard show {shell_word(run)} --task {name}"
         problem = f"this is not a run of the task {expected}, but of the task {name!r}"
         raise ArgumentError(message(shown(run), problem, hint=hint))
     return task_of(run)

@@ -38,7 +38,7 @@ from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell
 from regard.data.pair_stream import in_batches
 from regard.decoding import Scored
 from regard.decoding.unknown_words import UnknownWords
-from regard.errors import ArgumentError, message, shown
+from regard.errors import ArgumentError, message, shell_word, shown
 from regard.tasks.task_table import find_task
 from regard.training.logs.live_table import perplexity
 
@@ -130,14 +130,14 @@ def score(
     form = "json" if json else "tokens" if tokens else ""
     kind = task_in_regard(run, "translation or language")
     if issubclass(kind, find_task("classification")):
-        hint = f"use regard classify {shown(run)} FILES, which prints the probability of the label"
+        hint = f"use regard classify {shell_word(run)} FILES, which prints the probability of the label"
         raise ArgumentError(
             message(shown(run), "this run is a classifier, which regard score cannot use", hint=hint)
         )
     if issubclass(kind, find_task("language")):
         for option, given in pairs.items():
             if given:
-                hint = f"use regard score {shown(run)} FILES, or --text TEXT"
+                hint = f"use regard score {shell_word(run)} FILES, or --text TEXT"
                 raise ArgumentError(
                     message(
                         option, "this option is for translators, but this run is a language model", hint=hint

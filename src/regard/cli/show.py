@@ -17,7 +17,7 @@ from rich.text import Text
 from regard.cli.json_output import print_json
 from regard.cli.task_option import OwnTask, task_of_run
 from regard.data.line_io import say
-from regard.errors import DataError, RegardError, message, printable, shown
+from regard.errors import DataError, RegardError, message, printable, shell_word, shown
 from regard.runs.run_facts import RunFacts, facts_of
 from regard.runs.seed_facts import SeedFacts, seed_facts_of
 from regard.training.logs.live_table import TITLES, best_title, in_time, in_words, metric_title
@@ -134,7 +134,7 @@ def describe_seeds(facts: SeedFacts) -> Iterator[Table | Text]:
     for note in facts.notes:
         yield Text(printable(note), style="yellow")
     if first is not None:
-        folder = shown(facts.folder)
+        folder = shell_word(facts.folder)
         ended = all(each.progress and each.progress.ended for each in facts.runs.values())
         command = f"regard show {folder}/seed-*{_own_task(first)}" if ended else _resume(first, facts.folder)
         yield Text(f"\nnext: {command}", style="dim")
@@ -180,7 +180,7 @@ def _next(facts: RunFacts) -> str:
 
     If the next command is `regard show`, the result is "", because this command is already running.
     """
-    folder = shown(facts.folder)
+    folder = shell_word(facts.folder)
     if facts.damaged:
         return "restore the damaged files from a copy, or train again"
     if facts.progress is None or not facts.progress.ended:
@@ -195,7 +195,7 @@ def _resume(facts: RunFacts, folder: Path | None = None) -> str:
 
     folder: the value of --output. Default: the run folder.
     """
-    return f"regard train --output {shown(folder or facts.folder)} --resume{_own_task(facts)}"
+    return f"regard train --output {shell_word(folder or facts.folder)} --resume{_own_task(facts)}"
 
 
 def _own_task(facts: RunFacts) -> str:

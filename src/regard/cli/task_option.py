@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regard.errors import shell_word
 from regard.tasks.task_table import task_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def task_of_run(folder: Path, task: str | None) -> type[RunTask]:
     return task_of(folder, task)
 
 
-def next_command(task: type[RunTask], run: str, command: str | None = None) -> str:
+def next_command(task: type[RunTask], run: str | Path, command: str | None = None) -> str:
     """Return the command to suggest for a trained run, with --task if the task is not part of Regard.
 
     task: the class of the task.
@@ -54,21 +55,23 @@ def next_command(task: type[RunTask], run: str, command: str | None = None) -> s
     >>> from regard.tasks.task_table import find_task
     >>> next_command(find_task("language"), "runs/x", "regard show {run}")
     'regard show runs/x'
+    >>> next_command(find_task("algorithms"), "my runs/x")
+    "regard solve 'my runs/x' --draw"
     """
     command = command or task.next_command
     own = _own_option(task)
     if own and command.split()[1] not in WITH_TASK:
         command = "regard show {run}"
-    return command.format(run=run) + own
+    return command.format(run=shell_word(run)) + own
 
 
-def resume_command(task: type[RunTask], run: str) -> str:
+def resume_command(task: type[RunTask], run: str | Path) -> str:
     """Return the command that resumes the training of a run, such as "regard train --output runs/x --resume".
 
     task: the class of the task. If it is not part of Regard, the command has the option --task.
     run: the run folder.
     """
-    return f"regard train --output {run} --resume{_own_option(task)}"
+    return f"regard train --output {shell_word(run)} --resume{_own_option(task)}"
 
 
 def _own_option(task: type[RunTask]) -> str:

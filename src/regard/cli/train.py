@@ -15,8 +15,8 @@ from rich.text import Text
 
 from regard.cli import train_options as options
 from regard.cli.task_option import import_from_here, next_command, resume_command, task_of_run
-from regard.cli.train_settings import check_exclusive, check_no_files, settings_of
-from regard.errors import printable
+from regard.cli.train_settings import check_exclusive, settings_of
+from regard.errors import printable, shell_word, shown
 
 if TYPE_CHECKING:
     from regard.runs.estimate import Estimate
@@ -72,7 +72,7 @@ def train(
     change: options.Change = False,
     init_from: options.InitFrom = None,
     dry_run: options.DryRun = False,
-    files: options.Arguments = None,
+    tensorboard: options.TensorBoard = None,
 ) -> int:
     """Train a translator or a model of another task (--task), and write it to a run folder.
 
@@ -100,7 +100,6 @@ def train(
     * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --output runs/x`
     """
     arguments = locals()
-    check_no_files(files)
     check_exclusive(arguments)
     _print_inputs(arguments)
     run = _estimate if dry_run else _train
@@ -128,7 +127,7 @@ def _train(kind: type[RunTask], settings: dict[str, Any], output: Path, argument
     if outcome.warning and not outcome.interrupted:
         console.print(Text(f"{outcome.warning}: {_advice(settings)}"))
     if outcome.failed:
-        return _failed(_name(output), outcome.failed, console)
+        return _failed(output, outcome.failed, console)
     return _finished(kind, output, outcome.interrupted, console)
 
 
@@ -168,23 +167,22 @@ def _finished(kind: type[RunTask], folder: Path, interrupted: str | None, consol
     from regard.runs.run_folder import config_of
     from regard.training.interrupts import EXIT_STATUS
 
-    output = _name(folder)
     command = "regard show {run}" if config_of(folder).get("seeds") else None
-    text = f"Finished training {output}. Next: {next_command(kind, output, command)}"
+    text = f"Finished training {shown(folder)}. Next: {next_command(kind, folder, command)}"
     if interrupted:
-        text = f"Saved a checkpoint. To continue: {resume_command(kind, output)}"
+        text = f"Saved a checkpoint. To continue: {resume_command(kind, folder)}"
     with suppress(OSError):  # after SIGHUP, the terminal may be closed
         console.print(Text(text), soft_wrap=True)
     return EXIT_STATUS[interrupted] if interrupted else 0
 
 
-def _failed(output: str, failed: Mapping[int, str], console: Console) -> int:
+def _failed(output: Path, failed: Mapping[int, str], console: Console) -> int:
     """Print which seeds of a run have failed; return the exit status."""
     for seed, text in failed.items():
         console.print(Text(f"seed {seed} has failed: {printable(text)}"), soft_wrap=True)
     hint = (
         "The other seeds were saved. To train the failed seeds again with other settings: "
-        f"regard train --output {output} --resume --change ..."
+        f"regard train --output {shell_word(output)} --resume --change ..."
     )
     console.print(Text(hint), soft_wrap=True)
     return 1
@@ -205,16 +203,12 @@ def _print_inputs(arguments: Mapping[str, Any]) -> None:
         sizes = _sizes(files)
         if not sizes:  # a file cannot be read; the error is raised later
             return
-        text = ", ".join(f"{_name(path)} ({size})" for path, size in zip(files, sizes, strict=True))
+        text = ", ".join(f"{shown(path)} ({size})" for path, size in zip(files, sizes, strict=True))
     elif arguments["built_in"]:
         text = f"the built-in corpus {arguments['built_in']}"
     else:
-        text = _name(arguments["output"]) if arguments["resume"] else "the settings"
+        text = shown(arguments["output"]) if arguments["resume"] else "the settings"
     Console(stderr=True, highlight=False).print(Text(f"reading {text} ..."), soft_wrap=True)
-
-
-def _name(path: str | Path) -> str:
-    return printable(os.fsencode(path).decode("utf-8", "replace"))
 
 
 def _sizes(paths: list[str]) -> list[str]:

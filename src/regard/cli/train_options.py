@@ -72,8 +72,8 @@ GoldAlignments = Annotated[
         "--gold-alignments",
         "FILE",
         "File with word alignments of the training pairs, for --guided. Line N has the links of pair N: 0-2 "
-        "links source word 0 to target word 2 (morphemes with --set data.alignment_unit=morpheme). May be "
-        "repeated.",
+        "links source word 0 to target word 2 (morphemes if the setting data.alignment_unit is morpheme). "
+        "May be repeated.",
     ),
 ]
 Tokenizer = Annotated[
@@ -316,6 +316,15 @@ InitFrom = Annotated[
     Path | None,
     _option("--init-from", "RUN", "Start from the weights and tokenizers of this run folder.", RUN),
 ]
+TensorBoard = Annotated[
+    bool | None,
+    typer.Option(
+        "--tensorboard/--no-tensorboard",
+        help="Also write losses and scores for TensorBoard; to see them: tensorboard --logdir RUN.",
+        show_default="--no-tensorboard",
+        rich_help_panel="Logs",
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option(
@@ -324,5 +333,3 @@ DryRun = Annotated[
         rich_help_panel=RUN,
     ),
 ]
-Arguments = Annotated[list[str] | None, typer.Argument(metavar="FILE", hidden=True)]
-"""Positional arguments, which regard train does not accept: check_no_files() raises an error for them."""

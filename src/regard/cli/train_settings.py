@@ -12,7 +12,7 @@ from regard.tasks.column_names import two_columns, two_names
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
 
-__all__ = ["SETTINGS", "check_exclusive", "check_no_files", "settings_of"]
+__all__ = ["SETTINGS", "check_exclusive", "settings_of"]
 
 SETTINGS = {
     "train_file": ("data.train_file",),
@@ -50,6 +50,7 @@ SETTINGS = {
     "guided": ("training.guided_alignment",),
     "estimator": ("training.estimator.name",),
     "precision": ("training.precision",),
+    "tensorboard": ("training.tensorboard",),
     "seed": ("seed",),
     "seeds": ("seeds",),
     "init_from": ("init_from",),
@@ -159,20 +160,3 @@ def check_exclusive(options: Mapping[str, Any]) -> None:
                 hint = "set the length of a run with several seeds by --steps or --epochs"
             expected = f"only one of {', '.join(both)}"
             raise ArgumentError(message("regard train", problem, expected=expected, hint=hint))
-
-
-def check_no_files(files: Sequence[str] | None) -> None:
-    """Raise ArgumentError if the command line has file names without an option, such as --source."""
-    if not files:
-        return
-    named = {".tsv": "--tsv", ".jsonl": "--jsonl"}.get(Path(files[0]).suffix)
-    hint = f"{named} {files[0]}" if named else "--source FILE --target FILE, or --tsv FILE"
-    if len(files) == 2 and not named:
-        hint = f"--source {files[0]} --target {files[1]}"
-    raise ArgumentError(
-        message(
-            f"regard train {files[0]}",
-            "a file name must follow an option that says what the file contains",
-            hint=hint,
-        )
-    )

@@ -31,7 +31,7 @@ from regard.cli.task_options import (
 )
 from regard.cli.view_huggingface import view_huggingface
 from regard.data.line_io import STANDARD, Lines, say
-from regard.errors import ArgumentError, UnknownName, message, shown
+from regard.errors import ArgumentError, UnknownName, message, shell_word, shown
 from regard.roles import matches
 from regard.runs.command_options import option_parameters
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
@@ -418,7 +418,7 @@ def _write(viewed: RunView, path: Path) -> None:
     """Write all recorded attention to a file: a .seen file if the path ends in .seen, else an HTML page."""
     if path.suffix.lower() == KEPT:
         viewed.seen.save(path)
-        say(f"Wrote {shown(path)}; to view it: regard view {shown(path)}")
+        say(f"Wrote {shown(path)}; to view it: regard view {shell_word(path)}")
         return
     viewed.write_page(path)
     say(f"Wrote {shown(path)}")

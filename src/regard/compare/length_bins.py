@@ -36,11 +36,19 @@ class SentenceSet:
     pairs: the pairs of source and target.
     name: where they come from, for the titles of tables.
     longest_trained: the largest source length of the training data, if it is known.
+    unit: what the length of a source counts: "words" or "characters".
+    fewest: the smallest number of classes of source length.
     """
 
     pairs: Sequence[tuple[str, str]]
     name: str
     longest_trained: int | None = None
+    unit: str = "words"
+    fewest: int = 2
+
+    def length(self, source: str) -> int:
+        """Return the length of a source in `unit`."""
+        return len(source.split() if self.unit == "words" else source)
 
 
 @dataclass(frozen=True)
@@ -80,17 +88,19 @@ def read_sentences(options: Options) -> SentenceSet:
 
 
 def choose_bins(sentences: SentenceSet, options: Options) -> list[LengthBin]:
-    """Divide the test sentences into classes of source length, in words.
+    """Divide the test sentences into classes of source length, in words or in characters.
 
     Classes with fewer than SMALLEST sentences are joined with their neighbour. At most options.sentences
-    pairs are kept in each class. Raise an error if there are not at least two classes.
+    pairs are kept in each class. Raise an error if there are fewer classes than sentences.fewest.
     """
     chosen = tuple(sorted(options.bins)) or BOUNDS
     if any(bound < 1 for bound in chosen):
-        raise ArgumentError(message("--length-bins", f"got {chosen}", expected="numbers of words, 1 or more"))
+        raise ArgumentError(
+            message("--length-bins", f"got {chosen}", expected=f"numbers of {sentences.unit}, 1 or more")
+        )
     groups: list[list[tuple[str, str]]] = [[] for _ in (*chosen, None)]
     for pair in sentences.pairs:
-        groups[bisect.bisect_left(chosen, len(pair[0].split()))].append(pair)
+        groups[bisect.bisect_left(chosen, sentences.length(pair[0]))].append(pair)
     smallest = min(SMALLEST, options.sentences)
     joined: list[list[tuple[str, str]]] = []
     for group in groups:
@@ -105,21 +115,23 @@ def choose_bins(sentences: SentenceSet, options: Options) -> list[LengthBin]:
         problem = f"the classes have {counts} sentences; the last one is for longer sentences"
         hint = f"choose bounds so that each class has at least {smallest} sentences"
         raise DataError(message("--length-bins", problem, hint=hint))
-    if len(joined) < 2:
-        longest = max((len(source.split()) for source, _ in sentences.pairs), default=0)
+    if len(joined) < sentences.fewest:
+        longest = max((sentences.length(source) for source, _ in sentences.pairs), default=0)
         problem = (
             f"the data are too short for classes of source length: {len(sentences.pairs):,} test sentences, "
-            f"the longest has {longest} words"
+            f"the longest has {longest} {sentences.unit}"
         )
         hint = (
             f"two classes of at least {smallest} sentences are needed; give more validation pairs, or set "
             "the classes, such as --length-bins 3,6"
         )
         raise DataError(message("regard compare", problem, hint=hint))
-    return [_bin(group[: options.sentences], group) for group in joined]
+    return [
+        _bin(group[: options.sentences], [sentences.length(source) for source, _ in group])
+        for group in joined
+    ]
 
 
-def _bin(kept: Sequence[tuple[str, str]], group: Sequence[tuple[str, str]]) -> LengthBin:
-    lengths = [len(source.split()) for source, _ in group]
+def _bin(kept: Sequence[tuple[str, str]], lengths: Sequence[int]) -> LengthBin:
     sources, targets = zip(*kept, strict=True)
     return LengthBin(f"{min(lengths)}-{max(lengths)}", sources, targets)

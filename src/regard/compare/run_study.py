@@ -19,9 +19,11 @@ from regard.compare.run_cache import RunCache, TrainedRun
 from regard.compare.study import Claim, Figure, StudyResult, Table, Verdict
 from regard.compare.study_context import StudyContext
 from regard.compare.task_runs import Group, compare_scores
-from regard.errors import ArgumentError, message, shown
+from regard.errors import ArgumentError, message, printable, shown
 from regard.runs.run_folder import config_of
 from regard.runs.seed_folders import seed_folder, seeds_of
+from regard.tasks.task_table import TASKS
+from regard.training.logs.live_table import metric_title
 from regard.training.settings import differences
 
 __all__ = ["compare_runs"]
@@ -39,7 +41,8 @@ def compare_runs(
 ) -> Comparison:
     """Compare trained runs of one task.
 
-    Translation runs are compared by source length, on the same test sentences. Runs of other tasks are
+    Translation runs are compared by source length, on the same test sentences: by BLEU, or by exact match if
+    it selects the best checkpoint of the first run, as for targets of one word. Runs of other tasks are
     compared by the scores that they have stored, of their best checkpoint on their validation data.
 
     folders: the run folders. The seeds of a run of several seeds are one model, and so are runs whose
@@ -66,20 +69,24 @@ def compare_runs(
     cache = _MeasurementCache(Path(output) / "runs", plain, say)
     context = StudyContext(plain, cache, say)
     runs = [TrainedRun(name, seed, folder, 0.0) for name, members in groups for seed, folder in members]
+    unit = _unit([config_of(run.folder) for run in runs], context.sentences.pairs)
+    context.sentences = replace(context.sentences, unit=unit, fewest=1)
+    metric = "exact" if first.get("training", {}).get("best") == "exact" else "bleu"
     rows = quality_table(context, runs)
     where = f"{context.sentences.name}, greedy search, {seeds_text(rows)}"
-    title = f"BLEU and exact match by source length in words: {where}."
-    alt = "; ".join(f"{line.label}: {line.y[0]:.0f} to {line.y[-1]:.0f}" for line in quality_series(rows))
+    title = f"BLEU and exact match by source length in {unit}: {where}."
+    lines, score = quality_series(rows, metric), metric_title(metric)
+    alt = "; ".join(f"{line.label}: {line.y[0]:.0f} to {line.y[-1]:.0f}" for line in lines)
     figure = Figure(
         "runs",
-        f"BLEU by source length in words: {where}.",
-        f"Lines of BLEU from short to long sources. {alt}.",
-        quality_series(rows),
-        x="source length (words)",
-        y="BLEU",
+        f"{score[:1].upper()}{score[1:]} by source length in {unit}: {where}.",
+        f"Lines of {score} from short to long sources. {alt}.",
+        lines,
+        x=f"source length ({unit})",
+        y=score,
     )
     tables = (Table("runs", title, rows), Table("settings", "Settings that differ.", _changes(groups)))
-    verdicts = tuple(_verdict(rows, groups[0][0], name) for name, _ in groups[1:])
+    verdicts = tuple(_verdict(rows, metric, groups[0][0], name) for name, _ in groups[1:])
     result = StudyResult("runs", "Comparison of trained runs", tables, (figure,), verdicts)
     about = (
         f"Translation runs, compared on {context.sentences.name}, with greedy search and the last checkpoint "
@@ -108,12 +115,17 @@ def _state(folder: Path) -> list[str]:
 
 
 def _task_of_all(places: Sequence[Path]) -> str:
-    """Return the task of all runs, or raise ArgumentError if they have different tasks."""
+    """Return the task of all runs, or raise ArgumentError if it is not one task of Regard."""
     tasks = {place: str(config_of(place).get("task", "translation")) for place in places}
-    if len(set(tasks.values())) > 1:
+    names, problem = set(tasks.values()), ""
+    if len(names) > 1:
         problem = f"the runs have different tasks: {', '.join(f'{shown(p)}: {t}' for p, t in tasks.items())}"
-        raise ArgumentError(message("regard compare RUN ...", problem, expected="runs of one task"))
-    return next(iter(tasks.values()))
+    elif names - set(TASKS):  # the code of other tasks is not imported
+        problem = f"the task of these runs is {', '.join(names)!r}, which is not part of Regard"
+    if problem:
+        expected = f"runs of one task: {', '.join(TASKS)}"
+        raise ArgumentError(message("regard compare RUN ...", printable(problem), expected=expected))
+    return names.pop()
 
 
 def _check_translation_only(
@@ -159,17 +171,28 @@ def _changes(groups: Sequence[Group]) -> list[dict[str, Any]]:
     ]
 
 
-def _verdict(rows: Sequence[dict[str, Any]], first: str, other: str) -> Verdict:
+def _unit(configs: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[str, str]]) -> str:
+    """Return the unit of the source length: "characters" or "words".
+
+    It is "characters" if all runs have character tokenizers, or if most sources are single words.
+    """
+    characters = all(config["data"].get("tokenizer") == "character" for config in configs)
+    single = sum(len(source.split()) == 1 for source, _ in pairs)
+    return "characters" if characters or 2 * single > len(pairs) else "words"
+
+
+def _verdict(rows: Sequence[dict[str, Any]], metric: str, first: str, other: str) -> Verdict:
     """Judge the claim that a model is better than the first one."""
 
     def means(model: str) -> dict[int, float]:
         seeds: dict[int, list[float]] = {}
         for row in rows:
             if row["model"] == model:
-                seeds.setdefault(row["seed"], []).append(row["bleu"])
+                seeds.setdefault(row["seed"], []).append(row[metric])
         return {seed: sum(values) / len(values) for seed, values in seeds.items()}
 
     base, new = means(first), means(other)
     values = [new[seed] - base[seed] for seed in new if seed in base]
     claim = Claim(f"runs.{other}", f"{other} translates better than {first}.")
-    return judge(claim, values, f"mean BLEU of {other} minus mean BLEU of {first}")
+    score = metric_title(metric)
+    return judge(claim, values, f"mean {score} of {other} minus mean {score} of {first}")

@@ -116,6 +116,7 @@ class StudyContext:
         pairs = digest([[bin.sources, bin.targets] for bin in bins])
         about = {"bins": [bin.name for bin in bins], "pairs": pairs}
         about |= {} if select is None else {"select": select}
+        about |= {} if self.sentences.unit == "words" else {"unit": self.sentences.unit}
         return self.cache.measured(run, "quality", about, lambda: self._scored(run, bins, select))
 
     def _scored(self, run: TrainedRun, bins: Sequence[Any], select: Any) -> list[dict[str, Any]]:
@@ -130,7 +131,7 @@ class StudyContext:
             rows.append(
                 {
                     "length": bin.name,
-                    "words": statistics.fmean(len(source.split()) for source in bin.sources),
+                    self.sentences.unit: statistics.fmean(map(self.sentences.length, bin.sources)),
                     "bleu": bleu(own, bin.targets).value,
                     "exact": exact_match(own, bin.targets).value,
                     "sentences": len(bin),

@@ -38,7 +38,7 @@ def compare_scores(
         for seed, folder in members:
             facts = facts_of(task, folder)
             metric = metric or facts.best_metric
-            rows.append({"model": name, "seed": seed, **_scores(facts)})
+            rows.append({"model": name, "seed": seed, **_scores(facts, metric)})
     count = max(len(members) for _, members in groups)
     where = f"validation data of each run, best checkpoint, {count} seed{'s' * (count != 1)}"
     tables = (
@@ -65,10 +65,10 @@ def compare_scores(
     return result, about
 
 
-def _scores(facts: RunFacts) -> dict[str, Any]:
+def _scores(facts: RunFacts, metric: str) -> dict[str, Any]:
     best = facts.best
-    if best is None:
-        problem = f"this run has no evaluation with the score {facts.best_metric!r}"
+    if best is None or metric not in best:
+        problem = f"this run has no evaluation with the score {metric!r}"
         hint = "train it until its first evaluation, or set the same training.best for all runs"
         raise DataError(message(shown(facts.folder), problem, hint=hint))
     return {"step": best["step"], "parameters": facts.parameters, **best}

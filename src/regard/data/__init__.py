@@ -27,7 +27,6 @@ nothing else in the package uses the network.
 
 from regard.data.algorithms import algorithm_batch
 from regard.data.batching import Batches
-from regard.data.cache import encode_pairs
 from regard.data.class_labels import ClassBalance, Labels, class_weights
 from regard.data.data_report import Report
 from regard.data.encoded_pairs import EncodedPairs
@@ -37,6 +36,7 @@ from regard.data.korean import KoreanEnglish, korean_english
 from regard.data.labelled_batch import LabelledBatch
 from regard.data.labelled_batching import EncodedTexts, LabelledBatches, encode_texts
 from regard.data.labelled_text import LabelledText, LabelledTexts, labelled_from_lists, read_labelled
+from regard.data.pair_cache import encode_pairs
 from regard.data.pair_checks import Choices
 from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
 from regard.data.text_batch import TextBatch

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import lock_descriptor
 
-from regard.errors import DataError, message
+from regard.errors import DataError, message, shell_word
 from regard.files.untrusted import open_regular
 
 __all__ = ["FolderLock", "FolderMoved", "locked"]
@@ -127,7 +127,7 @@ class FolderLock:
     def _moved(self, how: str) -> FolderMoved:
         hint, place = "restore the folder, or use another --output", self._new_place()
         if place is not None:
-            how, hint = f"moved to {place}", f"regard train --output {place} --resume"
+            how, hint = f"moved to {place}", f"regard train --output {shell_word(place)} --resume"
         problem = f"the run folder was {how} while training"
         return FolderMoved(message(str(self.folder), problem, hint=hint), place)
 

@@ -1,11 +1,51 @@
-"""The folder in which Regard stores files that it can create again, such as downloads and encoded data."""
+"""The folder in which Regard stores files that it can create again, such as encoded pairs."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["cache_folder"]
+from regard.files.atomic_io import leftover
+
+__all__ = ["KINDS", "LEFT_OVER", "CacheEntry", "cache_entries", "cache_folder"]
+
+KINDS = {
+    "encoded sentence pairs": re.compile("[0-9a-f]{32}"),
+    "weights of image encoders": re.compile(r"efficientnet-lite0-[0-9a-f]{8}-\d+\.safetensors"),
+}
+"""What is in the cache folder -> names of its files and folders. Other files are not from Regard."""
+
+FILES = {"source", "target", "numbers", "header.json"}
+"""Names of the files in a folder of encoded sentence pairs (see data/encoded_files.py)."""
+
+LEFT_OVER = 24 * 60 * 60.0
+"""Age in seconds after which an unfinished file counts as left over, e.g. from a process that was killed."""
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """A file or folder that Regard has written to its cache folder.
+
+    kind: a key of KINDS, or "unfinished" for a temporary file.
+    size: size in bytes.
+    is_used: whether another process may be writing it.
+    """
+
+    path: Path
+    kind: str
+    size: int
+    is_used: bool = False
+
+    def delete(self) -> None:
+        """Delete the file or folder. If another process has deleted it, do nothing."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.path) if self.path.is_dir() else self.path.unlink()
 
 
 def cache_folder() -> Path:
@@ -13,3 +53,26 @@ def cache_folder() -> Path:
     override = os.environ.get("REGARD_CACHE")
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(override) if override else default / "regard"
+
+
+def cache_entries(folder: Path) -> Iterator[CacheEntry]:
+    """Yield what Regard has written to a cache folder; other files in the folder are skipped.
+
+    Symbolic links, and folders with other files than those of Regard, are not from Regard.
+    """
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        temporary = leftover(path.name)
+        name = temporary.name if temporary else path.name
+        kind = next((kind for kind, pattern in KINDS.items() if pattern.fullmatch(name)), None)
+        files = list(path.iterdir()) if path.is_dir() and not path.is_symlink() else [path]
+        if kind is None or any(file.is_symlink() or not file.is_file() for file in files):
+            continue
+        if files != [path] and not {file.name for file in files} <= FILES:
+            continue
+        with contextlib.suppress(FileNotFoundError):  # another process has deleted it
+            size = sum(file.stat().st_size for file in files)
+            if temporary:
+                age = time.time() - path.stat().st_mtime
+                yield CacheEntry(path, "unfinished", size, age < LEFT_OVER)
+            else:
+                yield CacheEntry(path, kind, size)

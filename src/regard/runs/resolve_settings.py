@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.errors import ArgumentError, DataError, message, shown
+from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.runs.run_folder import check_settings, config_of, fingerprints_of
 from regard.runs.run_settings import check_seeds
 from regard.runs.run_task import ReadData, RunTask
@@ -140,7 +140,8 @@ def _check_data_files(task: type[RunTask], folder: Path, settings: Mapping[str, 
             if not os.path.exists(path):
                 names = [other for other in task.paths if data.get(other)]
                 options = " ".join(f"--{other.replace('_', '-')} NEW" for other in names)
-                hint = f"if the data moved: regard train --output {folder} --resume --change {options}"
+                command = f"regard train --output {shell_word(folder)} --resume --change {options}"
+                hint = f"if the data moved: {command}"
                 problem = f"data.{name} of {folder}: there is no such file"
                 raise DataError(message(shown(path), problem, hint=hint))
 

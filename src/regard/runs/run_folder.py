@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.errors import ArgumentError, DataError, message, shown
+from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.files.atomic_io import failed, replace
 from regard.files.folder_lock import NAME as LOCK
 from regard.files.untrusted import parse_json, read_limited
@@ -53,10 +53,10 @@ def config_of(folder: Path) -> dict[str, Any]:
         if inside := _runs_inside(folder):
             hint = f"it contains run folders: {', '.join(inside)}"
         if os.path.lexists(folder / "config.json"):
-            hint = f'for a Hugging Face model: regard view --huggingface {shown(folder)} "..."'
+            hint = f'for a Hugging Face model: regard view --huggingface {shell_word(folder)} "..."'
         if os.path.lexists(folder / LOCK):
             problem = "training has not begun, or failed before it began: the folder has no config.toml"
-            hint = f"regard train --output {shown(folder)} can train into this folder"
+            hint = f"regard train --output {shell_word(folder)} can train into this folder"
         raise DataError(message(str(folder), problem, hint=hint)) from None
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from regard.errors import ArgumentError, message, printable, shown
+from regard.errors import ArgumentError, message, printable, shell_word, shown
 from regard.runs.run_commands import ChosenRun, Report
 from regard.runs.run_folder import is_run
 from regard.runs.run_task import RunTask
@@ -127,7 +127,7 @@ def evaluate_seeds(
     """
     for name in FILES:
         if options.get(name) is not None:
-            hint = f"evaluate one seed: regard evaluate {shown(seed_folder(run.folder, seeds[0]))}"
+            hint = f"evaluate one seed: regard evaluate {shell_word(seed_folder(run.folder, seeds[0]))}"
             raise ArgumentError(message(f"--{name}", "the run has several seeds", hint=hint))
     folders = {seed: seed_folder(run.folder, seed) for seed in seeds}
     reports = {

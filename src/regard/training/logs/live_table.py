@@ -6,10 +6,11 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -21,6 +22,9 @@ __all__ = ["Display", "Evaluated", "Shown", "Standing", "in_bytes", "metric_titl
 
 ROWS = 5
 """Number of recent evaluations in the table. The best evaluation is shown too."""
+
+GAP, BAR = 2, 40
+"""Spaces between two columns, and the largest width of the progress bar."""
 
 TITLES = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match", "macro_f1": "macro F1", "ter": "TER"}
 TOKENS = "target tokens"
@@ -248,38 +252,82 @@ class Display:
         head.add_row(Text("step", style="bold"), Text(at.of()), *self._bar(at))
         parts.append(head)
         if self.standing is not None:
-            numbers = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-            for name in at.cells():
-                numbers.add_column(Text(name), justify="right", no_wrap=True)
-            numbers.add_row(*map(Text, at.cells().values()))
-            parts.append(numbers)
+            cells = at.cells()
+            optional = ("norm", "memory", *at.parts, "learning rate", *cells)
+            parts.append(number_table({name: [text] for name, text in cells.items()}, optional, self._width))
         if self.evaluations:
             parts.append(self._evaluations())
         # The cursor stays on an empty line, where the progress bar of a translation can appear.
         return Shown(Group(*parts, Text("")))
 
+    @property
+    def _width(self) -> int:
+        return self.console.width
+
     def _bar(self, at: Standing) -> list[RenderableType]:
         if not at.total:
             return []
-        share = min(at.step / at.total, 1.0)
-        return [
-            ProgressBar(total=at.total, completed=at.step, width=40),
-            Text(f"{math.floor(100 * share)} %"),
-        ]
+        share = f"{math.floor(100 * min(at.step / at.total, 1.0))} %"
+        width = min(self._width - sum(map(len, ("step", at.of(), share))) - 3 * GAP, BAR)
+        bar = [ProgressBar(total=at.total, completed=at.step, width=width)] * (width >= BAR // 4)
+        return [*bar, Text(share)]
 
     def _evaluations(self) -> Table:
         rows = self.evaluations
         best = next((each for each in reversed(rows) if each.best), None)
         names = list(dict.fromkeys(name for each in rows for name in each.scores))
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for name in ("evaluation", *names, ""):
-            table.add_column(Text(metric_title(name)), justify="right")
+        columns = {"evaluation": [f"{each.step:,}" for each in rows]}
+        for name in names:
+            columns[metric_title(name)] = [
+                in_words(name, each.scores[name]) if name in each.scores else "" for each in rows
+            ]
         star = "*" if self.console.options.ascii_only else "★"
-        for each in rows:
-            cells = [in_words(name, each.scores[name]) if name in each.scores else "" for name in names]
-            mark = Text(f"{star} {best_title(self.best_by)}" if each is best else "", style="yellow")
-            table.add_row(Text(f"{each.step:,}"), *map(Text, cells), mark)
-        return table
+        marks = [star if each is best else "" for each in rows]
+        named = [f"{star} {best_title(self.best_by)}" if each is best else "" for each in rows]
+        optional = [metric_title(name) for name in reversed(names) if name != self.best_by]
+        for last in (named, marks):
+            if table_width({**columns, "": last}) <= self._width:
+                break
+        return number_table({**columns, "": last}, optional, self._width)
+
+
+def number_table(columns: Mapping[str, Sequence[str]], optional: Iterable[str], width: int) -> Table:
+    """Return a table of numbers that fits a width. Numbers are never truncated.
+
+    If the table is too wide, first the words of each title are written below each other. Then columns are
+    left out, one after another.
+
+    columns: title of each column -> its cells.
+    optional: the titles of columns that can be left out, the least important first. The first column stays.
+    width: the width of the terminal.
+    """
+    shown, first = dict(columns), next(iter(columns))
+    for title in optional:
+        if table_width(shown) <= width:
+            break
+        if title != first:
+            shown.pop(title, None)
+    titles = {title: title for title in shown}
+    if table_width(shown, whole=True) > width:
+        titles = {title: "\n".join(title.split()) for title in shown}
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim")
+    for title in shown:
+        table.add_column(Text(titles[title]), justify="right", no_wrap=True)
+    for cells in zip(*shown.values(), strict=True):
+        table.add_row(
+            *(Text(cell, style="" if title else "yellow") for title, cell in zip(shown, cells, strict=True))
+        )
+    return table
+
+
+def table_width(columns: Mapping[str, Sequence[str]], whole: bool = False) -> int:
+    """Return the width of a table of numbers, without the space at its right end.
+
+    whole: whether each title is on one line; by default, its words are below each other.
+    """
+    titles = {title: [title] if whole else title.split() for title in columns}
+    widths = [max(map(cell_len, (*titles[title], *cells))) for title, cells in columns.items()]
+    return sum(widths) + GAP * (len(widths) - 1)
 
 
 def best_title(name: str) -> str:

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import cache, encoded_files, progress_bar
+from regard.data import encoded_files, pair_cache, progress_bar
 from regard.data.batching import Batches
-from regard.data.cache import EncodedPairs, encode_pairs
+from regard.data.pair_cache import EncodedPairs, encode_pairs
 from regard.data.pairs import pairs_from_lists
 from regard.data.tokenizers import Tokenizer, Words, train_tokenizer, train_tokenizers
 from regard.errors import ArgumentError, DataError, UnknownName
@@ -162,7 +162,7 @@ def test_result_does_not_depend_on_the_chunk_size(
 ):
     pairs = Streamed(101)
     whole = encode_pairs(pairs, tokenizer, tokenizer, tmp_path / "whole", longest=9, over=over)
-    monkeypatch.setattr(cache, "CHUNK", 10)
+    monkeypatch.setattr(pair_cache, "CHUNK", 10)
     parts = encode_pairs(pairs, tokenizer, tokenizer, tmp_path / "parts", longest=9, over=over)
     assert rows(parts) == rows(whole) and parts.numbers.tolist() == whole.numbers.tolist()
     assert (parts.skipped, parts.truncated) == (whole.skipped, whole.truncated)
@@ -243,7 +243,7 @@ def test_files_of_killed_runs_are_deleted_after_a_day(tmp_path: Path, tokenizer:
     for path in (old, new):
         path.mkdir()
         (path / "source").write_bytes(b"half")
-    long_ago = new.stat().st_mtime - 2 * cache.LEFT_OVER
+    long_ago = new.stat().st_mtime - 2 * pair_cache.LEFT_OVER
     os.utime(old, (long_ago, long_ago))
     encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
     assert new.exists() and not old.exists()
@@ -312,7 +312,7 @@ def test_files_are_closed_with_their_reader(
 def test_memory_use_is_bounded_by_the_chunk_size(
     tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cache, "CHUNK", 100)
+    monkeypatch.setattr(pair_cache, "CHUNK", 100)
 
     def peak(count: int) -> int:
         tracemalloc.start()

@@ -28,6 +28,7 @@ from regard.data.tokenizers import Tokenizer
 from regard.data.tokenizers.normalize import sides
 from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 from regard.files.atomic_io import flush_folder
+from regard.files.user_cache import LEFT_OVER
 
 __all__ = ["EncodedPairs", "encode_pairs"]
 
@@ -38,9 +39,6 @@ The version is part of the key of a cache, so that a cache of another version is
 
 CHUNK = 20_000
 """Number of pairs that are encoded at a time, to limit the memory use."""
-
-LEFT_OVER = 24 * 60 * 60.0
-"""Age in seconds after which an unfinished cache, e.g. of a process that was killed, is deleted."""
 
 OVER = ("skip", "truncate")
 
