@@ -263,9 +263,10 @@ def test_from_torch_replaces_attention_in_torch_layers_without_masks(batch_first
     for layer, names in ((encoder, ["self_attn"]), (decoder, ["self_attn", "multihead_attn"])):
         for name in names:
             setattr(layer, name, regard.MultiHead.from_torch(getattr(layer, name)))
+    regard.name_sites(decoder)
     with torch.no_grad(), regard.record() as seen:
         torch.testing.assert_close((encoder(x), decoder(x, x)), expected, atol=1e-5, rtol=1e-5)
-    assert len(seen["multihead"]) == 3
+    assert list(seen) == ["multihead", "self_attn", "multihead_attn"]
     with pytest.raises(regard.ArgumentError, match=r"(?s)attn_mask.*nn\.TransformerEncoderLayer"):
         encoder(x, src_mask=torch.zeros(5 if batch_first else 3, 5 if batch_first else 3))
 

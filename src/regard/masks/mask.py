@@ -315,12 +315,9 @@ class Mask:
         if torch.compiler.is_compiling() or self.lengths is None:
             return None
         if not readable(self.lengths):
-            too_long = self.longest is not None and self.longest > keys
-            return (
-                f"padding() has a length of {self.longest}, but there are S = {keys} keys"
-                if too_long
-                else None
-            )
+            if self.longest is None or self.longest <= keys:
+                return None
+            return f"padding() has a length of {self.longest}, but there are S = {keys} keys"
         for index, length in enumerate(self.lengths.tolist()):
             if length > keys:
                 return f"padding() has lengths[{index}] = {length}, but there are S = {keys} keys"
