@@ -40,7 +40,7 @@ from regard.memory import Memory
 from regard.scores import ScaledDot, Score
 from regard.select import Select, Soft
 
-__all__ = ["Plan", "Signature", "is_transformed", "keep_plan", "plan_of", "planned"]
+__all__ = ["Plan", "Signature", "is_transformed", "keep_plan", "planned"]
 
 PLANS = 512
 """Maximum number of plans. When it is reached, the oldest plan is removed."""
@@ -220,12 +220,6 @@ def _signature(
         query.shape, key.shape, value.shape, dtype, key.dtype, value.dtype, device, key.device,
         value.device, trains, layout, *options,
     )  # fmt: skip
-
-
-def plan_of(query: Tensor, key: Tensor, value: Tensor) -> Plan | MaskedPlan | AdditivePlan | FusedPlan | None:
-    """Return the plan that a call attention(query, key, value) has kept; None if there is none."""
-    options = (ScaledDot, (), None, 1.0, 0, (), False, "auto")
-    return _plans.get(_signature(query, key, value, query.dtype, query.device, *options))
 
 
 def keep_plan(signature: Signature, call: Call, name: str, dims: int) -> None:
