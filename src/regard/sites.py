@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -381,7 +382,7 @@ def _recording(look: Look, at: str, all_threads: bool, output: bool) -> Iterator
 
 def _calling_layer() -> nn.Module | None:
     """Return the module whose method called attention(); None if no method of a module did."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         owner = frame.f_locals.get("self")
         if isinstance(owner, nn.Module):

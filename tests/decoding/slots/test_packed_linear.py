@@ -14,7 +14,7 @@ from regard.data.batch import Batch
 from regard.decoding import Beam, Rules, search
 from regard.decoding.beam import beam_search
 from regard.decoding.slots import packed_linear as module
-from regard.decoding.slots import slot_search
+from regard.decoding.slots import slot_decoder, slot_search
 from regard.decoding.slots.packed_linear import PackedWeights, packed_linear
 from regard.errors import RegardWarning
 from regard.models import Model
@@ -87,6 +87,22 @@ def test_packed_weights_are_kept_until_an_element_changes(monkeypatch: pytest.Mo
         model.weight.data.zero_()
         assert products() == products() == 5
         assert products(int8=True) == products(int8=True) == 6
+
+
+@pytest.mark.parametrize("kind", [nn.Linear, nn.LayerNorm])
+def test_a_search_calls_a_forward_that_was_patched_in_its_class(
+    kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, called, forward = Transformer(9, 9, Size(16, 2, 16, 1)).eval(), list[nn.Module](), kind.forward
+
+    def counted(self: nn.Module, *inputs: torch.Tensor) -> object:
+        called.append(self)
+        return forward(self, *inputs)
+
+    assert slot_decoder(model, Beam(2))
+    monkeypatch.setattr(kind, "forward", counted)
+    search(model, Batch.collate([[4, 5]]), Beam(2, rules=Rules(maximum=2)), look=None)
+    assert (model.output if kind is nn.Linear else model.decoded) in called
 
 
 @torch.no_grad()

@@ -55,7 +55,7 @@ def decoder_for(model: Model) -> type[SlotDecoder] | None:
 def _has_known_layers(model: Model) -> bool:
     """Return whether no submodule was replaced by a module of another class, such as a LoRA layer.
 
-    It is also False if the method forward() of a class was replaced, for example by a profiler.
+    It is also False if the method forward() of a class of torch was replaced, for example by a profiler.
     """
     kinds, waiting = set[type[nn.Module]](), list[nn.Module | None]([model])
     while waiting:  # in less than half the time of a loop over all_modules()
@@ -63,14 +63,7 @@ def _has_known_layers(model: Model) -> bool:
         if module is not None:
             kinds.add(type(module))
             waiting.extend(module.__dict__["_modules"].values())
-    return all(_is_known(kind) for kind in kinds)
-
-
-def _is_known(kind: type[nn.Module]) -> bool:
-    """Whether a class is one of Regard or of LAYERS, and its method forward() was not replaced."""
-    if not kind.__module__.startswith("regard."):
-        return kind.forward in FORWARDS
-    return kind.forward.__module__.startswith(("regard.", "torch."))
+    return all(kind.__module__.startswith("regard.") or kind.forward in FORWARDS for kind in kinds)
 
 
 def supports_int8(model: Model) -> bool:
