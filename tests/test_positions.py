@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -159,6 +160,18 @@ def test_alibi_slopes_and_distances(heads: int, exponents: list[int]):
     found = bias_of(scheme, 2, 4, start=1, query=query)
     expected = [[[-(2.0**-e) * abs(i + 1 - j) for j in range(4)] for i in range(2)] for e in exponents]
     torch.testing.assert_close(found, torch.tensor(expected))
+
+
+def test_alibi_of_a_float64_call_is_computed_in_float64():
+    """Some slopes of 12 heads are no float32 numbers. Slopes that a user has changed are used as they are."""
+    scheme, query = regard.ALiBi(12), torch.zeros(1, 12, 1, 4, dtype=torch.float64)
+    slopes = [2 ** (-(h + 1)) for h in range(8)] + [2 ** (-(h + 0.5)) for h in range(4)]
+    for module in (scheme, copy.deepcopy(scheme).double()):
+        expected = [[[-slope * abs(i - 50) for i in range(4)]] for slope in slopes]
+        found = bias_of(module, 1, 4, start=50, query=query)
+        torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-15, atol=0)
+    scheme.slope_H.fill_(0.1)
+    assert torch.equal(bias_of(scheme, 1, 1, start=1, query=query), -scheme.slope_H.double().view(12, 1, 1))
 
 
 def test_positions_beyond_the_table_raise():

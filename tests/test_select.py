@@ -120,6 +120,15 @@ def test_local_p_is_equation_10_and_is_not_renormalised():
         assert found[t].sum() < 1
 
 
+@pytest.mark.parametrize("centre", [2.3, torch.tensor([2.25])])
+def test_local_p_of_a_float64_call_is_computed_in_float64(centre: float | torch.Tensor):
+    scores, p = torch.zeros(1, 1, 1, 5, dtype=torch.float64), float(centre)
+    found = choose(regard.LocalP(centre, 3), scores).weights.flatten().tolist()
+    near = [s for s in range(5) if abs(s - p) <= 3]
+    expected = [math.exp(-((s - p) ** 2) / 4.5) / len(near) for s in near]
+    assert found == pytest.approx(expected, rel=1e-14)
+
+
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 2, 3)])
 def test_centre_per_query(shape: tuple[int, ...]):
     query, key, centre = randn(*shape, 4), randn(*shape[:-1], 5, 4), torch.rand(shape).double() * 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -207,6 +208,56 @@ def test_name_sites_uses_module_names():
     assert layer.site == "multihead" and regard.name_sites(layer) == []
     model = nn.Sequential(layer, nn.Linear(8, 8), regard.AttentionLayer(8, 8))
     assert regard.name_sites(model) == ["0", "2"] and layer.site == "0"
+
+
+class Block(torch.nn.Module):
+    """A layer of a user, which calls attention() without a site."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return regard.attention(x, x).output
+
+
+class TwoLayers(torch.nn.Module):
+    def __init__(self, first: torch.nn.Module, second: torch.nn.Module):
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in (self.first, self.second):
+            result = layer(x, x) if isinstance(layer, regard.AttentionLayer) else layer(x)
+            x = result if isinstance(result, torch.Tensor) else result.output
+        return x
+
+
+@pytest.mark.parametrize(
+    ("make", "site"),
+    [
+        (lambda: regard.MultiHead(8, 2), "multihead"),
+        (lambda: regard.AttentionLayer(8, 8), "attention_layer"),
+        (Block, "attention"),
+    ],
+    ids=["MultiHead", "AttentionLayer", "attention()"],
+)
+def test_layers_that_share_a_site_without_a_name_warn(make: Callable[[], torch.nn.Module], site: str):
+    x, layer = torch.randn(1, 3, 8), make()
+    with (
+        pytest.warns(regard.RegardWarning, match=rf"2 layers share the site '{site}'"),
+        regard.record() as seen,
+    ):
+        TwoLayers(make(), make())(x)
+    assert len(seen[site]) == 2
+    with regard.record() as seen:  # one layer that is called twice is one site with two calls
+        TwoLayers(layer, layer)(x)
+    assert list(seen) == [site] and len(seen[site]) == 2
+    model = TwoLayers(make(), make())
+    if regard.name_sites(model):
+        with regard.record() as seen:
+            model(x)
+        assert list(seen) == ["first", "second"]
+    with regard.record() as seen:  # calls outside of modules
+        for _ in range(2):
+            regard.attention(x, x)
+    assert len(seen["attention"]) == 2
 
 
 def test_record_raises_inside_a_compiled_region():

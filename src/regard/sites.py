@@ -9,16 +9,21 @@ a threading.local. torch.compile guards on this attribute: compiled code raises 
 open scope, and runs in other threads. A context variable would not work, because torch.compile cannot trace
 context variables. A default value of the attribute, in a subclass of threading.local, would not work either:
 torch.compile does not guard on it.
+
+A scope that an asyncio task has opened applies to this task and to the tasks that it creates inside the
+scope, not to other tasks of the thread. A context variable, which new tasks inherit, tells them apart.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -53,8 +58,11 @@ _thread = threading.local()
 scope is open, the attribute does not exist."""
 
 _context: ContextVar[tuple[Scope, ...]] = ContextVar("regard.scopes", default=())
-"""A copy of _thread.scopes for the threads of autograd. These threads can read the context variables of the
-thread that called backward()."""
+"""The scopes that were opened in this context: in this thread, or in this asyncio task. The threads of
+autograd can read the context variables of the thread that called backward()."""
+
+UNNAMED = ("attention", "attention_layer", "multihead", "pool", "read")
+"""The sites of layers and calls that have no name of their own."""
 
 _open: tuple[Scope, ...] = ()
 """The open scopes of all threads in the order in which they were opened."""
@@ -71,6 +79,7 @@ class Record(BySite[list[Attended]]):
 
     called: the names of all sites that were called, recorded or not, in the order of their first call.
     roles: the roles of the called sites that declare a role.
+    layers: for each recorded site in UNNAMED, the ids of the modules whose calls were recorded.
 
     >>> import regard, torch
     >>> with regard.record() as seen:
@@ -82,6 +91,7 @@ class Record(BySite[list[Attended]]):
     def __init__(self) -> None:
         super().__init__()
         self.called: dict[str, None] = {}
+        self.layers: dict[str, set[int]] = {}
 
     def __missing__(self, site: str) -> list[Attended]:
         raise UnknownName("site", site, self)
@@ -99,6 +109,7 @@ class Scope:
     seen: the recorded results.
     all_threads: whether the scope applies to every thread, not only to the thread that opened it.
     output: whether to record the output of each call too. It can be much larger than the other fields.
+    in_task: whether an asyncio task has opened the scope.
     """
 
     look: Look | None = None
@@ -108,6 +119,7 @@ class Scope:
     seen: Record = field(default_factory=Record)
     all_threads: bool = False
     output: bool = False
+    in_task: bool = field(default=False, init=False)
 
     def applied(self, call: Call) -> Call:
         """Apply this scope to a Call, and return the changed Call, which attention() then runs.
@@ -139,6 +151,8 @@ class Scope:
         recorded = recorded if self.look.gradient else recorded.map(Tensor.detach)
         with _lock:
             self.seen.setdefault(site, []).append(recorded)
+        if site in UNNAMED and (layer := _calling_layer()) is not None:
+            self.seen.layers.setdefault(site, set()).add(id(layer))
 
     def _look_at(self, call: Call) -> Look:
         """Return the look of this scope, without the fields and query rows that this call cannot provide."""
@@ -205,24 +219,31 @@ def inherit_scopes(function: Callable[P, R]) -> Callable[P, R]:
     scopes = _own_scopes()
 
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        before = _scopes_of_thread()
-        _set_own_scopes(scopes)
+        before = _scopes_of_thread(), _context.get()
+        _set_own_scopes(scopes, scopes)
         try:
             return function(*args, **kwargs)
         finally:
-            _set_own_scopes(before)
+            _set_own_scopes(*before)
 
     return run
 
 
 def _own_scopes() -> tuple[Scope, ...]:
-    """Return the scopes of this thread. In a backward pass, add the scopes of the thread that called it.
+    """Return the scopes of this thread, without those of other asyncio tasks.
+
+    In a backward pass, add the scopes of the thread that called it.
 
     Activation checkpointing runs the forward pass again inside the backward pass. On CUDA, this happens in a
     thread of autograd, which has no open scopes.
     """
     own = _scopes_of_thread()
-    if torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1:
+    if torch.compiler.is_compiling():
+        return own
+    if any(each.in_task for each in own):
+        opened = _context.get()
+        own = tuple(each for each in own if not each.in_task or each in opened)
+    if torch._C._current_graph_task_id() == -1:
         return own
     if not torch._C._is_key_in_tls("context"):
         return own
@@ -234,12 +255,22 @@ def _scopes_of_thread() -> tuple[Scope, ...]:
     return getattr(_thread, "scopes", ())
 
 
-def _set_own_scopes(scopes: tuple[Scope, ...]) -> None:
+def _set_own_scopes(scopes: tuple[Scope, ...], in_context: tuple[Scope, ...]) -> None:
+    """Set the scopes of this thread, and those of this context."""
     if scopes:
         _thread.scopes = scopes
     elif hasattr(_thread, "scopes"):
         del _thread.scopes
-    _context.set(scopes)
+    _context.set(in_context)
+
+
+def _in_task() -> bool:
+    """Whether an asyncio task is running in this thread."""
+    asyncio = sys.modules.get("asyncio")
+    try:
+        return asyncio is not None and asyncio.current_task() is not None
+    except RuntimeError:  # no event loop is running
+        return False
 
 
 def _set_open(scopes: tuple[Scope, ...]) -> None:
@@ -281,13 +312,15 @@ def open_scope(opened: S) -> Iterator[S]:
     with _lock:
         _set_open((*_open, opened))
     if not opened.all_threads:
-        _set_own_scopes((*_scopes_of_thread(), opened))
+        opened.in_task = _in_task()
+        _set_own_scopes((*_scopes_of_thread(), opened), (*_context.get(), opened))
     try:
         yield opened
     finally:
         with _lock:
             _set_open(tuple(each for each in _open if each is not opened))
-        _set_own_scopes(tuple(each for each in _scopes_of_thread() if each is not opened))
+        every = _scopes_of_thread(), _context.get()
+        _set_own_scopes(*(tuple(each for each in some if each is not opened) for some in every))
 
 
 def record(
@@ -305,8 +338,10 @@ def record(
         Record: the outputs of all layers can need more memory than everything else that is recorded.
 
     Yields a Record, a dict with a list of Attended for each site name, one per call. If nothing was recorded
-    at the end of the `with` statement, a RegardWarning lists the sites that were called. There is no warning
-    if an exception ends the `with` statement.
+    at the end of the `with` statement, a RegardWarning lists the sites that were called. Layers without a
+    name of their own share a site, such as "multihead". If several of them were recorded, their calls are in
+    one list, and a RegardWarning says so; name_sites() names them. A layer that is called twice is one site
+    with two calls. There is no warning if an exception ends the `with` statement.
 
     >>> import regard, torch
     >>> layer = regard.MultiHead(width=8, heads=2)
@@ -338,6 +373,22 @@ def _recording(look: Look, at: str, all_threads: bool, output: bool) -> Iterator
     if not seen:
         # stacklevel 3: skip this frame and the frame of contextlib, to point at the user's `with` statement.
         warnings.warn(nothing_matched("record()", "recorded", [at], seen.called), RegardWarning, stacklevel=3)
+    for site, layers in seen.layers.items():
+        if len(layers) > 1:
+            problem = f"{len(layers)} layers share the site '{site}', so their calls are in one list"
+            hint = "call regard.name_sites(model) first, or pass a name: attention(..., site='decoder.cross')"
+            warnings.warn(message("record()", problem, hint=hint), RegardWarning, stacklevel=3)
+
+
+def _calling_layer() -> nn.Module | None:
+    """Return the module whose method called attention(); None if no method of a module did."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, nn.Module):
+            return owner
+        frame = frame.f_back
+    return None
 
 
 def nothing_matched(call: str, done: str, at: Iterable[str], called: Iterable[str]) -> str:

@@ -174,6 +174,44 @@ def test_errors_are_those_of_a_checked_call():
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("start", ["checked", "planned", "memory", "additive step"])
+@pytest.mark.parametrize("length", [-1, 8])
+def test_lengths_changed_in_place_are_checked_in_each_call(start: str, length: int):
+    query, key, value = (each.detach().float() for each in tensors(5, 7))
+    lengths = torch.tensor([3, 7])
+    mask = regard.padding(lengths)
+    score = regard.build_score("additive" if start == "additive step" else "scaled_dot", 8, 8)
+
+    def call() -> Tensor:
+        if start in ("checked", "planned"):
+            return regard.attention(query, key, value, mask=mask).output
+        return regard.attention(query, memory).output
+
+    with torch.no_grad():
+        memory = regard.prepare(key, value, score=score, mask=mask)
+        for _ in range(0 if start == "checked" else 3):
+            call()
+        lengths[1] = length
+        with pytest.raises(regard.ArgumentError, match=rf"lengths\[1\] = {length}"):
+            call()
+        lengths[1] = 7
+        call()
+
+
+def test_a_patched_score_is_called_in_each_step(monkeypatch: pytest.MonkeyPatch):
+    score = regard.build_score("additive", 8, 8)
+    query, key = torch.randn(2, 1, 8), torch.randn(2, 5, 8)
+    with torch.no_grad():
+        memory, project = regard.prepare(key, score=score), score.project_query
+        for _ in range(3):
+            before = regard.attention(query, memory).output
+        monkeypatch.setattr(score, "project_query", lambda query: 3 * project(query))
+        for _ in range(3):
+            expected = regard.attention(query, key, score=score, backend="reference").output
+            torch.testing.assert_close(regard.attention(query, memory).output, expected)
+            assert not torch.allclose(before, expected, atol=1e-4)
+
+
 def test_scopes_transforms_and_double_backward_after_a_plan():
     query, key, value = tensors(4, 6)
     plain = [regard.attention(query, key, value).output for _ in range(2)][1]

@@ -344,14 +344,14 @@ def test_progress_bar_ends_before_an_error_is_raised(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(progress_bar, "PATIENCE", 0.0)
-    monkeypatch.setattr(cache, "CHUNK", 1)
+    monkeypatch.setattr(pair_cache, "CHUNK", 1)
     monkeypatch.setenv("FORCE_COLOR", "1")
 
     def store(folder: Path, key: str, chunks: Iterator[Any], sizes: tuple[int, int]) -> None:
         next(chunks), next(chunks)
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(cache, "store", store)
+    monkeypatch.setattr(pair_cache, "store", store)
     with pytest.raises(DataError) as kept:  # the traceback refers to the generator of chunks
         encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
     shown = capsys.readouterr().err

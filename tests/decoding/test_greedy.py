@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -74,7 +75,9 @@ def frequencies(how: Sample, logits: list[float], draws: int) -> np.ndarray:
         (Sample(top_p=0.6), [0, 0, 4, 8]),
         (Sample(top_p=1e-9), [0, 0, 0, 8]),
         (Sample(top_k=9), [1, 2, 4, 8]),
-        (Sample(top_k=3, top_p=0.85), [0, 2, 4, 8]),
+        (Sample(top_k=3, top_p=0.85), [0, 0, 4, 8]),
+        (Sample(top_k=3, top_p=0.86), [0, 2, 4, 8]),
+        (Sample(top_k=2, top_p=0.1), [0, 0, 0, 8]),
     ],
     ids=str,
 )
@@ -98,6 +101,25 @@ def test_forbidden_tokens_are_never_sampled(chance: float, scores: list[float], 
     left[:, ::2] = -torch.inf
     token = int(Sample(top_k=top_k, top_p=top_p).draw(left, torch.tensor([chance])))
     assert token % 2 == 1
+
+
+def test_top_k_is_applied_before_top_p():
+    """The rule of Hugging Face: top-k, then top-p of the probabilities of these k tokens, at least one."""
+    left, chances = torch.randn(30, 12).mul_(2).log_softmax(-1), torch.arange(200.0) / 200
+    for top_k, top_p, temperature in ((5, 0.7, 1.0), (3, 0.95, 0.6), (12, 0.4, 1.5), (4, 1e-6, 1.0)):
+        how = Sample(top_k=top_k, top_p=top_p, temperature=temperature)
+        for row in left:
+            weights = {token: math.exp(float(row[token]) / temperature) for token in range(12)}
+            order = sorted(weights, key=lambda token: -weights[token])[:top_k]
+            total, before, permitted = sum(weights[token] for token in order), 0.0, set[int]()
+            for token in order:
+                if not permitted or before / total < top_p:
+                    permitted.add(token)
+                before += weights[token]
+            drawn = how.draw(row.expand(200, -1), chances).tolist()
+            least = min(weights[token] for token in permitted) / sum(weights[token] for token in permitted)
+            assert set(drawn) <= permitted
+            assert least < 0.01 or set(drawn) == permitted
 
 
 @pytest.mark.parametrize("spread", [0.01, 3.0, 12.0])

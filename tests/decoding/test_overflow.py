@@ -41,6 +41,13 @@ def test_search_and_scores_are_those_of_float32(device: str):
         observed = observe(model, batch)
     torch.testing.assert_close(observed.token_scores, observe(wide, batch).token_scores)
     assert next(model.parameters()).dtype == torch.float16
+    with torch.no_grad():  # later searches use the edited weights
+        model.output.bias.data[9] = 99.0
+    wide, how = copy.deepcopy(model).float(), Greedy(Rules(maximum=6))
+    with pytest.warns(RegardWarning, match="float16"):
+        found = search(model, batch, how)
+    assert [each[0].tokens for each in found] == [each[0].tokens for each in search(wide, batch, how)]
+    assert 9 in found[0][0].tokens
 
 
 def test_weights_that_are_too_large_for_float16():

@@ -8,6 +8,7 @@ from tests.browser import test_hostile
 from tests.reading import ROOT
 from tests.reliability import (
     test_abandoned_readers,
+    test_edited_weights,
     test_generated_calls,
     test_interrupts,
     test_mutations,
@@ -24,6 +25,7 @@ COUNTS = {
     "tests/reliability/test_mutations.py": test_mutations.MANY + test_mutations.MANY_RESUMED,
     "tests/browser/test_hostile.py": test_hostile.COUNT,
     "tests/reliability/test_abandoned_readers.py": test_abandoned_readers.READERS,
+    "tests/reliability/test_edited_weights.py": len(test_edited_weights.MODELS) * test_edited_weights.COUNT,
     "tests/reliability/test_interrupts.py": len(test_interrupts.COMMANDS) * test_interrupts.MOMENTS,
 }
 

@@ -55,6 +55,28 @@ def test_launches_of_this_thread_are_only_compiled(kernel: Kernel):
     assert kernel.calls == [(1, True, True), (2, False, False), (3, False, False)]
 
 
+def test_launches_of_two_overlapping_threads(kernel: Kernel):
+    """The first block ends while the second one is open; later launches run as usual."""
+    original, opened, closed = Kernel.run, threading.Event(), threading.Event()
+
+    def second() -> None:
+        with compiled_launches():
+            opened.set()
+            assert closed.wait(10)
+            assert kernel.run(2, grid=(1,), warmup=False) is None
+
+    thread = threading.Thread(target=second)
+    with compiled_launches():
+        thread.start()
+        assert opened.wait(10)
+        assert kernel.run(1, grid=(1,), warmup=False) is None
+    assert kernel.run(3, grid=(1,), warmup=False) == "compiled"
+    closed.set()
+    thread.join()
+    assert [each[:2] for each in kernel.calls] == [(1, True), (3, False), (2, True)]
+    assert Kernel.run is original
+
+
 def test_launches_are_restored_after_an_error(kernel: Kernel, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(compile_ahead, "interpreting", lambda: False)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.layers.joint_linear import linear_without_gradients
 from tests.making import make_score, randn
 
 ON_SCORES_OR_KEYS = [None, *(name for name, kind in regard.POSITIONS.items() if kind.acts != "embeddings")]
@@ -263,9 +265,10 @@ def test_from_torch_replaces_attention_in_torch_layers_without_masks(batch_first
     for layer, names in ((encoder, ["self_attn"]), (decoder, ["self_attn", "multihead_attn"])):
         for name in names:
             setattr(layer, name, regard.MultiHead.from_torch(getattr(layer, name)))
+    regard.name_sites(decoder)
     with torch.no_grad(), regard.record() as seen:
         torch.testing.assert_close((encoder(x), decoder(x, x)), expected, atol=1e-5, rtol=1e-5)
-    assert len(seen["multihead"]) == 3
+    assert list(seen) == ["multihead", "self_attn", "multihead_attn"]
     with pytest.raises(regard.ArgumentError, match=r"(?s)attn_mask.*nn\.TransformerEncoderLayer"):
         encoder(x, src_mask=torch.zeros(5 if batch_first else 3, 5 if batch_first else 3))
 
@@ -290,44 +293,69 @@ def test_hooks_and_parametrizations_of_the_projections_are_used():
     torch.testing.assert_close(layer(x).output, plain)
 
 
-@pytest.mark.parametrize(("bias", "key_heads"), [(True, 4), (False, 4), (True, 2)])
-def test_joint_projections_are_the_separate_ones(bias: bool, key_heads: int, monkeypatch: pytest.MonkeyPatch):
-    """One product, which is used on CUDA, with gradients and without."""
-    layer, x = regard.MultiHead(16, 4, key_heads=key_heads, bias=bias), torch.randn(2, 5, 16)
-    results = []
-    for joint in (False, True):
-        monkeypatch.setattr("regard.layers.joint_linear._has_few_rows", lambda x, joint=joint: joint)
-        output = layer(x, mask=regard.causal()).output
-        gradients = torch.autograd.grad(output.square().sum(), list(layer.parameters()))
-        with torch.no_grad():
-            results.append([output, *gradients, layer(x, mask=regard.causal()).output])
-    torch.testing.assert_close(*results)
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_patched_forward_of_linear_layers_is_called(gradients: bool, monkeypatch: pytest.MonkeyPatch):
+    """Profilers and counters of operations replace nn.Linear.forward."""
+    layer, x, called = regard.MultiHead(8, 2).eval(), torch.randn(2, 5, 8), list[torch.nn.Module]()
+    expected, original = layer(x, mask=regard.causal()).output, torch.nn.Linear.forward
+
+    def counted(self: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        called.append(self)
+        return original(self, x)
+
+    monkeypatch.setattr(torch.nn.Linear, "forward", counted)
+    every = [layer.query, layer.key, layer.value, layer.output]
+    with torch.set_grad_enabled(gradients):
+        for _ in range(2):
+            assert torch.equal(layer(x, mask=regard.causal()).output, expected) and called == every
+            called.clear()
+            layer(x)
+            assert called == every
+            called.clear()
+            layer(x, layer.remember(x))
+            assert sorted(map(id, called)) == sorted(map(id, every))
+            called.clear()
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize(("bias", "key_heads"), [(True, 2), (False, 2), (True, 4)])
-def test_joint_projections_on_a_gpu_are_the_separate_ones(
-    bias: bool, key_heads: int, monkeypatch: pytest.MonkeyPatch
-):
-    layer = regard.MultiHead(16, 4, key_heads=key_heads, bias=bias).cuda()
-    x, results = torch.randn(2, 5, 16, device="cuda"), []
-    for rows in (4096, 0):
-        monkeypatch.setattr("regard.layers.joint_linear.FEW_ROWS", rows)
-        output = layer(x, mask=regard.causal()).output
-        results.append([output, *torch.autograd.grad(output.square().sum(), list(layer.parameters()))])
-        with torch.no_grad():
-            results[-1].append(layer(x, mask=regard.causal()).output)
-    torch.testing.assert_close(*results)
+def test_weights_own_their_memory(tmp_path: Path):
+    """An assigned state replaces the weights, and a weight can be freed, as FSDP does."""
+    layer, other = regard.MultiHead(72, 2), regard.MultiHead(72, 2)
+    layer.load_state_dict(other.state_dict(), assign=True)
+    del other
+    weights = [each for each in gc.get_objects() if type(each) in (torch.Tensor, torch.nn.Parameter)]
+    assert not [each for each in weights if each.shape == (216, 72)]
+    expected, kept = layer(torch.ones(1, 3, 72)).output, layer.key.weight.detach().clone()
+    storage = layer.key.weight.untyped_storage()
+    assert storage.nbytes() == layer.key.weight.nbytes
+    storage.resize_(0)
+    storage.resize_(kept.nbytes)
+    with torch.no_grad():
+        layer.key.weight.copy_(kept)
+    assert torch.equal(layer(torch.ones(1, 3, 72)).output, expected)
+    torch.save(layer, tmp_path / "layer.pt")
+    loaded = torch.load(tmp_path / "layer.pt", weights_only=False)
+    earlier = regard.MultiHead.__new__(regard.MultiHead)  # as pickled by an earlier version
+    earlier.__setstate__({**layer.__dict__, "_joint": None, "_wholes": [], "_plans": {}})
+    for each in (loaded, earlier):
+        assert torch.equal(each(torch.ones(1, 3, 72)).output, expected)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 5, 3), (20, 64, 192), (64, 200, 96)])
-def test_small_products_on_a_gpu_agree(rows: int, inputs: int, outputs: int, dtype: torch.dtype):
-    torch.manual_seed(0)
-    x = torch.randn(rows, inputs, device="cuda").to(dtype)
-    linear = torch.nn.Linear(inputs, outputs).to("cuda", dtype)
-    found, again = (linear_without_gradients(x, linear.weight, linear.bias) for _ in range(2))
-    right = torch.nn.functional.linear(x.double(), linear.weight.double(), linear.bias.double())
-    error, allowed = ((each.double() - right).norm() / right.norm() for each in (found, linear(x)))
-    assert torch.equal(found, again) and error <= 2 * allowed + 1e-6
+def test_layers_without_parameters_of_their_own_and_other_modules_run():
+    """DataParallel moves the parameters of its replicas to plain attributes."""
+    layer, x = regard.MultiHead(32, 4).eval(), torch.randn(2, 5, 32)
+    expected = layer(x).output
+    replica = copy.copy(layer)
+    replica._modules = {name: each._replicate_for_data_parallel() for name, each in layer._modules.items()}
+    for name in ("query", "key", "value", "output"):
+        of_layer = getattr(layer, name)
+        replica._modules[name].weight, replica._modules[name].bias = of_layer.weight * 1, of_layer.bias * 1
+    torch.testing.assert_close(replica(x).output, expected)
+    layer.query = torch.nn.Sequential(layer.query, torch.nn.Identity())
+    torch.testing.assert_close(layer(x).output, expected)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_nested_tensor_is_refused_with_and_without_gradients(gradients: bool):
+    nested = torch.nested.nested_tensor([torch.randn(3, 64), torch.randn(5, 64)], layout=torch.jagged)
+    with torch.set_grad_enabled(gradients), pytest.raises(regard.ArgumentError, match="nested tensor"):
+        regard.MultiHead(64, 4)(nested)

@@ -44,16 +44,17 @@ class AdditivePlan(NamedTuple):
     def run(
         self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
     ) -> Attended | None:
-        """Compute the call. Return None if a length of the mask is above S; check() then raises the error."""
+        """Compute the call. Return None if a length is negative or above S; check() then raises the error."""
         bias = seeing = None
         if self.mask is not None:
             assert isinstance(mask, Mask) and mask.lengths is not None
             lengths, keys = mask.lengths.tolist(), self.keys
-            if max(lengths) > keys:
+            least = min(lengths)
+            if least < 0 or max(lengths) > keys:
                 return None
-            if min(lengths) < keys:
+            if least < keys:
                 _, bias, seeing, _, bias_rows, seeing_rows = self.mask.of_lengths(
-                    mask.lengths, lengths, min(lengths)
+                    mask.lengths, lengths, least
                 )
                 if self.dims == 3:
                     bias, seeing = bias_rows, seeing_rows
@@ -136,13 +137,19 @@ class Step(NamedTuple):
 
 def _facts(score: Score) -> tuple[Any, ...] | None:
     """Return the properties of a score that can change and on which an AdditivePlan depends."""
-    if type(score) is Additive:
-        parameters: Any = score._parameters
-        weight, vector = parameters.get("query_weight"), parameters.get("vector")
-        if weight is None or vector is None:  # pruned, for example: no longer parameters
-            return None
-        return weight.shape, weight.dtype, weight.device, vector.shape, vector.dtype, vector.device
-    return score_signature(score)
+    if type(score) is not Additive:
+        return score_signature(score)
+    parameters: Any = score._parameters
+    weight, vector = parameters.get("query_weight"), parameters.get("vector")
+    if weight is None or vector is None or _is_patched(score):
+        return None
+    return weight.shape, weight.dtype, weight.device, vector.shape, vector.dtype, vector.device
+
+
+def _is_patched(score: Score) -> bool:
+    """Whether a method of this score was replaced, on the instance."""
+    own = score.__dict__
+    return "project_query" in own or "project_key" in own or "mixing_vector" in own or "scale" in own
 
 
 def score_signature(score: Score) -> tuple[Any, ...] | None:
@@ -150,6 +157,8 @@ def score_signature(score: Score) -> tuple[Any, ...] | None:
 
     A score function of another class can declare it in a method plan_key().
     """
+    if _is_patched(score):
+        return None
     if type(score) is Additive:
         parameters: Any = score._parameters
         weight, vector = parameters.get("query_weight"), parameters.get("vector")

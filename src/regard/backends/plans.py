@@ -7,7 +7,7 @@ with all of these as the key (Signature). A later call with the same signature r
 Only frequent calls have a plan: softmax without bias, dropout and look. They have no mask, or the mask is
 causal(), padding() or a bool tensor. The score is an inner product without projection (ScaledDot, Dot), or
 the additive score: with a Memory, or by the backend fused. All other calls are checked each time. What
-depends on values, such as lengths above S, is checked in each call.
+depends on values, such as lengths below 0 or above S, is checked in each call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from regard.memory import Memory
 from regard.scores import ScaledDot, Score
 from regard.select import Select, Soft
 
-__all__ = ["Plan", "Signature", "is_transformed", "keep_plan", "plan_of", "planned"]
+__all__ = ["Plan", "Signature", "is_transformed", "keep_plan", "planned"]
 
 PLANS = 512
 """Maximum number of plans. When it is reached, the oldest plan is removed."""
@@ -95,7 +95,7 @@ class Plan(NamedTuple):
     def run(
         self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
     ) -> Attended | None:
-        """Compute the call. Return None if a length of the mask is above S; check() then raises the error."""
+        """Compute the call. Return None if a length is negative or above S; check() then raises the error."""
         if self.dims != 4:
             query, key, value = lift(query), lift(key), lift(value)
         bias = seeing = seen = None
@@ -104,9 +104,9 @@ class Plan(NamedTuple):
             tensor, planned_mask, keys = cast(Mask, mask).lengths, self.mask, key.shape[2]
             assert tensor is not None and planned_mask is not None
             lengths = tensor.tolist()
-            if max(lengths) > keys:
-                return None
             least = min(lengths)
+            if least < 0 or max(lengths) > keys:
+                return None
             if least < keys:
                 hides = True
                 _, bias, seeing, _, _, _ = planned_mask.of_lengths(tensor, lengths, least)
@@ -220,12 +220,6 @@ def _signature(
         query.shape, key.shape, value.shape, dtype, key.dtype, value.dtype, device, key.device,
         value.device, trains, layout, *options,
     )  # fmt: skip
-
-
-def plan_of(query: Tensor, key: Tensor, value: Tensor) -> Plan | MaskedPlan | AdditivePlan | FusedPlan | None:
-    """Return the plan that a call attention(query, key, value) has kept; None if there is none."""
-    options = (ScaledDot, (), None, 1.0, 0, (), False, "auto")
-    return _plans.get(_signature(query, key, value, query.dtype, query.device, *options))
 
 
 def keep_plan(signature: Signature, call: Call, name: str, dims: int) -> None:

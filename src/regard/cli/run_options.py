@@ -181,7 +181,7 @@ TopP = Annotated[
         "--top-p",
         "FLOAT",
         "With --sample: sample only from the most probable tokens that together have at least this "
-        "probability (1: from all tokens).",
+        "probability (1: from all tokens). With --top-k, the probability among those k tokens counts.",
         callback=bounds.probability_unless_default,
     ),
 ]

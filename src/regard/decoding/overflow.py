@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -17,20 +16,15 @@ from regard.models.base import Model
 
 __all__ = ["float32_copy"]
 
-_copies: WeakKeyDictionary[Model, Model] = WeakKeyDictionary()
-"""The float32 copy of each model whose activations have overflowed, for later searches."""
-
 
 def float32_copy(model: Model) -> Model | None:
     """Return a copy of a float16 model in float32, and warn about the overflow; None for another dtype.
 
-    The copy is kept as long as the model. Changes of the weights after the first call are ignored.
+    Each call makes a new copy, so that it has the current weights.
     """
     if next(model.parameters(), torch.empty(0)).dtype != torch.float16:
         return None
-    if model not in _copies:
-        _copies[model] = copy.deepcopy(model).float()
     problem = "activations of the model are too large for float16, so the search is repeated in float32"
     hint = 'load the model with precision="bfloat16" or "float32" (--precision) to avoid this'
     warnings.warn(f"{problem}\nhint: {hint}", RegardWarning, stacklevel=2)
-    return _copies[model]
+    return copy.deepcopy(model).float()

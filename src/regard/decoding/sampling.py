@@ -47,7 +47,8 @@ class Sample:
     temperature: the log-probabilities are divided by it. Below 1, the distribution becomes sharper.
     top_k: sample only from the k most probable tokens. 0 disables it.
     top_p: sample from the smallest set of most probable tokens whose probabilities sum to at least top_p
-        (nucleus sampling, Holtzman et al. 2020). 1 disables it.
+        (nucleus sampling, Holtzman et al. 2020). 1 disables it. With top_k, the probabilities of the k tokens
+        are first divided by their sum, as in Hugging Face transformers.
     count: the number of sentences to sample for each source.
     seed: random seed. The samples of a source depend on the seed and on the index of the source in the data,
         but not on the other sentences of the batch.
@@ -99,6 +100,8 @@ class Sample:
         lse_R1, size = scaled_RV.logsumexp(-1, keepdim=True), scaled_RV.shape[-1]
         for count in self._counts(scaled_RV):
             sorted_RC, token_RC = _most_probable(scaled_RV, count)
+            if self.top_k:
+                lse_R1 = sorted_RC.logsumexp(-1, keepdim=True)
             probability_RC = (sorted_RC - lse_R1).exp()
             cumulative_RC = probability_RC.cumsum(-1)
             if self.top_k or count == size or bool((cumulative_RC[:, -1] >= self.top_p).all()):

@@ -8,6 +8,7 @@ them in its cache on disk.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +25,11 @@ __all__ = ["compiled_launches", "start_compiling"]
 THREADS = 8
 """Maximum number of kernels that are compiled at the same time."""
 
+_compiling: list[int] = []
+"""The threads inside compiled_launches(). Triton is patched while there are any."""
+
+_lock = threading.Lock()
+
 
 @contextmanager
 def compiled_launches() -> Iterator[None]:
@@ -36,23 +42,34 @@ def compiled_launches() -> Iterator[None]:
     from triton.runtime._async_compile import AsyncCompileMode
     from triton.runtime.jit import JITFunction
 
-    launch, owner = JITFunction.run, threading.get_ident()
-    threads = ThreadPoolExecutor(min(os.cpu_count() or 1, THREADS))
-
-    def compile_only(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        if threading.get_ident() != owner:
-            return launch(self, *arguments, grid=grid, warmup=warmup, **options)
-        launch(self, *arguments, grid=grid, warmup=True, **options)
-        return None
-
+    owner, threads = threading.get_ident(), ThreadPoolExecutor(min(os.cpu_count() or 1, THREADS))
     # An error of the compiler is raised again when the kernel is launched.
     with threads, AsyncCompileMode(threads, ignore_errors=True):
-        JITFunction.run = compile_only
+        with _lock:
+            if not _compiling:
+                JITFunction.run = _compiling_run(JITFunction.run)
+            _compiling.append(owner)
         try:
             with torch.autograd.set_multithreading_enabled(False):
                 yield
         finally:
-            JITFunction.run = launch
+            with _lock:
+                _compiling.remove(owner)
+                if not _compiling:
+                    JITFunction.run = JITFunction.run.__wrapped__
+
+
+def _compiling_run(launch: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that launches a kernel by `launch`, or only compiles it for threads in _compiling."""
+
+    @functools.wraps(launch)
+    def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        if threading.get_ident() not in _compiling:
+            return launch(self, *arguments, grid=grid, warmup=warmup, **options)
+        launch(self, *arguments, grid=grid, warmup=True, **options)
+        return None
+
+    return run
 
 
 def start_compiling(step: Callable[[], None]) -> Callable[[], None]:

@@ -1,23 +1,18 @@
-"""Several linear layers of one input, computed by one matrix product."""
+"""Several linear layers of one input, computed by one matrix product in training in half precision."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 from torch.nn.modules import module as modules
 
-from regard.backends.sdpa import AMPERE, device_capability
 from regard.dimensions import autocast_on, in_transform
-from regard.kernels import TRITON
 from regard.kernels.adjacent_slices import adjacent
 from regard.kernels.gradient_sums import column_parts
-from regard.layers.adjacent_weights import Joint, joint_view
 from regard.layers.half_weights import joint_copy
 
 __all__ = [
@@ -29,22 +24,13 @@ __all__ = [
     "joint_linear",
     "linear_in_half",
     "linear_without_bias",
-    "linear_without_gradients",
-    "plain_heads",
     "product_in_float32",
     "split_adjacent",
     "trains_in_half",
 ]
 
-FEW_ROWS = 4096
-"""Largest number of rows of the input for which one product is used on CUDA without autocast, to launch fewer
-kernels. It needs a copy of the weights, unless they are adjacent in memory (see adjacent_weights.py). Under
-autocast, the weights are copied anyway."""
-
-SMALL = 1 << 22
-"""Largest number of multiplications of a product that small_linear() computes."""
-
-_SMALL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_forward = nn.Linear.forward
+"""The method of PyTorch. A profiler can replace it in the class; then the layers are called."""
 
 ALIGNMENT = 8
 """Under autocast, one product is used for sizes that are multiples of this number, as tensor cores need."""
@@ -57,121 +43,11 @@ def joint_linear(x: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
     >>> torch.allclose(joint_linear(x, layers)[1], layers[1](x), atol=1e-6)
     True
     """
-    if not are_plain_linear(layers):
-        return [each(x) for each in layers]
-    parameters: list[dict[str, Any]] = [layer._parameters for layer in layers]
-    if trains_in_half(x, parameters):
-        return linear_in_half(x, parameters, torch.get_autocast_dtype(x.device.type))
-    joint = _joint_product(x, parameters)
-    if joint is None:
-        return [functional.linear(x, each["weight"], each["bias"]) for each in parameters]
-    return list(joint.split_with_sizes([each["weight"].shape[0] for each in parameters], -1))
-
-
-def plain_heads(
-    x: Tensor, parameters: Sequence[dict[str, Any]], heads: Sequence[int], joint: Joint | None = None
-) -> Sequence[Tensor]:
-    """Return the outputs of joint_linear() for x (B, T, M), each split into heads, (B, H, T, D).
-
-    parameters: those of the layers, for which is_plain_linear() is True. There must be no autocast.
-    heads: number of heads H of each layer. If they are equal, so are the sizes D of the heads.
-    joint: the result of joint_parameters(), or None.
-
-    >>> layers = [nn.Linear(8, 8), nn.Linear(8, 4)]
-    >>> query, key = plain_heads(torch.randn(2, 5, 8), [each._parameters for each in layers], [4, 2])
-    >>> query.shape, key.shape
-    (torch.Size([2, 4, 5, 2]), torch.Size([2, 2, 5, 2]))
-    """
-    if joint is None:
-        product = _joint_product(x, parameters)
-    elif x.is_cuda:
-        product = linear_without_gradients(x, joint.weight, joint.bias)
-    else:
-        product = functional.linear(x, joint.weight, joint.bias)
-    if product is None:
-        return [
-            _split(functional.linear(x, each["weight"], each["bias"]), count)
-            for each, count in zip(parameters, heads, strict=True)
-        ]
-    if len({*heads}) > 1:
-        sizes = [each["weight"].shape[0] for each in parameters]
-        return [_split(each, count) for each, count in zip(product.split(sizes, -1), heads, strict=True)]
-    batch, length, width = product.shape
-    product = product.view(batch, length, len(heads), heads[0], width // (len(heads) * heads[0]))
-    if torch.is_grad_enabled():  # the backward pass of unbind() writes all gradients to one tensor
-        return [each.transpose(1, 2) for each in product.unbind(2)]
-    return product.permute(2, 0, 3, 1, 4).unbind()
-
-
-def _split(joined: Tensor, heads: int) -> Tensor:
-    """Return (B, T, H D) as (B, H, T, D)."""
-    batch, length, width = joined.shape
-    return joined.view(batch, length, heads, width // heads).transpose(1, 2)
-
-
-def _joint_product(x: Tensor, parameters: Sequence[dict[str, Any]]) -> Tensor | None:
-    """Return the outputs of all layers, one after another in the last dimension, by one product on CUDA.
-
-    Returns None if the layers are not computed by one product: on a CPU, or if their weights are not adjacent
-    in memory and a copy would take longer than it saves.
-    """
-    few = _has_few_rows(x)
-    if len(parameters) == 1 or not (x.is_cuda or few) or torch.compiler.is_compiling():
-        return None
-    if in_transform() or torch._C._is_any_autocast_enabled():
-        return None
-    weights = [each["weight"] for each in parameters]
-    biases = [each["bias"] for each in parameters if each["bias"] is not None]
-    if biases and len(biases) < len(weights):
-        return None
-    weight = bias = None
-    if not torch.is_grad_enabled() or not any(each.requires_grad for each in (*weights, *biases)):
-        weight = joint_view(weights)
-        bias = joint_view(biases) if biases and weight is not None else None
-    if weight is None and not few:
-        return None
-    if biases and bias is None:
-        bias = torch.cat(biases)
-    return functional.linear(x, torch.cat(weights) if weight is None else weight, bias)
-
-
-def linear_without_gradients(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return functional.linear(x, weight, bias) for a call without gradients, up to rounding.
-
-    A small product on CUDA runs as a kernel of Regard, which takes less time on the host.
-
-    >>> x, layer = torch.randn(2, 3), nn.Linear(3, 4)
-    >>> torch.equal(linear_without_gradients(x, layer.weight, layer.bias), layer(x))
-    True
-    """
-    if x.is_cuda and x.numel() * weight.shape[0] <= SMALL and _takes_small(x, weight, bias):
-        if not _functions:
-            from regard.kernels.small_linear import small_linear
-
-            _functions.append(small_linear)
-        return _functions[0](x, weight, bias)
-    return functional.linear(x, weight, bias)
-
-
-_functions: list[Callable[..., Tensor]] = []
-"""small_linear(), after its first call. The import is slow, because it imports Triton."""
-
-
-def _takes_small(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether small_linear() computes this product, on CUDA."""
-    device = x.get_device()
-    if device != torch._C._cuda_getDevice() or weight.get_device() != device or not _has_kernels(device):
-        return False
-    if weight.dtype is not x.dtype or x.dtype not in _SMALL_DTYPES or x.shape[-1] != weight.shape[1]:
-        return False
-    places = x.data_ptr() | weight.data_ptr() | (0 if bias is None else bias.data_ptr())
-    return not places % 16 and x.numel() > 0 and x.is_contiguous() and weight.is_contiguous()
-
-
-@functools.cache
-def _has_kernels(device: int) -> bool:
-    """Whether the Triton kernels run on this CUDA device."""
-    return TRITON and device_capability(torch.device("cuda", device)) >= AMPERE
+    if are_plain_linear(layers):
+        parameters: list[dict[str, Any]] = [layer._parameters for layer in layers]
+        if trains_in_half(x, parameters):
+            return linear_in_half(x, parameters, torch.get_autocast_dtype(x.device.type))
+    return [each(x) for each in layers]
 
 
 def linear_without_bias(x: Tensor, layer: nn.Module) -> tuple[Tensor, Tensor | None]:
@@ -344,9 +220,10 @@ def are_plain_linear(layers: Sequence[nn.Module]) -> bool:
         or modules._global_forward_pre_hooks
         or modules._global_backward_hooks
         or modules._global_backward_pre_hooks
+        or nn.Linear.forward is not _forward  # patched, for example by a profiler
     ):
         return False
-    for layer in layers:  # without other function calls, because MultiHead calls this each time
+    for layer in layers:  # without other function calls, because layers call this each time
         own = layer.__dict__
         if type(layer) is not nn.Linear or "forward" in own or own["_forward_hooks"]:
             return False
@@ -355,11 +232,6 @@ def are_plain_linear(layers: Sequence[nn.Module]) -> bool:
         if "weight" not in own["_parameters"]:  # a parametrized layer, or a replica of nn.DataParallel
             return False
     return True
-
-
-def _has_few_rows(x: Tensor) -> bool:
-    """Whether a copy of the weights takes less time than further products: on CUDA, for few rows."""
-    return x.is_cuda and x.numel() <= FEW_ROWS * x.shape[-1]
 
 
 def is_hooked(layer: nn.Module) -> bool:

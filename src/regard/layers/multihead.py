@@ -7,27 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from regard.attended import Attended
 from regard.attention import attention
-from regard.dimensions import in_transform
 from regard.errors import ArgumentError, answer_torch_keywords, message, positive
-from regard.layers.adjacent_weights import Joint, addresses, joint_parameters, make_adjacent
-from regard.layers.joint_linear import (
-    are_plain_linear,
-    is_hooked,
-    joint_linear,
-    linear_without_bias,
-    linear_without_gradients,
-    plain_heads,
-)
+from regard.layers.joint_linear import is_hooked, joint_linear, linear_without_bias
 from regard.layers.multihead_arguments import check_arguments
-from regard.layers.self_attention_plan import (
-    SelfAttentionPlan,
-    keep_self_attention,
-    planned_self_attention,
-)
 from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
@@ -88,9 +73,6 @@ class MultiHead(nn.Module):
         batch_first: bool = True,
     ):
         super().__init__()
-        self._joint: Joint | None = None
-        self._wholes: list[Tensor] = []
-        self._plans: dict[Any, SelfAttentionPlan] = {}
         key_heads = key_heads or heads
         positive("MultiHead()", dropout, width=width, heads=heads, key_heads=key_heads)
         if width % heads or heads % key_heads:
@@ -124,27 +106,6 @@ class MultiHead(nn.Module):
             )
         for linear in (self.query, self.key, self.value):
             nn.init.xavier_uniform_(linear.weight)
-        self._wholes = make_adjacent(self._projections())
-
-    def _apply(self, *arguments: Any, **keywords: Any) -> Any:
-        """Implement to(), cuda(), half() and so on. Weights that it has moved become adjacent again."""
-        before = addresses(self._projections())
-        self._joint, self._plans = None, {}
-        result = super()._apply(*arguments, **keywords)
-        if addresses(self._projections()) != before:
-            self._wholes = make_adjacent(self._projections())
-        return result
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes for a copy of the layer, which has its own weights."""
-        return {**self.__dict__, "_joint": None, "_wholes": [], "_plans": {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the attributes. A layer that an earlier version has pickled has no plans."""
-        super().__setstate__({"_joint": None, "_wholes": [], "_plans": {}, **state})
-
-    def _projections(self) -> list[Any]:
-        return [self._modules[name] for name in ("query", "key", "value")]
 
     @answer_torch_keywords
     def forward(
@@ -168,14 +129,6 @@ class MultiHead(nn.Module):
             so that the last query has the position of the last key.
         options: other arguments of attention(), such as look and backend.
         """
-        if key is None and value is None and start is None and not options:
-            attended = None
-            if mask is None and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                attended = planned_self_attention(self, query)
-            if attended is None:
-                attended = self._attend_plainly(query, mask)
-            if attended is not None:
-                return attended
         alone = query.dim() == 2
         inputs: Any = (query, key, value)
         if alone or not self.batch_first:
@@ -184,34 +137,6 @@ class MultiHead(nn.Module):
         if alone:
             return attended.map(lambda tensor: tensor[0])
         return attended if self.batch_first else attended.but(output=attended.output.transpose(0, 1))
-
-    def _attend_plainly(self, x: Tensor, mask: Mask | Tensor | None) -> Attended | None:
-        """Implement forward(x, mask=mask) in less time than _attend(); None if the layer needs _attend()."""
-        if type(self.score) is not ScaledDot or self.position is not None or not self.batch_first:
-            return None
-        if (self.training and self.dropout) or x.dim() != 3 or x.is_nested:
-            return None
-        if torch.compiler.is_compiling():
-            return None
-        modules: Any = self._modules
-        layers = modules["query"], modules["key"], modules["value"], modules["output"]
-        if torch._C._is_any_autocast_enabled() or not are_plain_linear(layers):
-            return None
-        check_arguments(self, x, None, None, 0, {})
-        *parameters, of_output = [layer._parameters for layer in layers]
-        joint = None
-        if not torch.is_grad_enabled() and not in_transform():
-            kept = self.__dict__.get("_joint")
-            joint = joint_parameters(parameters, kept)
-            if joint is not kept:
-                self.__dict__["_joint"] = joint
-        tensors = plain_heads(x, parameters, (self.heads, self.key_heads, self.key_heads), joint)
-        attended = attention(*tensors, mask=mask, site=self.site, role=self.role)
-        if mask is None and joint is not None:
-            keep_self_attention(self, x, tuple(tensors), joint)
-        joined = attended.output.transpose(1, 2).flatten(-2)
-        linear = linear_without_gradients if joint is not None and x.is_cuda else functional.linear
-        return Attended(linear(joined, of_output["weight"], of_output["bias"]), *attended[1:])
 
     def _attend(
         self,
@@ -229,7 +154,7 @@ class MultiHead(nn.Module):
         check_arguments(self, query, key, value, start, options)
         memory: Any
         modules: Any = self._modules
-        if key is None and value is None:  # self-attention: query, key and value are projected together
+        if key is None and value is None:  # self-attention
             layers = modules["query"], modules["key"], modules["value"]
             projected, keys, values = joint_linear(query, layers)
             if type(self.score) is ScaledDot and self.position is None:

@@ -306,17 +306,23 @@ class Mask:
         return occurs_between(of_key.expand(batch, -1), of_query.expand(batch, -1), low, high)
 
     def overlong(self, keys: int) -> str | None:
-        """Return an error text if a length of the mask is greater than the number of keys, otherwise None.
+        """Return an error text if a length of the mask is negative or above the number of keys, else None.
 
-        Lengths on a GPU are not checked, because reading them would synchronise the device.
+        The lengths are read in each call, because they can be changed in place. Lengths on a GPU are not
+        checked, because reading them would synchronise the device. Inside transforms such as vmap, lengths
+        have no values, so that those at the call of padding() are checked.
         """
         if torch.compiler.is_compiling() or self.lengths is None:
             return None
-        if self.longest is None or self.longest <= keys:
-            return None
+        if not readable(self.lengths):
+            if self.longest is None or self.longest <= keys:
+                return None
+            return f"padding() has a length of {self.longest}, but there are S = {keys} keys"
         for index, length in enumerate(self.lengths.tolist()):
             if length > keys:
                 return f"padding() has lengths[{index}] = {length}, but there are S = {keys} keys"
+            if length < 0:
+                return f"padding() has lengths[{index}] = {length}, which is negative"
         return None
 
     def problem(self, batch: int, heads: int, queries: int, keys: int, start: int) -> str | None:

@@ -85,12 +85,19 @@ class ALiBi(Bias):
     def __init__(self, heads: int):
         super().__init__()
         positive("ALiBi()", heads=heads)
-        self.heads = heads
+        self.heads: int = heads
         self.register_buffer("slope_H", torch.tensor(_slopes(heads)))
         self.slope_H: Tensor
 
     def at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return -self.slope_H[head] * (i - j).abs()
+
+    def tile(self, query_BHTD: Tensor, tile: Tile) -> Tensor:
+        slope_H = self.slope_H
+        if query_BHTD.dtype == torch.float64:  # the slopes in float64, if they are not changed
+            exact_H = slope_H.new_tensor(_slopes(self.heads), dtype=torch.float64)
+            slope_H = torch.where(slope_H == exact_H.float(), exact_H, slope_H)
+        return -slope_H[None, :, None, None] * (tile.i_T1 - tile.j_S).abs()
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}"

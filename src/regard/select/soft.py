@@ -114,13 +114,15 @@ class LocalP(Select):
     why_not: ClassVar[str] = Gate.why_not
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "centre", torch.as_tensor(self.centre))
+        dtype = torch.float64 if isinstance(self.centre, float) else None
+        object.__setattr__(self, "centre", torch.as_tensor(self.centre, dtype=dtype))
         if self.width < 1:
             raise ArgumentError(message("LocalP()", f"width is {self.width}", expected="1 or more"))
 
     def choose(self, scores_BHTS: Tensor, visible_BHTS: Tensor) -> Selection:
         weights, lse = softmax(scores_BHTS, self.visible(visible_BHTS))
-        gaussian = torch.exp(-self._offset(scores_BHTS).square() / (2 * (self.width / 2) ** 2))
+        offset_BHTS = self._offset(scores_BHTS).to(torch.promote_types(weights.dtype, torch.float32))
+        gaussian = torch.exp(-offset_BHTS.square() / (2 * (self.width / 2) ** 2))
         return Selection(weights * gaussian.to(weights.dtype), lse)
 
     def visible(self, visible_BHTS: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from regard.data.batch import Batch
 from regard.decoding import Beam, Rules, search
 from regard.decoding.beam import beam_search
 from regard.decoding.slots import packed_linear as module
-from regard.decoding.slots import slot_search
-from regard.decoding.slots.packed_linear import kept_products, packed_linear
+from regard.decoding.slots import slot_decoder, slot_search
+from regard.decoding.slots.packed_linear import PackedWeights, packed_linear
 from regard.errors import RegardWarning
 from regard.models import Model
 from regard.models.bahdanau import Bahdanau
@@ -61,22 +61,48 @@ def test_weights_are_packed_only_where_it_is_faster() -> None:
         reorder.assert_called_once()
 
 
-def test_products_are_kept_until_the_weights_change() -> None:
-    layer, built = nn.Linear(40, 30), list[int]()
-    layer.weight.data = torch.randn(40, 30).T  # not contiguous
+def test_packed_weights_are_kept_until_an_element_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FEWEST_WEIGHTS", 1)
+    model, built = nn.Linear(40, 300), list[int]()
+    model.weight.data = torch.randn(40, 300).T  # not contiguous
 
-    def products() -> int:
-        return kept_products(layer, 5, lambda: built.append(1) or len(built))
+    def products(rows: int = 5, int8: bool = False) -> int:
+        packed = PackedWeights(model, rows, int8)
+        result = packed.keep((model.weight, None, model.bias), lambda *_: built.append(1) or len(built), int8)
+        x, linear = torch.randn(rows, 40), packed.linear(model.weight, model.bias)
+        torch.testing.assert_close(linear(x), model(x), rtol=1e-4, atol=0.2 if int8 else 1e-4)
+        return result
 
     with torch.no_grad():
-        assert products() == products() == 1
-        layer.weight.mul_(2.0)
+        assert products() == products() == products(1) == 1
+        model.weight.mul_(2.0)
         assert products() == products() == 2
-        layer.weight.data.normal_()  # does not change the version counter
+        model.weight.data[17, 3] *= -50  # does not change the version counter
         assert products() == products() == 3
-        layer.bias.data = torch.randn(30)
+        model.bias.numpy()[7] = 100
+        assert products(1) == products(1) == 4
+        earlier, model.weight = model.weight, nn.Parameter(model.weight.clone())
+        earlier.zero_()
         assert products() == products() == 4
-    assert products() == 5 and products() == 6  # not kept if gradients are enabled
+        model.weight.data.zero_()
+        assert products() == products() == 5
+        assert products(int8=True) == products(int8=True) == 6
+
+
+@pytest.mark.parametrize("kind", [nn.Linear, nn.LayerNorm])
+def test_a_search_calls_a_forward_that_was_patched_in_its_class(
+    kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, called, forward = Transformer(9, 9, Size(16, 2, 16, 1)).eval(), list[nn.Module](), kind.forward
+
+    def counted(self: nn.Module, *inputs: torch.Tensor) -> object:
+        called.append(self)
+        return forward(self, *inputs)
+
+    assert slot_decoder(model, Beam(2))
+    monkeypatch.setattr(kind, "forward", counted)
+    search(model, Batch.collate([[4, 5]]), Beam(2, rules=Rules(maximum=2)), look=None)
+    assert (model.output if kind is nn.Linear else model.decoded) in called
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.nn.functional import pad
 
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows, write_rows
-from regard.decoding.slots.packed_linear import kept_products, packed_linear
+from regard.decoding.slots.packed_linear import PackedWeights
 from regard.kernels.kernel_choice import by_kernel
 from regard.layers.gated_cell import gated, mixed
 from regard.models.bahdanau import Bahdanau
@@ -42,8 +42,8 @@ class BahdanauDecoder(SlotDecoder):
         self.embedding, self.cell, self.readout = model.target, model.cell, model.readout
         assert isinstance(model.score, Additive)
         self.score, self.width = model.score, model.width
-        self.int8 = model.int8_steps
-        self.weights, self.products = kept_products(model, slots * beams, self._products)
+        self.packed = PackedWeights(model, slots * beams, model.int8_steps)
+        self.weights, self.products = self._products()
         like = model.first.weight
         hidden, both = model.score.key_weight.shape[-1], self.weights[1].shape[0]
         self.keys = like.new_zeros(slots, source_length, hidden)
@@ -81,12 +81,13 @@ class BahdanauDecoder(SlotDecoder):
                 own.copy_(new)
 
     def _products(self) -> tuple[tuple[Tensor, ...], list[Any]]:
-        """Return the joined weights and the matrix products, see _joined() and packed_linear()."""
+        """Return the joined weights and the matrix products, see _joined() and PackedWeights."""
+        self.packed.start()
         joined = from_word, _, from_state, from_new, to_output, bias = self._joined()
-        rows, of_state = self.slots * self.beams, self.cell.state.weight
+        of_state = self.cell.state.weight
         biases = bias, None, None, None, self.readout.output.bias
         weights = from_word, from_state, of_state, from_new, to_output
-        return joined, [packed_linear(*each, rows, self.int8) for each in zip(weights, biases, strict=True)]
+        return joined, [self.packed.linear(*each) for each in zip(weights, biases, strict=True)]
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         (memory,) = encoded.memories

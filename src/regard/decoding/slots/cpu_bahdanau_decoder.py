@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
-from regard.decoding.slots.packed_linear import packed_linear
 from regard.decoding.slots.small_products import MOST_PRODUCTS, small_matmul
 from regard.kernels.kernel_choice import by_kernel
 from regard.models.bahdanau import Bahdanau
@@ -167,8 +166,9 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         new state, and with the maxout units. The next one adds U (r * s) to the candidate state. The last one
         returns the product of the context weights with encoder states.
         """
+        self.packed.start()
         from_word, from_context, from_state, from_new, to_output, bias = self._joined()
-        size, hidden, rows = self.width, self.score.key_weight.shape[-1], self.slots * self.beams
+        size, hidden = self.width, self.score.key_weight.shape[-1]
         blocks = (
             torch.arange(len(from_new)).view(-1, 2).T.flatten()
         )  # first the even units, then the odd ones
@@ -179,10 +179,10 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         weights = from_word, from_context, vector, -vector
         functions = [
             self._words(from_word, bias),
-            packed_linear(of_state, None, rows, self.int8),
-            packed_linear(to_output, self.readout.output.bias, rows, self.int8),
+            self.packed.linear(of_state, None),
+            self.packed.linear(to_output, self.readout.output.bias),
             self._adding(self.cell.state.weight.detach()),
-            packed_linear(from_context, None, SOURCE_ROWS),
+            self.packed.linear(from_context, None, rows=SOURCE_ROWS, int8=False),
         ]
         return weights, functions
 
@@ -190,14 +190,14 @@ class CpuBahdanauDecoder(BahdanauDecoder):
         """Return a function of token ids y (R,) and an array, to which it writes W e(y) + b."""
         embedded = self.embedding.weight.detach()
         if len(embedded) * weight.shape[0] * weight.itemsize <= MOST_TABLE_BYTES:
-            table: Array = functional.linear(embedded, weight, bias).numpy()
+            table: Array = self.packed.keep((embedded, weight, bias), functional.linear).numpy()
 
             def read(tokens: Array, out: Array) -> None:
                 # Without mode="clip", NumPy writes to a temporary array. Token ids are always valid.
                 table.take(tokens, 0, out, "clip")
 
             return read
-        product = packed_linear(weight, bias, self.slots * self.beams, self.int8)
+        product = self.packed.linear(weight, bias)
 
         def compute(tokens: Array, out: Array) -> None:
             out[:] = product(embedded.index_select(0, torch.from_numpy(tokens))).numpy()
@@ -206,7 +206,7 @@ class CpuBahdanauDecoder(BahdanauDecoder):
 
     def _adding(self, weight: Tensor) -> Callable[[StepArrays], None]:
         """Return a function that adds U (r * s) to the candidate state. weight: U, (M, M)."""
-        product = packed_linear(weight, None, self.slots * self.beams, self.int8)
+        product = self.packed.linear(weight, None)
         # Two products of half the size, so that NumPy can compute them without threads of its own.
         halves: list[Array] = [each.contiguous().numpy() for each in weight.T.tensor_split(2, 1)]
         most_rows = MOST_PRODUCTS // halves[0].size if weight.numel() <= FEW_WEIGHTS else 0

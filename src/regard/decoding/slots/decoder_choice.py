@@ -53,7 +53,10 @@ def decoder_for(model: Model) -> type[SlotDecoder] | None:
 
 
 def _has_known_layers(model: Model) -> bool:
-    """Return whether no submodule was replaced by a module of another class, such as a LoRA layer."""
+    """Return whether no submodule was replaced by a module of another class, such as a LoRA layer.
+
+    It is also False if the method forward() of a class of torch was replaced, for example by a profiler.
+    """
     kinds, waiting = set[type[nn.Module]](), list[nn.Module | None]([model])
     while waiting:  # in less than half the time of a loop over all_modules()
         module = waiting.pop()

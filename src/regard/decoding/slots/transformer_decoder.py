@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows, write_rows
-from regard.decoding.slots.packed_linear import Linear, kept_products, packed_linear
+from regard.decoding.slots.packed_linear import Linear, PackedWeights
 from regard.layers.feedforward import ACTIVATIONS, FeedForward
 from regard.models.base import Encoded, Model, State
 from regard.models.transformer import Transformer, TransformerLayer
@@ -95,10 +95,8 @@ class TransformerDecoder(SlotDecoder):
         self.caches = [like.new_zeros(self._cache_shape(length)) for _ in self.layers]
         self.sources = self._new_sources(like) if translates else []
         self.rows = torch.arange(slots, device=like.device)
-        build, self.int8 = self._products, model.int8_steps
-        self.weights, self.projections, self.parts, self.to_words = kept_products(
-            model, slots * beams, build, self.scales_queries
-        )
+        self.packed = PackedWeights(model, slots * beams, model.int8_steps)
+        self.weights, self.projections, self.parts, self.to_words = self._products()
         self.pre = self.layers[0].pre
         self.tables = self._position_tables(like)
         self._allocate_history()
@@ -119,10 +117,8 @@ class TransformerDecoder(SlotDecoder):
 
         The functions are for query, key and value of the self-attention, and for the rest of the layer.
         """
-
-        def product(weight: Tensor, bias: Tensor | None, relu: bool = False) -> Linear:
-            return packed_linear(weight, bias, self.slots * self.beams, self.int8, relu)
-
+        self.packed.start()
+        product = self.packed.linear
         scale = (self.width // self.heads) ** -0.5 if self.scales_queries else 1.0
         weights = [_joined(layer.itself, scale) for layer in self.layers]
         projections = [product(*joined) for joined in weights]
@@ -166,6 +162,9 @@ class TransformerDecoder(SlotDecoder):
             weight.copy_(new_weight)
             if bias is not None and new_bias is not None:
                 bias.copy_(new_bias)
+        if isinstance(self.scheme, Table):
+            for table, new_table in zip(self.tables, self._position_tables(self.output.weight), strict=True):
+                table.copy_(new_table)
 
     @classmethod
     def build(
