@@ -30,8 +30,6 @@ class Explanation:
     backend: name of the backend that attention() would use.
     looking: name of the looking pass, which computes the fields requested by `look`; None without `look`.
     refused: for each backend that cannot run the call, or that "auto" does not select, a list of reasons.
-    approximations: texts, one for each approximation of the backend: what it approximates, and how to get the
-        exact result.
 
     >>> import regard, torch
     >>> explanation = regard.explain(torch.ones(1, 4), torch.ones(3, 4), select=regard.Best())
@@ -42,7 +40,6 @@ class Explanation:
     backend: str
     looking: str | None
     refused: dict[str, list[str]]
-    approximations: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return str(self)
@@ -57,7 +54,6 @@ class Explanation:
             lines.append(f"{mark} {name.ljust(width)}  {state}")
         if self.looking is not None:
             lines.append(f"looking: {self.looking} ({PASSES[self.looking].about})")
-        lines += [f"approximation: {each}" for each in self.approximations]
         return "\n".join(lines)
 
 
@@ -83,9 +79,8 @@ def explain(query: Tensor, key: Tensor | Memory, value: Tensor | None = None, **
         each: backend.reasons(call) or backend.not_requested(call) for each, backend in BACKENDS.items()
     }
     looking = choose_pass(call, call.look) if isinstance(call.look, Look) and call.look.requested else None
-    approximations = tuple(BACKENDS[chosen].approximations(call))
     refused = {each: why for each, why in reasons.items() if why}
-    return Explanation(chosen, looking, refused, approximations)
+    return Explanation(chosen, looking, refused)
 
 
 def _call(query: Tensor, key: Tensor | Memory, value: Tensor | None, **options: Any) -> Call:

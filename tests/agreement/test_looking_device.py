@@ -8,8 +8,6 @@ import pytest
 import torch
 
 import regard
-from regard.kernels import replay
-from regard.looking import fused_look
 
 pytestmark = pytest.mark.gpu
 LOOK = regard.Look(entropy=True, alignment=True, mass=True, pooled=64, top=16)
@@ -59,42 +57,12 @@ def test_looks_of_grouped_heads(width: int, softcap: float | None, mask: str):
     }
     options: dict[str, Any] = {"mask": masks[mask], "start": 230, "softcap": softcap}
     assert regard.explain(query, key, value, look=LOOK, **options).looking == "fused"
-    for _ in range(2):  # the second call is recorded, later ones are replayed
-        regard.attention(bfloat16(*query.shape), key, value, look=LOOK, **options)
     seen, again = (regard.attention(2 * query, key, value, look=LOOK, **options) for _ in range(2))
     assert equal(seen, again)
     assert torch.equal(seen.output, regard.attention(2 * query, key, value, **options).output)
     exact = (2 * query).double(), key.double(), value.double()
     whole = regard.attention(*exact, look=regard.Look(weights=True), backend="reference", **options)
     assert_agrees(seen, whole.weights.double(), 2e-3)
-
-
-@pytest.mark.parametrize("mask", ["none", "causal", "padding", "table"])
-@pytest.mark.parametrize("width", [64, 128, 512])
-def test_replayed_launches_give_the_same_bits(width: int, mask: str, monkeypatch: pytest.MonkeyPatch):
-    """A width of 512 has an additive score."""
-    replay.forget()
-    options: dict[str, Any] = {}
-    if width == 512:
-        options["score"] = regard.Additive(512, 512).cuda().bfloat16().requires_grad_(False)
-    for step in range(5):
-        heads = (1, 1, 1) if width == 512 else (8, 2, 2)
-        query, key, value = (bfloat16(2, each, 700, width) for each in heads)
-        lengths = torch.tensor([700 - step, 60 * step + 9], device="cuda")
-        table = torch.rand(700, 700, device="cuda") > 0.3
-        masks: dict[str, Any] = {
-            "causal": regard.causal(),
-            "padding": regard.padding(lengths),
-            "table": table,
-        }
-        options["mask"] = masks.get(mask)
-        seen = regard.attention(query, key, value, look=LOOK, **options)
-        with monkeypatch.context() as patch:
-            patch.setattr(fused_look, "FEWEST_REPLAYED", 10**9)
-            plain = regard.attention(query, key, value, look=LOOK, **options)
-        assert equal(seen, plain), step
-    recorded = {key[0].__name__ for key, tape in replay._tapes.items() if isinstance(tape, replay.Tape)}
-    assert recorded & {"inner_looks", "additive_looks"}
 
 
 def inputs_of(kind: str, width: int) -> tuple[torch.Tensor, torch.Tensor, regard.Mask | None]:

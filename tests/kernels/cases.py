@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch import Tensor
+
+import regard
 from tests.agreement.cases import FACTORS, Case, covering
 
-__all__ = ["SMALL"]
+__all__ = ["SMALL", "Unprojected"]
+
+
+class Unprojected(regard.Score):
+    """Additive score without projections of query and key."""
+
+    combine = "additive"
+
+    def __init__(self, vector: Tensor):
+        self.vector = vector
+
+    def mixing_vector(self) -> Tensor:
+        return self.vector
+
+    def plan_key(self) -> tuple[Any, ...]:
+        return self.vector.shape, self.vector.dtype, self.vector.requires_grad
+
 
 SMALL: list[Case] = covering(
     {

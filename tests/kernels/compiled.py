@@ -74,7 +74,6 @@ def main() -> None:
     driver.set_active(Hopper())
     JITFunction.__getitem__ = compiling
     launch.processors = lambda device: 132
-    launch.SERIES_ELEMENTS = 0  # so that small calls use the Fourier series too
     short_launch.SHORT_KEYS = 0  # compile_short() compiles the kernel for short sequences
     from regard.kernels.additive import additive_backward, additive_forward
 

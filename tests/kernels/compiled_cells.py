@@ -15,18 +15,14 @@ from regard.kernels import (
     lstmn_step,
     recurrent_cells,
     step_order,
-    step_product,
 )
 from regard.kernels.activation_dropout import KINDS, ActivationDropout
-from regard.kernels.cross_entropy import SmoothedCrossEntropy
 from regard.kernels.embedding_dropout import EmbeddingDropout
 from regard.kernels.maxout import PairMaximum
 from regard.kernels.residual_norm import ResidualNorm
 from regard.kernels.row_copy import copy_rows
 from regard.kernels.short_attention import ShortAttention
-from regard.kernels.small_linear import small_linear
 from regard.kernels.vocabulary_loss import VocabularyLoss
-from regard.kernels.vocabulary_r_drop import VocabularyRDrop
 from tests.kernels.compiled import Hopper, compiling
 
 ROWS, WIDTH = 4, 40
@@ -44,10 +40,10 @@ def main() -> None:
         one, two, three = (zeros(ROWS, many * WIDTH) for many in (1, 2, 3))
         recurrent_cells.gated(three, two, one, one)
         recurrent_cells.mixed(three, one, one)
-        for parts, early in ((1, False), (3, False), (3, True)):
-            recurrent_cells.mixed(three, one, one, zeros(parts, ROWS, WIDTH), early)
+        for parts in (1, 3):
+            recurrent_cells.mixed(three, one, one, zeros(parts, ROWS, WIDTH))
             recurrent_cells.gated_backward(zeros(parts, ROWS, WIDTH), three, one, three, one)
-            recurrent_cells.mixed_backward(zeros(parts, ROWS, WIDTH), one, one, three, one, three, early)
+            recurrent_cells.mixed_backward(zeros(parts, ROWS, WIDTH), one, one, three, one, three)
         six, states, gates = (zeros(ways, ROWS // 2, many * WIDTH) for ways, many in ((6, 1), (2, 1), (2, 3)))
         recurrent_cells.gru(gates, gates, zeros(2, 3 * WIDTH), states, states)
         recurrent_cells.gru_backward(six, states, states, gates, gates, states, gates, six)
@@ -67,30 +63,22 @@ def main() -> None:
             whole = zeros(ROWS, gates * WIDTH)
             lstmn_step.cell(whole, two, added, two)
             lstmn_step.cell_backward(whole, two, two, two, whole, two, added, added)
-        for lengths, early in ((None, True), (torch.tensor([3]), False)):
+        for lengths in (None, torch.tensor([3])):
             memory = zeros(ROWS, 9, 32), zeros(ROWS, 9, 3 * WIDTH), zeros(32), lengths
             both, whole, query = (zeros(ROWS, 32 + many * WIDTH) for many in (2, 3, 0))
             results = three, one, query, scores
-            additive_gated.attend_gated(both[None], *memory, three, one, *results, early)
+            additive_gated.attend_gated(both[None], *memory, three, one, *results)
             of_reset = zeros(2, ROWS, WIDTH), three, one, whole[:, 32:], one, scores
             of_scores = scores, whole[:, :32], scores
-            additive_gated.attend_gated_backward(*of_reset, query, *memory, *of_scores, early)
-        for turned in (False, True):
-            step_product.step_product(one, zeros(WIDTH, WIDTH), turned)
+            additive_gated.attend_gated_backward(*of_reset, query, *memory, *of_scores)
         query, inputs = zeros(ROWS, 30), (zeros(ROWS, 3, 30), zeros(2, 3, ROWS, 32))
         step_order.order_inputs(*inputs, torch.ones(ROWS).long())
         step_order.add_inputs(*reversed(inputs), torch.ones(ROWS).long())
         additive_recurrent.context_products(zeros(ROWS, 5, WIDTH), zeros(ROWS, 9, WIDTH))
         additive_recurrent.memory_backward(query[None], zeros(ROWS, 9, 30), zeros(30), scores[None])
-        logits = zeros(ROWS, 5000).requires_grad_()
-        total, _ = SmoothedCrossEntropy.apply(logits, torch.ones(ROWS, dtype=torch.long), 0.1, 0)
-        total.backward()
         weight = zeros(5000, 16).requires_grad_()
         VocabularyLoss.apply(
             zeros(ROWS, 16), weight, None, torch.ones(ROWS, dtype=torch.long), 0.1, 0, dtype == torch.float32
-        )
-        VocabularyRDrop.apply(
-            zeros(ROWS, 16), weight, None, torch.ones(ROWS, dtype=torch.long), 0.1, 1.0, 0, True
         )
         compile_training(dtype)
 
@@ -109,7 +97,6 @@ def compile_training(dtype: torch.dtype) -> None:
             for lengths in (None, torch.tensor([5, 30])):
                 output, _ = ShortAttention.apply(*heads, lengths, 0, lengths is None, 0.1, dropout)
                 output.sum().backward()
-        small_linear(torch.zeros(ROWS, width, dtype=dtype), torch.zeros(9, width, dtype=dtype), None)
         table, tokens = torch.zeros(9, width, requires_grad=True), torch.ones(ROWS, 5, dtype=torch.long)
         places = torch.zeros(5, width) if change else None
         for few in (0, 100):

@@ -11,12 +11,11 @@ import torch
 
 import regard
 from regard.backends import BACKENDS, fused
-from regard.kernels import additive, launch, replay, short_launch
+from regard.kernels import additive, launch, short_launch
 from regard.kernels.forward_pass import Forward, Sight
 from tests.agreement.cases import DTYPES, Inputs, checked
 from tests.agreement.test_backends import assert_case_agrees
-from tests.kernels.cases import SMALL
-from tests.kernels.series_bound import Unprojected
+from tests.kernels.cases import SMALL, Unprojected
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +26,6 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "LAUNCHES", tiles)
     monkeypatch.setattr(launch, "CHANGES", {})
     monkeypatch.setattr(short_launch, "SHORT_KEYS", 0)  # interpreted_additive_short.py tests that kernel
-    replay.forget()
 
 
 @pytest.fixture
@@ -118,36 +116,6 @@ def test_forward_and_backward_drop_the_same_weights(
     expected = (scores.softmax(-1) * kept / 0.6) @ wide[2]
     for mine, oracle in zip(ours, torch.autograd.grad(expected, wide, doutput.double()), strict=True):
         assert (mine.double() - oracle).norm() <= 2e-6 * oracle.norm()
-
-
-REPLAYED = {
-    "bias and dropout": ((2, 20, 40, 24), {"bias": torch.linspace(-1, 1, 800).view(20, 40), "dropout": 0.3}),
-    "padding": ((2, 20, 40, 24), {"mask": regard.causal() & regard.padding(torch.tensor([40, 3]))}),
-    "one query": ((2, 1, 40, 24), {"mask": regard.padding(torch.tensor([9, 40]))}),
-    "strides": ((2, 20, 40, 24), {"mask": regard.window(5, 5)}),
-}
-
-
-@pytest.mark.parametrize("name", REPLAYED)
-def test_replayed_calls_give_the_same_bits(parts, name: str):
-    (batch, queries, keys, width), options = REPLAYED[name]
-    score = Unprojected(torch.linspace(-1, 1, width)[None])
-
-    def run(seed: int) -> list[torch.Tensor]:
-        torch.manual_seed(seed)
-        inputs = [torch.randn(batch, each, 2 * width) for each in (queries, keys, keys)]
-        inputs = [(each[..., ::2] if name == "strides" else each[..., width:]) for each in inputs]
-        inputs = [each.requires_grad_() for each in inputs]
-        output = regard.attention(*inputs, score=score, backend="fused", **options).output
-        gradients = torch.autograd.grad(output, inputs, torch.randn(output.shape))
-        return [each.detach().clone() for each in (output, *gradients)]
-
-    expected = run(3)
-    replay.forget()
-    for seed in (1, 2, 3):  # the third call is replayed
-        results = run(seed)
-    tapes = [each for each in replay._tapes.values() if isinstance(each, replay.Tape)]
-    assert len(tapes) == 2 and all(map(torch.equal, results, expected))
 
 
 def test_document_ids_may_be_non_contiguous():

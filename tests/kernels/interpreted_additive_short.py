@@ -9,14 +9,14 @@ import torch
 
 import regard
 from regard.backends import BACKENDS
-from regard.kernels import forward_pass, replay
+from regard.kernels import forward_pass
 from regard.kernels.additive_short import additive_short_kernel
 from regard.kernels.launch import Shape
 from regard.kernels.short_launch import ShortLaunch, short_launch
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
+from tests.kernels.cases import Unprojected
 from tests.kernels.interpreted import assert_precise_in, results_of
-from tests.kernels.series_bound import Unprojected
 
 CASES: list[Case] = covering(
     {
@@ -37,13 +37,13 @@ CASES: list[Case] = covering(
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Use programs of 64 threads, and return a list of the grids of additive_short_kernel."""
     grids: list[tuple[int, ...]] = []
-    run = type(additive_short_kernel)._run
 
-    def counted(self: Any, grid: tuple[int, ...], *rest: Any) -> Any:
-        grids.extend([grid] if self is additive_short_kernel else [])
-        return run(self, grid, *rest)
+    class Counted:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            grids.append(grid)
+            return additive_short_kernel[grid]
 
-    monkeypatch.setattr(type(additive_short_kernel), "_run", counted)
+    monkeypatch.setattr(forward_pass, "additive_short_kernel", Counted())
     use(monkeypatch, 7)
     return grids
 
@@ -52,7 +52,6 @@ def use(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Use programs of this many query rows."""
     parameters = ShortLaunch(rows, threads=64)
     monkeypatch.setattr(forward_pass, "short_launch", lambda shape, device, padded: parameters)
-    replay.forget()
 
 
 def tensors(queries: int, keys: int, width: int, depth: int = 5) -> list[torch.Tensor]:

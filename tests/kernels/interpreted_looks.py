@@ -10,7 +10,7 @@ import torch
 import regard
 from regard import looking
 from regard.checking import check
-from regard.kernels import inner_look_pass, inner_top_pass, launch, replay
+from regard.kernels import inner_look_pass, inner_top_pass, launch
 from regard.looking.block_pooling import block_means, block_sums
 from regard.looking.look_kernels import additive_look
 from tests.agreement.cases import CASES, Case
@@ -25,14 +25,8 @@ SUPPORTED = [
 """The largest cases run on a GPU only: the interpreter is slow."""
 
 
-@pytest.fixture(autouse=True)
-def no_recorded_launches():
-    """Remove recorded launches: a test can change what is launched."""
-    replay.forget()
-
-
 @pytest.mark.parametrize("score", ["inner", "additive"])
-def test_replayed_looks_are_those_of_the_new_tensors(score: str, monkeypatch: pytest.MonkeyPatch):
+def test_looks_in_several_chunks_agree(score: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(looking, "SMALL", 0)
     monkeypatch.setattr(launch, "LINEAR", 1 << 11)  # several chunks of queries
     monkeypatch.setattr(launch, "TIMES", 0)
@@ -51,8 +45,6 @@ def test_replayed_looks_are_those_of_the_new_tensors(score: str, monkeypatch: py
         assert torch.equal(seen.alignment, weights.argmax(-1))
         expected = block_means(block_sums(weights[:, None], 64), (130, 90), 64)[:, 0]
         torch.testing.assert_close(seen.pooled, expected, atol=1e-5, rtol=1e-4)
-    recorded = {key[0].__name__ for key, tape in replay._tapes.items() if isinstance(tape, replay.Tape)}
-    assert f"{score}_looks" in recorded
 
 
 @pytest.mark.parametrize("score", ["inner", "additive"])

@@ -17,7 +17,7 @@ from regard.kernels.inner_documents import DocumentRanges
 from regard.kernels.inner_launch import Tiles
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
-from tests.kernels.series_bound import Unprojected
+from tests.kernels.cases import Unprojected
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, about NaN and log2(0)
 
@@ -49,7 +49,6 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     tiles = {(name, dtype): {256: sizes[name]} for name, dtype in inner_launch.TILES}
     monkeypatch.setattr(inner_launch, "TILES", tiles)
     monkeypatch.setattr(inner_launch, "SMALL_TILES", {})
-    monkeypatch.setattr(inner_launch, "_kept", {})
 
 
 @pytest.mark.parametrize("case", SUPPORTED, ids=str)
@@ -134,7 +133,6 @@ def test_ranges_of_documents(start: int, turned: bool):
 def test_hidden_keys_may_be_nan(name: str, few: int, monkeypatch: pytest.MonkeyPatch):
     """few: number of keys up to which visible tiles are not searched, for a bool tensor and documents."""
     monkeypatch.setattr(inner_launch, "FEW_KEYS", few)
-    monkeypatch.setattr(inner_launch, "_kept", {})
     plans._plans.clear()
     queries, keys, start = (19, 50, 3) if few else (70, 150, 3)
     if not few:  # words of 32 keys: one tile has two
@@ -180,7 +178,7 @@ def test_heads_after_rows_in_memory_stay_there():
 
 @pytest.mark.parametrize("kind", ["lengths", "table"])
 def test_a_plan_serves_masks_and_gradients_of_other_layouts(kind: str):
-    """The launches of a plan are kept for each layout of the mask and of the gradient."""
+    """Calls that share a plan can differ in the layout of the mask and of the gradient."""
     plans._plans.clear()
     rows = [torch.randn(2, 20, 2, 8).transpose(1, 2) for _ in range(3)]
     heads = [torch.randn(2, 2, 20, 8) for _ in range(3)]

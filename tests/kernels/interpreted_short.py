@@ -11,7 +11,6 @@ from regard.backends import BACKENDS
 from regard.checking import check
 from regard.kernels.adjacent_slices import adjacent
 from regard.kernels.gradient_sums import column_parts
-from regard.kernels.small_linear import small_linear
 from regard.layers.joint_linear import split_adjacent
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
@@ -140,20 +139,3 @@ def test_auto_selects_short_in_training_with_dropout():
             call = check(x, x, x, score=regard.ScaledDot(), select=regard.Soft(), dropout=dropout)
             assert not BACKENDS["short"].reasons(call)
             assert (not BACKENDS["short"].not_requested(call)) == (dropout > 0 and trains)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 5, 3), (20, 64, 96), (17, 70, 33)])
-def test_small_linear_agrees(rows: int, inputs: int, outputs: int, dtype: torch.dtype):
-    torch.manual_seed(0)
-    x, weight, bias = (
-        torch.randn(size).to(dtype) for size in ((2, rows, inputs), (outputs, inputs), outputs)
-    )
-    for each in (bias, None):
-        right = torch.nn.functional.linear(
-            x.double(), weight.double(), None if each is None else each.double()
-        )
-        found = small_linear(x, weight, each)
-        assert found.shape == right.shape and found.dtype == dtype
-        error = (found.double() - right).norm() / right.norm()
-        assert error < (1e-6 if dtype == torch.float32 else 3e-3)

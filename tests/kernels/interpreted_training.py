@@ -25,9 +25,7 @@ from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import causal
 from regard.models.transformer import LayerSettings, Size, Transformer, TransformerLayer
 from regard.positions import Learned, Sinusoidal
-from regard.training import device_update
 from regard.training.losses import model_loss
-from regard.training.optimizer import build_optimizer
 
 WIDE, HALF = (3, 5, 300), torch.bfloat16
 
@@ -240,25 +238,3 @@ def test_learned_positions_and_hooked_tables_run_in_plain_pytorch():
         table.register_forward_hook(lambda *_: None)
         embed_tokens(table, tokens, 1.0, None, 0, dropout)
     assert not kernel.called
-
-
-def test_adamw_as_one_kernel(monkeypatch: pytest.MonkeyPatch):
-    """Three updates with clipping, then one with a loss that is NaN, against AdamW of torch in float64."""
-    results = []
-    for many, dtype in ((1, torch.float32), (1 << 40, torch.float64)):
-        monkeypatch.setattr(device_update, "MANY", many)
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(70, 60), nn.Linear(60, 1)).to(dtype)
-        optimizer = build_optimizer(model, beta2=0.98, weight_decay=0.1)
-        update = device_update.DeviceUpdate(optimizer, None, torch.device("cpu"), limit=0.5)
-        parameters, shown = list(model.parameters()), list[Tensor]()
-        for number, total in enumerate([1.0, 1.0, 1.0, float("nan")], 1):
-            gradients = [torch.randn(each.shape).to(dtype) for each in parameters]
-            update.set_step(number, 1e-2 * number)
-            shown += update.apply(parameters, gradients, torch.tensor(total))
-        assert (update._addresses is not None) == (many == 1)
-        names = ("exp_avg", "exp_avg_sq", "step")
-        moments = [optimizer.state[each][name] for each in parameters for name in names]
-        results.append([*shown, *parameters, *moments])
-    for mine, exact in zip(*results, strict=True):
-        torch.testing.assert_close(mine.double(), exact.double(), rtol=1e-5, atol=1e-6)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
 
 import regard
 from regard.backends import reference
-from regard.kernels import replay
 from regard.kernels.launch import Shape
 from tests.agreement.cases import Case, checked
 from tests.agreement.test_backends import assert_case_agrees
-from tests.conftest import seed
-from tests.kernels.series_bound import Unprojected, assert_within_bound, generated
+from tests.kernels.cases import Unprojected
 
 pytestmark = pytest.mark.gpu
 
@@ -29,8 +25,6 @@ SHAPES = {
     "decode": (64, 1, 50, 1000, 2000),
     "decode far": (2, 1, 20011, 128, 128),
 }
-BOUNDED = 100
-"""Number of generated calls whose gradients are compared with the bound of additive_series.py."""
 
 MASKS = {
     "none": lambda queries, keys: None,
@@ -147,28 +141,13 @@ def test_each_replay_drops_other_weights():
     assert not torch.equal(first, output)
 
 
-def test_series_in_chunks_with_far_keys_agrees(monkeypatch: pytest.MonkeyPatch):
-    """With a shorter last chunk, channels in groups, and tiles that need the exact kernels."""
-    from regard.kernels import series_pass
-
+def test_chunks_with_large_keys_agree():
+    """With a shorter last chunk, and wide channels."""
     query, key, value = (torch.randn(1, 8, size, 64, device="cuda").bfloat16() for size in (2000, 512, 512))
     key[:, :, ::97] *= 6
     shape = Shape.of(query, key, value, back=True)
-    assert shape.series and shape.chunk < shape.queries and shape.queries % shape.chunk
-    monkeypatch.setattr(series_pass, "BASIS_ROOM", 64 * 8 * shape.chunk * 24)
+    assert shape.chunk < shape.queries and shape.queries % shape.chunk
     assert_as_precise([query, key, value], regard.Additive(64, 64).cuda(), None, 0)
-
-
-def test_series_errors_are_within_the_stated_bound(monkeypatch: pytest.MonkeyPatch):
-    """Generated calls with saturated channels and |q| or |k| up to 9, in full-size tiles."""
-    monkeypatch.setattr("regard.kernels.launch.SERIES_ELEMENTS", 0)
-    draw = random.Random(seed())
-    for _ in range(BOUNDED):
-        call = generated(
-            draw, 128 + 2 * draw.randint(0, 20) + 1, 128 + 2 * draw.randint(0, 40) + 1, 22, "cuda"
-        )
-        assert Shape.of(*call[:3]).series
-        assert_within_bound(call)
 
 
 @pytest.mark.parametrize("width", [64, 1030])
@@ -207,22 +186,20 @@ def test_two_runs_give_the_same_bits(dtype: torch.dtype):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("name", SHAPES)
-def test_replayed_calls_give_the_same_bits(name: str, dtype: torch.dtype):
-    """The third call of the same shapes is replayed, with other values and addresses."""
+def test_calls_in_a_loop_give_the_same_bits(name: str, dtype: torch.dtype):
+    """Calls of the same shapes with other values come between two calls with the same values."""
     batch, queries, keys, width, _ = SHAPES[name]
     score = Unprojected(torch.randn(1, width, device="cuda", dtype=dtype).requires_grad_())
     lengths = torch.full((batch,), keys // 2, device="cuda")
     bias = torch.randn(queries, keys, device="cuda", requires_grad=True)
     for options in ({}, {"mask": regard.padding(lengths)}, {"bias": bias, "dropout": 0.2}):
         runs, leaves = [], [score.vector, *([bias] if "bias" in options else [])]
-        replay.forget()
         for step in (1, 0, 2, 1):
             torch.manual_seed(step)
             inputs = tensors(SHAPES[name], dtype)
             output = regard.attention(*inputs, score=score, backend="fused", **options).output
             doutput = torch.randn_like(output)
             runs.append([output, *torch.autograd.grad(output, [*inputs, *leaves], doutput)])
-        assert sum(isinstance(each, replay.Tape) for each in replay._tapes.values()) == 2
         assert all(map(torch.equal, runs[0], runs[3]))
 
 

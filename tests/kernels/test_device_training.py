@@ -14,7 +14,7 @@ from regard.kernels import kernel_choice
 from regard.layers import feedforward, residual_stream, token_embedding
 from regard.layers.residual_stream import ResidualStream
 from regard.models.transformer import Size, Transformer
-from regard.training import losses, r_drop
+from regard.training import losses
 from regard.training.cuda_graphs import new_pool, recorded
 
 pytestmark = pytest.mark.gpu
@@ -84,26 +84,6 @@ def test_vocabulary_loss_needs_less_memory_than_the_logits_and_can_be_captured()
     replay()
     for one, two in zip(eager, captured, strict=True):
         assert torch.equal(one, two)
-
-
-@pytest.mark.parametrize(("rows", "width", "classes"), [(64, 256, 8000), (3, 60, 11)])
-def test_r_drop_is_as_precise_as_logits_in_bfloat16(
-    rows: int, width: int, classes: int, monkeypatch: pytest.MonkeyPatch
-):
-    """Against float64: at most twice the error of plain PyTorch under autocast, plus one rounding step."""
-    torch.manual_seed(0)
-    layer = nn.Linear(width, classes, device=CUDA)
-    features = torch.randn(2 * rows, 17, width, device=CUDA)
-    labels = torch.randint(0, classes, (rows, 17), device=CUDA).repeat_interleave(2, 0)
-    labels[:, ::5] = PAD
-
-    def results(half: bool) -> list[Tensor]:
-        own = features.to(layer.weight.dtype).requires_grad_()
-        with torch.autocast("cuda", torch.bfloat16, enabled=half):
-            summed = r_drop.r_drop_output(own, layer, labels, 0.1, 3.0)
-        return [*summed, *torch.autograd.grad(summed.total / rows, (own, *layer.parameters()))]
-
-    assert_as_precise(results, layer, r_drop, monkeypatch)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(5000, 512), (777, 600), (3, 1024), (40, 4096)])

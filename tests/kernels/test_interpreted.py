@@ -35,8 +35,8 @@ def test_looks_agree():
 
 
 @pytest.mark.parametrize("part", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
-def test_series_cells_losses_training_and_decoding_agree(part: str):
-    names = ("series", "cells", "lstmn", "tape", "training", "short", "decoding")
+def test_gradients_cells_losses_training_and_decoding_agree(part: str):
+    names = ("gradients", "cells", "lstmn", "tape", "training", "short", "decoding")
     assert_passes_interpreted(*(f"interpreted_{name}.py" for name in names), "-m", part)
 
 

@@ -69,7 +69,6 @@ BACKENDS: dict[str, Backend] = {
         fused.not_requested,
         about="Triton kernels for additive scores; memory linear in length",
         device="cuda",
-        approximations=fused.approximations,
         skips_hidden=fused.skips_hidden,
     ),
     "blocked": Backend(

@@ -28,7 +28,6 @@ class Backend:
         it.
     about: a short description.
     device: the only device type that the backend supports; None if it supports all types.
-    approximations(call): what the backend approximates, and how to get the exact result; empty if nothing.
     skips_hidden(call): whether keys and values that the mask hides from all queries have no effect even if
         they are NaN, so that they need not be set to 0 before.
     """
@@ -38,5 +37,4 @@ class Backend:
     not_requested: Callable[[Call], list[str]] = _none
     about: str = ""
     device: str | None = None
-    approximations: Callable[[Call], list[str]] = _none
     skips_hidden: Callable[[Call], bool] = _no

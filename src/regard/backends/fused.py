@@ -20,13 +20,12 @@ from torch import Tensor
 from regard.backends.double_backward import differentiable
 from regard.backends.kernel_reasons import reasons_of_kernels
 from regard.call import Call, Forward
-from regard.kernels.launch import Shape
 from regard.masks.mask import Mask
 from regard.masks.readable import PLAIN
 from regard.positions import Bias
 from regard.select import Soft
 
-__all__ = ["approximations", "attend", "attend_kept", "not_requested", "reasons", "run", "skips_hidden"]
+__all__ = ["attend", "not_requested", "reasons", "run", "skips_hidden"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -93,16 +92,6 @@ def skips_hidden(call: Call) -> bool:
     return call.mask.parts == ("lengths",) and call.bias is None
 
 
-def approximations(call: Call) -> list[str]:
-    """Return what the kernels approximate in this call; empty if nothing. See kernels/additive_series.py."""
-    if not call.trains or not Shape.of(call.query, call.key, call.value).series:
-        return []
-    return [
-        "gradients of query, key and vector use the Fourier series of tanh, an approximation within bfloat16 "
-        'rounding; for exact gradients use backend="blocked" or float32 inputs'
-    ]
-
-
 def run(call: Call) -> Forward:
     """Compute attention with the Triton kernels.
 
@@ -138,30 +127,8 @@ def attend(
         output = _apply(*tensors, bias, (*rest, True, seed, dropout), results)
         lse = results[0]
     else:
-        output, lse = _functions[2](*tensors, *rest, *extra)
+        output, lse, *_ = _functions[0](*tensors, *rest, False, *extra)
     return output, lse
-
-
-def attend_kept(
-    tensors: tuple[Tensor, ...], lengths: Tensor | None, numbers: tuple[Any, ...], trains: bool,
-    kept: dict[str, Any],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """attend() without bias and dropout, if no tracer is active, for all calls of a plan.
-
-    tensors: query, key, value and vector. They may have no head dimension.
-    numbers: start, left, right and scale.
-    kept: a dict in which the tapes of these calls are kept, see KeptTapes in kernels/additive.py. It is empty
-        before the first call.
-    """
-    tapes = kept.get("tapes")
-    if tapes is None:
-        _load()
-        tapes = kept["tapes"] = _functions[3](numbers)
-    if not trains:
-        output, lse = tapes.inference(*tensors, lengths)
-        return output, lse
-    results: list[Tensor] = []
-    return _apply_planned(*tensors, (tapes, lengths, numbers, results)), results[0]
 
 
 def _traced(tensors: tuple[Tensor, ...]) -> bool:
@@ -182,23 +149,16 @@ def _mask(call: Call) -> tuple[Any, ...]:
 
 
 _functions: list[Callable[..., Any]] = []
-"""run_forward(), run_backward(), run_inference() and KeptTapes of kernels/additive.py, after the first
-call."""
+"""run_forward() and run_backward() of kernels/additive.py, after the first call."""
 
 
 def _load() -> bool:
     """Import the custom operators and Triton on the first call, and register the backward pass."""
     if not _functions:
-        from regard.kernels.additive import (
-            KeptTapes,
-            additive_forward,
-            run_backward,
-            run_forward,
-            run_inference,
-        )
+        from regard.kernels.additive import additive_forward, run_backward, run_forward
 
         additive_forward.register_autograd(_operator_backward, setup_context=_save)
-        _functions.extend((run_forward, run_backward, run_inference, KeptTapes))
+        _functions.extend((run_forward, run_backward))
     return True
 
 
@@ -235,53 +195,8 @@ class _Additive(torch.autograd.Function):
         return *_gradients(doutput, saved[:4], saved[4:], ctx.rest, ctx.needs_input_grad), None, None
 
 
-class _PlannedAdditive(torch.autograd.Function):
-    """_Additive for the calls of a plan: without bias and dropout, by the tapes that the plan keeps.
-
-    call: the KeptTapes, the lengths, `numbers` as in attend_kept(), and a list to which the lse is appended.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, call: tuple[Any, ...]
-    ) -> Tensor:
-        tapes, lengths, numbers, results = call
-        (output, lse, norm, scores), kept = tapes.forward(query, key, value, vector, lengths)
-        results.append(lse)
-        ctx.rest = tapes, kept, numbers
-        ctx.set_materialize_grads(False)
-        if lengths is None:
-            ctx.save_for_backward(query, key, value, vector, norm, scores)
-        else:
-            ctx.save_for_backward(query, key, value, vector, norm, scores, lengths)
-        return cast(Tensor, output)
-
-    @staticmethod
-    def backward(ctx: Any, doutput: Tensor | None) -> tuple[Tensor | None, ...]:
-        if doutput is None:
-            return (None,) * 5
-        saved, needed, (tapes, kept, numbers) = ctx.saved_tensors, ctx.needs_input_grad, ctx.rest
-        others, gradients, plain = needed[1] or needed[2] or needed[3], None, False
-        if kept is not None and not _is_grad_enabled() and not torch.compiler.is_compiling():
-            plain = not _dispatch_modes() and type(doutput) is Tensor
-            gradients = tapes.backward(doutput, saved, others, kept) if plain else None
-        if gradients is None:
-            query, key, value, vector, norm, scores, *rest = saved
-            masks, tensors = (*(rest or (None,)), None, None, None, None), (query, key, value, vector)
-            five = (*needed[:4], False)
-            gradients = _gradients(doutput, tensors, (*masks, norm, scores), (*numbers, 0.0), five)
-            if plain:
-                tapes.keep_backward(doutput, saved, others, kept)
-        elif not (needed[0] and needed[1] and needed[2] and needed[3]):
-            gradients = [each if wanted else None for each, wanted in zip(gradients, needed, strict=False)]
-        return gradients[0], gradients[1], gradients[2], gradients[3], None
-
-
-# These are global names, because to look up attributes of torch in each call takes time.
-_is_grad_enabled, _dispatch_modes = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack
 # Function.apply() without its support for functorch, for which this backend is not used.
 _apply: Callable[..., Tensor] = super(torch.autograd.Function, _Additive).apply
-_apply_planned: Callable[..., Tensor] = super(torch.autograd.Function, _PlannedAdditive).apply
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -26,7 +26,6 @@ class FusedPlan(NamedTuple):
     projects: whether the keys must be projected, because they are not those of a Memory.
     start: position of the first query.
     right: 0 for a causal mask, otherwise None.
-    kept: the tapes of these calls, see fused.attend_kept().
     """
 
     name: str
@@ -36,7 +35,6 @@ class FusedPlan(NamedTuple):
     projects: bool
     start: int
     right: int | None
-    kept: dict[str, Any]
 
     def run(
         self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
@@ -57,8 +55,8 @@ class FusedPlan(NamedTuple):
         trains = torch.is_grad_enabled() and (
             query.requires_grad or key.requires_grad or value.requires_grad or vector.requires_grad
         )
-        numbers = (self.start, None, self.right, self.scale)
-        output, lse = fused.attend_kept((query, key, value, vector), lengths, numbers, trains, self.kept)
+        rest = (lengths, None, None, self.start, None, self.right, self.scale)
+        output, lse = fused.attend((query, key, value, vector), rest, trains, None, None, 0.0)
         attended = Attended(output, lse)
         return attended if self.dims != 2 else attended.map(lower(self.dims))
 
@@ -83,4 +81,4 @@ def fused_plan(
     if padded and not skips:
         return None
     right = 0 if mask.causal else None
-    return FusedPlan(name, backend, 1.0 / call.temperature, dims, projects, call.start, right, {})
+    return FusedPlan(name, backend, 1.0 / call.temperature, dims, projects, call.start, right)

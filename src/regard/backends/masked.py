@@ -66,35 +66,29 @@ def run(call: Call) -> Forward:
     _load()
     if torch.compiler.is_compiling() or _traced(*tensors):
         return Forward(*torch.ops.regard.inner_forward(*tensors, *mask, scale))
-    hidden = hidden_of(*mask)
-    return Forward(*attend(passes_of(*tensors, hidden), *tensors, hidden, scale, call.trains))
+    return Forward(*attend(*tensors, hidden_of(*mask), scale, call.trains))
 
 
 def attend(
-    passes: Any, query: Tensor, key: Tensor, value: Tensor, hidden: Any, scale: float, trains: bool
+    query: Tensor, key: Tensor, value: Tensor, hidden: Any, scale: float, trains: bool
 ) -> tuple[Tensor, Tensor]:
     """Return output (B, H, T, E) and lse (B, H, T), if no tracer is active.
 
-    passes, hidden: the results of passes_of() and hidden_of().
+    hidden: the result of hidden_of().
     scale: factor of the inner product.
     trains: whether a gradient is needed.
     """
     if not trains:
-        output, lse = passes.forward(query, key, value, hidden, scale)
+        output, lse = _functions[1](query, key, value, hidden, scale)
         return output, lse
     results: list[Tensor] = []
-    return _apply(query, key, value, (passes, hidden, scale, results)), results[0]
+    return _apply(query, key, value, (hidden, scale, results)), results[0]
 
 
 def hidden_of(*mask: Any) -> Any:
     """Return the mask as kernels/inner_launch.Hidden. mask: the seven values that _mask() returns."""
     _load()
     return _functions[0](*mask)
-
-
-def passes_of(query: Tensor, key: Tensor, value: Tensor, hidden: Any) -> Any:
-    """Return the launches for tensors and a mask of this layout, as kernels/inner_launch.Passes."""
-    return _functions[1](query, key, value, hidden)
 
 
 def skips_hidden(call: Call) -> bool:
@@ -120,17 +114,17 @@ def _mask(call: Call) -> tuple[Any, ...]:
 
 
 _functions: list[Callable[..., Any]] = []
-"""Hidden and passes_of() of kernels/inner_launch.py, after the first call."""
+"""Hidden, forward() and backward() of kernels/inner_launch.py, after the first call."""
 
 
 def _load() -> bool:
     """Import the custom operators and Triton on the first call, and register the backward pass."""
     if not _functions:
         from regard.kernels.inner_attention import inner_forward
-        from regard.kernels.inner_launch import Hidden, passes_of
+        from regard.kernels.inner_launch import Hidden, backward, forward
 
         inner_forward.register_autograd(_operator_backward, setup_context=_save)
-        _functions.extend((Hidden, passes_of))
+        _functions.extend((Hidden, forward, backward))
     return True
 
 
@@ -144,16 +138,15 @@ class _Inner(torch.autograd.Function):
     Each argument, result and attribute of ctx takes time on the host. So the arguments without a gradient are
     one tuple, and the lse, which has no gradient, is appended to a list.
 
-    call: the Passes, the mask, the scale, and this list.
+    call: the mask, the scale, and this list.
     """
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, call: tuple[Any, ...]) -> Tensor:
-        passes, hidden, scale, results = call
-        output, own_lse = passes.forward(query, key, value, hidden, scale)
+        hidden, scale, results = call
+        output, own_lse = _functions[1](query, key, value, hidden, scale)
         results.append(own_lse)
-        same = torch._C._autograd._top_saved_tensors_default_hooks(True) is None
-        ctx.rest = passes, hidden[4:], scale, same
+        ctx.rest = hidden[4:], scale
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(query, key, value, output, own_lse, *hidden[:4])
         return cast(Tensor, output)
@@ -163,15 +156,15 @@ class _Inner(torch.autograd.Function):
         if doutput is None:
             return (None,) * 4
         query, key, value, output, lse, *mask = ctx.saved_tensors
-        passes, place, scale, same = ctx.rest
+        place, scale = ctx.rest
         if torch.is_grad_enabled():  # for a double backward
             gradients = _differentiable(doutput, (query, key, value), (*mask, *place), scale)
         elif _traced(doutput):
             operator: Any = torch.ops.regard.inner_backward
             gradients = operator(doutput, query, key, value, *mask, *place, scale, output, lse)
         else:
-            hidden = (*mask, *place)
-            gradients = passes.backward(doutput, query, key, value, output, lse, hidden, scale, same)
+            hidden = hidden_of(*mask, *place)
+            gradients = _functions[2](doutput, query, key, value, output, lse, hidden, scale)
         dquery, dkey, dvalue = gradients
         needs = ctx.needs_input_grad
         return (

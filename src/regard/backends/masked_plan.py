@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -25,7 +25,6 @@ class MaskedPlan(NamedTuple):
 
     start: position of the first query.
     right: number of keys after its position that a query sees, 0 for a causal mask; None for no limit.
-    passes: kernels/inner_launch.Passes for each layout of the mask tensor, filled by run().
     """
 
     name: str
@@ -35,7 +34,6 @@ class MaskedPlan(NamedTuple):
     trains: bool
     start: int
     right: int | None
-    passes: dict[Any, Any]
 
     def run(
         self, score: Score, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None
@@ -48,16 +46,7 @@ class MaskedPlan(NamedTuple):
             return None
         table = None if isinstance(mask, Mask) and mask.table is None else table_of(mask)
         hidden = masked.hidden_of(lengths, table, None, None, self.start, None, self.right)
-        tensor = lengths if table is None else table
-        layout: Any = None
-        if tensor is not None:
-            layout = tensor.stride(), tensor.dtype, tensor.data_ptr() % 16
-        if query.is_cpu:  # in Triton's interpreter; on CUDA, the signature of the plan contains the strides
-            layout = (layout, query.stride(), key.stride(), value.stride())
-        passes = self.passes.get(layout)
-        if passes is None:
-            passes = self.passes[layout] = masked.passes_of(query, key, value, hidden)
-        results = masked.attend(passes, query, key, value, hidden, self.scale, self.trains)
+        results = masked.attend(query, key, value, hidden, self.scale, self.trains)
         return Attended(*results) if self.dims == 4 else Attended(*results).map(lower(self.dims))
 
 
@@ -73,5 +62,4 @@ def masked_plan(call: Call, backend: Backend, dims: int) -> MaskedPlan | None:
         trains=call.trains,
         start=call.start,
         right=call.mask.sides[1],
-        passes={},
     )

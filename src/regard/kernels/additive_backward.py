@@ -21,9 +21,8 @@ import triton
 import triton.language as tl
 
 from regard.kernels.additive_scores import up_to_four
-from regard.kernels.additive_wide import is_near, wide_channel, write_wide_key, write_wide_query
+from regard.kernels.additive_wide import wide_channel, write_wide_key, write_wide_query
 from regard.kernels.kernel_mask import end_of, tile_is_seen
-from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import CENTRE, FLOOR, LIMIT, denominator, furthest, multiply_add, reciprocal
 
 __all__ = ["additive_key_backward_kernel", "additive_query_backward_kernel"]
@@ -152,7 +151,6 @@ def _walked(
     return shares, slopes
 
 
-@quick_launch
 @triton.jit(do_not_specialize=["zero"])
 def additive_query_backward_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, turned, dquery, dvector,
@@ -163,7 +161,7 @@ def additive_query_backward_kernel(
     dscores_head, turned_row, dquery_part, dquery_head, dvector_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
-    EXACT: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
+    EXACT: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute partial sums of dq and dv: from 4 * FOURS rows of the query and `part_tiles` tiles of keys.
 
@@ -175,7 +173,6 @@ def additive_query_backward_kernel(
     dquery: writes partial sums, (parts, B H, rows, D).
     dvector: writes one partial sum for each part and group of four rows, (B H, parts * groups of rows, D).
     EXACT: first sum each tile in a separate accumulator, because long float32 sums lose precision.
-    SERIES: skip tiles that additive_series_kernel computes.
     whole_of_query, whole_of_key: read which channels are wide; see tanh.py. additive_wide.py computes them.
     Launch grid: (groups of 4 * FOURS rows, blocks of channels, B H * parts).
     """
@@ -194,8 +191,7 @@ def additive_query_backward_kernel(
     at = exponentials_of_query + (both * up_to_four(queries) + row + own) * wide + within
     e = _four(at, wide, row + own, last, there, 0.0)
     key_at = exponentials_of_key + key_both * up_to_four(keys) * wide + within
-    far = furthest(reach_of_query, both * query_tiles + tile, spans)
-    largest = far
+    largest = furthest(reach_of_query, both * query_tiles + tile, spans)
     gradient_at = turned + both * dscores_head + local + four
     shares, slopes = _zeros(LANES), _zeros(LANES)
     first_tile, last_tile = part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)
@@ -205,13 +201,12 @@ def additive_query_backward_kernel(
             stop = tl.minimum(column + COLUMNS, end)
             of_key = furthest(reach_of_key, key_both * key_tiles + key_tile, spans)
             largest = tl.maximum(largest, of_key)
-            if is_near(far + of_key, SERIES) == 0:
-                share, slope = (_zeros(LANES), _zeros(LANES)) if EXACT else (shares, slopes)
-                share, slope = _walked(
-                    share, slope, e, key_at + column * wide, gradient_at + column * step, wide, step,
-                    tl.cdiv(stop - column, 4), True, APPROXIMATE,
-                )  # fmt: skip
-                shares, slopes = (shares + share, slopes + slope) if EXACT else (share, slope)
+            share, slope = (_zeros(LANES), _zeros(LANES)) if EXACT else (shares, slopes)
+            share, slope = _walked(
+                share, slope, e, key_at + column * wide, gradient_at + column * step, wide, step,
+                tl.cdiv(stop - column, 4), True, APPROXIMATE,
+            )  # fmt: skip
+            shares, slopes = (shares + share, slopes + slope) if EXACT else (share, slope)
     v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
     rows = local + own[:, :, None] + tl.arange(0, 4)[None, None, :]
     place = dquery + part * dquery_part + both * dquery_head
@@ -223,10 +218,9 @@ def additive_query_backward_kernel(
             query + batch * query_batch + head * query_head,
             key + batch * key_batch + head // groups * key_head,
             vector + head * vector_head, turned + both * dscores_head, place, dvector, dvector,
-            program, of_query, of_key, far, reach_of_key + key_both * key_tiles * spans,
-            query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, spans,
-            first_tile, last_tile, last, end, start, left, right,
-            ROWS, COLUMNS, LANES, FOURS, FOURS, LEFT, RIGHT, False, SERIES, APPROXIMATE,
+            program, of_query, of_key, query_row, key_row, step, dvector_row, local, row, row_count, width,
+            pitch, first_tile, last_tile, last, end, start, left, right,
+            ROWS, COLUMNS, LANES, FOURS, FOURS, LEFT, RIGHT, False, APPROXIMATE,
         )  # fmt: skip
     place += rows.to(tl.int64) * width + channels[:, :, None]
     slopes *= v[:, :, None] * (-4.0 * FLOOR * FLOOR)
@@ -235,7 +229,6 @@ def additive_query_backward_kernel(
     tl.store(place, tl.sum(shares, 2) * (-2.0 * FLOOR), mask=there)
 
 
-@quick_launch
 @triton.jit(do_not_specialize=["zero"])
 def additive_key_backward_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, dscores, dkey,
@@ -245,7 +238,7 @@ def additive_key_backward_kernel(
     query_tiles, key_tiles, spans, first_row, row_count, dscores_head, dscores_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
-    EXACT: tl.constexpr, SERIES: tl.constexpr, ADD: tl.constexpr, APPROXIMATE: tl.constexpr,
+    EXACT: tl.constexpr, ADD: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute dk for 4 * FOURS keys, from `row_count` rows of the query.
 
@@ -257,7 +250,6 @@ def additive_key_backward_kernel(
     dkey: writes (B, K, S, D).
     ADD: add to dkey instead of overwriting it.
     EXACT: first sum each tile in a separate accumulator, because long float32 sums lose precision.
-    SERIES: skip tiles that additive_series_kernel computes.
     whole_of_query, whole_of_key: read which channels are wide; see tanh.py. additive_wide.py computes them.
     Launch grid: (groups of 4 * FOURS keys, blocks of channels, B K).
     """
@@ -273,8 +265,7 @@ def additive_key_backward_kernel(
     wide, step = tl.full([], 0, tl.int64) + pitch, tl.full([], 0, tl.int64) + dscores_row
     at = exponentials_of_key + (key_both * up_to_four(keys) + local + own) * wide + within
     e = _four(at, wide, local + own, end, there, 0.0)
-    far = furthest(reach_of_key, key_both * key_tiles + column // COLUMNS, spans)
-    largest = far
+    largest = furthest(reach_of_key, key_both * key_tiles + column // COLUMNS, spans)
     row_tiles = tl.cdiv(row_count, ROWS)
     found = _zeros(LANES)
     for group in range(groups):
@@ -289,13 +280,12 @@ def additive_key_backward_kernel(
                 stop = tl.minimum(row + ROWS, last)
                 of_query = furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
                 largest = tl.maximum(largest, of_query)
-                if is_near(far + of_query, SERIES) == 0:
-                    slope = _zeros(LANES) if EXACT else slopes
-                    _, slope = _walked(
-                        slope, slope, e, query_at + row * wide, gradient_at + row * step, wide, step,
-                        tl.cdiv(stop - row, 4), False, APPROXIMATE,
-                    )  # fmt: skip
-                    slopes = slopes + slope if EXACT else slope
+                slope = _zeros(LANES) if EXACT else slopes
+                _, slope = _walked(
+                    slope, slope, e, query_at + row * wide, gradient_at + row * step, wide, step,
+                    tl.cdiv(stop - row, 4), False, APPROXIMATE,
+                )  # fmt: skip
+                slopes = slopes + slope if EXACT else slope
         v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
         found += slopes * (v[:, :, None] * (-4.0 * FLOOR * FLOOR))
     if largest > LIMIT:
@@ -304,11 +294,11 @@ def additive_key_backward_kernel(
         there = there & (wide_channel(of_query, of_key, groups, pitch, channels, there) == 0)
         write_wide_key(
             query, key + batch * key_batch + key_head_here * key_head, vector, dscores, dkey,
-            of_query, of_key, far, reach_of_query, batch, key_both, key_head_here, heads, groups,
+            of_query, of_key, batch, key_both, key_head_here, heads, groups,
             query_batch, query_head, query_row, key_row, vector_head, dscores_head, step,
-            local, column, first_row, keys, width, pitch, query_tiles, spans, row_tiles,
+            local, column, first_row, keys, width, pitch, row_tiles,
             last, end, start, left, right,
-            ROWS, COLUMNS, LANES, FOURS, LEFT, RIGHT, SERIES, ADD, APPROXIMATE,
+            ROWS, COLUMNS, LANES, FOURS, LEFT, RIGHT, ADD, APPROXIMATE,
         )  # fmt: skip
     rows = local + own[:, :, None] + tl.arange(0, 4)[None, None, :]
     place = dkey + (key_both * keys + rows) * width + channels[:, :, None]

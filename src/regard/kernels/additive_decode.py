@@ -14,13 +14,11 @@ import triton
 import triton.language as tl
 
 from regard.kernels.kernel_mask import end_of
-from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import exact_share
 
 __all__ = ["additive_decode_backward_kernel", "additive_decode_kernel"]
 
 
-@quick_launch
 @triton.jit
 def additive_decode_kernel(
     query, key, vector, bias, scores, lengths, length_step, heads, groups, keys, width, scale,
@@ -58,7 +56,6 @@ def additive_decode_kernel(
         tl.store(scores + both * scores_head + columns, found * scale, mask=columns < end)
 
 
-@quick_launch
 @triton.jit
 def additive_decode_backward_kernel(
     query, key, vector, dscores, dquery, dkey, dvector, lengths, length_step,

@@ -15,7 +15,6 @@ import triton.language as tl
 from regard.kernels.kernel_dropout import dropout_factors
 from regard.kernels.kernel_mask import end_of, tile_is_seen, visible
 from regard.kernels.matrix_product import product
-from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import LOG2E
 
 __all__ = ["additive_combine_kernel", "additive_read_kernel"]
@@ -79,7 +78,6 @@ def _finish(
         tl.store(norm + size + place, 1.0 / something, mask=rows_inside & first)
 
 
-@quick_launch
 @triton.jit
 def additive_read_kernel(
     scores, held, value, output, lse, norm, seed, dropout, lengths, document_of_query, document_of_key,
@@ -151,7 +149,6 @@ def additive_read_kernel(
     )  # fmt: skip
 
 
-@quick_launch
 @triton.jit
 def additive_combine_kernel(
     outputs, norms, output, lse, norm, size, part_size, queries, first_row, row_count, depth, parts,

@@ -22,9 +22,7 @@ from torch import Tensor
 from regard.kernels import interpreting
 from regard.kernels.additive_recurrent import columns_of, length_step, tanh
 from regard.kernels.aligned_sizes import units
-from regard.kernels.early_launch import early_options, wait_for_previous
 from regard.kernels.kernel_mask import end_of
-from regard.kernels.quick_launch import quick_launch
 
 __all__ = ["attend_gated", "attend_gated_backward"]
 
@@ -40,14 +38,13 @@ def _load(pointer, at, there):
     return tl.load(pointer + at, mask=there, other=0.0).to(tl.float32)
 
 
-@quick_launch
 @triton.jit(do_not_specialize=["both_part", "inputs_row"])
 def additive_gated_kernel(
     both, key, projected, vector, lengths, inputs, state, gates, reset, query, weights, length_step, keys,
     hidden, width, both_part, both_row, key_batch, key_row, projected_batch, projected_row, inputs_row,
     UNIT: tl.constexpr, PARTS: tl.constexpr, LENGTHS: tl.constexpr, COLUMNS: tl.constexpr,
-    HIDDEN: tl.constexpr, DEPTH: tl.constexpr, AHEAD: tl.constexpr, HALF: tl.constexpr,
-    APPROXIMATE: tl.constexpr, EARLY: tl.constexpr,
+    HIDDEN: tl.constexpr, DEPTH: tl.constexpr, HALF: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute weights = softmax(v . tanh(q + k)) and the gates of one sequence.
 
@@ -60,7 +57,6 @@ def additive_gated_kernel(
     gates: writes z, r and, for the candidate state, W e + C c, (B, 3 width). reset: writes r * s, (B, width).
     query: writes q, (B, hidden). weights: writes (B, S), 0 for padding.
     UNIT: hidden, width and all strides are in units of this number of elements, see units().
-    AHEAD: whether all keys are loaded before the preceding kernel has ended.
     """
     hidden, width, inputs_row = hidden * UNIT, width * UNIT, inputs_row * UNIT
     both_part, both_row = both_part * UNIT, both_row * UNIT
@@ -77,14 +73,11 @@ def additive_gated_kernel(
     gates += batch * 3 * width
     channel = tl.arange(0, HIDDEN)
     v = _load(vector, channel, channel < hidden)
-    if AHEAD:
-        ahead = tl.load(key + channel[None, :], mask=seen & (channel < hidden)[None, :], other=0.0)
-    wait_for_previous(EARLY)
     scores = tl.zeros([COLUMNS], tl.float32)
     for first in range(0, hidden, HIDDEN):
         channel = first + tl.arange(0, HIDDEN)
         there = channel < hidden
-        k = ahead.to(tl.float32) if AHEAD else _load(key, channel[None, :], seen & there[None, :])
+        k = _load(key, channel[None, :], seen & there[None, :])
         q = _load(both, channel, there)
         for part in tl.static_range(1, PARTS):
             q += _load(both, part * both_part + channel, there)
@@ -112,14 +105,13 @@ def additive_gated_kernel(
         tl.store(reset + place, gate * s, mask=of_r)
 
 
-@quick_launch
 @triton.jit(do_not_specialize=["part_step", "extra_row"])
 def additive_gated_backward_kernel(
     parts, gates, state, dgates, before, extra, query, key, projected, vector, lengths, weights, dquery,
     dscores, length_step, keys, extra_row, hidden, width, part_step, dgates_row, key_batch, key_row,
     projected_batch, projected_row, UNIT: tl.constexpr, PARTS: tl.constexpr, LENGTHS: tl.constexpr,
     COLUMNS: tl.constexpr, HIDDEN: tl.constexpr, DEPTH: tl.constexpr, HALF: tl.constexpr,
-    APPROXIMATE: tl.constexpr, EARLY: tl.constexpr,
+    APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of r, of the scores and of the query of one sequence; see the forward kernel.
 
@@ -152,7 +144,6 @@ def additive_gated_backward_kernel(
     dweight = _load(extra, batch * extra_row + slot, slot < keys)
     channel = tl.arange(0, HIDDEN)
     q, v = _load(query, channel, channel < hidden), _load(vector, channel, channel < hidden)
-    wait_for_previous(EARLY)
     for first in range(0, 3 * width, DEPTH):
         column = first + tl.arange(0, DEPTH)
         there, of_r = column < 3 * width, (column >= width) & (column < 2 * width)
@@ -182,7 +173,7 @@ def additive_gated_backward_kernel(
 
 def attend_gated(
     both: Tensor, key: Tensor, projected: Tensor, vector: Tensor, lengths: Tensor | None, inputs: Tensor,
-    state: Tensor, gates: Tensor, reset: Tensor, query: Tensor, weights: Tensor, early: bool = False,
+    state: Tensor, gates: Tensor, reset: Tensor, query: Tensor, weights: Tensor,
 ) -> None:  # fmt: skip
     """Compute the weights (B, S), the gates z and r, and r * s of one step; see additive_gated_kernel.
 
@@ -191,22 +182,20 @@ def attend_gated(
     inputs: (B, 3 M), with any row stride. state: (B, M), contiguous.
     gates, reset, query, weights: contiguous tensors (B, 3 M), (B, M), (B, A) and (B, S) that receive the
         results. weights is float32.
-    early: whether the kernel starts early, see early_launch.py.
     """
     (batch, keys, hidden), width = key.shape, state.shape[1]
     strides = (*both.stride()[:2], *key.stride()[:2], *projected.stride()[:2], inputs.stride(0))
-    options = _options(key, width, early)
     additive_gated_kernel[(batch,)](
         both, key, projected, vector, weights if lengths is None else lengths, inputs, state, gates, reset,
         query, weights, length_step(lengths), keys, *units((hidden, width, *strides)), PARTS=len(both),
-        LENGTHS=lengths is not None, AHEAD=options["HIDDEN"] >= hidden, **options,
+        LENGTHS=lengths is not None, **_options(key, width),
     )  # fmt: skip
 
 
 def attend_gated_backward(
     parts: Tensor, gates: Tensor, state: Tensor, dgates: Tensor, before: Tensor, extra: Tensor, query: Tensor,
     key: Tensor, projected: Tensor, vector: Tensor, lengths: Tensor | None, weights: Tensor, dquery: Tensor,
-    dscores: Tensor, early: bool = False,
+    dscores: Tensor,
 ) -> None:  # fmt: skip
     """Compute the gradients of one step; see additive_gated_backward_kernel, and attend_gated().
 
@@ -220,11 +209,11 @@ def attend_gated_backward(
         parts, gates, state, dgates, before, extra, query, key, projected, vector,
         weights if lengths is None else lengths, weights, dquery, dscores, length_step(lengths), keys,
         extra.stride(0), *units(sizes), PARTS=len(parts), LENGTHS=lengths is not None,
-        **_options(key, width, early),
+        **_options(key, width),
     )  # fmt: skip
 
 
-def _options(key: Tensor, width: int, early: bool) -> dict[str, Any]:
+def _options(key: Tensor, width: int) -> dict[str, Any]:
     """Return the launch parameters for these keys and this width of the state."""
     columns = columns_of(key.shape[1])
     return {
@@ -234,5 +223,4 @@ def _options(key: Tensor, width: int, early: bool) -> dict[str, Any]:
         "HALF": key.dtype.itemsize == 2,
         "APPROXIMATE": not interpreting(),
         "num_warps": WARPS,
-        **early_options(early),
     }

@@ -19,21 +19,19 @@ import triton
 import triton.language as tl
 
 from regard.kernels.additive_scores import up_to_four
-from regard.kernels.additive_wide import is_near, wide_channel, write_wide_query
+from regard.kernels.additive_wide import wide_channel, write_wide_query
 from regard.kernels.kernel_mask import end_of, tile_is_seen
-from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import (
     CENTRE,
     FLOOR,
     LIMIT,
     denominator,
-    flags_of,
     furthest,
     multiply_add,
     reciprocal,
 )
 
-__all__ = ["GROUP", "additive_finish_kernel", "additive_gradients_kernel", "additive_key_sum_kernel"]
+__all__ = ["GROUP", "additive_gradients_kernel", "additive_key_sum_kernel"]
 
 GROUP = tl.constexpr(16)
 """Number of rows of the query of a thread. Each group of this many rows has its own partial sums."""
@@ -112,24 +110,21 @@ def _with_keys(
     return dq, dq2, dq3, dq4, shares
 
 
-@quick_launch
 @triton.jit(do_not_specialize=["zero"])
 def additive_gradients_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, turned, dquery, dvector, partial_dkey,
-    ranges, reach_of_query, reach_of_key, whole_of_query, whole_of_key, lengths, length_step, start, left,
+    reach_of_query, reach_of_key, whole_of_query, whole_of_key, lengths, length_step, start, left,
     right, heads, groups, queries, keys, width, pitch, query_batch, query_head, query_row, key_batch,
     key_head, key_row, vector_head, zero, query_tiles, key_tiles, spans, first_row, row_count,
     parts, part_tiles, dscores_head, turned_row, dquery_part, dquery_head, dvector_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, LANES: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
+    COLUMNS: tl.constexpr, LANES: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute partial sums of dq, dk and dv: from GROUP rows of the query and `part_tiles` tiles of keys.
 
     The arguments are those of additive_query_backward_kernel, and:
     partial_dkey: writes the sum of -SCALE^2 g (r - r^2) over the rows, (groups of rows, B H, S rounded up to
-        a multiple of 4, pitch), float32 or bfloat16. Not written: padding, hidden tiles, and tiles that
-        additive_series_kernel computes.
-    ranges: if SERIES, reads Weighed.ranges. For a sequence without exact tiles, dq and dk are not written.
+        a multiple of 4, pitch), float32 or bfloat16. Not written: padding and hidden tiles.
     Launch grid: (groups of GROUP rows, blocks of 2 * LANES channels, B H * parts).
     """
     both, part = tl.program_id(2).to(tl.int64) // parts, tl.program_id(2) % parts
@@ -143,10 +138,6 @@ def additive_gradients_kernel(
     within = tl.minimum(across, pitch // 2 - 1)[:, None] * 2 + two
     four = (lane * zero * 4)[:, None] + tl.arange(0, 4)[None, :]  # see _lanes() in additive_backward.py
     there, program = channels < width, tl.program_id(2).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    if SERIES:  # noqa: SIM102
-        if (tl.load(ranges + both) & 2) == 0:
-            tl.store(dvector + program * dvector_row + channels, tl.zeros([LANES, 2], tl.float32), mask=there)
-            return
     last, end = first_row + row_count, end_of(lengths, length_step, batch, keys, LENGTHS)
     wide, step = tl.full([], 0, tl.int64) + pitch, tl.full([], 0, tl.int64) + turned_row
     at = exponentials_of_query + (both * up_to_four(queries) + row) * wide + within
@@ -156,8 +147,8 @@ def additive_gradients_kernel(
     first_partial = (tl.program_id(0) * (tl.num_programs(2) // parts) + both) * up_to_four(keys) * wide
     partial_at = partial_dkey + first_partial + within
     gradient_at = turned + both * dscores_head + local + four
-    far = furthest(reach_of_query, both * query_tiles + tile, spans)
-    largest, zeros = far, tl.zeros([LANES, 2, 4], tl.float32)
+    largest = furthest(reach_of_query, both * query_tiles + tile, spans)
+    zeros = tl.zeros([LANES, 2, 4], tl.float32)
     dq, dq2, dq3, dq4, shares = zeros, zeros, zeros, zeros, zeros
     first_tile, last_tile = part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)
     for key_tile in range(first_tile, last_tile):
@@ -165,16 +156,14 @@ def additive_gradients_kernel(
         if tile_is_seen(tile * ROWS, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
             of_key = furthest(reach_of_key, key_both * key_tiles + key_tile, spans)
             largest = tl.maximum(largest, of_key)
-            if is_near(far + of_key, SERIES) == 0:
-                dq, dq2, dq3, dq4, shares = _with_keys(
-                    dq, dq2, dq3, dq4, shares, e, e2, e3, e4, key_at, gradient_at, partial_at, wide, step,
-                    column, tl.minimum(column + COLUMNS, end), there, LANES, APPROXIMATE,
-                )  # fmt: skip
+            dq, dq2, dq3, dq4, shares = _with_keys(
+                dq, dq2, dq3, dq4, shares, e, e2, e3, e4, key_at, gradient_at, partial_at, wide, step,
+                column, tl.minimum(column + COLUMNS, end), there, LANES, APPROXIMATE,
+            )  # fmt: skip
     v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
     place = dquery + part * dquery_part + both * dquery_head
     of_query, of_key = whole_of_query + both * pitch, whole_of_key + key_both * pitch
-    # With SERIES, `largest` does not include the elements of wide channels.
-    may_be_wide = (tl.load(ranges + both) & 4) != 0 if SERIES else largest > LIMIT
+    may_be_wide = largest > LIMIT
     flags = tl.zeros([LANES, 2], tl.int32)
     if may_be_wide:
         flags = wide_channel(of_query, of_key, 1, pitch, channels, there)
@@ -189,10 +178,10 @@ def additive_gradients_kernel(
                 query + batch * query_batch + head * query_head,
                 key + batch * key_batch + head // groups * key_head,
                 vector + head * vector_head, turned + both * dscores_head, place, dvector,
-                partial_dkey + first_partial, program, of_query, of_key, far,
-                reach_of_key + key_both * key_tiles * spans, query_row, key_row, step, dvector_row, local,
-                row, row_count, width, pitch, spans, first_tile, last_tile, last, end, start, left, right,
-                ROWS, COLUMNS, 2 * LANES, 4, 1, LEFT, RIGHT, True, SERIES, APPROXIMATE,
+                partial_dkey + first_partial, program, of_query, of_key, query_row, key_row, step,
+                dvector_row, local, row, row_count, width, pitch, first_tile, last_tile, last, end, start,
+                left, right,
+                ROWS, COLUMNS, 2 * LANES, 4, 1, LEFT, RIGHT, True, APPROXIMATE,
             )  # fmt: skip
 
 
@@ -207,15 +196,14 @@ def _write_eight(place, slopes, slopes2, v, first, row_count, channels, width, t
     tl.store(at, slopes2 * v[:, :, None], mask=(rows < row_count) & there[:, :, None])
 
 
-@quick_launch
 @triton.jit
 def additive_key_sum_kernel(
-    vector, partial_dkey, dkey, ranges, reach_of_query, reach_of_key, lengths,
+    vector, partial_dkey, dkey, lengths,
     length_step, start, left, right, heads, groups, keys, width, pitch, vector_head,
-    query_tiles, key_tiles, spans, first_row, row_count,
+    first_row, row_count,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
-    SERIES: tl.constexpr, ADD: tl.constexpr,
+    ADD: tl.constexpr,
 ):  # fmt: skip
     """Compute dk for KEYS keys and WIDTH channels, from the partial sums of additive_gradients_kernel.
 
@@ -229,12 +217,8 @@ def additive_key_sum_kernel(
     key_both = tl.program_id(2).to(tl.int64)
     key_heads = heads // groups
     batch, key_head_here = key_both // key_heads, key_both % key_heads
-    if SERIES:  # noqa: SIM102
-        if (flags_of(ranges, key_both * groups, groups) & 2) == 0:
-            return
     last = first_row + row_count
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
-    far = furthest(reach_of_key, key_both * key_tiles + column // COLUMNS, spans)
     row_tiles = tl.cdiv(row_count, ROWS)
     found = tl.zeros([KEYS, WIDTH], tl.float32)
     inside, seen = (rows < keys)[:, None] & there[None, :], (rows < end)[:, None] & there[None, :]
@@ -246,35 +230,15 @@ def additive_key_sum_kernel(
         for tile in range(row_tiles):
             row = first_row + tile * ROWS
             if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
-                of_query = furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
-                if is_near(far + of_query, SERIES) == 0:
-                    for number in tl.static_range(ROWS // GROUP):  # these loads do not wait for each other
-                        part = tile * (ROWS // GROUP) + number
-                        at = ((part * sequences + both) * up_to_four(keys) + rows).to(tl.int64) * pitch
-                        at = partial_dkey + at[:, None] + channels[None, :]
-                        found_here = tl.load(at, mask=seen & (part * GROUP < row_count), other=0.0)
-                        total += found_here.to(tl.float32)
+                for number in tl.static_range(ROWS // GROUP):  # these loads do not wait for each other
+                    part = tile * (ROWS // GROUP) + number
+                    at = ((part * sequences + both) * up_to_four(keys) + rows).to(tl.int64) * pitch
+                    at = partial_dkey + at[:, None] + channels[None, :]
+                    found_here = tl.load(at, mask=seen & (part * GROUP < row_count), other=0.0)
+                    total += found_here.to(tl.float32)
         v = tl.load(vector + head * vector_head + channels, mask=there, other=0.0).to(tl.float32)
         found += total * (v * (-4.0 * FLOOR * FLOOR))[None, :]
     place = dkey + (key_both * keys + rows)[:, None] * width + channels[None, :]
     if ADD:
         found += tl.load(place, mask=inside, other=0.0)
     tl.store(place, found, mask=inside)
-
-
-@quick_launch
-@triton.jit
-def additive_finish_kernel(exact, dquery, ranges, parts, size, exact_part, dquery_head, BLOCK: tl.constexpr):
-    """Add the parts of dq of a sequence that has exact tiles only; otherwise additive_series_kernel does so.
-
-    exact: reads (parts, B H, size). dquery: writes (B H, size), with stride dquery_head.
-    ranges: reads Weighed.ranges.
-    Launch grid: (blocks of BLOCK elements, B H).
-    """
-    both = tl.program_id(1).to(tl.int64)
-    if (tl.load(ranges + both) & 1) == 0:
-        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        total = tl.zeros([BLOCK], tl.float32)
-        for part in range(parts):
-            total += tl.load(exact + part * exact_part + both * size + at, mask=at < size, other=0.0)
-        tl.store(dquery + both * dquery_head + at, total.to(dquery.dtype.element_ty), mask=at < size)

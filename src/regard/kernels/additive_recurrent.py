@@ -15,7 +15,6 @@ from torch import Tensor
 
 from regard.kernels import interpreting
 from regard.kernels.aligned_sizes import units
-from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import exact_share
 
 __all__ = ["LONGEST", "columns_of", "context_products", "length_step", "memory_backward", "tanh"]
@@ -41,7 +40,6 @@ def tanh(x, HALF: tl.constexpr, APPROXIMATE: tl.constexpr):
     return 1.0 - 2.0 * exact_share(x, APPROXIMATE)
 
 
-@quick_launch
 @triton.jit
 def additive_memory_backward_kernel(
     query, key, vector, dscores, dkey, parts, steps, keys, width, query_step, query_row, key_batch, key_row,
@@ -95,7 +93,6 @@ def additive_memory_backward_kernel(
     tl.store(parts + batch * width + channel, tl.sum(products, 0), mask=there)
 
 
-@quick_launch
 @triton.jit
 def context_products_kernel(
     dcontexts, value, products, steps, keys, depth, step_batch, step_row, value_batch, value_row,

@@ -17,7 +17,6 @@ import triton
 import triton.language as tl
 
 from regard.kernels.kernel_mask import end_of, tile_is_seen
-from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import (
     FLOOR,
     LIMIT,
@@ -141,7 +140,6 @@ def _exponentials(
                 tl.store(wide_whole + channels, tl.zeros([WIDTH], tl.int32), mask=channels < high)
 
 
-@quick_launch
 @triton.jit
 def additive_prepare_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, vector_padded,
@@ -345,7 +343,6 @@ def _stored(
         tl.store(place + at, found, mask=inside)
 
 
-@quick_launch
 @triton.jit(do_not_specialize=["one"])
 def additive_scores_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key,

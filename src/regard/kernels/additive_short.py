@@ -24,7 +24,6 @@ import triton.language as tl
 from regard.kernels.kernel_dropout import dropout_factors
 from regard.kernels.kernel_mask import end_of, visible
 from regard.kernels.matrix_product import product
-from regard.kernels.quick_launch import quick_launch
 from regard.kernels.short_exponentials import (
     exponential_of_key,
     exponential_of_query,
@@ -277,7 +276,6 @@ def _write_output(
         tl.store(at, total * inverse[:, None], mask=there[:, None] & (channels < depth)[None, :])
 
 
-@quick_launch
 @triton.jit
 def additive_short_kernel(
     query, key, value, vector, bias, seed, dropout, exponentials, vectors, partial, output, lse, norm, held,

@@ -18,13 +18,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.additive_series import REACH, scaling
-from regard.kernels.additive_wide import some_wide_channel
 from regard.kernels.kernel_dropout import dropout_factors
 from regard.kernels.kernel_mask import end_of, tile_is_seen, visible
 from regard.kernels.matrix_product import product
-from regard.kernels.quick_launch import quick_launch
-from regard.kernels.tanh import LOG2E, furthest, reach_range
+from regard.kernels.tanh import LOG2E
 
 __all__ = ["additive_balance_kernel", "additive_value_backward_kernel", "additive_weigh_kernel"]
 
@@ -46,39 +43,15 @@ def _weights(scores, norm, place, size, there, seen):
 
 
 @triton.jit
-def _write_ranges(
-    ranges, reach_of_query, reach_of_key, whole_of_query, whole_of_key, both, heads, groups, query_tiles,
-    key_tiles, spans, pitch, APART: tl.constexpr,
-):  # fmt: skip
-    """In one program of each sequence, write three flags to `ranges`, (B H), int32.
-
-    The flags are 1 if some pair of query tile and key tile is within REACH, plus 2 if some pair is beyond it,
-    plus 4 if APART is True and some channel is wide.
-    """
-    if (tl.program_id(0) == 0) & (tl.program_id(1) == 0):
-        key_both = both // heads * (heads // groups) + both % heads // groups
-        low, high = reach_range(reach_of_query + both * query_tiles * spans, query_tiles, spans)
-        low_of_key, high_of_key = reach_range(reach_of_key + key_both * key_tiles * spans, key_tiles, spans)
-        near, beyond = low + low_of_key <= REACH, high + high_of_key > REACH
-        flags = near.to(tl.int32) + 2 * beyond.to(tl.int32)
-        if APART:
-            of_query, of_key = whole_of_query + key_both * groups * pitch, whole_of_key + key_both * pitch
-            flags += 4 * some_wide_channel(of_query, of_key, groups, pitch)
-        tl.store(ranges + both, flags)
-
-
-@quick_launch
-@triton.jit
 def additive_weigh_kernel(
-    scores, norm, value, doutput, dscores, deltas, magnitudes, column_bounds, peaks, ranges,
-    reach_of_query, reach_of_key, whole_of_query, whole_of_key, seed, dropout,
+    scores, norm, value, doutput, dscores, deltas, seed, dropout,
     lengths, document_of_query, document_of_key, length_step, start, left, right,
     documents_query_step, documents_key_step, heads, groups, queries, keys, depth, first_row, row_count,
     value_batch, value_head, value_row, doutput_batch, doutput_head, doutput_row,
-    scores_head, scores_row, dscores_head, dscores_row, query_tiles, key_tiles, spans, size, pitch,
+    scores_head, scores_row, dscores_head, dscores_row, key_tiles, size,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
-    EIGHTS: tl.constexpr, SERIES: tl.constexpr, APART: tl.constexpr, DROPOUT: tl.constexpr,
+    EIGHTS: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
     """Compute dp = dO . V, the gradient of the weights p, and partial sums of delta = sum over keys of p dp.
 
@@ -86,12 +59,6 @@ def additive_weigh_kernel(
     seed, dropout: used if DROPOUT is True; see kernel_dropout.py.
     dscores: writes dp, (B H, rows, keys), where rows and keys are rounded up to whole tiles.
     deltas: writes one partial sum per key tile, (B H, key tiles, rows).
-    SERIES: if True, also write upper bounds for the gradient of the scores. scaling() in additive_series.py
-        needs them. Elements that are NaN or infinite are ignored. The tensors:
-        magnitudes: reads m_i, the largest |element| of row i of dO, (B, H, T).
-        peaks: writes the largest |dp| / m_i of each tile, (B H, row tiles, key tiles).
-        column_bounds: writes the largest p m_i of each key, (B H, row tiles, keys).
-        ranges, whole_of_query, whole_of_key: see _write_ranges().
     """
     if EIGHTS:
         depth, value_row, doutput_row = depth // 8 * 8, value_row // 8 * 8, doutput_row // 8 * 8
@@ -103,8 +70,7 @@ def additive_weigh_kernel(
     row, column = first_row + tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
     rows, columns = first_row + local, column + tl.arange(0, COLUMNS)
     last, end = first_row + row_count, end_of(lengths, length_step, batch, keys, LENGTHS)
-    peak, made = tl.zeros([], tl.float32), tl.zeros([ROWS], tl.float32)
-    column_bound = tl.zeros([COLUMNS], tl.float32)
+    made = tl.zeros([ROWS], tl.float32)
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         value_at = value + batch * value_batch + head // groups * value_head
         value_at += columns.to(tl.int64)[None, :] * value_row
@@ -132,35 +98,19 @@ def additive_weigh_kernel(
         at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
         tl.store(dscores + at, dweights)
         made = tl.sum(weights * dweights, 1)
-        if SERIES:
-            magnitude = tl.load(magnitudes + both * queries + rows, mask=rows < last, other=0.0)[:, None]
-            large, bound = tl.abs(dweights) / tl.where(magnitude > 0.0, magnitude, 1.0), weights * magnitude
-            peak = tl.max(tl.where(large < float("inf"), large, 0.0))
-            column_bound = tl.max(tl.where(bound < float("inf"), bound, 0.0), 0)
     tl.store(deltas + (both * key_tiles + tl.program_id(1)) * (tl.num_programs(0) * ROWS) + local, made)
-    if SERIES:
-        tile = both * tl.num_programs(0) + tl.program_id(0)
-        tl.store(peaks + tile * key_tiles + tl.program_id(1), peak)
-        tl.store(column_bounds + tile * (key_tiles * COLUMNS) + columns, column_bound)
-        _write_ranges(
-            ranges, reach_of_query, reach_of_key, whole_of_query, whole_of_key, both, heads, groups,
-            query_tiles, key_tiles, spans, pitch, APART,
-        )  # fmt: skip
 
 
-@quick_launch
 @triton.jit
 def additive_balance_kernel(
-    scores, norm, dscores, turned, deltas, half, half_turned, row_bounds, column_bounds, peaks, beyond,
-    ranges, dbias, reach_of_query, reach_of_key,
+    scores, norm, dscores, turned, deltas, dbias,
     lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step,
     heads, groups, queries, keys, scale, first_row, row_count,
-    scores_head, scores_row, dscores_head, dscores_row, turned_row, query_tiles, key_tiles, spans, size,
-    delta_parts,
+    scores_head, scores_row, dscores_head, dscores_row, turned_row, size, delta_parts,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, STRAIGHT: tl.constexpr, TURNED: tl.constexpr,
-    SERIES: tl.constexpr, BIAS: tl.constexpr,
+    BIAS: tl.constexpr,
 ):  # fmt: skip
     """Compute g = p (dp - delta) scale, the gradient of v . tanh(q + k).
 
@@ -169,25 +119,15 @@ def additive_balance_kernel(
     dscores: reads dp, (B H, rows, keys), and overwrites it with g if STRAIGHT is True.
     turned: if TURNED is True, writes g transposed, (B H, keys, rows).
     dbias: if BIAS is True, writes g, the gradient of the bias too, except in fully masked tiles.
-
-    SERIES: if True, tiles with largest |q| + largest |k| <= REACH are written in float16, to other tensors:
-        half: g times a scale per row; half_turned: g transposed, times a scale per key; 0 in other tiles.
-        row_bounds, (B H, T), column_bounds, (B H, keys), peaks, (B H): read, to compute these scales.
-        beyond: writes the sum of each row of g over the tiles beyond REACH, (B H, key tiles, rows).
-        ranges: see _write_ranges(). If no tile of a sequence is within REACH, half and half_turned are not
-            written, because they are not read.
     """
     both = tl.program_id(2).to(tl.int64)
     batch = both // heads
-    key_both = batch * (heads // groups) + both % heads // groups
     local = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     row, column = first_row + tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
     rows, columns = first_row + local, column + tl.arange(0, COLUMNS)
     last, end = first_row + row_count, end_of(lengths, length_step, batch, keys, LENGTHS)
     at = both * dscores_head + local.to(tl.int64)[:, None] * dscores_row + columns[None, :]
     turned_at = both * dscores_head + columns.to(tl.int64)[:, None] * turned_row + local[None, :]
-    rest, there = tl.zeros([ROWS], tl.float32), tl.full([], True, tl.int1)
-    writes_half = tl.load(ranges + both) & 1 if SERIES else 0
     if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         delta, rows_whole = tl.zeros([ROWS], tl.float32), tl.num_programs(0) * ROWS
         for part in range(delta_parts):
@@ -203,35 +143,14 @@ def additive_balance_kernel(
         found = tl.where(seen, weights * (tl.load(dscores + at) - delta[:, None]) * scale, 0.0)
         if BIAS:
             tl.store(dbias + at, found)
-        if SERIES:
-            reach = furthest(reach_of_query, both * query_tiles + row // ROWS, spans)
-            reach += furthest(reach_of_key, key_both * key_tiles + tl.program_id(1), spans)
-            is_near = reach <= REACH
-            peak = tl.load(peaks + both)
-            row_bound = tl.load(row_bounds + both * queries + rows, mask=rows < last, other=0.0)
-            by_row, _ = scaling(row_bound, peak, scale)
-            whole_keys = tl.cdiv(keys, COLUMNS) * COLUMNS
-            by_column, _ = scaling(tl.load(column_bounds + both * whole_keys + columns), peak, scale)
-            if writes_half != 0:
-                tl.store(half + at, tl.where(is_near, found * by_row[:, None], 0.0).to(tl.float16))
-                halved = tl.where(is_near, found * by_column[None, :], 0.0).to(tl.float16)
-                tl.store(half_turned + turned_at, tl.trans(halved))
-            rest = tl.where(is_near, 0.0, tl.sum(found, 1))
-            there = is_near == 0
         if STRAIGHT:
-            tl.store(dscores + at, found, mask=there)
+            tl.store(dscores + at, found)
         if TURNED:
-            tl.store(turned + turned_at, tl.trans(found), mask=there)
-    elif SERIES:
-        tl.store(half + at, tl.zeros([ROWS, COLUMNS], tl.float16), mask=writes_half != 0)
-        tl.store(half_turned + turned_at, tl.zeros([COLUMNS, ROWS], tl.float16), mask=writes_half != 0)
+            tl.store(turned + turned_at, tl.trans(found))
     elif not TURNED:  # additive_decode_backward_kernel reads all tiles, so write 0 to a fully masked tile
         tl.store(dscores + at, tl.zeros([ROWS, COLUMNS], tl.float32))
-    if SERIES:
-        tl.store(beyond + (both * key_tiles + tl.program_id(1)) * (tl.num_programs(0) * ROWS) + local, rest)
 
 
-@quick_launch
 @triton.jit
 def additive_value_backward_kernel(
     scores, norm, doutput, dvalue, seed, dropout, lengths, document_of_query, document_of_key,

@@ -16,28 +16,13 @@ import triton
 import triton.language as tl
 
 from regard.kernels.kernel_mask import tile_is_seen
-from regard.kernels.series_rows import REACH
-from regard.kernels.tanh import SCALE, exact_share, furthest, is_wide, lowest, packed
+from regard.kernels.tanh import SCALE, exact_share, is_wide, lowest, packed
 
 __all__ = [
-    "is_near",
-    "some_wide_channel",
     "wide_channel",
-    "wide_in_sequence",
     "write_wide_key",
     "write_wide_query",
 ]
-
-
-@triton.jit
-def is_near(reach, SERIES: tl.constexpr):
-    """Whether additive_series_kernel computes this tile, so that the exact kernels skip it.
-
-    This is the case if SERIES is True and `reach` is at most REACH, the range of the Fourier series.
-
-    reach: the largest |q| plus the largest |k| of the tile.
-    """
-    return (reach <= REACH) & SERIES
 
 
 @triton.jit
@@ -58,43 +43,17 @@ def wide_channel(whole_of_query, whole_of_key, groups, pitch, channels, there):
 
 
 @triton.jit
-def wide_in_sequence(flags, whole_of_query, whole_of_key, key_both, groups, pitch, channels, there):
-    """Return 1 for wide channels if `flags`, from Weighed.ranges, contain 4; otherwise 0.
-
-    whole_of_query, whole_of_key: pointers to the flags of the first sequence. key_both: index of the sequence
-        and key head. The other arguments are those of wide_channel().
-    """
-    wide = tl.zeros_like(channels)
-    if (flags & 4) != 0:
-        of_query, of_key = whole_of_query + key_both * groups * pitch, whole_of_key + key_both * pitch
-        wide = wide_channel(of_query, of_key, groups, pitch, channels, there)
-    return wide
-
-
-@triton.jit
-def some_wide_channel(whole_of_query, whole_of_key, groups, pitch):
-    """Return 1 if a channel is wide, otherwise 0. The arguments are those of wide_channel()."""
-    found = tl.zeros([64], tl.int32)
-    for first in range(0, pitch, 64):
-        channels = first + tl.arange(0, 64)
-        found |= wide_channel(whole_of_query, whole_of_key, groups, pitch, channels, channels < pitch)
-    return tl.max(found, 0)
-
-
-@triton.jit
 def _wide_sums(
-    own, others, other_step, gradients, step, partial, partial_step, far, reach, spans, fixed, begin, first,
-    last, queries, end, start, left, right,
+    own, others, other_step, gradients, step, partial, partial_step, fixed, begin, first, last, queries, end,
+    start, left, right,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    QUERY: tl.constexpr, PARTIAL: tl.constexpr, SERIES: tl.constexpr, APPROXIMATE: tl.constexpr,
+    QUERY: tl.constexpr, PARTIAL: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Return the sums of g (r - 1/2) and of g (r - r^2) in one wide channel, from q + k, (own rows,).
 
     own: the elements of the own side in this channel, q if QUERY is True, otherwise k, (own rows,).
     others: pointer to row 0 of the other side in this channel, with row stride `other_step`.
     gradients: pointers to g of the own rows and row 0 of the other side, (own rows,), with row stride `step`.
-    far: largest |element| of the tile of the own side.
-    reach: pointer to the largest |element| of the tiles of the other side, from row `begin` on.
     partial: if PARTIAL is True, pointer to the partial sums of additive_gradients.py in this channel, with
         row stride `partial_step`; writes -SCALE^2 times the sum of g (r - r^2) over the own rows.
     fixed: first row of the tile of the own side.
@@ -112,7 +71,7 @@ def _wide_sums(
         tiles = tl.minimum((rows - begin) // TILE, last - 1)
         row, column = (fixed, begin + tiles * TILE) if QUERY else (begin + tiles * TILE, fixed)
         seen = tile_is_seen(row, column, queries, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT)
-        used = seen & inside & (is_near(far + furthest(reach, tiles, spans), SERIES) == 0)
+        used = seen & inside
         r = exact_share(other[:, None] + own[None, :], APPROXIMATE)
         shares += tl.sum(tl.where(used[:, None], g * (r - 0.5), 0.0), 0)
         slope = tl.where(used[:, None], g * (r - r * r), 0.0)
@@ -124,11 +83,11 @@ def _wide_sums(
 
 @triton.jit
 def write_wide_query(
-    query, key, vector, turned, dquery, dvector, partial_dkey, program, whole_of_query, whole_of_key, far,
-    reach_of_key, query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, spans,
-    first_tile, last_tile, last, end, start, left, right,
+    query, key, vector, turned, dquery, dvector, partial_dkey, program, whole_of_query, whole_of_key,
+    query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, first_tile,
+    last_tile, last, end, start, left, right,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
-    SUMS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, PARTIAL: tl.constexpr, SERIES: tl.constexpr,
+    SUMS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, PARTIAL: tl.constexpr,
     APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Write dq and partial sums of dv in the wide channels of a program of additive_query_backward_kernel.
@@ -151,9 +110,9 @@ def write_wide_query(
             q = tl.load(at, mask=row + rows < last, other=0.0).to(tl.float32)
             share, slope = _wide_sums(
                 q, key + channel, tl.full([], 0, tl.int64) + key_row, turned + local + rows, step,
-                partial_dkey + channel, tl.full([], 0, tl.int64) + pitch, far, reach_of_key, spans,
+                partial_dkey + channel, tl.full([], 0, tl.int64) + pitch,
                 row // ROWS * ROWS, 0, first_tile, last_tile, last, end, start, left, right,
-                ROWS, COLUMNS, LEFT, RIGHT, True, PARTIAL, SERIES, APPROXIMATE,
+                ROWS, COLUMNS, LEFT, RIGHT, True, PARTIAL, APPROXIMATE,
             )  # fmt: skip
             slope *= 4.0 * tl.load(vector + channel).to(tl.float32)
             place = dquery + (local + rows).to(tl.int64) * width + channel
@@ -166,12 +125,12 @@ def write_wide_query(
 
 @triton.jit
 def write_wide_key(
-    query, key, vector, dscores, dkey, whole_of_query, whole_of_key, far, reach_of_query,
+    query, key, vector, dscores, dkey, whole_of_query, whole_of_key,
     batch, key_both, key_head, heads, groups, query_batch, query_head, query_row, key_row, vector_head,
-    dscores_head, step, local, column, first_row, keys, width, pitch, query_tiles, spans, row_tiles,
+    dscores_head, step, local, column, first_row, keys, width, pitch, row_tiles,
     last, end, start, left, right,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, SERIES: tl.constexpr, ADD: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, ADD: tl.constexpr,
     APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Write dk in the wide channels of a program of additive_key_backward_kernel.
@@ -196,10 +155,9 @@ def write_wide_key(
                 _, slope = _wide_sums(
                     k.to(tl.float32), query + batch * query_batch + head * query_head + channel,
                     tl.full([], 0, tl.int64) + query_row,
-                    dscores + both * dscores_head + rows - first_row * step, step, dkey, step, far,
-                    reach_of_query + (both * query_tiles + first_row // ROWS) * spans, spans,
+                    dscores + both * dscores_head + rows - first_row * step, step, dkey, step,
                     column, first_row, 0, row_tiles, last, end, start, left, right,
-                    ROWS, COLUMNS, LEFT, RIGHT, False, False, SERIES, APPROXIMATE,
+                    ROWS, COLUMNS, LEFT, RIGHT, False, False, APPROXIMATE,
                 )  # fmt: skip
                 total += slope * (4.0 * tl.load(vector + head * vector_head + channel).to(tl.float32))
             place = dkey + (key_both * keys + rows) * width + channel

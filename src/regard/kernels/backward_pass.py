@@ -8,19 +8,15 @@ import torch
 from torch import Tensor
 
 from regard.kernels.additive_backward import additive_key_backward_kernel, additive_query_backward_kernel
-from regard.kernels.additive_bounds import bounds_of_rows, leave_out_wide_channels, maxima
 from regard.kernels.additive_decode import additive_decode_backward_kernel
-from regard.kernels.additive_vector import sum_of_parts, sum_parts, vector_gradient
 from regard.kernels.additive_weights import (
     additive_balance_kernel,
     additive_value_backward_kernel,
     additive_weigh_kernel,
 )
-from regard.kernels.fill_and_cast import cast
 from regard.kernels.forward_pass import Forward, Prepared, in_eights, in_rows, steps
-from regard.kernels.gradients_pass import fills_groups, finish_query, joint_gradients, rows_at_once
-from regard.kernels.launch import FEW, series_tiles, up
-from regard.kernels.series_pass import Basis, series_gradients
+from regard.kernels.gradients_pass import fills_groups, joint_gradients, rows_at_once
+from regard.kernels.launch import FEW, up
 
 __all__ = ["Backward"]
 
@@ -35,28 +31,10 @@ class Weighed(NamedTuple):
     dscores: g in float32, (B H, rows, keys); not written if Backward.joint is True.
     turned: g transposed, (B H, keys, rows); dscores itself if the transpose was not requested.
 
-    If Shape.series is True, additive_series_kernel computes the gradients of query and key from some tiles of
-    g, and the exact kernels (those of additive_backward.py) from the others, the exact tiles. Then dscores
-    and turned contain g only in the exact tiles, and these fields are used too:
-
-    half: g in float16, times a scale per row; 0 in the exact tiles.
-    half_turned: g transposed, in float16, times a scale per key; 0 in the exact tiles.
-    row_bounds, column_bounds, peaks: bounds of |g| for each query, each key and each head. scaling() computes
-        the scales of half and half_turned from them.
-    beyond: the sum of each row of g over the exact tiles, (B H, rows).
-    ranges: 1 if a sequence has a tile that is not exact, plus 2 if it has an exact tile, plus 4 if it has
-        wide channels that are computed separately from the series, (B H), int32.
     """
 
     dscores: Tensor
     turned: Tensor
-    half: Tensor
-    half_turned: Tensor
-    row_bounds: Tensor
-    column_bounds: Tensor
-    peaks: Tensor
-    beyond: Tensor
-    ranges: Tensor
 
 
 class Backward:
@@ -83,7 +61,6 @@ class Backward:
         self.norm, self.held = norm, scores
         bias = forward.extra.bias
         self.dbias = torch.zeros_like(bias, dtype=torch.float32) if learned and bias is not None else None
-        self.key_basis: Basis | None = None
         self.shape, self.launch = forward.shape, forward.launch
         self.sequences = self.shape.batch * self.shape.heads
         self.key_sequences = self.shape.batch * self.shape.key_heads
@@ -99,19 +76,10 @@ class Backward:
         self.alone = shape.kind == "decode" and shape.groups == 1
         self.rows: Prepared | None = None if self.alone else forward.prepared(turned=False)
         self.dquery = forward.query.new_empty(forward.query.shape)
-        self.tiles = series_tiles(forward.query.device)
         self.joint = self.others and shape.kind in JOINT and fills_groups(self)
         in_parts = self.joint and rows_at_once(self, shape.queries) < shape.queries
-        self.dkey = self.place(forward.key, several or shape.series or in_parts)
+        self.dkey = self.place(forward.key, several or in_parts)
         self.dvalue = self.place(forward.value, several)
-        # Whether wide channels are computed separately from the series; see additive_series_wide.py.
-        self.apart = self.joint and shape.series
-        if self.apart and self.rows is not None:
-            leave_out_wide_channels(forward, self.rows)
-        if shape.series:
-            self.magnitudes, self.row_bounds = bounds_of_rows(self.doutput, self.norm)
-        else:
-            self.magnitudes = self.row_bounds = self.norm
         dvector: list[Tensor] = []
         for first in chunks:
             rows = min(shape.chunk, shape.queries - first)
@@ -123,8 +91,8 @@ class Backward:
         bias = forward.extra.bias
         return (
             self.dquery,
-            cast(self.dkey, forward.key.dtype),
-            cast(self.dvalue, forward.value.dtype),
+            self.dkey.to(forward.key.dtype),
+            self.dvalue.to(forward.value.dtype),
             self.to_vector(dvector),
             self.norm.new_empty(0) if bias is None or self.dbias is None else self.dbias.to(bias.dtype),
         )
@@ -147,7 +115,8 @@ class Backward:
         vector = self.forward.vector
         if not self.others:
             return vector.new_empty(0)
-        return vector_gradient(parts, vector)
+        dims = (0, 2) if len(vector) == self.shape.heads else (0, 1, 2)  # a vector per head, or one for all
+        return sum(each.sum(dims) for each in parts).view(vector.shape).to(vector.dtype)  # type: ignore[union-attr]
 
     def chunk(self, scores: Tensor, first: int, rows: int) -> list[Tensor]:
         """Compute the gradients from one chunk of query rows: rows `first` to `first + rows - 1`.
@@ -167,12 +136,7 @@ class Backward:
             if self.others:
                 self.to_key(self.rows, weighed.dscores, first, rows)
             dquery, *dvector = self.to_query(self.rows, weighed.turned, first, rows)
-        if self.shape.series:
-            finish_query(dquery, weighed.ranges, self.dquery[:, :, first : first + rows])
-            return [*dvector, series_gradients(self, weighed, first, rows, dquery)]
-        if len(dquery) > 1 and rows == self.shape.queries:
-            sum_parts(dquery.flatten(1, 2), self.dquery.flatten(0, 1))
-        elif len(dquery) > 1:
+        if len(dquery) > 1:
             self.dquery[:, :, first : first + rows] = dquery.sum(0)
         return dvector
 
@@ -190,50 +154,30 @@ class Backward:
         grid = whole[0] // launch.rows, whole[1] // launch.columns, self.sequences
         dscores = forward.new(self.sequences, *whole)
         other = forward.new(self.sequences, *whole[::-1]) if turned else dscores
-        half, half_turned = (
-            each.new_empty(each.shape if shape.series else 0, dtype=torch.float16)
-            for each in (dscores, other)
-        )
         deltas = forward.new(self.sequences, grid[1], whole[0])
         dbias = None if self.dbias is None else torch.zeros_like(dscores)  # fully masked tiles stay 0
-        peaks, column_bounds, beyond, ranges = deltas, deltas, deltas, deltas
-        if shape.series:
-            peaks, beyond = forward.new(self.sequences, *grid[:2]), forward.new(*deltas.shape)
-            column_bounds = forward.new(self.sequences, grid[0], whole[1])
-            ranges = forward.query.new_empty(self.sequences, dtype=torch.int32)
         both = {
             **forward.sight.whole(forward.query), **forward.sizes, "first_row": first, "row_count": rows,
             "scores_head": scores.stride(0), "scores_row": scores.stride(1),
             "dscores_head": dscores.stride(0), "dscores_row": dscores.stride(1),
-            "query_tiles": shape.tiles[0], "key_tiles": grid[1], "spans": shape.spans,
             "size": self.norm[0].numel(), "ROWS": launch.rows, "COLUMNS": launch.columns, "num_warps": 4,
         }  # fmt: skip
-        reach = flags = deltas, deltas
-        if self.rows is not None:
-            reach, flags = forward.split(self.rows.reach), self.whole(self.rows)
         additive_weigh_kernel[grid](
-            scores, self.norm, forward.value, self.doutput, dscores, deltas, self.magnitudes,
-            column_bounds, peaks, ranges, *reach, *flags, **forward.extra.of_dropout(self.norm), **both,
-            depth=shape.depth, pitch=shape.pitch, **steps("value", forward.value),
-            **steps("doutput", self.doutput), APART=self.apart,
-            DEPTH=launch.depth, PRECISION=forward.precision,
-            EIGHTS=in_eights(forward.value, self.doutput), SERIES=shape.series,
+            scores, self.norm, forward.value, self.doutput, dscores, deltas,
+            **forward.extra.of_dropout(self.norm), **both, depth=shape.depth, key_tiles=grid[1],
+            **steps("value", forward.value), **steps("doutput", self.doutput), DEPTH=launch.depth,
+            PRECISION=forward.precision, EIGHTS=in_eights(forward.value, self.doutput),
         )  # fmt: skip
-        if shape.series:
-            peaks, column_bounds = maxima(peaks, column_bounds)
         if grid[1] > FEW:
-            deltas = sum_of_parts(deltas)[:, None]
+            deltas = deltas.sum(1, keepdim=True)
         additive_balance_kernel[grid](
-            scores, self.norm, dscores, other, deltas, half, half_turned, self.row_bounds, column_bounds,
-            peaks, beyond, ranges, dscores if dbias is None else dbias, *reach, **both, scale=forward.scale,
-            turned_row=other.stride(1), delta_parts=deltas.shape[1], STRAIGHT=not self.joint, TURNED=turned,
-            SERIES=shape.series, BIAS=dbias is not None,
+            scores, self.norm, dscores, other, deltas, dscores if dbias is None else dbias, **both,
+            scale=forward.scale, turned_row=other.stride(1), delta_parts=deltas.shape[1],
+            STRAIGHT=not self.joint, TURNED=turned, BIAS=dbias is not None,
         )  # fmt: skip
         if dbias is not None:
             self.to_bias(dbias[:, :rows, : shape.keys], first, rows)
-        row_bounds = self.row_bounds[:, first : first + rows]
-        beyond = sum_of_parts(beyond) if shape.series and grid[1] > 1 else beyond[:, 0]
-        return Weighed(dscores, other, half, half_turned, row_bounds, column_bounds, peaks, beyond, ranges)
+        return Weighed(dscores, other)
 
     def to_bias(self, gradient: Tensor, first: int, rows: int) -> None:
         """Add the gradient of the bias from query rows `first` to first + rows - 1 to self.dbias.
@@ -277,7 +221,7 @@ class Backward:
             **forward.sources, zero=0, **forward.tiles, first_row=first, row_count=rows,
             dscores_head=dscores.stride(0), dscores_row=dscores.stride(1),
             ROWS=launch.rows, COLUMNS=launch.columns, LANES=32 * launch.warps, ADD=first > 0,
-            FOURS=launch.fours, EXACT=forward.centred, SERIES=shape.series,
+            FOURS=launch.fours, EXACT=forward.centred,
             APPROXIMATE=forward.approximate, num_warps=launch.warps,
         )  # fmt: skip
 
@@ -289,8 +233,7 @@ class Backward:
 
         Returns:
         1. gradient of the query, (parts, B, H, rows, D); the caller sums it over the parts. If there is one
-            part and the Fourier series is not used, it is a view of self.dquery. If the series is used, it is
-            the contribution of the tiles beyond REACH, to which series_gradients() adds the rest.
+            part, it is a view of self.dquery.
         2. partial sums of the gradient of the vector v, (B, H, parts, D); to_vector() adds them.
         """
         forward, shape, launch = self.forward, self.shape, self.launch
@@ -300,7 +243,7 @@ class Backward:
         part_tiles = -(-key_tiles // parts)
         parts = -(-key_tiles // part_tiles)
         place = self.dquery[None, :, :, first : first + rows]
-        if parts > 1 or shape.series:
+        if parts > 1:
             place = forward.new(parts, *place.shape[1:])
         dvector = forward.new(shape.batch, shape.heads, parts * grid[0] * launch.fours, shape.width)
         additive_query_backward_kernel[(*grid, self.sequences * parts)](
@@ -311,7 +254,7 @@ class Backward:
             parts=parts, part_tiles=part_tiles, dscores_head=turned.stride(0), turned_row=turned.stride(1),
             dquery_part=place.stride(0), dquery_head=place.stride(2),
             dvector_row=shape.width, ROWS=launch.rows, COLUMNS=launch.columns,
-            LANES=32 * launch.warps, FOURS=launch.fours, EXACT=forward.centred, SERIES=shape.series,
+            LANES=32 * launch.warps, FOURS=launch.fours, EXACT=forward.centred,
             APPROXIMATE=forward.approximate, num_warps=launch.warps, maxnreg=launch.registers,
         )  # fmt: skip
         return place, dvector
@@ -339,5 +282,5 @@ class Backward:
             num_warps=launch.warps,
         )  # fmt: skip
         if parts > 1:
-            sum_parts(dquery.flatten(1, 2), self.dquery.flatten(0, 1))
+            self.dquery.copy_(dquery.sum(0))
         return dvector.movedim(0, 2)

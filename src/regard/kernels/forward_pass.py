@@ -16,7 +16,6 @@ from regard.kernels.additive_forward import (
 )
 from regard.kernels.additive_scores import additive_prepare_kernel, additive_scores_kernel
 from regard.kernels.additive_short import additive_short_kernel
-from regard.kernels.fill_and_cast import zeros
 from regard.kernels.launch import SPAN, Shape, multiplies_tf32, up
 from regard.kernels.short_launch import MOST_SPLITS, ShortLaunch, power_of_two, short_launch
 
@@ -284,7 +283,7 @@ class Forward:
             self.query.new_empty((programs + key_programs) if turned else 0, padded, dtype=torch.int8),
             self.query.new_empty(flags, dtype=torch.int32)
             if single
-            else zeros(self.query, flags, torch.int32),
+            else self.query.new_zeros(flags, dtype=torch.int32),
         )
         additive_prepare_kernel[(programs + key_programs + self.vector.shape[0], shape.spans)](
             self.query, self.key, self.vector, prepared.query, prepared.key, prepared.vector,

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from regard.kernels.additive_gradients import (
     GROUP,
-    additive_finish_kernel,
     additive_gradients_kernel,
     additive_key_sum_kernel,
 )
@@ -19,7 +18,7 @@ from regard.kernels.launch import Shape, up
 if TYPE_CHECKING:
     from regard.kernels.backward_pass import Backward, Weighed
 
-__all__ = ["fills_groups", "finish_query", "joint_gradients", "rows_at_once"]
+__all__ = ["fills_groups", "joint_gradients", "rows_at_once"]
 
 PARTIAL_ROOM = 128 << 20
 """Maximum size in bytes of the partial sums of the gradient of the key. If all queries would need more, some
@@ -75,7 +74,7 @@ def joint_gradients(
     part_tiles = -(-key_tiles // parts)
     parts = -(-key_tiles // part_tiles)
     place = backward.dquery[None, :, :, first : first + rows]
-    if parts > 1 or shape.series:
+    if parts > 1:
         place = forward.new(parts, *place.shape[1:])
     of_vector: list[Tensor] = []
     for begin in range(0, rows, most):
@@ -89,35 +88,21 @@ def joint_gradients(
         sums = {
             **forward.sight.by_position(forward.query), "heads": shape.heads, "groups": shape.groups,
             "keys": shape.keys, "width": shape.width, "pitch": shape.pitch,
-            "vector_head": forward.sources["vector_head"], **forward.tiles, "first_row": first + begin,
+            "vector_head": forward.sources["vector_head"], "first_row": first + begin,
             "row_count": count, "ROWS": backward.launch.rows, "COLUMNS": backward.launch.columns,
-            "SERIES": shape.series,
         }  # fmt: skip
-        reach = forward.split(prepared.reach)
         additive_gradients_kernel[(groups, blocks, backward.sequences * parts)](
             forward.query, forward.key, forward.vector, prepared.query, prepared.key, turned, dquery, dvector,
-            partial, weighed.ranges, *reach, *backward.whole(prepared), **forward.sources | sums,
+            partial, *forward.split(prepared.reach), *backward.whole(prepared), **forward.sources | sums,
+            **forward.tiles,
             queries=shape.queries, zero=0, parts=parts, part_tiles=part_tiles,
             dscores_head=turned.stride(0), turned_row=turned.stride(1),
             dquery_part=dquery.stride(0), dquery_head=dquery.stride(2), dvector_row=shape.width,
             APPROXIMATE=forward.approximate, LANES=32 * warps, num_warps=warps, maxnreg=128,
         )  # fmt: skip
         additive_key_sum_kernel[(-(-shape.keys // 8), -(-shape.width // 128), backward.key_sequences)](
-            forward.vector, partial, backward.dkey, weighed.ranges, *reach, **sums,
+            forward.vector, partial, backward.dkey, **sums,
             KEYS=8, WIDTH=128, ADD=first + begin > 0, num_warps=4,
         )  # fmt: skip
         of_vector.append(dvector)
     return place, of_vector
-
-
-def finish_query(exact: Tensor, ranges: Tensor, dquery: Tensor) -> None:
-    """Write the gradient of the query for sequences in which the Fourier series is not used.
-
-    exact: its parts from the exact kernels, (parts, B, H, rows, D). ranges: Weighed.ranges.
-    dquery: receives the sum of the parts, (B, H, rows, D).
-    """
-    parts, batch, heads, rows, width = exact.shape
-    size, block = rows * width, 1024
-    additive_finish_kernel[(-(-size // block), batch * heads)](
-        exact, dquery, ranges, parts, size, exact.stride(0), dquery.stride(1), BLOCK=block, num_warps=4
-    )

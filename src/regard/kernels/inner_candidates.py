@@ -27,7 +27,6 @@ from regard.kernels.inner_listing import COLLECTED_BEGIN, COLLECTED_COUNTS
 from regard.kernels.inner_scores import HIDDEN, NO_KEY, load_queries, place_of_program, tile_logs
 from regard.kernels.inner_tiles import key_tiles
 from regard.kernels.kernel_mask import end_of
-from regard.kernels.quick_launch import quick_launch
 
 __all__ = ["inner_candidates_kernel", "inner_sort_kernel"]
 
@@ -166,7 +165,6 @@ def _threshold(maxima, rows, queries, top, SLOTS: tl.constexpr):
     return tl.where(rows < queries, tl.maximum(threshold, LOWEST), -HIDDEN)
 
 
-@quick_launch
 @triton.jit
 def inner_candidates_kernel(
     query, key, block, lse, bias, table, maxima, records, lists, lengths, document_of_query,
@@ -271,7 +269,6 @@ def _sorted_lists(
     return largest, largest_keys
 
 
-@quick_launch
 @triton.jit
 def inner_sort_kernel(
     records, lse, weights, chosen, queries, top, tiles,

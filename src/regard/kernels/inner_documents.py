@@ -11,8 +11,6 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,7 +18,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.kernels.direct_launch import DirectLaunch, direct_launch
 from regard.kernels.inner_tiles import key_tiles, query_tiles
 
 __all__ = ["DocumentRanges", "inner_documents_kernel", "load_range", "tiles_of_keys", "tiles_of_queries"]
@@ -154,9 +151,6 @@ class DocumentRanges:
         self.numbers = (*steps, owns, others, tiles)
         self.shape, self.grid = (batch, tiles, 3), (batch * tiles, 1, 1)
         self.steps = (3 * tiles if batch > 1 else 0, 0, 0, 0)
-        self.compiled: Callable[..., None] | None = None
-        self.direct: DirectLaunch | None = None
-        self.lock = threading.Lock()
 
     def run(self, of_query: Tensor, of_key: Tensor, start: int) -> Tensor:
         """Return the ranges, (B or 1, tiles, 3). start: position of the first query."""
@@ -164,19 +158,6 @@ class DocumentRanges:
         ids, starts = (of_query, of_key), (start, 0)
         if self.turned:
             ids, starts = (of_key, of_query), (0, start)
-        if self.direct is not None:
-            with self.lock:
-                slots = self.direct.slots
-                slots[0], slots[1], slots[2] = ids[0].data_ptr(), ids[1].data_ptr(), ranges.data_ptr()
-                slots[3], slots[4] = starts
-                self.direct.run(torch._C._cuda_getCurrentRawStream(of_query.device.index))
-            return ranges
-        arguments = (*starts, *self.numbers, *self.constants)
-        if self.compiled is not None:
-            self.compiled(*ids, ranges, *arguments)
-            return ranges
-        launched: Any = inner_documents_kernel[self.grid](*ids, ranges, *arguments, num_warps=8)
-        if launched is not None:  # None if interpreted, or only compiled
-            direct = direct_launch(launched, self.grid, (None, None, None, *arguments))
-            self.compiled, self.direct = launched[self.grid], None if direct is None else direct[0]
+        kernel: Any = inner_documents_kernel
+        kernel[self.grid](*ids, ranges, *starts, *self.numbers, *self.constants, num_warps=8)
         return ranges

@@ -1,10 +1,4 @@
-"""Launches of the kernels for inner-product attention: tile sizes, and arguments that calls share.
-
-All that a launch needs, except for the tensors themselves and the position of the first query, depends on
-shapes, strides and dtypes. It is computed once for each combination of them (Passes) and then kept, together
-with the compiled kernels, because a launch by kernel[grid](...) takes longer on the host than the kernel on
-the GPU. In Triton's interpreter the kernels run by kernel[grid](...).
-"""
+"""Launches of the kernels for inner-product attention: tile sizes, masks and arguments."""
 
 from __future__ import annotations
 
@@ -16,18 +10,13 @@ from torch import Tensor
 
 from regard.kernels import interpreting
 from regard.kernels.inner_backward import inner_key_backward_kernel, inner_query_backward_kernel
-from regard.kernels.inner_backward_launch import BackwardLaunches
 from regard.kernels.inner_documents import DocumentRanges
 from regard.kernels.inner_forward import inner_forward_kernel
-from regard.kernels.inner_kernel_launch import Launch, Lists
 from regard.kernels.inner_table import Listing
+from regard.kernels.kernel_choice import is_current
 from regard.kernels.launch import multiplies_tf32, processors
 
-__all__ = ["Hidden", "Passes", "Tiles", "backward", "forward", "passes_of", "tiles_of"]
-
-KEPT = 1024
-"""Maximum number of kept Passes. When it is reached, all are removed."""
-
+__all__ = ["Hidden", "Tiles", "backward", "forward", "tiles_of"]
 
 FEW_KEYS = 128
 """If there are more keys than this, another kernel can run first. If the mask is only a bool tensor, it lists
@@ -142,38 +131,133 @@ def precision(query: Tensor) -> str:
     return "widened" if interpreting() else "tf32"
 
 
-def _numbers(hidden: Hidden, query: Tensor, key: Tensor, value: Tensor) -> tuple[int, ...]:
-    """Return sizes and the strides of query, key and value, in the order of the kernels' arguments."""
-    _, heads, queries, width = query.shape
-    sizes = (queries, key.shape[2], heads, heads // key.shape[1], _step(hidden.lengths))
-    strides = (*query.stride()[:3], *key.stride()[:3], *value.stride()[:3])
-    return (*sizes, width, value.shape[3], *strides)
+def forward(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: float) -> tuple[Tensor, Tensor]:
+    """Return output (B, H, T, E) and lse (B, H, T).
 
-
-def _listing(hidden: Hidden, query: Tensor, key: Tensor, tiles: Tiles, turned: bool) -> Lists | None:
-    """Return the launch that finds the visible tiles; None if it is not needed.
-
-    turned: see Listing and DocumentRanges.
+    query: (B, H, T, D); key: (B, K, S, D), with K key heads; value: (B, K, S, E).
+    scale: factor of the inner product.
     """
-    sizes = query.shape[2], key.shape[2]
-    if hidden.table is not None and hidden.lists_tiles(sizes[1]):
-        return Listing(hidden.table, sizes, tiles.rows, tiles.columns, turned)
-    if hidden.finds_ranges(sizes[1]) and hidden.document_of_query is not None:
-        assert hidden.document_of_key is not None
-        ids = hidden.document_of_query, hidden.document_of_key
-        return DocumentRanges(ids, sizes, tiles.columns if turned else tiles.rows, turned)
-    return None
+    if not is_current(query.device):
+        with torch.cuda.device(query.device):  # kernels are launched on the current device
+            return forward(query, key, value, hidden, scale)
+    query, key, value = map(_in_rows, (query, key, value))
+    tiles = tiles_of("forward", query, key, value, hidden)
+    output = _like(query, query.shape[2], value.shape[3])
+    lse = query.new_empty(query.shape[:3], dtype=torch.float32)
+    masks, mask_steps = _mask_arguments(hidden, query, key, tiles)
+    programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // tiles.rows)
+    _launch(
+        inner_forward_kernel, programs, (query, key, value, output, lse, *masks),
+        **_sizes(hidden, query, key, value, scale), **mask_steps, **_steps("output", output),
+        **_constants(hidden, query, key, value, tiles),
+    )  # fmt: skip
+    return output, lse
 
 
-def _mask_steps(hidden: Hidden, listing: Lists | None) -> tuple[int, ...]:
-    """Return the strides of the table, 0 in dimensions that are broadcast, of document ids and of lists."""
-    steps: tuple[int, ...] = (0, 0, 0, 0)
-    if isinstance(listing, Listing):
-        steps = (*listing.word_steps, 0)
-    elif (table := hidden.table) is not None:
-        steps = tuple(step if size > 1 else 0 for step, size in zip(table.stride(), table.shape, strict=True))
-    documents = _step(hidden.document_of_query), _step(hidden.document_of_key)
-    return (*steps, *documents, *((0, 0, 0, 0) if listing is None else listing.steps))
+def backward(
+    doutput: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    lse: Tensor,
+    hidden: Hidden,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of query, key and value.
+
+    doutput: gradient of the output. output, lse: the results of forward(). The others: as in forward().
+    """
+    if not is_current(query.device):
+        with torch.cuda.device(query.device):
+            return backward(doutput, query, key, value, output, lse, hidden, scale)
+    doutput, query, key, value = map(_in_rows, (doutput, query, key, value))
+    dquery, dkey, dvalue = (_like(each, *each.shape[2:]) for each in (query, key, value))
+    delta = torch.empty_like(lse)
+    sizes = {**_sizes(hidden, query, key, value, scale), **_steps("doutput", doutput)}
+    tiles = tiles_of("query", query, key, value, hidden)
+    masks, mask_steps = _mask_arguments(hidden, query, key, tiles)
+    programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // tiles.rows)
+    _launch(
+        inner_query_backward_kernel, programs,
+        (query, key, value, output, lse, *masks, doutput, dquery, delta), **sizes, **mask_steps,
+        **_steps("output", output), **_steps("dquery", dquery),
+        **_constants(hidden, query, key, value, tiles),
+    )  # fmt: skip
+    tiles = tiles_of("key", query, key, value, hidden)
+    masks, mask_steps = _mask_arguments(hidden, query, key, tiles, turned=True, words=masks[1])
+    programs = key.shape[0] * key.shape[1] * -(-key.shape[2] // tiles.columns)
+    _launch(
+        inner_key_backward_kernel, programs, (query, key, value, lse, *masks, doutput, delta, dkey, dvalue),
+        **sizes, **mask_steps, **_steps("dkey", dkey), **_steps("dvalue", dvalue),
+        **_constants(hidden, query, key, value, tiles),
+    )  # fmt: skip
+    return dquery, dkey, dvalue
+
+
+def _launch(kernel: Any, programs: int, tensors: tuple[Tensor | None, ...], **named: Any) -> None:
+    """Launch a kernel. tensors: its first arguments; None for those that it does not read."""
+    unused = tensors[0]
+    kernel[(programs,)](*(unused if each is None else each for each in tensors), **named)
+
+
+def _mask_arguments(
+    hidden: Hidden,
+    query: Tensor,
+    key: Tensor,
+    tiles: Tiles,
+    turned: bool = False,
+    words: Tensor | None = None,
+) -> tuple[tuple[Tensor | None, ...], dict[str, int]]:
+    """Return the tensors of the mask that a kernel reads, and their strides.
+
+    The tensors are lengths, table, document ids of queries and of keys, and lists of visible tiles. If the
+    tiles are listed, the table is packed to words, see inner_table.py.
+
+    turned: whether to list the tiles of queries for each tile of keys.
+    words: the packed words, if another kernel of the same call has them.
+    """
+    lengths, table, of_query, of_key, start, *_ = hidden
+    sizes, lists = (query.shape[2], key.shape[2]), None
+    table_steps: tuple[int, ...] = (0, 0, 0, 0)
+    list_steps: tuple[int, ...] = (0, 0, 0, 0)
+    if table is not None and hidden.lists_tiles(key.shape[2]):
+        listing = Listing(table, sizes, tiles.rows, tiles.columns, turned)
+        lists = listing.run(words if turned and words is not None else table)
+        table = words if turned else lists
+        table_steps, list_steps = (*listing.word_steps, 0), listing.steps
+    elif table is not None:
+        table_steps = _broadcast_steps(table)
+        table = table.view(torch.uint8)
+    elif hidden.finds_ranges(key.shape[2]) and of_query is not None and of_key is not None:
+        ranges = DocumentRanges((of_query, of_key), sizes, tiles.columns if turned else tiles.rows, turned)
+        lists, list_steps = ranges.run(of_query, of_key, start), ranges.steps
+    names = ("table_batch", "table_head", "table_row", "table_column")
+    steps = dict(zip(names, table_steps, strict=True))
+    steps |= zip(("lists_batch", "lists_head", "others", "records"), list_steps, strict=True)
+    steps |= {"documents_query_step": _step(of_query), "documents_key_step": _step(of_key)}
+    return (lengths, table, of_query, of_key, lists), steps
+
+
+def _sizes(hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, scale: float) -> dict[str, Any]:
+    """Return the position of the queries, the window, sizes, and the strides of query, key and value."""
+    return {
+        "start": hidden.start, "left": hidden.left or 0, "right": hidden.right or 0,
+        "queries": query.shape[2], "keys": key.shape[2], "heads": query.shape[1],
+        "groups": query.shape[1] // key.shape[1], "length_step": _step(hidden.lengths), "scale": scale,
+        "width": query.shape[3], "depth": value.shape[3],
+        **_steps("query", query), **_steps("key", key), **_steps("value", value),
+    }  # fmt: skip
+
+
+def _steps(name: str, tensor: Tensor) -> dict[str, int]:
+    """Return the strides of a tensor along batch, heads and rows, as arguments of a kernel."""
+    return dict(zip((f"{name}_batch", f"{name}_head", f"{name}_row"), tensor.stride(), strict=False))
+
+
+def _broadcast_steps(table: Tensor) -> tuple[int, ...]:
+    """Return the strides of a table, 0 in dimensions that are broadcast."""
+    return tuple(step if size > 1 else 0 for step, size in zip(table.stride(), table.shape, strict=True))
 
 
 def _step(tensor: Tensor | None) -> int:
@@ -181,10 +265,8 @@ def _step(tensor: Tensor | None) -> int:
     return 0 if tensor is None or tensor.shape[0] == 1 else tensor.stride(0)
 
 
-def _constants(
-    hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, tiles: Tiles, eights: bool
-) -> dict[str, Any]:
-    """Return the compile-time arguments of a kernel, in their order, and its launch parameters."""
+def _constants(hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, tiles: Tiles) -> dict[str, Any]:
+    """Return the compile-time arguments of a kernel, and its launch parameters."""
     return {
         "LENGTHS": hidden.lengths is not None,
         "LEFT": hidden.left is not None,
@@ -199,7 +281,7 @@ def _constants(
         "COLUMNS": tiles.columns,
         "WIDTH": up(query.shape[3]),
         "DEPTH": up(value.shape[3]),
-        "EIGHTS": eights,
+        "EIGHTS": _in_eights(query, key, value),
         "PRECISION": precision(query),
         "num_warps": tiles.warps,
         "num_stages": tiles.stages,
@@ -220,185 +302,6 @@ def _like(tensor: Tensor, rows: int, width: int) -> Tensor:
     return tensor.new_empty(batch, heads, rows, width)
 
 
-def _forward_launch(hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> Launch:
-    tiles = tiles_of("forward", query, key, value, hidden)
-    numbers = _numbers(hidden, query, key, value)
-    listing = _listing(hidden, query, key, tiles, turned=False)
-    numbers += (*output.stride()[:3], *_mask_steps(hidden, listing))
-    constants = _constants(hidden, query, key, value, tiles, _in_eights(query, key, value))
-    programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // tiles.rows)
-    return Launch(inner_forward_kernel, programs, numbers, constants, listing)
-
-
-def _backward_launches(
-    hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, output: Tensor, doutput: Tensor,
-    dquery: Tensor, dkey: Tensor, dvalue: Tensor,
-) -> BackwardLaunches:  # fmt: skip
-    numbers, eights = _numbers(hidden, query, key, value), _in_eights(query, key, value)
-    of_query, of_key = (tiles_of(kernel, query, key, value, hidden) for kernel in ("query", "key"))
-    key_listing = _listing(hidden, query, key, of_query, turned=False)
-    query_listing = _listing(hidden, query, key, of_key, turned=True)
-    masks = _mask_steps(hidden, key_listing)
-    from_rows = (*output.stride()[:3], *masks, *doutput.stride()[:3], *dquery.stride()[:3])
-    masks = _mask_steps(hidden, query_listing)
-    from_keys = (*masks, *doutput.stride()[:3], *dkey.stride()[:3], *dvalue.stride()[:3])
-    query_programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // of_query.rows)
-    key_programs = key.shape[0] * key.shape[1] * -(-key.shape[2] // of_key.columns)
-    shared = (hidden, query, key, value)
-    return BackwardLaunches(
-        Launch(
-            inner_query_backward_kernel,
-            query_programs,
-            numbers + from_rows,
-            _constants(*shared, of_query, eights),
-            key_listing,
-        ),
-        Launch(
-            inner_key_backward_kernel,
-            key_programs,
-            numbers + from_keys,
-            _constants(*shared, of_key, eights),
-            query_listing,
-        ),
-    )
-
-
-class Passes:
-    """Forward and backward pass for query, key, value and mask of one layout.
-
-    What they allocate and launch is computed once, and then kept. The caller must pass tensors of the same
-    shapes, strides, dtypes, device and alignment as in __init__(), and a mask with the same parts.
-    """
-
-    def __init__(self, query: Tensor, key: Tensor, value: Tensor, hidden: Hidden):
-        self.layout = _layout(query, key, value, hidden)
-        self.copies = any(each.stride(-1) != 1 for each in (query, key, value))
-        query, key, value = map(_in_rows, (query, key, value))
-        output = _like(query, query.shape[2], value.shape[3])
-        self.output = tuple(output.shape), output.stride()
-        self.like_query = _is_like(output, query)
-        self.rows = tuple(query.shape[:3])
-        gradients = [_like(each, *each.shape[2:]) for each in (query, key, value)]
-        self.gradients = [(tuple(each.shape), each.stride()) for each in gradients]
-        self.like_inputs = all(map(_is_like, gradients, (query, key, value)))
-        self.device, self.index = query.device, query.device.index if query.is_cuda else None
-        self.launch = _forward_launch(hidden, query, key, value, output)
-        self.launches: dict[tuple[Any, ...], BackwardLaunches] = {}
-
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        """Return output (B, H, T, E) and lse (B, H, T)."""
-        if self.index is not None and torch._C._cuda_getDevice() != self.index:
-            with torch.cuda.device(self.device):  # kernels are launched on the current device
-                return self.forward(query, key, value, hidden, scale)
-        if self.copies:
-            query, key, value = _in_rows(query), _in_rows(key), _in_rows(value)
-        output = torch.empty_like(query) if self.like_query else query.new_empty_strided(*self.output)
-        lse = torch.empty(self.rows, dtype=torch.float32, device=self.device)
-        launch = self.launch
-        tensors = (query, key, value, output, lse, *launch.masks(hidden))
-        launch.run(tensors, lse, hidden[4:], scale, self.index)
-        return output, lse
-
-    def backward(
-        self, doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, output: Tensor, lse: Tensor,
-        hidden: tuple[Any, ...], scale: float, same: bool = False,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """Return the gradients of query, key and value.
-
-        doutput: gradient of the output. output, lse: the results of forward(). hidden: the fields of Hidden.
-        same: whether the tensors are those of forward(). Saved tensors can have another layout, for example
-            with save_on_cpu().
-        """
-        if not same and _layout(query, key, value, hidden) != self.layout:
-            others = passes_of(query, key, value, Hidden(*hidden))
-            return others.backward(doutput, query, key, value, output, lse, hidden, scale)
-        if self.index is not None and torch._C._cuda_getDevice() != self.index:
-            with torch.cuda.device(self.device):
-                return self.backward(doutput, query, key, value, output, lse, hidden, scale)
-        if self.copies:
-            query, key, value = _in_rows(query), _in_rows(key), _in_rows(value)
-        doutput = _in_rows(doutput)
-        if self.like_inputs:  # takes less time on the host
-            dquery, dkey, dvalue = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-        else:
-            of_query, of_key, of_value = self.gradients
-            dquery = query.new_empty_strided(*of_query)
-            dkey, dvalue = key.new_empty_strided(*of_key), value.new_empty_strided(*of_value)
-        delta = torch.empty_like(lse)
-        layout = (doutput.stride(), output.stride(), doutput.data_ptr() % 16, output.data_ptr() % 16)
-        launches = self.launches.get(layout)
-        if launches is None:
-            launches = self.launches[layout] = _backward_launches(
-                Hidden(*hidden), query, key, value, output, doutput, dquery, dkey, dvalue
-            )
-        tensors = (query, key, value, output, lse, doutput, dquery, delta, dkey, dvalue)
-        launches.run(tensors, hidden, scale, self.index)
-        return dquery, dkey, dvalue
-
-
-def _is_like(tensor: Tensor, other: Tensor) -> bool:
-    """Whether empty_like(other) has the shape, the strides and the dtype of this tensor."""
-    like = torch.empty_like(other)
-    return (like.shape, like.stride(), like.dtype) == (tensor.shape, tensor.stride(), tensor.dtype)
-
-
 def _in_rows(tensor: Tensor) -> Tensor:
     """Return the tensor with stride 1 in its last dimension, as the kernels assume; copied if necessary."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
-
-
-def _layout(query: Tensor, key: Tensor, value: Tensor, hidden: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return strides and alignment of all tensors, and which parts the mask has."""
-    lengths, table, of_query, of_key, _, left, right = hidden
-    return (
-        query.stride(), query.data_ptr() % 16, key.stride(), key.data_ptr() % 16,
-        value.stride(), value.data_ptr() % 16, left is None, right is None,
-        lengths if lengths is None else (lengths.stride(), lengths.data_ptr() % 16),
-        table if table is None else (table.stride(), table.data_ptr() % 16),
-        of_query if of_query is None else (of_query.stride(), of_query.data_ptr() % 16),
-        of_key if of_key is None else (of_key.stride(), of_key.data_ptr() % 16),
-    )  # fmt: skip
-
-
-_kept: dict[tuple[Any, ...], Passes] = {}
-
-
-def passes_of(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden) -> Passes:
-    """Return the passes for tensors of these shapes, strides and dtypes; created once and kept."""
-    shapes = (each if each is None else (each.shape, each.dtype) for each in (query, key, value, *hidden[:4]))
-    layout = (query.device, *_layout(query, key, value, hidden), *shapes)
-    passes = _kept.get(layout)
-    if passes is None:
-        if len(_kept) >= KEPT:
-            _kept.clear()
-        passes = _kept[layout] = Passes(query, key, value, hidden)
-    return passes
-
-
-def forward(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: float) -> tuple[Tensor, Tensor]:
-    """Return output (B, H, T, E) and lse (B, H, T).
-
-    query: (B, H, T, D); key: (B, K, S, D), with K key heads; value: (B, K, S, E).
-    scale: factor of the inner product.
-    """
-    return passes_of(query, key, value, hidden).forward(query, key, value, hidden, scale)
-
-
-def backward(
-    doutput: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    output: Tensor,
-    lse: Tensor,
-    hidden: Hidden,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of query, key and value.
-
-    doutput: gradient of the output. output, lse: the results of forward(). The others: as in forward().
-    """
-    passes = passes_of(query, key, value, hidden)
-    return passes.backward(doutput, query, key, value, output, lse, hidden, scale)

@@ -37,7 +37,6 @@ from regard.kernels.inner_scores import (
 from regard.kernels.inner_tiles import key_tiles
 from regard.kernels.kernel_mask import end_of
 from regard.kernels.matrix_product import row_products
-from regard.kernels.quick_launch import quick_launch
 
 __all__ = ["inner_look_kernel", "inner_mass_kernel"]
 
@@ -322,7 +321,6 @@ def _with_queries(
     return total, best, best_tile, best_first, level, low, high
 
 
-@quick_launch
 @triton.jit
 def inner_look_kernel(
     query, key, block, lse, bias, table, entropy, alignment, mass, pooled, maxima, lengths,
@@ -405,7 +403,6 @@ def inner_look_kernel(
         tl.store(alignment + both * queries + rows, chosen, mask=rows < queries)
 
 
-@quick_launch
 @triton.jit
 def inner_mass_kernel(units, mass, count, unit, nan_units, BLOCK: tl.constexpr):
     """Convert the column mass from integers, `units`, to float32, `mass`: NaN if nan_units was added.

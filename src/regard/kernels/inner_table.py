@@ -16,16 +16,12 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-from regard.kernels.direct_launch import DirectLaunch, direct_launch
 
 __all__ = ["Listing", "inner_table_kernel", "inner_turned_kernel", "listed_tiles", "only_seen", "used_bits"]
 
@@ -225,27 +221,13 @@ class Listing:
         self.size, self.grid = records + tables * owns * size, (tables * owns, 1, 1)
         self.steps = (*_broadcast_steps(batch, heads, owns * size), others, records)
         self.word_steps = (*_broadcast_steps(batch, heads, queries * words), words)
-        self.compiled: Callable[..., None] | None = None
-        self.direct: DirectLaunch | None = None
-        self.lock = threading.Lock()
 
     def run(self, source: Tensor) -> Tensor:
         """Return words and records. source: the bool tensor; if turned, the words of another Listing."""
         found = torch.empty(self.size, dtype=torch.int32, device=source.device)
-        if self.direct is not None:
-            with self.lock:
-                self.direct.slots[0], self.direct.slots[1] = source.data_ptr(), found.data_ptr()
-                self.direct.run(torch._C._cuda_getCurrentRawStream(source.device.index))
-            return found
-        arguments = (*self.numbers, *self.constants)
         source = source.view(torch.uint8) if source.dtype == torch.bool else source
-        if self.compiled is not None:
-            self.compiled(source, found, *arguments)
-            return found
-        launched: Any = self.kernel[self.grid](source, found, *arguments, num_warps=8)
-        if launched is not None:  # None if interpreted, or only compiled
-            direct = direct_launch(launched, self.grid, (None, None, *arguments))
-            self.compiled, self.direct = launched[self.grid], None if direct is None else direct[0]
+        kernel: Any = self.kernel
+        kernel[self.grid](source, found, *self.numbers, *self.constants, num_warps=8)
         return found
 
 

@@ -20,7 +20,6 @@ from regard.kernels.inner_scores import HIDDEN, NO_KEY, capped
 from regard.kernels.inner_tiles import key_tiles
 from regard.kernels.kernel_mask import end_of, visible
 from regard.kernels.matrix_product import product
-from regard.kernels.quick_launch import quick_launch
 from regard.kernels.tanh import LOG2E
 
 __all__ = ["inner_top_kernel"]
@@ -119,7 +118,6 @@ def _store_sorted(weights, keys, level, largest, largest_keys, rows, queries, to
         largest = tl.where(largest_keys == chosen[:, None], HIDDEN, largest)
 
 
-@quick_launch
 @triton.jit
 def inner_top_kernel(
     query, key, lse, bias, table, weights, chosen, records, lengths, document_of_query, document_of_key,

@@ -15,7 +15,6 @@ __all__ = [
     "Shape",
     "multiplies_tf32",
     "processors",
-    "series_tiles",
     "up",
 ]
 
@@ -32,29 +31,7 @@ its result."""
 
 MANY = 128
 """Smallest T and S of a large call. If T and S are both at least MANY, Shape.kind is "middle" instead of
-"short". Then bfloat16 gradients can use the Fourier series of tanh (additive_series.py), see
-SERIES_ELEMENTS."""
-
-SERIES = {"ROWS": 128, "COLUMNS": 64, "CHANNELS": 4, "num_warps": 8}
-"""Launch parameters of additive_series_kernel, chosen by timing on an H200.
-
-The kernel computes the gradient of the query, or in another launch the gradient of the key.
-
-ROWS: number of query rows in a tile for the gradient of the query, and of key rows for that of the key.
-COLUMNS: number of key rows in a tile for the gradient of the query, and of query rows for that of the key.
-CHANNELS: number of channels of a tile, with 32 basis functions (sines, cosines, exponentials) each.
-num_warps: number of warps per program."""
-
-STAGE = 32 << 10
-"""Shared memory in bytes for one pipeline stage of additive_series_kernel; up to three stages are used."""
-
-BASIS_ROOM = 512 << 20
-"""Maximum size in bytes of the tensor that additive_basis_kernel writes: sines, cosines and exponentials of
-query or key. If the tensor for all channels would be larger, it is computed for some channels at a time."""
-
-SERIES_ELEMENTS = 1 << 28
-"""Smallest B H T S D for which gradients use the Fourier series of tanh, if T and S are at least MANY. The
-series needs further kernels, which take longer on the host than they save on the device in smaller calls."""
+"short"."""
 
 FEW = 32
 """Maximum number of partial sums of delta that additive_balance_kernel adds itself, once in each program. If
@@ -247,13 +224,6 @@ class Shape:
         return 5 * 16 * fours <= 4 * up(self.queries, 32) * up(self.keys, 32)
 
     @cached_property
-    def series(self) -> bool:
-        """Whether gradients use the Fourier series of tanh: for bfloat16 in large calls (SERIES_ELEMENTS)."""
-        elements = self.batch * self.heads * self.queries * self.keys * self.width
-        large = min(self.queries, self.keys) >= MANY and elements >= SERIES_ELEMENTS
-        return self.dtype == torch.bfloat16 and large
-
-    @cached_property
     def groups(self) -> int:
         """Number of query heads that share a key head."""
         return self.heads // self.key_heads
@@ -339,18 +309,6 @@ def processors(device: torch.device) -> int:
     if device.type != "cuda":
         return 0
     return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-@functools.cache
-def series_tiles(device: torch.device) -> dict[str, int]:
-    """Return the launch parameters of additive_series_kernel: a copy of the dict SERIES with "num_stages".
-
-    num_stages is the number of pipeline stages that fit into shared memory, 1 to 3.
-    """
-    room = 3 * STAGE
-    if device.type == "cuda":
-        room = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", STAGE)
-    return {**SERIES, "num_stages": max(1, min(3, room // STAGE))}
 
 
 @functools.cache

@@ -15,15 +15,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.kernels.quick_launch import quick_launch
-
 __all__ = ["copy_and_align"]
 
 HEADS, KEYS = 16, 256
 """The largest tile of weights that a program loads at once: number of heads, and of source tokens."""
 
 
-@quick_launch
 @triton.jit(do_not_specialize=["outputs", "steps", "width", "length", "beams"])
 def copy_and_align_kernel(
     looks, slots, readers, sentences, lengths, done, copies, aligned, outputs, steps, width, length, beams,

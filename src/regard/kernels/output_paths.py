@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.kernels.beam_step import sortable
-from regard.kernels.quick_launch import quick_launch
 
 __all__ = ["HostBuffer", "Paths", "follow_paths"]
 
@@ -131,7 +130,6 @@ class Paths:
         return other
 
 
-@quick_launch
 @triton.jit(do_not_specialize=["rows", "longest", "length"])
 def follow_paths_kernel(
     slots, tokens, links, token_scores, sums, count, done, pool_ranking, pool_steps, pool_beams, pool_scores,

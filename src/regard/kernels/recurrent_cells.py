@@ -22,16 +22,12 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from regard.kernels.aligned_sizes import units
-from regard.kernels.early_launch import early_options, wait_for_previous
-from regard.kernels.quick_launch import quick_launch
 
 __all__ = ["gated", "gated_backward", "gru", "gru_backward", "mixed", "mixed_backward"]
 
@@ -57,7 +53,6 @@ def _get(pointer, places, there):
     return tl.load(pointer + places, mask=there, other=0.0).to(tl.float32)
 
 
-@quick_launch
 @triton.jit
 def gated_forward_kernel(
     gates, more, state, reset, width, gates_row, more_row, state_row, reset_row, UNIT: tl.constexpr,
@@ -87,11 +82,10 @@ def gated_forward_kernel(
     tl.store(reset + row * reset_row + columns, keep * s, mask=there)
 
 
-@quick_launch
 @triton.jit(do_not_specialize=["part_step"])
 def mixed_forward_kernel(
     parts, gates, state, after, width, part_step, parts_row, gates_row, state_row, after_row,
-    UNIT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    UNIT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute the candidate state s~ and the next state, s + z (s~ - s), of the gated cell.
 
@@ -105,7 +99,6 @@ def mixed_forward_kernel(
     """
     width, part_step, parts_row = width * UNIT, part_step * UNIT, parts_row * UNIT
     gates_row, state_row, after_row = gates_row * UNIT, state_row * UNIT, after_row * UNIT
-    wait_for_previous(EARLY)
     row, columns, there = _place(width, BLOCK)
     at = row * gates_row + columns
     new = _get(gates, at + 2 * width, there)
@@ -117,12 +110,11 @@ def mixed_forward_kernel(
     tl.store(after + row * after_row + columns, s + take * (new - s), mask=there)
 
 
-@quick_launch
 @triton.jit(do_not_specialize=["part_step", "more_row"])
 def mixed_backward_kernel(
     parts, dstate, more, gates, state, dgates, before, width, part_step,
     parts_row, dstate_row, more_row, gates_row, state_row, dgates_row, before_row,
-    UNIT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    UNIT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Backward pass of mixed_forward_kernel, which computes the next state s + z (s~ - s).
 
@@ -139,7 +131,6 @@ def mixed_backward_kernel(
     width, part_step, parts_row = width * UNIT, part_step * UNIT, parts_row * UNIT
     dstate_row, more_row, gates_row = dstate_row * UNIT, more_row * UNIT, gates_row * UNIT
     state_row, dgates_row, before_row = state_row * UNIT, dgates_row * UNIT, before_row * UNIT
-    wait_for_previous(EARLY)
     row, columns, there = _place(width, BLOCK)
     at, d_at = row * gates_row + columns, row * dgates_row + columns
     d = _get(dstate, row * dstate_row + columns, there) + _get(more, row * more_row + columns, there)
@@ -152,7 +143,6 @@ def mixed_backward_kernel(
     tl.store(before + row * before_row + columns, d * (1.0 - take), mask=there)
 
 
-@quick_launch
 @triton.jit(do_not_specialize=["part_step"])
 def gated_backward_kernel(
     parts, gates, state, dgates, before, width, part_step,
@@ -182,7 +172,6 @@ def gated_backward_kernel(
     tl.store(before + before_at, _get(before, before_at, there) + d * keep, mask=there)
 
 
-@quick_launch
 @triton.jit(do_not_specialize=["gates_way", "state_way", "after_way", "rows"])
 def gru_forward_kernel(
     gates, more, bias, state, after, width, gates_way, state_way, after_way, rows, UNIT: tl.constexpr,
@@ -221,7 +210,6 @@ def gru_forward_kernel(
     tl.store(after + way * after_way + inner * width + columns, new + keep * (s - new), mask=there)
 
 
-@quick_launch
 @triton.jit(do_not_specialize=["gates_way", "state_way", "rows", "ways"])
 def gru_backward_kernel(
     parts, dstate, dafter, gates, more, state, dgates, dmore, before, width, gates_way, state_way, rows, ways,
@@ -275,30 +263,23 @@ def gated(gates: Tensor, more: Tensor, state: Tensor, reset: Tensor) -> None:
     _launch(gated_forward_kernel, state, (gates, more, state, reset))
 
 
-def mixed(
-    gates: Tensor, state: Tensor, after: Tensor, parts: Tensor | None = None, early: bool = False
-) -> None:
-    """Compute layers.gated_cell.mixed() with one kernel; the arguments are explained there.
-
-    early: whether the kernel starts early, see early_launch.py.
-    """
+def mixed(gates: Tensor, state: Tensor, after: Tensor, parts: Tensor | None = None) -> None:
+    """Compute layers.gated_cell.mixed() with one kernel; the arguments are explained there."""
     parts = state[None][:0] if parts is None else parts
-    _launch_with_parts(mixed_forward_kernel, state, parts, (gates, state, after), early_options(early))
+    _launch_with_parts(mixed_forward_kernel, state, parts, (gates, state, after))
 
 
 def mixed_backward(
     parts: Tensor, dstate: Tensor, more: Tensor, gates: Tensor, state: Tensor, dgates: Tensor,
-    early: bool = False,
 ) -> Tensor:  # fmt: skip
     """Compute the backward pass of mixed() with one kernel.
 
     The arguments are those of layers.gated_cell.mixed_backward().
 
-    early: whether the kernel starts early, see early_launch.py.
     """
     before = torch.empty_like(state)
     tensors = (dstate, more, gates, state, dgates, before)
-    _launch_with_parts(mixed_backward_kernel, state, parts, tensors, early_options(early))
+    _launch_with_parts(mixed_backward_kernel, state, parts, tensors)
     return before
 
 
@@ -307,7 +288,7 @@ def gated_backward(parts: Tensor, gates: Tensor, state: Tensor, dgates: Tensor, 
 
     The arguments are those of layers.gated_cell.gated_backward().
     """
-    _launch_with_parts(gated_backward_kernel, state, parts, (gates, state, dgates, dstate), {})
+    _launch_with_parts(gated_backward_kernel, state, parts, (gates, state, dgates, dstate))
 
 
 def gru(gates: Tensor, more: Tensor, bias: Tensor, state: Tensor, after: Tensor) -> None:
@@ -343,14 +324,12 @@ def _launch(kernel, state: Tensor, tensors: tuple[Tensor, ...]) -> None:
     kernel[_grid(len(state), width)](*tensors, *units(sizes), BLOCK=BLOCK, num_warps=WARPS)
 
 
-def _launch_with_parts(
-    kernel, state: Tensor, parts: Tensor, tensors: tuple[Tensor, ...], options: dict[str, Any]
-) -> None:
+def _launch_with_parts(kernel, state: Tensor, parts: Tensor, tensors: tuple[Tensor, ...]) -> None:
     """Launch a kernel as _launch() does, with `parts` (P, rows, width) as its first tensor."""
     width = state.shape[1]
     sizes = (width, *parts.stride()[:2], *(each.stride(0) for each in tensors))
     kernel[_grid(len(state), width)](
-        parts, *tensors, *units(sizes), PARTS=len(parts), BLOCK=BLOCK, num_warps=WARPS, **options
+        parts, *tensors, *units(sizes), PARTS=len(parts), BLOCK=BLOCK, num_warps=WARPS
     )
 
 

@@ -21,7 +21,6 @@ from regard.kernels.adjacent_slices import adjacent
 from regard.kernels.dropout_seeds import next_seed
 from regard.kernels.gradient_sums import keep_column_parts
 from regard.kernels.inner_launch import precision, up
-from regard.kernels.kept_launch import kept_launch
 from regard.kernels.kernel_dropout import kept, limit
 from regard.kernels.matrix_product import product
 
@@ -268,4 +267,4 @@ def _launch(
         **ctx.options, "ROWS": rows, "COLUMNS": columns, "WIDTH": up(width), "DEPTH": up(depth),
         "PRECISION": precision(query), "num_warps": 8 if rows * columns > 8192 else 4,
     }  # fmt: skip
-    kept_launch(kernel, batch * heads, tensors, numbers, named)
+    kernel[(batch * heads,)](*tensors, *numbers, **named)

@@ -14,7 +14,6 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.kernels.aligned_sizes import units
-from regard.kernels.quick_launch import quick_launch
 
 __all__ = ["add_inputs", "order_inputs", "reorder"]
 
@@ -22,7 +21,6 @@ BLOCK, WARPS = 1024, 4
 """Number of columns per program, and its number of warps."""
 
 
-@quick_launch
 @triton.jit(do_not_specialize=["step_stride", "way_stride", "row_stride", "steps"])
 def step_order_kernel(
     positions, by_step, lengths, more, width, step_stride, way_stride, row_stride, steps, UNIT: tl.constexpr,
@@ -67,7 +65,6 @@ def _step(sequence, position, lengths):
     return tl.where(position < length, length - 1 - position, position)
 
 
-@quick_launch
 @triton.jit(do_not_specialize=["batch_stride", "row_stride", "batch", "steps"])
 def input_order_kernel(
     x, by_step, lengths, width, wide, batch_stride, row_stride, batch, steps, UNIT: tl.constexpr,

@@ -39,14 +39,12 @@ __all__ = [
     "denominator",
     "exact_share",
     "exponential",
-    "flags_of",
     "furthest",
     "is_wide",
     "limited",
     "lowest",
     "multiply_add",
     "packed",
-    "reach_range",
     "reciprocal",
     "shared_sum",
 ]
@@ -165,31 +163,6 @@ def furthest(reach, tile, spans):
     found = tl.load(reach + tile * spans)
     for span in range(1, spans):
         found = tl.maximum(found, tl.load(reach + tile * spans + span))
-    return found
-
-
-@triton.jit
-def reach_range(reach, tiles, spans):
-    """Return the minimum and the maximum of furthest() over the tiles 0 to tiles - 1."""
-    smallest, largest = tl.full([], float("inf"), tl.float32), tl.full([], 0.0, tl.float32)
-    for block in range(0, tiles, 64):
-        each = block + tl.arange(0, 64)
-        of_tile = tl.zeros([64], tl.float32)
-        for span in range(spans):
-            of_span = tl.load(reach + each * spans + span, mask=each < tiles, other=0.0)
-            of_tile = tl.maximum(of_tile, of_span)
-        low = -tl.max(tl.where(each < tiles, -of_tile, float("-inf")), 0)
-        smallest = tl.where(low < smallest, low, smallest)
-        largest = tl.maximum(largest, tl.max(of_tile, 0))
-    return smallest, largest
-
-
-@triton.jit
-def flags_of(flags, first, count):
-    """Return the bitwise OR of `count` flags, from index `first` on."""
-    found = tl.load(flags + first)
-    for other in range(1, count):
-        found |= tl.load(flags + first + other)
     return found
 
 

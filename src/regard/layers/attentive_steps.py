@@ -1,18 +1,16 @@
-"""All steps of a gated cell with additive attention, replayed as one list of launches and matrix products.
+"""All steps of a gated cell with additive attention, by the kernels of additive attention.
 
-The loops are those of gated_steps.py. They call the kernels of additive attention directly instead of
-attention(). In Python, a step takes longer on the host than on a GPU; kernels/replay.py runs the recorded
-steps.
+The loops are those of gated_steps.py. They call the kernels directly instead of attention().
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.kernels.replay import replayed
 from regard.layers import projected_steps
 from regard.layers.gated_steps import Steps, backward_steps, forward_steps
 
@@ -35,8 +33,8 @@ def run_forward(
     key, value: (B, S, A) and (B, S, E). vector: (A,).
     lengths: number of keys of each sequence, or None.
     """
-    tensors = (gates, first, *weights, key, value, vector, lengths)
-    results = replayed(projected_steps.forward if has_few_keys(key) else _forward, tensors, ())
+    forward: Callable[..., tuple[Tensor, ...]] = projected_steps.forward if has_few_keys(key) else _forward
+    results = forward(gates, first, *weights, key, value, vector, lengths)
     return Steps(*results[:5]), results[5:]
 
 
@@ -78,8 +76,8 @@ def run_backward(
 
     steps, held: the results of run_forward(). The others: as in run_forward() and backward_steps().
     """
-    tensors = (dstates, dcontexts, *weights, *steps, *held, key, value, vector, lengths)
-    return replayed(projected_steps.backward if has_few_keys(key) else _backward, tensors, ())
+    backward: Callable[..., tuple[Tensor, ...]] = projected_steps.backward if has_few_keys(key) else _backward
+    return backward(dstates, dcontexts, *weights, *steps, *held, key, value, vector, lengths)
 
 
 def _backward(

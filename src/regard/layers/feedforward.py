@@ -14,7 +14,6 @@ from regard.backends.sdpa import device_capability
 from regard.errors import UnknownName
 from regard.kernels.dropout_seeds import next_seed
 from regard.kernels.kernel_choice import by_kernel
-from regard.layers.half_weights import half_copy
 from regard.layers.joint_linear import (
     are_plain_linear,
     is_hooked,
@@ -125,7 +124,7 @@ class _ReluProducts(torch.autograd.Function):
         from regard.kernels.activated_product import activated_product
 
         rows = x.to(dtype).reshape(-1, x.shape[-1]).contiguous()
-        inner, outer = half_copy(inner, dtype), half_copy(outer, dtype)
+        inner, outer = inner.to(dtype), outer.to(dtype)
         seed = next_seed(x.device) if dropout else None
         with torch.autocast(x.device.type, enabled=False):
             hidden = activated_product(rows, inner, bias, seed, dropout)

@@ -13,7 +13,6 @@ from torch.nn.modules import module as modules
 from regard.dimensions import autocast_on, in_transform
 from regard.kernels.adjacent_slices import adjacent
 from regard.kernels.gradient_sums import column_parts
-from regard.layers.half_weights import joint_copy
 
 __all__ = [
     "are_plain_linear",
@@ -153,9 +152,6 @@ def _bias_gradient(d: Tensor) -> Tensor:
 
 def _joint_copies(weights: list[Tensor], biases: list[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the weights and the biases of all layers, one after another, in half precision."""
-    weight, bias = joint_copy(weights), joint_copy(biases) if biases else weights[0]
-    if weight is not None and bias is not None and weight.dtype == dtype:
-        return weight, bias
     sizes, first = [len(each) for each in weights], weights[0]
     weight = first.new_empty(sum(sizes), first.shape[1], dtype=dtype)
     bias = first.new_empty(sum(sizes) if biases else 0, dtype=dtype)

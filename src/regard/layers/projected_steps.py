@@ -12,7 +12,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.kernels import interpreting
 from regard.layers.gated_steps import parts_of, split
 
 __all__ = ["backward", "forward"]
@@ -32,10 +31,9 @@ def forward(
     """
     from regard.kernels.additive_gated import attend_gated
     from regard.kernels.recurrent_cells import mixed
-    from regard.kernels.step_product import step_product
 
     (batch, steps, _), (size, width), keys = gates.shape, joint_NM.shape, key.shape[1]
-    hidden, in_kernel = size - 2 * width, _uses_step_product(value)
+    hidden = size - 2 * width
     gates = gates if gates.stride(2) == 1 else gates.contiguous()
     projected = torch.mm(value.flatten(0, 1), of_context.T).unflatten(0, value.shape[:2])
     gates_TBG, reset_TBM, queries_TBA, states_TBM = (
@@ -48,13 +46,13 @@ def forward(
     tensors = (gates.transpose(0, 1), gates_TBG, reset_TBM, reset_TPBK, queries_TBA, weights_TBS)
     states, rows = states_TBM.unbind(0), zip(*(each.unbind(0) for each in tensors), strict=True)
     joint_weight, memory = joint_NM.T, (key, projected, vector, lengths)
-    states_TBM[0] = first  # the last kernel before the loop, see the rules in early_launch.py
+    states_TBM[0] = first
     for t, (inputs_BG, gates_BG, reset_BM, reset_PBK, query_BA, weights_BS) in enumerate(rows):
-        both_PBN = step_product(states[t], joint_NM) if in_kernel else torch.mm(states[t], joint_weight)[None]
+        both_PBN = torch.mm(states[t], joint_weight)[None]
         results = gates_BG, reset_BM, query_BA, weights_BS
-        attend_gated(both_PBN, *memory, inputs_BG, states[t], *results, early=in_kernel)
-        new_PBM = step_product(reset_BM, of_state) if in_kernel else torch.bmm(reset_PBK, state_weight)
-        mixed(gates_BG, states[t], states[t + 1], new_PBM, early=in_kernel)
+        attend_gated(both_PBN, *memory, inputs_BG, states[t], *results)
+        new_PBM = torch.bmm(reset_PBK, state_weight)
+        mixed(gates_BG, states[t], states[t + 1], new_PBM)
     weights_BTS = value.new_empty(batch, steps, -(-keys // ALIGNMENT) * ALIGNMENT)[..., :keys]
     weights_BTS.copy_(weights_TBS.transpose(0, 1))
     contexts_TBE = torch.bmm(weights_BTS, value).transpose(0, 1)
@@ -76,10 +74,9 @@ def backward(
     from regard.kernels.additive_gated import attend_gated_backward
     from regard.kernels.additive_recurrent import context_products, memory_backward
     from regard.kernels.recurrent_cells import mixed_backward
-    from regard.kernels.step_product import step_product
 
     (steps, batch, width), size = reset_TBM.shape, len(joint_NM)
-    hidden, in_kernel = size - 2 * width, _uses_step_product(value)
+    hidden = size - 2 * width
     # The kernels need contiguous rows, which the expanded gradients of sum() do not have.
     dstates, dcontexts = (each if each.stride(2) == 1 else each.contiguous() for each in (dstates, dcontexts))
     # The part of the gradient of the attention weights that comes from the contexts that the readout reads.
@@ -94,8 +91,8 @@ def backward(
     tensors = (
         d_TBN[..., :hidden],
         d_TBN[..., hidden:],
-        dnew if in_kernel else split(dnew, of_width),
-        djoint if in_kernel else split(djoint, parts),
+        split(dnew, of_width),
+        split(djoint, parts),
         dstates.transpose(0, 1),
         extra_BTS.transpose(0, 1),
         gates_TBG,
@@ -105,36 +102,22 @@ def backward(
         dscores_TBS,
     )
     rows = list(zip(*(each.unbind(0) for each in tensors), strict=True))
-    # The last kernels before the loop, see the rules in early_launch.py.
     dstate_BM = torch.zeros_like(states_TBM[0])
     parts_PBM = dstate_BM.new_zeros(parts, batch, width)
     for row in reversed(rows):
         dquery_BA, dgates_BG, dnew_t, djoint_t, more_BM, extra_BS, gates_BG, state_BM, *others = row
         query_BA, weights_BS, dscores_BS = others
         of_cell = gates_BG, state_BM, dgates_BG
-        dstate_BM = mixed_backward(parts_PBM, dstate_BM, more_BM, *of_cell, early=in_kernel)
-        dreset_PBM = step_product(dnew_t, of_state, True) if in_kernel else torch.bmm(dnew_t, state_PKM)
+        dstate_BM = mixed_backward(parts_PBM, dstate_BM, more_BM, *of_cell)
+        dreset_PBM = torch.bmm(dnew_t, state_PKM)
         attend_gated_backward(
             dreset_PBM, *of_cell, dstate_BM, extra_BS, query_BA, key, projected, vector, lengths, weights_BS,
-            dquery_BA, dscores_BS, early=in_kernel,
+            dquery_BA, dscores_BS,
         )  # fmt: skip
-        parts_PBM = step_product(djoint_t, joint_NM, True) if in_kernel else torch.bmm(djoint_t, joint_PNM)
+        parts_PBM = torch.bmm(djoint_t, joint_PNM)
     dkey, dvector = memory_backward(queries_TBA, key, vector, dscores_TBS)
     weights_BST = weights_BTS.transpose(1, 2)
     dprojected = torch.bmm(weights_BST, d_TBN[..., hidden:].transpose(0, 1))
     dvalue = torch.bmm(weights_BST, dcontexts)
     dvalue.flatten(0, 1).addmm_(dprojected.flatten(0, 1), of_context)
     return d_TBN, dstate_BM + parts_PBM.sum(0), dkey, dvalue, dvector, dprojected
-
-
-def _uses_step_product(value: Tensor) -> bool:
-    """Whether kernels/step_product.py computes the products of the steps; elsewhere, cuBLAS takes less time.
-
-    It is used for few sequences in half precision, on GPUs that can start kernels early.
-    """
-    from regard.kernels.early_launch import supports_early
-    from regard.kernels.step_product import LARGEST
-
-    if len(value) > LARGEST:
-        return False
-    return interpreting() or (value.dtype.itemsize == 2 and supports_early(value.device))

@@ -12,7 +12,6 @@ that are 0.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -42,12 +41,6 @@ MAX_TOP = 16
 
 MAX_GRID = 65535
 """Maximum size of the second dimension of a CUDA grid."""
-
-FEWEST_REPLAYED = 16
-"""Fewest queries of a call whose launches are replayed."""
-
-MOST_REPLAYED = 1 << 24
-"""Most scores (B H T S) of a call with an additive score whose launches are replayed: 64 MiB."""
 
 
 def reasons(call: Call, look: Look) -> list[str]:
@@ -107,12 +100,7 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
 
 
 def _computed(call: Call, lse: Tensor, wanted: Wanted) -> tuple[Tensor, ...]:
-    """Return the requested tensors in the order of Wanted.
-
-    Outside of torch.compile, the launches of the kernels are replayed, which takes less time on the host. Not
-    replayed are calls with few queries, because steps of a decoder differ in their shapes, and large calls
-    with an additive score, because a replay keeps the scores of all chunks of queries in memory.
-    """
+    """Return the requested tensors in the order of Wanted."""
     function: Callable[..., tuple[Tensor, ...]] = (
         additive_looks if call.combine == "additive" else inner_looks
     )
@@ -120,14 +108,10 @@ def _computed(call: Call, lse: Tensor, wanted: Wanted) -> tuple[Tensor, ...]:
     if torch.compiler.is_compiling() or in_transform() or not _plain(tensors):
         return function(*tensors, *numbers, wanted, by_operator=True)
     from regard.kernels.kernel_choice import is_current
-    from regard.kernels.replay import replayed
 
-    large = call.combine == "additive" and math.prod(call.sizes) > MOST_REPLAYED
-    if call.sizes[2] < FEWEST_REPLAYED or large:
-        return function(*tensors, *numbers, wanted)
     device = call.query.device
     with nullcontext() if is_current(device) else torch.cuda.device(device):
-        return replayed(function, tensors, (*numbers, wanted))
+        return function(*tensors, *numbers, wanted)
 
 
 def _plain(tensors: tuple[Tensor | None, ...]) -> bool:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import torch
 from torch import nn
 
 from regard.errors import ArgumentError, message, naming_place
@@ -146,15 +145,6 @@ class RunTask(Task):
         corpus: the result of encode_data().
         device: the device to train on, such as "cuda".
         """
-
-    @classmethod
-    def kernel_steps(cls, settings: Any, device: torch.device) -> Callable[[], None] | None:
-        """Return a function that launches the kernels of training steps, or None (default).
-
-        It is called in a thread while the data are read, to compile these kernels. It must not change the
-        run, and it must not use the results of kernels, because they are undefined.
-        """
-        return None
 
     @classmethod
     def read_data(cls, settings: Any, fingerprints: Mapping[str, str] | None = None) -> ReadData:

@@ -8,13 +8,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.text import Text
 
 from regard.errors import ArgumentError, message
 from regard.files.folder_lock import FolderLock, locked
-from regard.kernels.compile_ahead import start_compiling
 from regard.runs.devices import choose_device, start_device
 from regard.runs.prepare_run import (
     Machine,
@@ -73,7 +71,6 @@ def train_run(
     with joined(device) as processes:
         run = check_run(task, settings, folder, processes, resume=resume, change=change)
         start_device(device, processes.local)
-        wait_for_kernels = _compile_kernels(task, run.settings, device, processes)
         if processes.world == 1:
             task.start_processes(run.settings, device)
         if run.settings.seeds is not None and processes.world > 1:
@@ -88,7 +85,6 @@ def train_run(
             corpus = prepare_corpus(task, run, folder, processes)
             if processes.world == 1 and run.settings.seeds is None:
                 task.start_batches(run.settings, corpus, device)
-            wait_for_kernels()
             set_threads(machine, folder, device, processes)
             if run.is_new and run.settings.training.minutes is not None:
                 say("measuring the speed of this machine ...")
@@ -96,18 +92,6 @@ def train_run(
             if prepared.settings.seeds is not None:
                 return train_seeds(task, prepared, folder, device, console=console, change=change)
             return _trained(task, prepared, folder, device, processes, console, lock)
-
-
-def _compile_kernels(
-    task: type[RunTask], settings: Any, device: str, processes: Processes
-) -> Callable[[], None]:
-    """Compile the kernels of the training steps in threads. Return a function that waits for the threads."""
-    steps = None
-    if device.startswith("cuda") and settings.seeds is None:
-        place = torch.device(device)
-        index = processes.local if place.index is None else place.index
-        steps = task.kernel_steps(settings, torch.device("cuda", index))
-    return (lambda: None) if steps is None else start_compiling(steps)
 
 
 def _progress_lines(console: Console | None, processes: Processes) -> Callable[[str], None]:

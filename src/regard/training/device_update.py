@@ -14,17 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.kernels.kernel_choice import by_kernel
 from regard.training.optimizer import Average
 
 __all__ = ["DeviceUpdate", "can_update_on_device", "own_gradients"]
 
 Lists = tuple[list[Tensor], ...]
 """Weights, gradients, and each tensor of the optimizer state, of the parameters of a group."""
-
-MANY = 1 << 26
-"""With at least this many elements of weights, gradients and optimizer state, the kernels of kernels/adamw.py
-are used. For fewer elements, they save less time than they take to compile."""
 
 
 def can_update_on_device(optimizer: torch.optim.Optimizer) -> bool:
@@ -57,7 +52,6 @@ class DeviceUpdate:
         dtype = torch.float32 if device.type == "cuda" else torch.float64
         self._rate = torch.zeros((), device=device, dtype=dtype)
         self._average_rate = torch.zeros((), device=device)
-        self._addresses: Any = None
 
     def set_step(self, step: int, rate: float) -> None:
         """Set the number of the next step and its learning rate. This does not wait for the device."""
@@ -77,26 +71,19 @@ class DeviceUpdate:
         """
         by_parameter = dict(zip(map(id, parameters), gradients, strict=True))
         groups = [self._lists(group, by_parameter) for group in self.optimizer.param_groups]
-        tables = self._tables(groups)
-        norm, divisor = self._clip(gradients, total, tables)
-        for number, (group, lists) in enumerate(zip(self.optimizer.param_groups, groups, strict=True)):
+        norm, divisor = self._clip(gradients, total)
+        for group, lists in zip(self.optimizer.param_groups, groups, strict=True):
             if lists[0]:
-                self._update_group(group, lists, divisor, tables[number] if tables else None)
+                self._update_group(group, lists, divisor)
         if self.average is not None:
             self.average.update_by(self._average_rate * (1 - self.failed))
         return norm, self.failed
 
-    def _clip(
-        self, gradients: Sequence[Tensor], total: Tensor, tables: list[Any]
-    ) -> tuple[Tensor, Tensor | None]:
+    def _clip(self, gradients: Sequence[Tensor], total: Tensor) -> tuple[Tensor, Tensor | None]:
         """Compute the norm of the gradients, and update `failed`. Return the norm, and a divisor or None.
 
         The kernels of the optimizer divide the gradients by the divisor. Other gradients are scaled in place.
         """
-        if tables:
-            from regard.kernels.adamw import clip
-
-            return clip(tables, total, self.failed, self.limit)
         norm = nn.utils.get_total_norm(gradients)
         finite = total.isfinite() & norm.isfinite()
         self.failed.copy_(torch.maximum(self.failed, (~finite).float()))
@@ -117,25 +104,8 @@ class DeviceUpdate:
         moments = [[state[name] for state in states] for name in names]
         return [each.detach() for each in members], [gradients[id(each)] for each in members], *moments
 
-    def _tables(self, groups: list[Lists]) -> list[Any]:
-        """Return the tables of kernels/adamw.py for each group; [] if its kernels are not used."""
-        if isinstance(self.optimizer, torch.optim.SGD) or not all(lists[0] for lists in groups):
-            return []
-        tensors = [each for lists in groups for some in lists for each in some]
-        if sum(each.numel() for each in tensors) < MANY or not by_kernel(tensors[0]):
-            return []
-        if any(each.dtype != torch.float32 or not each.is_contiguous() for each in tensors):
-            return []
-        if any(each.data_ptr() % 16 or not each.numel() for each in tensors):
-            return []
-        if self._addresses is None:
-            from regard.kernels.adamw import AddressTables
-
-            self._addresses = AddressTables()
-        return [self._addresses.make(number, *lists) for number, lists in enumerate(groups)]
-
-    def _update_group(self, group: dict[str, Any], lists: Lists, divisor: Tensor | None, table: Any) -> None:
-        """Update the weights of a group. table: the result of _tables(), or None."""
+    def _update_group(self, group: dict[str, Any], lists: Lists, divisor: Tensor | None) -> None:
+        """Update the weights of a group; its gradients are divided by `divisor`, unless it is None."""
         if isinstance(self.optimizer, torch.optim.SGD):
             weights, gradients, *momentum = lists
             torch._fused_sgd_(
@@ -156,13 +126,6 @@ class DeviceUpdate:
         weights, gradients, means, squares, steps = lists
         # With a single tensor instead of a list, _foreach_add_() would read it on the host.
         torch._foreach_add_(steps, [1 - self.failed] * len(steps))
-        if table is not None:
-            from regard.kernels.adamw import adamw
-
-            addresses, chunks = table
-            scalars = self._rate, self.failed, divisor
-            adamw(addresses, chunks, *scalars, group["betas"], group["weight_decay"], group["eps"])
-            return
         beta1, beta2 = group["betas"]
         torch._fused_adamw_(
             weights,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -10,13 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batch import PAD
-from regard.dimensions import autocast_on
 from regard.kernels.dropout_seeds import together
 from regard.kernels.kernel_choice import by_kernel
-from regard.layers.feedforward import FeedForward
-from regard.layers.half_weights import half_weights
 from regard.layers.joint_linear import is_hooked, is_plain_linear
-from regard.layers.multihead import MultiHead
 from regard.models.base import Model
 
 __all__ = [
@@ -55,16 +50,8 @@ def output_features(model: Model, batch: Any) -> OutputFeatures | None:
     layer = model.output_layer() if model.separates_output() else None
     if layer is None or is_hooked(model) or not by_kernel(next(layer.parameters())):
         return None
-    with together(), _half_weights(model):
+    with together():
         return OutputFeatures(model.batch_features(batch), layer)
-
-
-def _half_weights(model: Model) -> AbstractContextManager[None]:
-    """Return half_weights() for the modules that use it, in training with autocast on CUDA."""
-    if not (torch.is_grad_enabled() and autocast_on("cuda") and next(model.parameters()).is_cuda):
-        return nullcontext()
-    modules = [each for each in model.modules() if isinstance(each, MultiHead | FeedForward)]
-    return half_weights(modules, torch.get_autocast_dtype("cuda"))
 
 
 def output_loss(
@@ -113,10 +100,6 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tup
     >>> round(smoothed.item(), 4), round(plain.item(), 4)
     (1.3863, 1.3863)
     """
-    if not torch.compiler.is_compiling() and by_kernel(logits):
-        from regard.kernels.cross_entropy import SmoothedCrossEntropy
-
-        return SmoothedCrossEntropy.apply(logits.flatten(0, 1), labels.flatten(), smoothing, PAD)
     # Compute the log-softmax only once: both losses need it.
     scores = torch.log_softmax(logits.flatten(0, 1), -1, dtype=torch.float32)
     flat = labels.flatten()

@@ -9,12 +9,10 @@ from torch import Tensor, nn
 
 from regard.data.batch import PAD
 from regard.errors import ArgumentError, message
-from regard.kernels.kernel_choice import by_kernel
-from regard.layers.joint_linear import is_plain_linear
 from regard.models.base import Model
-from regard.training.losses import cross_entropy, output_features
+from regard.training.losses import cross_entropy
 
-__all__ = ["RDropLoss", "check_dropout", "r_drop", "r_drop_loss", "r_drop_output"]
+__all__ = ["RDropLoss", "check_dropout", "r_drop", "r_drop_loss"]
 
 
 class RDropLoss(NamedTuple):
@@ -36,33 +34,7 @@ def r_drop_loss(model: Model, batch: Any, labels: Tensor, smoothing: float, weig
     batch: the result of Batch.repeat(2): each pair of rows contains the same sentences.
     labels: (2 B, T), token ids, also repeated.
     """
-    separate = output_features(model, batch)
-    if separate is None:
-        return r_drop(model(batch), labels, smoothing, weight)
-    return r_drop_output(*separate, labels, smoothing, weight)
-
-
-def r_drop_output(
-    features: Tensor, layer: nn.Module, labels: Tensor, smoothing: float, weight: float
-) -> RDropLoss:
-    """Compute r_drop(layer(features), labels, smoothing, weight).
-
-    On CUDA, the logits are computed in chunks of rows; see kernels/vocabulary_r_drop.py.
-
-    features: (2 B, T, M).
-    layer: the output layer, usually nn.Linear(M, V).
-    """
-    if torch.compiler.is_compiling() or not by_kernel(features) or not is_plain_linear(layer):
-        return r_drop(layer(features), labels, smoothing, weight)
-    from regard.kernels.vocabulary_r_drop import VocabularyRDrop
-
-    # The two passes of a token become consecutive rows.
-    rows_RM, labels_R = (
-        each.unflatten(0, (-1, 2)).transpose(1, 2).flatten(0, 2) for each in (features, labels)
-    )
-    inputs = (rows_RM, layer.weight, layer.bias)
-    trains = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in inputs)
-    return RDropLoss(*VocabularyRDrop.apply(*inputs, labels_R, smoothing, weight, PAD, trains))
+    return r_drop(model(batch), labels, smoothing, weight)
 
 
 def r_drop(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> RDropLoss:

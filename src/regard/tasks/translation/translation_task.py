@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -33,7 +32,6 @@ from regard.tasks.translation.evaluate_translation import (
     TranslationEvaluation,
     evaluate_translation,
 )
-from regard.tasks.translation.first_kernels import execute_steps, has_known_kernels
 from regard.tasks.translation.guided_alignment import build_guide, guided_site, joined_weights
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
 from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
@@ -181,12 +179,6 @@ class TranslationTask(RunTask):
     def start_batches(cls, settings: TranslationSettings, corpus: Corpus, device: str) -> None:
         if device.startswith("cuda") and (sampler := build_sampler(corpus, settings)):
             sampled_epochs(corpus, sampler)
-
-    @classmethod
-    def kernel_steps(cls, settings: TranslationSettings, device: torch.device) -> Callable[[], None] | None:
-        if not has_known_kernels(settings):
-            return None
-        return partial(execute_steps, settings, device)
 
     @classmethod
     def encode_data(

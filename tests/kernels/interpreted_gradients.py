@@ -1,8 +1,7 @@
-"""Tests of gradients by the Fourier series under Triton's interpreter; test_interpreted.py runs this file."""
+"""Precision of the gradients of additive attention in bfloat16; test_interpreted.py runs this file."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,42 +9,33 @@ import pytest
 import torch
 
 import regard
-from regard.kernels import additive, backward_pass, gradients_pass, launch, series_pass
-from regard.kernels.additive_series import BASIS, REACH, series
-from regard.kernels.recording import Operation, Recorder, recording
-from regard.kernels.replay import EMPTY
+from regard.kernels import backward_pass, gradients_pass, launch
+from tests.kernels.cases import Unprojected
 from tests.kernels.interpreted import long, small_tiles  # noqa: F401  (fixtures)
-from tests.kernels.series_bound import Unprojected, assert_within_bound, generated
-
-ALL = 1 << 20
-"""Enough bytes for the basis functions of all channels at once."""
 
 
 @pytest.fixture(autouse=True)
-def small_series(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Use the series for two rows or more, with several tiles, and with delta summed before its use; fill
+def one_pass(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compute all gradients in one pass, as for 128 rows or more, with delta summed before its use; fill
     uninitialised memory with NaN."""
     monkeypatch.setattr(launch, "MANY", 2)
-    monkeypatch.setattr(launch, "SERIES_ELEMENTS", 0)
     monkeypatch.setattr(backward_pass, "FEW", 1)
-    monkeypatch.setattr(gradients_pass, "MOST_WASTE", 2.0)  # one pass, as for 128 rows or more
-    small = {"ROWS": 16, "COLUMNS": 16, "CHANNELS": 2}
-    monkeypatch.setattr(backward_pass, "series_tiles", lambda device: {**launch.SERIES, **small})
+    monkeypatch.setattr(gradients_pass, "MOST_WASTE", 2.0)
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
 
 
 class Try(NamedTuple):
-    """A test call. far: whether query or key has a row of large values. room: bytes for basis functions.
-    vectors: number of vectors, 1 or one per head. wanted: indices of the gradients to compute, of query, key,
-    value and vector. chunks: whether rows are computed in chunks."""
+    """A test call. far: whether query or key has a row of large values. room: bytes for
+    partial sums. vectors: number of vectors, 1 or one per head. wanted: indices of the gradients to compute,
+    of query, key, value and vector. chunks: whether rows are computed in chunks."""
 
     mask: regard.Mask | None = None
     heads: int = 1
     key_heads: int = 1
     far: str | None = None
-    room: int = ALL
+    room: int = 1 << 20
     vectors: int = 1
     start: int = 0
     temperature: float = 1.0
@@ -128,47 +118,9 @@ def test_as_precise_as_pytorch_in_bfloat16(
     one = TRIES[name]
     if one.chunks:
         request.getfixturevalue("long")
-    monkeypatch.setattr(series_pass, "BASIS_ROOM", one.room)
     monkeypatch.setattr(gradients_pass, "PARTIAL_ROOM", one.room)
     tensors = one.tensors()
-    assert launch.Shape.of(*tensors[:3]).series
     assert_as_precise(one, tensors, doutputs(one), slice(None))
-
-
-@pytest.mark.parametrize("name", ["padding, a vector a head", slow("the query alone")])
-def test_without_a_tile_within_reach_the_series_is_not_used(
-    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-):
-    """Allocated tensors contain NaN, which must not be used: no basis function is computed here."""
-    one = TRIES[name]
-    if one.chunks:
-        request.getfixturevalue("long")
-    tensors = one.tensors()
-    for tensor in tensors[:2]:
-        tensor.mul_(8)
-        tensor[..., 0] = 7.0
-    allocate = torch.Tensor.new_empty
-
-    def filled(self: torch.Tensor, *sizes: Any, **options: Any) -> torch.Tensor:
-        tensor = allocate(self, *sizes, **options)
-        return tensor.fill_(torch.nan if tensor.is_floating_point() else 0x55)
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", filled)
-    assert_as_precise(one, tensors, doutputs(one), slice(0, 1))
-
-
-def test_explain_names_the_approximation_and_the_exact_backend():
-    query, key, value, vector = Try().tensors()
-    options: dict[str, Any] = {"score": Unprojected(vector), "backend": "fused"}
-    assert not regard.explain(query, key, value, **options).approximations
-    query.requires_grad_()
-    (approximation,) = regard.explain(query, key, value, **options).approximations
-    assert 'backend="blocked"' in approximation and approximation in str(
-        regard.explain(query, key, value, **options)
-    )
-    assert not regard.explain(query, key, value, score=Unprojected(vector), backend="blocked").approximations
-    wide = [each.float() for each in (query, key, value)]
-    assert not regard.explain(*wide, score=Unprojected(vector.float()), backend="fused").approximations
 
 
 @pytest.mark.parametrize("sizes", [(1.0, 1e-10), slow((0.0, 1e-36))])
@@ -210,7 +162,9 @@ def test_saturated_channels_are_exact_within_rounding(name: str, request: pytest
     ours = one.gradients(tensors, doutput, "fused", torch.bfloat16)
     exact = one.gradients(tensors, doutput, "reference", torch.float64)
     for at in (0, 1, 3):
-        assert (relative(ours[at], exact[at], exact[at].ndim - 1)[[0, 3]] < 2.0**-6).all(), at
+        # dvector is a sum of g (1 - 2 r). There r is about 6e-6, and the sum of g is 0 up to rounding.
+        bound = 2.0**-3 if at == 3 else 2.0**-6
+        assert (relative(ours[at], exact[at], exact[at].ndim - 1)[[0, 3]] < bound).all(), at
 
 
 def with_outlier(one: Try) -> list[torch.Tensor]:
@@ -226,33 +180,20 @@ def with_outlier(one: Try) -> list[torch.Tensor]:
 
 
 OUTLIER_TRIES = {
-    "groups": (Try(regard.causal(), heads=4, key_heads=2, start=15, chunks=True), {2, 5}),
-    "padding, far key": (Try(regard.padding(torch.tensor([35, 20])), far="key"), {5, 7}),
-    "window, far query": (Try(regard.window(9, 7), far="query", chunks=True), {5, 7}),
+    "groups": Try(regard.causal(), heads=4, key_heads=2, start=15, chunks=True),
+    "padding, far key": Try(regard.padding(torch.tensor([35, 20])), far="key"),
+    "window, far query": Try(regard.window(9, 7), far="query", chunks=True),
 }
-"""Calls, and the flags of Weighed.ranges: 1 for tiles within REACH, 2 for others, 4 for wide channels. The
-second key head of "groups" has no wide channel, because its queries are small."""
 
 
 @pytest.mark.parametrize("name", [name if name == "groups" else slow(name) for name in OUTLIER_TRIES])
-def test_outlier_channels_do_not_exclude_tiles_from_the_series(
-    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-):
-    one, expected = OUTLIER_TRIES[name]
+def test_outlier_channels_are_exact_within_rounding(name: str, request: pytest.FixtureRequest):
+    one = OUTLIER_TRIES[name]
     if one.chunks:
         request.getfixturevalue("long")
-    ranges, weighed = set(), backward_pass.Backward.weighed
-
-    def kept(self: backward_pass.Backward, *arguments: Any, **named: Any) -> backward_pass.Weighed:
-        result = weighed(self, *arguments, **named)
-        ranges.update(result.ranges.tolist())
-        return result
-
-    monkeypatch.setattr(backward_pass.Backward, "weighed", kept)
     tensors, doutput = with_outlier(one), doutputs(one)
     ours = one.gradients(tensors, doutput, "fused", torch.bfloat16)
     exact = one.gradients(tensors, doutput, "reference", torch.float64)
-    assert ranges == expected
     for at in (0, 1, 3):
         assert (relative(ours[at], exact[at], exact[at].ndim - 1) < 2.0**-6).all(), at
 
@@ -301,11 +242,6 @@ def test_rows_with_small_gradients_keep_their_precision(
     assert (relative(ours[0], exact[0], 0, 2) < 2.0**-6).all()
 
 
-@pytest.mark.parametrize("number", [0, slow(1), slow(2), slow(3)])
-def test_errors_are_within_the_stated_bound(number: int):
-    assert_within_bound(generated(random.Random(number), 20, 35, 6, "cpu"))
-
-
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("number", [slow(torch.inf), torch.nan])
 def test_inf_and_nan_stay_in_their_sequence(number: float):
@@ -326,44 +262,3 @@ def test_masked_keys_do_not_change_gradients(number: float):
         each[0, :, 30:] = number
     for mine, expected in zip(one.gradients(tensors, doutput, "fused", torch.bfloat16), clean, strict=True):
         assert torch.equal(mine, expected)
-
-
-def test_series_approximates_tanh_and_its_derivative():
-    series.cache_clear()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        assert series(torch.device("cpu")).dtype == torch.float32
-    finally:
-        torch.set_default_dtype(torch.float32)
-    x = torch.linspace(-REACH.value, REACH.value, 10001, dtype=torch.float64)
-    frequencies, slopes, sizes = series(torch.device("cpu")).double()[:, : BASIS.value // 2]
-    angle = x[:, None] * frequencies
-    query, key = torch.rand(2, 2000, 1, dtype=torch.float64) * REACH.value - REACH.value / 2
-    sine, cosine = ((key * frequencies).sin().half().double(), (key * frequencies).cos().half().double())
-    own, turned = (query * frequencies).sin(), (query * frequencies).cos()
-    rounded = ((turned * sine + own * cosine) @ sizes, (turned * cosine - own * sine) @ slopes)
-    tanh = (query + key).tanh().squeeze(1)
-    assert (rounded[0] - tanh).abs().max() < 7e-4 and (rounded[1] - (1 - tanh**2)).abs().max() < 5e-4
-    assert (angle.sin() @ sizes - x.tanh()).abs().max() < 1.1e-4
-    assert (angle.cos() @ slopes - (1 - x.tanh() ** 2)).abs().max() < 2.4e-4
-
-
-def test_the_backward_pass_computes_only_in_kernels():
-    """So that replay.py can launch all of them together, as one CUDA graph."""
-    torch.use_deterministic_algorithms(False)  # would fill new tensors by another operation
-    query, key, value, vector = Try().tensors()
-    assert launch.Shape.of(query, key, value, back=True).series
-    mask, numbers = (None, None, None), (0, None, None, 1.0)
-    results = additive.run_forward(query, key, value, vector, *mask, *numbers, True, None, None, 0.0)
-    output, _, norm, scores = results
-    inputs = [torch.randn_like(output), query, key, value, vector, norm, scores]
-    recorded = Recorder(inputs)
-    recording(recorded)
-    try:
-        with recorded:
-            additive._backward(*inputs, *mask, None, None, *numbers, True, 0.0, False)
-    finally:
-        recording(None)
-    called = [step for step in recorded.steps if isinstance(step, Operation) and not step.view]
-    assert {step.function.name() for step in called} <= EMPTY
-    assert recorded.valid and len(recorded.steps) > len(called)
