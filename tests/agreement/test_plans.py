@@ -173,7 +173,6 @@ def test_errors_are_those_of_a_checked_call():
         assert messages[0] == messages[1]
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("start", ["checked", "planned", "memory", "additive step"])
 @pytest.mark.parametrize("length", [-1, 8])
 def test_lengths_changed_in_place_are_checked_in_each_call(start: str, length: int):
@@ -212,6 +211,7 @@ def test_a_patched_score_is_called_in_each_step(monkeypatch: pytest.MonkeyPatch)
             assert not torch.allclose(before, expected, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_scopes_transforms_and_double_backward_after_a_plan():
     query, key, value = tensors(4, 6)
     plain = [regard.attention(query, key, value).output for _ in range(2)][1]

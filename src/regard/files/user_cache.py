@@ -69,10 +69,8 @@ def cache_entries(folder: Path) -> Iterator[CacheEntry]:
             continue
         if files != [path] and not {file.name for file in files} <= FILES:
             continue
-        with contextlib.suppress(FileNotFoundError):  # another process has deleted it
-            size = sum(file.stat().st_size for file in files)
-            if temporary:
-                age = time.time() - path.stat().st_mtime
-                yield CacheEntry(path, "unfinished", size, age < LEFT_OVER)
-            else:
-                yield CacheEntry(path, kind, size)
+        try:
+            size, age = sum(file.stat().st_size for file in files), time.time() - path.stat().st_mtime
+        except FileNotFoundError:  # another process has deleted it
+            continue
+        yield CacheEntry(path, "unfinished" if temporary else kind, size, bool(temporary) and age < LEFT_OVER)
