@@ -47,8 +47,9 @@ COMMANDS = (
 """The commands, in the order of the help. To add a command, write NAME() in NAME.py, and add NAME here."""
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Error numbers (errno) that the operating system returns if a disk is full or broken."""
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""Error numbers (errno) that the operating system returns if standard output cannot be written: the disk is full
+or broken, or the stream was closed before the command started."""
 
 
 class _Commands(CommandGroup):
@@ -195,7 +196,7 @@ def _status(arguments: list[str] | None) -> int:
             raise
         if isinstance(error, OSError) and error.filename is not None:
             return _print_error(f"{_printable(error.filename)}: {error.strerror or error}", 2)
-        if isinstance(error, OSError) and error.errno in FULL:  # no file name means standard output
+        if isinstance(error, OSError) and error.errno in UNWRITABLE:  # no file name means standard output
             _drop_output()
             return _print_error(f"standard output: cannot be written: {error.strerror}", 1)
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
