@@ -31,8 +31,8 @@ def main() -> None:
     # Replace only Python's default handler of SIGINT: a shell can start the command with SIGINT ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
-        # While Python exits, it restores the handler of the system, so SIGINT would kill the process without a
-        # message. The function that is registered first is called last, when all threads have ended.
+        # While Python exits, it restores the default handler of the system, so SIGINT would kill the process
+        # without a message. The function that is registered first is called last, when all threads have ended.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     open_closed_streams()
     from regard.cli import main as command_line

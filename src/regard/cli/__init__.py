@@ -48,8 +48,8 @@ COMMANDS = (
 
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""Error numbers (errno) that the operating system returns if standard output cannot be written: the disk is full
-or broken, or the stream was closed before the command started."""
+"""Error numbers (errno) that the operating system returns if standard output cannot be written: the disk is
+full or broken, or the stream was closed before the command started."""
 
 
 class _Commands(CommandGroup):

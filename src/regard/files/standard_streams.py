@@ -14,7 +14,7 @@ OUTPUTS = (1, 2)
 
 
 def open_closed_streams() -> None:
-    """Open standard output and standard error if the process was started without them, as in `regard tour >&-`.
+    """Open standard output and standard error if the process was started without them: `regard tour >&-`.
 
     Without this, the next file that is opened gets the file descriptor of the closed stream, and what is
     printed is written to this file. Writing to standard output fails with the error EBADF. What is written to
@@ -26,9 +26,9 @@ def open_closed_streams() -> None:
         except OSError:
             os.open(os.devnull, flags)  # it gets the lowest free file descriptor, which is `number`
     if sys.stdout is None:
-        sys.stdout = open(1, "w", encoding="utf-8")
+        sys.stdout = open(1, "w", encoding="utf-8")  # noqa: SIM115 - it stays open
     if sys.stderr is None:
-        sys.stderr = open(2, "w", encoding="utf-8")
+        sys.stderr = open(2, "w", encoding="utf-8")  # noqa: SIM115 - it stays open
 
 
 def write_at_once(text: str) -> None:
