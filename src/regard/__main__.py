@@ -32,7 +32,7 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
         # While Python exits, it restores the default handler of the system, so SIGINT would kill the process
-        # without a message. The function that is registered first is called last, when all threads have ended.
+        # without a message. The first registered function is called last, when all threads have ended.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     open_closed_streams()
     from regard.cli import main as command_line

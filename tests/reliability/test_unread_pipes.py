@@ -60,7 +60,7 @@ def read_until(reader: int, text: bytes) -> None:
 
 
 def stopped(folder: Path, streams: str, number: signal.Signals, twice: bool, chosen: random.Random) -> int:
-    """Train with a pipe that is read up to a random moment and then full; send a signal, return the status."""
+    """Train with a pipe that is full from a random moment on, send a signal, and return the exit status."""
     arguments, unread = STREAMS[streams]
     reader, writer = os.pipe()
     environment = {**os.environ, "PYTHONPATH": import_path(PACKAGE.parent), "OMP_NUM_THREADS": "1"}
