@@ -92,13 +92,15 @@ def stopped(folder: Path, streams: str, number: signal.Signals, twice: bool, cho
 @pytest.mark.slow
 @pytest.mark.parametrize("case", range(COUNT))
 def test_training_with_unread_output_can_be_stopped(tmp_path: Path, case: int):
-    """Before the first step, SIGTERM kills the process, and Ctrl-C may find Python still starting."""
+    """Before the first step, SIGTERM kills the process, and Ctrl-C may find Python still importing modules."""
     number = (signal.SIGTERM, signal.SIGINT)[case % 2]
     streams = tuple(STREAMS)[case // 2 % 3]
     status = stopped(tmp_path, streams, number, case // 6 % 2 == 1, random.Random(case))
+    if not (tmp_path / "run/log.jsonl").exists():
+        assert status in (128 + number, -number, 1)
+        return
     assert status in (128 + number, -number)
-    checkpoints = list((tmp_path / "run").glob("step-*"))
-    assert checkpoints or status == -number or case // 6 % 2 == 1 or not (tmp_path / "run/log.jsonl").exists()
+    assert list((tmp_path / "run").glob("step-*")) or status == -number or case // 6 % 2 == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
