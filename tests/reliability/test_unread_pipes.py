@@ -92,7 +92,7 @@ def stopped(folder: Path, streams: str, number: signal.Signals, twice: bool, cho
 @pytest.mark.slow
 @pytest.mark.parametrize("case", range(COUNT))
 def test_training_with_unread_output_can_be_stopped(tmp_path: Path, case: int):
-    """Before the first step, SIGTERM kills the process, and Ctrl-C may find Python still importing modules."""
+    """Before the first step, SIGTERM kills the process, and Ctrl-C may interrupt an import."""
     number = (signal.SIGTERM, signal.SIGINT)[case % 2]
     streams = tuple(STREAMS)[case // 2 % 3]
     status = stopped(tmp_path, streams, number, case // 6 % 2 == 1, random.Random(case))

@@ -10,6 +10,7 @@ import errno
 import importlib.metadata
 import os
 import sys
+import time
 import warnings
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ import typer
 from regard.cli.lazy_commands import MARKUP, CommandGroup, LazyCommand
 from regard.cli.option_names import current_name, missing_parameter, no_such_option
 from regard.cli.setting_options import setting_option
-from regard.errors import RegardError, RegardWarning, message, printable
+from regard.errors import LostProcess, RegardError, RegardWarning, message, printable
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -50,6 +51,10 @@ COMMANDS = (
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """Error numbers (errno) that the operating system returns if standard output cannot be written: the disk is
 full or broken, or the stream was closed before the command started."""
+
+
+OTHER_PROCESSES = 5.0
+"""Seconds that other processes of torchrun wait before they print an error; see _wait_for_first_process()."""
 
 
 class _Commands(CommandGroup):
@@ -182,11 +187,13 @@ def _status(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort, _Interrupted):
         return _print_error("interrupted", 130)
     except RegardError as error:
+        _wait_for_first_process(error)
         return _print_error(error.message.spelled(setting_option), 2)
     except BrokenPipeError:  # e.g. regard ... | head: head has exited
         _drop_output()
         return 1
     except Exception as error:
+        _wait_for_first_process(error)
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # an error of Typer
             if text := _invalid_value(error) or no_such_option(error) or missing_parameter(error):
                 return _print_error(text, int(error.exit_code))
@@ -230,6 +237,18 @@ def _invalid_value(error: Any) -> str:
     }.get(details[0]["type"], "")
     expected = expected.format(**details[0].get("ctx", {}))
     return message(f"{option} {details[0]['input']}", "invalid value", expected=expected) if expected else ""
+
+
+def _wait_for_first_process(error: Exception) -> None:
+    """Wait before an error of training with torchrun is printed, except in the first process.
+
+    All processes usually have the same error. When the first process has printed it, torchrun ends the
+    others, so the error is printed once. If another process has ended, this may have been the first, so the
+    second process prints the error at once, too.
+    """
+    rank = os.environ.get("RANK", "0")
+    if "WORLD_SIZE" in os.environ and rank != "0" and not (isinstance(error, LostProcess) and rank == "1"):
+        time.sleep(OTHER_PROCESSES)
 
 
 def _print_error(text: str, status: int) -> int:
