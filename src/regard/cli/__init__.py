@@ -20,6 +20,7 @@ from regard.cli.lazy_commands import MARKUP, CommandGroup, LazyCommand
 from regard.cli.option_names import current_name, missing_parameter, no_such_option
 from regard.cli.setting_options import setting_option
 from regard.errors import LostProcess, RegardError, RegardWarning, message, printable
+from regard.runs.memory_limit import memory_limit_hint
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -207,9 +208,8 @@ def _status(arguments: list[str] | None) -> int:
             _drop_output()
             return _print_error(f"standard output: cannot be written: {error.strerror}", 1)
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return _print_error(
-            f"{text}\nhint: to see the traceback, set the environment variable REGARD_TRACEBACK=1", 1
-        )
+        hint = "hint: to see the traceback, set the environment variable REGARD_TRACEBACK=1"
+        return _print_error("\n".join(filter(None, (text, memory_limit_hint(error), hint))), 1)
 
 
 def _printable(path: Any) -> str:
