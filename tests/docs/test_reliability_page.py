@@ -6,7 +6,13 @@ import re
 
 from tests.browser import test_hostile
 from tests.reading import ROOT
-from tests.reliability import test_generated_calls, test_interrupts, test_mutations, test_write_failures
+from tests.reliability import (
+    test_generated_calls,
+    test_interrupts,
+    test_mutations,
+    test_unread_pipes,
+    test_write_failures,
+)
 from tests.training import test_resume
 
 COUNTS = {
@@ -16,6 +22,7 @@ COUNTS = {
     * test_write_failures.PER_COMMAND
     + test_write_failures.TRAININGS,
     "tests/reliability/test_mutations.py": test_mutations.MANY + test_mutations.MANY_RESUMED,
+    "tests/reliability/test_unread_pipes.py": test_unread_pipes.COUNT,
     "tests/browser/test_hostile.py": test_hostile.COUNT,
     "tests/reliability/test_interrupts.py": len(test_interrupts.COMMANDS) * test_interrupts.MOMENTS,
 }
