@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
 from types import FrameType
+
+from regard.files.standard_streams import drop_unread_output, open_closed_streams, write_at_once
 
 __all__ = ["main"]
 
@@ -28,6 +31,10 @@ def main() -> None:
     # Replace only Python's default handler of SIGINT: a shell can start the command with SIGINT ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
+        # While Python exits, it restores the default handler of the system, so SIGINT would kill the process
+        # without a message. The first registered function is called last, when all threads have ended.
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+    open_closed_streams()
     from regard.cli import main as command_line
 
     command_line()
@@ -49,11 +56,12 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         in_command = in_command or (command and function != "<module>")
         frame = frame.f_back
     if not in_command or (importing and _starting()):
-        os.write(2, b"regard: interrupted\n")
+        write_at_once("regard: interrupted")
         os._exit(INTERRUPTED)
     if not _announced:
         _announced.append(True)
-        os.write(2, b"stopping ...\n")
+        write_at_once("stopping ...")
+    drop_unread_output()
     if not importing:
         raise KeyboardInterrupt
     import _thread

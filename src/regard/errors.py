@@ -24,6 +24,7 @@ __all__ = [
     "BackendError",
     "DataError",
     "LookError",
+    "LostProcess",
     "Message",
     "RegardError",
     "RegardWarning",
@@ -200,6 +201,14 @@ class LookError(RegardError, ValueError):
     attention(): Look(entropy=...) is not available with Gate
     expected: one of alignment, mass, pooled, rows, top, weights
     hint: request another field: the weights do not sum to 1, so they have no entropy
+    """
+
+
+class LostProcess(RegardError):
+    """Exception: in distributed training, another process has ended.
+
+    >>> issubclass(LostProcess, RegardError)
+    True
     """
 
 

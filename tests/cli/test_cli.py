@@ -172,3 +172,17 @@ def test_warnings_are_printed_without_a_place_in_the_source_code():
     program += "cli._status = lambda _: [warnings.warn('own', RegardWarning), warnings.warn('other')] and 0\n"
     process = subprocess.run([sys.executable, "-c", program + "cli.main()"], capture_output=True, text=True)
     assert process.stderr == "regard: warning: own\n<string>:2: UserWarning: other\n"
+
+
+@pytest.mark.parametrize(("rank", "waits"), [(None, False), ("0", False), ("1", True)])
+def test_other_processes_of_torchrun_wait_before_they_print_an_error(run, monkeypatch, rank, waits):
+    """Then torchrun ends them, because the first process has failed too, and the error is printed once."""
+    slept = []
+    monkeypatch.setattr("regard.cli.time.sleep", slept.append)
+    if rank is not None:
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        monkeypatch.setenv("RANK", rank)
+    for arguments in (("show", "nosuch"), ("tour", "--nosuch")):
+        slept.clear()
+        status, _, errors = run(*arguments)
+        assert status == 2 and "nosuch" in errors and len(slept) == waits

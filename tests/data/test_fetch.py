@@ -264,6 +264,19 @@ def test_unpacking_too_much_raises(tmp_path, monkeypatch):
     assert left(tmp_path / "into") == set()
 
 
+def test_a_damaged_bzip2_member_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(SETS, "test", public("https://example.org", "a.zip", "a.txt"))
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("a.txt", TEXT)
+    content = path.read_bytes()
+    at = content.index(b"1AY&SY") + 20
+    path.write_bytes(content[:at] + bytes([content[at] ^ 255]) + content[at + 1 :])
+    with pytest.raises(DataError) as error:
+        fetch("test", tmp_path / "into", source=tmp_path)
+    assert str(error.value).startswith(str(path)) and "'a.txt'" in str(error.value)
+
+
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz", "a.txt", "a.txt.gz", "packed.zip", "family/a.tsv"])
 def test_source_folder_may_have_the_file_under_any_of_its_names(tmp_path, monkeypatch, name):
     monkeypatch.setitem(SETS, "test", public("https://example.org", "packed.zip", "a.txt"))

@@ -12,6 +12,7 @@ from tests.reliability import (
     test_generated_calls,
     test_interrupts,
     test_mutations,
+    test_unread_pipes,
     test_write_failures,
 )
 from tests.training import test_resume
@@ -23,6 +24,7 @@ COUNTS = {
     * test_write_failures.PER_COMMAND
     + test_write_failures.TRAININGS,
     "tests/reliability/test_mutations.py": test_mutations.MANY + test_mutations.MANY_RESUMED,
+    "tests/reliability/test_unread_pipes.py": test_unread_pipes.COUNT,
     "tests/browser/test_hostile.py": test_hostile.COUNT,
     "tests/reliability/test_abandoned_readers.py": test_abandoned_readers.READERS,
     "tests/reliability/test_edited_weights.py": len(test_edited_weights.MODELS) * test_edited_weights.COUNT,

@@ -90,6 +90,29 @@ def test_interrupt_at_any_moment_prints_one_line(tmp_path: Path, name: str):
         assert quiet(name, status, errors), (number, status, errors)
 
 
+LATE = """
+import os, signal, sys
+from regard.__main__ import main
+class Late:
+    def __del__(self, kill=os.kill, process=os.getpid(), number=signal.SIGINT):
+        kill(process, number)
+late = Late()  # deleted while Python exits, after it has restored the handlers of the system
+sys.argv = ["regard", "--version"]
+main()
+"""
+
+
+def test_interrupt_while_python_exits_does_not_kill_the_process():
+    ran = subprocess.run(
+        [sys.executable, "-c", LATE],
+        env={**os.environ, "PYTHONPATH": import_path(PACKAGE.parent)},
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (ran.returncode, ran.stderr) == (0, "") and ran.stdout.startswith("regard")
+
+
 def frames(*stack: tuple[str, str, str]) -> Any:
     """Return a fake stack from (module, function, file) per frame, innermost first."""
     frame = None

@@ -200,6 +200,15 @@ def test_a_seed_loads_as_an_ordinary_run(tmp_path: Path, reviews: str):
     assert latest(tmp_path / "seed-1") == 3
 
 
+def test_run_resumes_with_the_number_of_its_seeds(tmp_path: Path, reviews: str):
+    """config.toml has the list [0, 1]; the command that started the run has the number 2."""
+    settings = {**small(reviews, training={"steps": 1}), "seeds": 2}
+    train(settings, tmp_path)
+    assert train(settings, tmp_path, resume=True).progress.step == 1
+    with pytest.raises(ArgumentError, match="seeds"):
+        train({**settings, "seeds": 3}, tmp_path, resume=True)
+
+
 @pytest.mark.parametrize("saves", [5, *(pytest.param(each, marks=pytest.mark.slow) for each in (2, 8, 11))])
 def test_killed_run_resumes_with_the_same_bits(
     tmp_path: Path, whole: Path, reviews: str, saves: int, monkeypatch

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from regard.errors import LostProcess
 from regard.training.distributed import Processes, joined
 from tests.reading import ROOT, import_path
 from tests.training.toys import records
@@ -75,6 +76,81 @@ def test_two_processes_on_one_gpu_have_the_losses_of_one(tmp_path: Path):
     for (loss_one, norm_one, _), (loss_two, norm_two, _) in zip(one, two, strict=True):
         assert loss_two == pytest.approx(loss_one, rel=2e-3)
         assert norm_two == pytest.approx(norm_one, rel=2e-2)
+
+
+def fail(module: str, error: Exception) -> None:
+    """Raise an error from a function of this module."""
+    exec("raise error", {"__name__": module, "error": error})
+
+
+@pytest.mark.parametrize(
+    ("module", "error", "lost"),
+    [
+        ("torch.distributed.distributed_c10d", RuntimeError("[pair.cc:537] Connection reset by peer"), True),
+        ("torch.autograd.graph", RuntimeError("[pair.cc:537] Connection closed by peer"), True),
+        ("torch.nn.functional", RuntimeError("shapes differ"), False),
+        ("torch.autograd.graph", torch.OutOfMemoryError("out of memory"), False),
+        ("somewhere", torch.distributed.DistBackendError("NCCL error"), True),
+    ],
+)
+def test_lost_connection_is_an_error_with_a_hint(monkeypatch, module: str, error: Exception, lost: bool):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    for name in ("init_process_group", "destroy_process_group"):
+        monkeypatch.setattr(torch.distributed, name, lambda *_, **__: None)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(LostProcess if lost else type(error)) as raised, joined("cpu"):
+        fail(module, error)
+    assert ("--resume" in str(raised.value)) == lost
+
+
+START = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+KILLED = """
+import os, sys, threading, time
+from pathlib import Path
+from regard.__main__ import main
+def kill():
+    while not list(Path("run").glob("step-*")):
+        time.sleep(0.05)
+    os.kill(os.getpid(), 9)
+if os.environ["RANK"] == "1":
+    threading.Thread(target=kill, daemon=True).start()
+main()
+"""
+OTHER_SEED = """
+import os, sys
+from regard.__main__ import main
+sys.argv += ["--seed", os.environ["RANK"]]
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "options", "text"),
+    [
+        (KILLED, ["--steps", "5000"], "--resume"),
+        (OTHER_SEED, ["--steps", "2"], "seed: 0 -> 1"),
+        (None, ["--model", "nothing"], "nothing"),
+    ],
+    ids=["killed", "other seed", "wrong setting"],
+)
+def test_errors_of_torchrun_are_printed_once(tmp_path: Path, script: str | None, options: list, text: str):
+    start = [*START, "-m", "regard"]
+    if script is not None:
+        (tmp_path / "script.py").write_text(script)
+        start = [*START, "script.py"]
+    small = ["--set", "data.pairs=200", "--set", "model.width=16", "--set", "training.save_every=20"]
+    train = ["train", "--built-in", "korean", *small, "--set", "evaluation.samples=0", "--output", "run"]
+    environment = {**os.environ, "PYTHONPATH": import_path(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    environment["REGARD_CACHE"] = str(tmp_path / "cache")
+    ran = subprocess.run(
+        [*start, *train, *options], env=environment, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert ran.returncode and ran.stderr.count("regard: ") == 1 and "gloo" not in ran.stderr
+    assert text in ran.stderr
+    assert (tmp_path / "run").exists() == (script == KILLED)
 
 
 def test_share_returns_its_argument_for_a_single_process():

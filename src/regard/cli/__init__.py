@@ -10,6 +10,7 @@ import errno
 import importlib.metadata
 import os
 import sys
+import time
 import warnings
 from typing import Annotated, Any
 
@@ -19,7 +20,8 @@ from regard.cli.lazy_commands import MARKUP, CommandGroup, LazyCommand
 from regard.cli.option_names import current_name, missing_parameter, no_such_option
 from regard.cli.setting_options import setting_option
 from regard.cli.usage_errors import other_usage_error
-from regard.errors import RegardError, RegardWarning, message, printable
+from regard.errors import LostProcess, RegardError, RegardWarning, message, printable
+from regard.runs.memory_limit import memory_limit_hint
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -51,8 +53,13 @@ COMMANDS = {
 """Command -> its group in the help. To add a command, write NAME() in NAME.py, and add a line here."""
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Error numbers (errno) that the operating system returns if a disk is full or broken."""
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""Error numbers (errno) that the operating system returns if standard output cannot be written: the disk is
+full or broken, or the stream was closed before the command started."""
+
+
+OTHER_PROCESSES = 5.0
+"""Seconds that other processes of torchrun wait before they print an error; see _wait_for_first_process()."""
 
 
 class _Commands(CommandGroup):
@@ -173,11 +180,13 @@ def _status(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort, _Interrupted):
         return _print_error("interrupted", 130)
     except RegardError as error:
+        _wait_for_first_process(error)
         return _print_error(error.message.spelled(setting_option), 2)
     except BrokenPipeError:  # e.g. regard ... | head: head has exited
         _drop_output()
         return 1
     except Exception as error:
+        _wait_for_first_process(error)
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # an error of Typer
             if text := _invalid_value(error) or no_such_option(error) or missing_parameter(error):
                 return _print_error(text, int(error.exit_code))
@@ -189,13 +198,12 @@ def _status(arguments: list[str] | None) -> int:
             raise
         if isinstance(error, OSError) and error.filename is not None:
             return _print_error(f"{_printable(error.filename)}: {error.strerror or error}", 2)
-        if isinstance(error, OSError) and error.errno in FULL:  # no file name means standard output
+        if isinstance(error, OSError) and error.errno in UNWRITABLE:  # no file name means standard output
             _drop_output()
             return _print_error(f"standard output: cannot be written: {error.strerror}", 1)
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return _print_error(
-            f"{text}\nhint: to see the traceback, set the environment variable REGARD_TRACEBACK=1", 1
-        )
+        hint = "hint: to see the traceback, set the environment variable REGARD_TRACEBACK=1"
+        return _print_error("\n".join(filter(None, (text, memory_limit_hint(error), hint))), 1)
 
 
 def _printable(path: Any) -> str:
@@ -223,6 +231,18 @@ def _invalid_value(error: Any) -> str:
     }.get(details[0]["type"], "")
     expected = expected.format(**details[0].get("ctx", {}))
     return message(f"{option} {details[0]['input']}", "invalid value", expected=expected) if expected else ""
+
+
+def _wait_for_first_process(error: Exception) -> None:
+    """Wait before an error of training with torchrun is printed, except in the first process.
+
+    All processes usually have the same error. When the first process has printed it, torchrun ends the
+    others, so the error is printed once. If another process has ended, this may have been the first, so the
+    second process prints the error at once, too.
+    """
+    rank = os.environ.get("RANK", "0")
+    if "WORLD_SIZE" in os.environ and rank != "0" and not (isinstance(error, LostProcess) and rank == "1"):
+        time.sleep(OTHER_PROCESSES)
 
 
 def _print_error(text: str, status: int) -> int:

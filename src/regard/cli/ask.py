@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from regard.cli.json_output import json_text
+from regard.cli.printable_console import printable_console
 from regard.cli.run_options import CheckpointName, Device, RunFolder, Threads, open_task, output_option
 from regard.data.line_io import Lines, Notes, given_lines, say, tell, writing
 from regard.data.story_formats import StoryQuestion
@@ -148,7 +148,7 @@ def ask(
             unknown.add_words(number, "question word", answerer.words.unknown(result.question))
             pictures.add(result)
             if draw and output is None:
-                Console(highlight=False).print(result, "")
+                printable_console().print(result, "")
             else:
                 write(_format(result, json, draw, hide))
             if at_once:  # before the next question is read
@@ -246,10 +246,10 @@ def _format(result: Any, as_json: bool, draw: bool, hide: bool) -> str:
     By default, the text is the answer and its probability, with a tab between them.
     """
     if as_json:
-        return json.dumps(result.to_dict(), ensure_ascii=False)
+        return json_text(result.to_dict())
     if draw:
         file = io.StringIO()
-        Console(file=file, width=DRAWN_WIDTH, highlight=False).print(result)
+        printable_console(file=file, width=DRAWN_WIDTH).print(result)
         return file.getvalue()
     line = f"{printable(result.answer)}\t{result.probability:.4f}"
     return f"{line}\n{result.effects}" if hide and result.effects is not None else line

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from regard.cli import bounds
+from regard.cli.printable_console import printable_console
 from regard.cli.run_options import RunFolder
 from regard.cli.task_option import OwnTask, next_command, task_of_run
 from regard.data.line_io import say
@@ -76,7 +76,7 @@ def average(
             f"warning: the checkpoints (steps {named}) are far apart, so their mean may be worse than the "
             f"last checkpoint (step {chosen[-1].step:,}); regard show {shell_word(run)} lists all checkpoints"
         )
-    console = Console(highlight=False, soft_wrap=True)
+    console = printable_console(soft_wrap=True)
     console.print(Text(f"Wrote {shown(output)}: the mean of {len(chosen)} checkpoints (steps {named})"))
     console.print(Text(f"Next: {next_command(kind, averaged.path.parent)}", "dim"))
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 import regard
 from regard.backends import BACKENDS
+from regard.cli.printable_console import printable_console
 from regard.looking import PASSES
 
 __all__ = ["backends"]
@@ -30,7 +31,7 @@ def backends(
 
     * `regard backends --why`
     """
-    console = Console(highlight=False)
+    console = printable_console()
     console.print(
         Text(f"torch {torch.__version__} on {', '.join(map(_device_name, devices()))}", style="bold")
     )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from regard.cli.json_output import json_text
+from regard.cli.printable_console import printable_console
 from regard.cli.run_options import (
     BEAM_SIZE,
     LENGTH_PENALTY,
@@ -171,18 +171,14 @@ def caption(
             pictures.add(result)
             records.append({"image_id": coco_image_id(result.image), "caption": result.text})
             if draw and output is None:
-                Console(highlight=False).print(result, "")
+                printable_console().print(result, "")
             else:
                 write(_format(result, json, draw, n_best))
     pictures.save()
     if coco is not None:
-        write_whole(coco, (_dumps(records) + "\n").encode())
+        write_whole(coco, (json_text(records) + "\n").encode())
         say(f"Wrote {shown(coco)}")
     return inputs.report()
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 @dataclass
@@ -234,10 +230,10 @@ def _format(result: Any, as_json: bool, draw: bool, n_best: int) -> str:
     n_best: number of captions; if more than 1, there is a line for each of them.
     """
     if as_json:
-        return _dumps(result.to_dict())
+        return json_text(result.to_dict())
     if draw:
         file = io.StringIO()
-        Console(file=file, width=DRAWN_WIDTH, highlight=False).print(result)
+        printable_console(file=file, width=DRAWN_WIDTH).print(result)
         return file.getvalue()
     name, text = printable(result.image), printable(result.text)
     if n_best == 1:

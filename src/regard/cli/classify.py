@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,9 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from regard.cli import bounds
+from regard.cli.json_output import json_text
+from regard.cli.printable_console import printable_console
 from regard.cli.run_options import (
     BATCH_TOKENS,
     CheckpointName,
@@ -259,10 +259,10 @@ class OutputForm:
         'pos\\t0.7500'
         """
         if self.json:
-            return json.dumps(result.to_dict(), ensure_ascii=False)
+            return json_text(result.to_dict())
         if self.draw:
             file = io.StringIO()
-            Console(file=file, width=DRAWN_WIDTH, highlight=False).print(result)
+            printable_console(file=file, width=DRAWN_WIDTH).print(result)
             return file.getvalue()
         chance = "" if result.probability is None else f"{result.probability:.4f}"
         return f"{printable(result.label or '')}\t{chance}"
@@ -278,7 +278,7 @@ def write_results(results: Iterator[Classification], form: OutputForm, inputs: I
                 words = [word for read in result.texts for word in read.unknown]
                 unknown.add_words(number, result.texts[0].unit, words, result.texts[0].bytewise)
             if form.draw and form.output is None:
-                Console(highlight=False).print(result, "")
+                printable_console().print(result, "")
             else:
                 write(form.format(result))
     tell(notes, inputs)

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from regard.cli import bounds
 from regard.cli import train_options as options
 from regard.cli.pair_file_options import Files, pair_option
+from regard.cli.printable_console import printable_console
 from regard.errors import ArgumentError, message, printable
 
 __all__ = ["compare"]
@@ -241,7 +241,7 @@ def compare(
     from regard.compare.comparison import compare as compare_models
     from regard.compare.run_study import compare_runs
 
-    console = Console(stderr=True, highlight=False)
+    console = printable_console(stderr=True)
 
     def say(text: str) -> None:
         console.print(Text(printable(text)), soft_wrap=True)
@@ -322,7 +322,7 @@ def _printed(result: Any, say: Any) -> int:
     for verdict in result.verdicts.values():
         table.add_row(Text(verdict.outcome), Text(f"{verdict.claim.text} {verdict.reason}."))
     if result.verdicts:
-        Console(highlight=False).print(table)
+        printable_console().print(table)
     for name, error in result.failed.items():
         say(f"failed: {name}: {error}")
     if result.seconds:

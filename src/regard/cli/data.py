@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -24,6 +23,7 @@ from regard.cli.pair_options import (
     TargetFiles,
     TsvFiles,
 )
+from regard.cli.printable_console import printable_console
 from regard.data import korean_english
 from regard.data.fetch import fetch as fetch_set
 from regard.data.korean.corpus import SPLITS, VERSION, VERSIONS, Example
@@ -118,7 +118,7 @@ def check(
     files.check("regard data check")
     pairs = files.pairs(choose)
     report = pairs.inspect()
-    Console(highlight=False).print(report)
+    printable_console().print(report)
     if report.refused is not None:
         raise report.refused
     if report.kept == 0:
@@ -159,7 +159,7 @@ def fetch(
 
     * `regard data fetch tatoeba-en-ko --from downloads`
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = printable_console(soft_wrap=True)
     if not name:
         for each in SETS:
             console.print(_summary(each), "")
@@ -228,7 +228,7 @@ def korean(
                 file.write(f"{line}\n")
             if number % 1000 == 0:
                 reached(number)
-    Console(highlight=False, soft_wrap=True).print(
+    printable_console(soft_wrap=True).print(
         Text(f"Wrote {pairs:,} pairs: {', '.join(shown(path) for path in paths)}")
     )
 
@@ -253,7 +253,7 @@ def sample(
 
     * `regard data sample --split long --count 1`
     """
-    console = Console(highlight=False)
+    console = printable_console()
     for example in korean_english(split, count, seed, grammar):
         console.print(Padding(drawn(example), (0, 0, 1, 0)))
     console.print(Text("dark: sure link; light: possible link", style="dim"))

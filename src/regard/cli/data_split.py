@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from regard.cli import bounds
@@ -22,6 +21,7 @@ from regard.cli.pair_options import (
     TargetFiles,
     TsvFiles,
 )
+from regard.cli.printable_console import printable_console
 from regard.data import hold_out
 from regard.data.hold_out import HeldOut
 from regard.data.progress_bar import advancing
@@ -89,10 +89,10 @@ def split(
     _check_apart(paths, map(Path, files.all))
     parts = hold_out(pairs, count=held_out, seed=seed)
     _write(parts, paths)
-    console = Console(highlight=False, soft_wrap=True)
+    console = printable_console(soft_wrap=True)
     report = pairs.inspect()
     if report.kept < report.read:
-        Console(highlight=False).print(report)
+        printable_console().print(report)
     console.print(Text(str(parts)))
     for part, (one, other) in zip(PARTS, (paths[:2], paths[2:]), strict=True):
         console.print(Text(f"{part}: --source {shown(one)} --target {shown(other)}"))

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.cli import bounds
+from regard.cli.printable_console import printable_console
 from regard.errors import ArgumentError, message, shell_word
 
 __all__ = ["SETTINGS", "demo"]
@@ -102,7 +103,7 @@ def demo(
     """
     name = "demo" + "-guided" * guided + "-quick" * quick
     folder = Path("runs") / name if output is None else output
-    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
+    console, errors = printable_console(), printable_console(stderr=True)
     errors.print(Text(f"Korean-English translator in {folder}: preparing ...", style="bold"))
     from regard.decoding import Greedy
     from regard.tasks.translation import load_translator, train_translation

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Annotated
 
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 import regard
 from regard.cli.backends import devices
+from regard.cli.json_output import print_json
+from regard.cli.printable_console import printable_console
 from regard.data import korean_english, train_tokenizer
 from regard.runs.system_report import SECTIONS, Fact
 
@@ -44,7 +44,7 @@ def doctor(
     * `regard doctor --json > report.json`
     """
     report: dict[str, list[Fact]] = {}
-    console = Console(highlight=False)
+    console = printable_console()
     for section, facts in {**SECTIONS, "check": checks}.items():
         report[section] = list(facts())
         if not as_json:
@@ -53,7 +53,7 @@ def doctor(
     well = all(fact.state != "wrong" for fact in every)
     if as_json:
         listed = {section: list(map(asdict, facts)) for section, facts in report.items()}
-        typer.echo(json.dumps({"well": well, **listed}, indent=2))
+        print_json({"well": well, **listed})
     else:
         lacking = sum(fact.state == "lacking" for fact in every)
         items = "1 optional item is" if lacking == 1 else f"{lacking} optional items are"

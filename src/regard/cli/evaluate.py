@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 
 from regard.cli.json_output import print_json
+from regard.cli.printable_console import printable_console
 from regard.cli.run_options import CheckpointName, Device, Threads
 from regard.cli.task_option import OwnTask, task_of_run
 from regard.cli.task_options import check_given, given_parameters, options_of, with_task_options
@@ -129,7 +129,7 @@ def evaluate(
     if as_json:
         print_json(report.to_dict())
     else:
-        Console(highlight=False).print(report)
+        printable_console().print(report)
 
 
 def _with_files(task: type[RunTask], files: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:

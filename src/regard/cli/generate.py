@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
+from regard.cli.json_output import json_text
+from regard.cli.printable_console import printable_console
 from regard.cli.run_options import (
     BATCH_TOKENS,
     LENGTH_PENALTY,
@@ -348,9 +348,9 @@ class OutputForm:
         if self.shown:
             return
         if self.json:
-            yield json.dumps(result.to_dict(), ensure_ascii=False)
+            yield json_text(result.to_dict())
         elif self.draw:
-            console = Console(width=DRAWN_WIDTH, highlight=False)
+            console = printable_console(width=DRAWN_WIDTH)
             with console.capture() as capture:
                 console.print(result)
             yield capture.get()
@@ -382,7 +382,7 @@ def write_texts(
             elif number == keep + 1 and keep:
                 say(f"--page: the page has the first {keep} texts")
             if form.draw and form.output is None:
-                Console(highlight=False).print(result, "")
+                printable_console().print(result, "")
             else:
                 for line in form.format(result, number):
                     write(line)

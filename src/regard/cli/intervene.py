@@ -16,6 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli import bounds
+from regard.cli.json_output import print_json
+from regard.cli.printable_console import printable_console
 from regard.cli.run_options import (
     BEAM_SIZE,
     LENGTH_PENALTY,
@@ -201,9 +203,9 @@ def intervene(
         written = _to_json(before, after, rescored) | {
             "interventions": [each.written() for each in interventions]
         }
-        typer.echo(json.dumps(written, indent=2, ensure_ascii=False))
+        print_json(written)
     else:
-        _print(Console(highlight=False), before, after, rescored)
+        _print(printable_console(), before, after, rescored)
 
 
 def _linked(option: str, link: str, before: Translation) -> tuple[list[int], list[int], float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import math
 from collections.abc import Iterator
 from itertools import islice
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from regard.cli.json_output import json_text
 from regard.cli.pair_options import (
     Columns,
     Fields,
@@ -177,7 +177,7 @@ def _score_pairs(
             lines += 1
             total, count = total + pair.score, count + len(pair.token_scores)
             if form == "json":
-                write(json_format.dumps(pair.to_dict(), ensure_ascii=False))
+                write(json_text(pair.to_dict()))
             else:
                 write(to_json(pair) if form else f"{pair.score:.4f}")
     tell(notes, pairs)
@@ -190,7 +190,7 @@ def _score_pairs(
 def to_json(pair: Scored) -> str:
     """Return the score of a sentence pair, its tokens and their scores as a JSON object, for --tokens."""
     record = {"score": pair.score, "tokens": pair.pieces, "token_scores": pair.token_scores}
-    return json_format.dumps(record | ({"notes": pair.notes} if pair.notes else {}), ensure_ascii=False)
+    return json_text(record | ({"notes": pair.notes} if pair.notes else {}))
 
 
 def _score_lines(lines: Lines, language: Any, output: Path | None, form: str) -> None:
@@ -241,9 +241,9 @@ def _count(count: int, unit: str) -> str:
 
 def _line(result: Any, form: str) -> str:
     if form == "json":
-        return json_format.dumps(result.to_dict(), ensure_ascii=False)
+        return json_text(result.to_dict())
     if form == "tokens":
         record = {"score": result.log_probability, "tokens": result.pieces}
-        return json_format.dumps(record | {"token_scores": result.token_scores}, ensure_ascii=False)
+        return json_text(record | {"token_scores": result.token_scores})
     shown_scores = [result.log_probability, result.perplexity, result.word_perplexity]
     return "\t".join(f"{each:.4f}" if math.isfinite(each) else str(each) for each in shown_scores)

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli.json_output import print_json
+from regard.cli.printable_console import printable_console
 from regard.cli.task_option import OwnTask, task_of_run
 from regard.data.line_io import say
 from regard.errors import DataError, RegardError, message, printable, shell_word, shown
@@ -57,7 +58,7 @@ def show(runs: Runs, as_json: AsJSON = False, task: OwnTask = None) -> None:
         records = [each.written() for each in facts]
         print_json(records if len(runs) > 1 else records[0])
         return
-    console = Console(highlight=False)
+    console = printable_console()
     if len(runs) > 1:
         console.print(compared(facts))
         return

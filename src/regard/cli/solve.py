@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from regard.cli import bounds
+from regard.cli.json_output import json_text
+from regard.cli.printable_console import printable_console
 from regard.cli.run_options import CheckpointName, Device, RunFolder, Threads, open_task, output_option
 from regard.data.line_io import given_lines, say, writing
 from regard.errors import ArgumentError, message
@@ -195,7 +195,7 @@ def _write(
             pictures.add(result)
             bits, wrong, count = bits + result.bits, wrong + result.wrong_bits, count + 1
             if draw and output is None:
-                Console(highlight=False).print(result, "")
+                printable_console().print(result, "")
             else:
                 write(_format(result, as_json, draw))
     pictures.save()
@@ -213,9 +213,9 @@ def _format(result: Any, as_json: bool, draw: bool) -> str:
     with tabs between them.
     """
     if as_json:
-        return json.dumps(result.to_dict(), ensure_ascii=False)
+        return json_text(result.to_dict())
     if draw:
         file = io.StringIO()
-        Console(file=file, width=DRAWN_WIDTH, highlight=False).print(result)
+        printable_console(file=file, width=DRAWN_WIDTH).print(result)
         return file.getvalue()
     return f"{result.wrong_bits}\t{result.bits:.4f}\t{result}"

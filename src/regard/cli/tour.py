@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from regard.cli.printable_console import printable_console
 from regard.cli.tour_steps import TOUR_STEPS, TourStep
 from regard.viewing import beside
 
@@ -30,7 +31,7 @@ def tour(
 
     * `regard tour --quick`
     """
-    console = Console(highlight=False)
+    console = printable_console()
     steps = TOUR_STEPS[:QUICK] if quick else TOUR_STEPS
     console.print(Text("Attention you can see: compare, mask, select, read.", style="bold"))
     console.print(Text("The vectors are written by hand or random; no trained model is used.", style="dim"))

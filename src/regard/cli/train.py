@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli import train_options as options
+from regard.cli.printable_console import printable_console
 from regard.cli.task_option import import_from_here, next_command, resume_command, task_of_run
 from regard.cli.train_settings import check_exclusive, settings_of
 from regard.errors import printable, shell_word, shown
@@ -121,7 +122,7 @@ def _train(kind: type[RunTask], settings: dict[str, Any], output: Path, argument
     from regard.runs.train_run import train_run
 
     # Of several processes (torchrun), only the first one prints.
-    console = Console(stderr=True, highlight=False, quiet=os.environ.get("RANK", "0") != "0")
+    console = printable_console(stderr=True, quiet=os.environ.get("RANK", "0") != "0")
     with _stopped_early(output):
         outcome = train_run(kind, settings, output, **_run_arguments(arguments), console=console)
     if outcome.warning and not outcome.interrupted:
@@ -208,7 +209,7 @@ def _print_inputs(arguments: Mapping[str, Any]) -> None:
         text = f"the built-in corpus {arguments['built_in']}"
     else:
         text = shown(arguments["output"]) if arguments["resume"] else "the settings"
-    Console(stderr=True, highlight=False).print(Text(f"reading {text} ..."), soft_wrap=True)
+    printable_console(stderr=True).print(Text(f"reading {text} ..."), soft_wrap=True)
 
 
 def _sizes(paths: list[str]) -> list[str]:
@@ -250,7 +251,7 @@ def _print_estimate(run: Estimate) -> None:
     from regard.runs.estimate import duration_text
     from regard.training.settings_toml import to_toml
 
-    console = Console(highlight=False)
+    console = printable_console()
     for note in run.notes:
         console.print(Text(note) if isinstance(note, str) else note, soft_wrap=isinstance(note, str))
     console.print(Text("\n" + to_toml(run.settings.model_dump()).strip() + "\n", style="dim"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from regard.cli import bounds
+from regard.cli.json_output import json_text
+from regard.cli.printable_console import printable_console
 from regard.cli.run_options import (
     BEAM_SIZE,
     LENGTH_PENALTY,
@@ -230,7 +230,7 @@ class OutputForm:
         ['0.0000\\t']
         """
         if self.json:
-            yield json.dumps(translation.to_dict(), ensure_ascii=False)
+            yield json_text(translation.to_dict())
         elif self.draw:
             yield f"{translation.entry()}\n"
         elif self.n_best > 1:
@@ -255,7 +255,7 @@ def write_translations(
             if link is not None:
                 link(pharaoh_line(translation, form.probabilities))
             if form.draw and form.output is None:
-                Console(highlight=False).print(translation, "")
+                printable_console().print(translation, "")
             else:
                 for line in form.format(translation, number):
                     write(line)

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from regard.cli import bounds
+from regard.cli.printable_console import printable_console
 from regard.cli.run_options import (
     CheckpointName,
     Device,
@@ -429,7 +430,7 @@ def _show(viewed: RunView, drawing: ViewOptions, out: Path | None) -> None:
         drawing = replace(drawing, view=viewed.default_animation)
     drawn = viewed.picture(drawing)
     if out is None:
-        Console(highlight=False).print(drawn)
+        printable_console().print(drawn)
         return
     several = drawn.moves and out.suffix.lower() != ".gif"
     with Console(stderr=True).status(f"drawing {len(drawn.frames)} frames") if drawn.moves else nullcontext():

@@ -109,7 +109,10 @@ def encode_pairs(
             shutil.rmtree(part, ignore_errors=True)
         return open_stored(place, key)
     except OSError as error:
-        hint = "use a writable folder with enough free space: 2 bytes per token and 24 bytes per pair"
+        hint = (
+            "use a writable folder with enough free space, 2 bytes per token and 24 bytes per pair: set the "
+            "environment variable REGARD_CACHE"
+        )
         name = shown(error.filename or folder)
         raise DataError(
             message(name, f"the cache cannot be used: {error.strerror or error}", hint=hint)

@@ -54,6 +54,7 @@ def digest(path: Path) -> str:
 
 @contextmanager
 def _opened(packed: Path, member: str) -> Iterator[IO[bytes]]:
+    damaged = "the file cannot be unpacked"
     try:
         with open(packed, "rb") as file:
             head = file.read(4)
@@ -67,6 +68,7 @@ def _opened(packed: Path, member: str) -> Iterator[IO[bytes]]:
                         raise DataError(
                             message(shown(packed), f"the archive has no file '{member}'; it contains {names}")
                         )
+                    damaged = f"the file '{printable(member)}' in the archive cannot be unpacked"
                     with archive.open(member) as inner:
                         yield inner
             else:
@@ -74,10 +76,10 @@ def _opened(packed: Path, member: str) -> Iterator[IO[bytes]]:
     except (
         EOFError,
         zipfile.BadZipFile,
-        gzip.BadGzipFile,
         zlib.error,
         NotImplementedError,
         RuntimeError,
+        OSError,  # also for damaged gzip and bzip2 data
     ) as error:
         hint = "remove it and download it again"
-        raise DataError(message(shown(packed), f"the file cannot be unpacked ({error})", hint=hint)) from None
+        raise DataError(message(shown(packed), f"{damaged} ({error})", hint=hint)) from None

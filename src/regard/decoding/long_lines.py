@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from regard.decoding.alignment_units import Units
+from regard.errors import RegardWarning, message
 
-__all__ = ["OVERLONG", "Part", "Tokenizer", "divided", "encode_truncated", "sentences", "truncated"]
+__all__ = [
+    "MANY_PARTS",
+    "OVERLONG",
+    "Part",
+    "Tokenizer",
+    "divided",
+    "encode_truncated",
+    "sentences",
+    "truncated",
+    "warn_long_line",
+]
 
 OVERLONG = ("split", "truncate")
 """What to do with a line that is too long: split it into sentences, or truncate it."""
@@ -22,6 +34,10 @@ The possessive quantifiers (++, *+) and the lookbehind keep the time linear, eve
 
 TITLE = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|No|vs|[Ee]\.g|[Ii]\.e)\.$")
 """Matches abbreviations, such as Dr., whose full stop does not end a sentence."""
+
+
+MANY_PARTS = 200
+"""The number of parts of a line from which translating them takes so long that a warning says so at once."""
 
 
 class Tokenizer(Protocol):
@@ -103,6 +119,16 @@ def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = No
     if unsplit == len(parts):
         return parts, f"split into {len(parts)} sentences, which were translated separately"
     return parts, f"split into {len(parts)} parts, because a sentence has more than {room} tokens"
+
+
+def warn_long_line(parts: int, room: int) -> None:
+    """Warn that a line has more than `parts` parts of `room` tokens, before their translation takes minutes.
+
+    The text is the same for all such lines, so Python shows it once.
+    """
+    problem = f"a line has more than {parts * room:,} tokens: translating its parts can take minutes"
+    hint = "--overlong truncate (overlong='truncate') translates only the beginning of long lines"
+    warnings.warn(message("translate", problem, hint=hint), RegardWarning, stacklevel=2)
 
 
 def truncated(tokens: Sequence[int], words: Sequence[int], room: int) -> tuple[Part, str]:

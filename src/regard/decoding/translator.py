@@ -20,7 +20,16 @@ from regard.decoding.input_checks import (
     encode_prefixes,
 )
 from regard.decoding.line_decoder import LineDecoder, Side
-from regard.decoding.long_lines import OVERLONG, Part, Tokenizer, divided, encode_truncated, truncated
+from regard.decoding.long_lines import (
+    MANY_PARTS,
+    OVERLONG,
+    Part,
+    Tokenizer,
+    divided,
+    encode_truncated,
+    truncated,
+    warn_long_line,
+)
 from regard.decoding.rules import TRANSLATION_LIMIT, check_integers
 from regard.decoding.search import Search
 from regard.decoding.translation import Scored, Translation
@@ -383,6 +392,8 @@ class Translator:
         if not tokens:
             return [], "the tokenizer finds no tokens in this line" if line.strip() else ""
         if len(tokens) > room and self.overlong == "split":
+            if len(tokens) > MANY_PARTS * room:
+                warn_long_line(MANY_PARTS, room)
             return divided(line, self.source_tokenizer, room, units)
         if len(tokens) > room:
             part, note = truncated(tokens, units.numbers(tokens), room)

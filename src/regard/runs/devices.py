@@ -9,6 +9,7 @@ from contextlib import suppress
 import torch
 
 from regard.errors import ArgumentError, UnknownName, message
+from regard.runs.memory_limit import check_memory_limit
 
 __all__ = ["choose_device", "start_device"]
 
@@ -16,12 +17,15 @@ __all__ = ["choose_device", "start_device"]
 def choose_device(name: str) -> str:
     """Return the name of a device for torch.device(). Raise an error if the device is not available.
 
+    Also raise an error if the memory limit of this process is too small for PyTorch.
+
     name: a name such as "cpu", "cuda:1" or "mps", which is returned unchanged. "gpu" means "cuda", and
         "gpu:1" means "cuda:1". "auto" means the first available device of "cuda", "mps" and "cpu".
 
     >>> choose_device("cpu")
     'cpu'
     """
+    check_memory_limit()
     kind, colon, number = name.partition(":")
     name = f"cuda{colon}{number}" if kind == "gpu" else name
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}

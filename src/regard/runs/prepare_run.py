@@ -25,8 +25,9 @@ from regard.runs.run_task import Plan, RunTask
 from regard.training.checkpoints.averaging import averaged_from
 from regard.training.checkpoints.checkpoints import STATE, Checkpoints
 from regard.training.distributed import Processes
+from regard.training.logs.json_log import strict
 from regard.training.progress import check_surroundings
-from regard.training.settings import build
+from regard.training.settings import build, differences
 from regard.training.step_speed import fastest_threads
 
 __all__ = [
@@ -86,9 +87,23 @@ def check_run(
     """
     exists = processes.share(_check_folder(task, folder, resume, settings) if processes.first else None)
     run = resolve_settings(task, settings, folder if exists else None, change=change)
+    options = {"output": str(folder), "resume": resume, "change": change}
+    _check_equal({**options, **run.settings.model_dump(), "data.json": run.data.fingerprints}, processes)
     if exists and not change:
         check_data(folder, run.data.fingerprints)
     return run
+
+
+def _check_equal(settings: Mapping[str, Any], processes: Processes) -> None:
+    """Raise ArgumentError in all processes if the settings or the data of one of them are different."""
+    own = strict(settings)
+    first = processes.share(own)
+    for rank in range(1, processes.world):
+        changed = differences(first, processes.share(own, rank))
+        if changed:
+            problem = f"process {rank} has other settings than process 0\n  " + "\n  ".join(changed)
+            hint = "start all processes with the same command and the same data"
+            raise ArgumentError(message("torchrun", problem, hint=hint))
 
 
 def _check_folder(task: type[RunTask], folder: Path, resume: bool, settings: Mapping[str, Any]) -> bool:

@@ -93,6 +93,8 @@ def _resolve_resumed(
     if (checked.seeds is None) != (before.get("seeds") is None):
         problem = "a run of one seed cannot become a run of several seeds, nor the other way round"
         raise ArgumentError(message(f"{folder} cannot be resumed", problem, hint="use another --output"))
+    if checked.seeds is not None:
+        whole["seeds"] = checked.seeds  # a list as in config.toml, also if the user sets their number
     check_settings(folder, whole, fixed)
     task.check_settings(checked)
     _check_data_files(task, folder, whole)

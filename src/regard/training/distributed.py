@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, LostProcess, message
 
 __all__ = ["Processes", "joined"]
 
@@ -61,21 +61,37 @@ class Processes:
         for tensor in tensors if self.world > 1 else ():
             distributed.broadcast(tensor.detach(), 0)
 
-    def share(self, value: Any) -> Any:
-        """Return the `value` of the first process in every process (broadcast). It is sent as JSON."""
+    def share(self, value: Any, rank: int = 0) -> Any:
+        """Return the `value` of one process in every process (broadcast). It is sent as JSON.
+
+        rank: the process whose value is returned. Default: the first process.
+        """
         if self.world == 1:
             return value
-        content = bytearray(json.dumps(value).encode() if self.first else b"")
+        content = bytearray(json.dumps(value).encode() if self.rank == rank else b"")
         size = torch.tensor([len(content)])
-        distributed.broadcast(size, 0)
+        distributed.broadcast(size, rank)
         content = content or bytearray(int(size))
-        distributed.broadcast(torch.frombuffer(content, dtype=torch.uint8), 0)
+        distributed.broadcast(torch.frombuffer(content, dtype=torch.uint8), rank)
         return json.loads(content)
 
     def wait(self) -> None:
         """Wait until all processes have called wait() (barrier)."""
         if self.world > 1:
             distributed.barrier()
+
+
+def _lost_connection(error: RuntimeError) -> bool:
+    """Whether an error comes from the communication of processes: from a collective operation, or from the
+    backward pass, in which DistributedDataParallel exchanges gradients.
+
+    Gloo raises plain RuntimeError, so the function that has raised the error is compared.
+    """
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        place, trace = str(trace.tb_frame.f_globals.get("__name__", "")), trace.tb_next
+    communicates = place.startswith("torch.distributed") or place == "torch.autograd.graph"
+    return isinstance(error, distributed.DistError) or (type(error) is RuntimeError and communicates)
 
 
 @contextmanager
@@ -99,5 +115,11 @@ def joined(device: str) -> Iterator[Processes]:
     distributed.init_process_group(backend, timeout=PATIENCE)
     try:
         yield Processes(distributed.get_rank(), distributed.get_world_size(), local)
+    except RuntimeError as error:
+        if not _lost_connection(error):
+            raise
+        problem = "the connection to another process of this training is lost: it has probably ended"
+        hint = "to continue from the last checkpoint, run the same command with --resume"
+        raise LostProcess(message("torchrun", problem, hint=hint)) from error
     finally:
         distributed.destroy_process_group()

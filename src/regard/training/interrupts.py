@@ -6,8 +6,10 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
+
+from regard.files.standard_streams import drop_unread_output, write_at_once
 
 __all__ = ["EXIT_STATUS", "Interruption", "interruptible", "unsaved_steps"]
 
@@ -54,16 +56,21 @@ def interruptible(notice: str = NOTICE) -> Iterator[Interruption]:
     second signal raises KeyboardInterrupt (Ctrl-C) or SystemExit (SIGTERM and SIGHUP) at once. If SIGHUP is
     already ignored, as under nohup, it stays ignored. Outside the main thread, no signals are handled,
     because Python delivers signals only to the main thread.
+
+    A process whose output nobody reads waits in a write when the pipe is full. A signal drops this output, so
+    that the process can stop.
     """
     interruption = Interruption()
 
     def request_stop(number: int, frame: FrameType | None) -> None:
         if interruption:
+            drop_unread_output()
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         interruption.cause = CAUSES[number]
         if os.environ.get("RANK", "0") == "0":  # only the first process prints
-            with suppress(OSError):  # after SIGHUP, the terminal may be closed
-                os.write(2, f"{notice}\n".encode())  # print() is not safe in a signal handler
+            write_at_once(notice)
+        else:
+            drop_unread_output()
 
     if threading.current_thread() is not threading.main_thread():
         yield interruption  # Python delivers signals to the main thread only

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from regard.data.images import CaptionedImages, read_captions
-from regard.errors import ArgumentError, DataError, UnknownName
+from regard.errors import ArgumentError, DataError, RegardWarning, UnknownName
 from regard.files.untrusted import LIMITS
 
 CAPTIONS = {"a.jpg": ("A dog runs .", "A brown dog"), "b.png": ("Two birds .",)}
@@ -123,6 +123,13 @@ def test_images_that_no_annotation_names_are_counted(folder: Path):
     assert images.names == ("a.jpg",) and images.uncaptioned == ("b.png", "c.jpeg")
     rows = json_rows({"image": "a.jpg", "captions": ["A dog"]}, {"image": "b.png", "captions": []})
     assert read_captions(write(folder / "d.jsonl", rows)).uncaptioned == ("b.png", "c.jpeg")
+
+
+def test_symbolic_link_to_itself_is_skipped(folder: Path):
+    (folder / "loop.jpg").symlink_to("loop.jpg")
+    with pytest.warns(RegardWarning, match=r"loop\.jpg"):
+        images = read_captions(write(folder / "c.json", coco()))
+    assert images.names == ("a.jpg", "b.png") and images.uncaptioned == ("c.jpeg",)
 
 
 def test_several_files(folder: Path):

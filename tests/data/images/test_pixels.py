@@ -11,7 +11,7 @@ from PIL import Image
 
 from regard.data.images.image_inputs import coco_image_id, list_images
 from regard.data.images.pixels import decode_files
-from regard.errors import DataError
+from regard.errors import DataError, RegardWarning
 
 
 @pytest.fixture
@@ -53,6 +53,12 @@ def test_named_images(paths: list[Path], tmp_path: Path):
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match="none"):
         list_images([tmp_path / "none"])
+
+
+def test_symbolic_link_to_itself_is_skipped(paths: list[Path], tmp_path: Path):
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    with pytest.warns(RegardWarning, match=r"loop\.png"):
+        assert list_images([tmp_path]) == paths
 
 
 def test_coco_ids():

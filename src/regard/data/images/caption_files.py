@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -20,9 +21,18 @@ from typing import NamedTuple
 from regard.data.images.caption_formats import CaptionEntry, caption_entries
 from regard.data.read_text import checked_path
 from regard.data.tokenizers.normalize import clean
-from regard.errors import ArgumentError, DataError, Setting, UnknownName, message, printable, shown
+from regard.errors import (
+    ArgumentError,
+    DataError,
+    RegardWarning,
+    Setting,
+    UnknownName,
+    message,
+    printable,
+    shown,
+)
 
-__all__ = ["CaptionedImage", "CaptionedImages", "read_captions"]
+__all__ = ["CaptionedImage", "CaptionedImages", "read_captions", "warn_skipped"]
 
 PathLike = str | os.PathLike[str]
 
@@ -300,12 +310,22 @@ def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) ->
     )
 
 
+def warn_skipped(path: Path, error: OSError) -> None:
+    """Warn that a file of an image folder is skipped, such as a symbolic link to itself."""
+    warnings.warn(message(shown(path), f"skipped: {error.strerror or error}"), RegardWarning, stacklevel=3)
+
+
 def _file_names(folder: Path, parent: str) -> Iterator[str]:
     """Yield the names, relative to `folder`, of the files in its subfolder `parent`."""
     try:
         with os.scandir(folder / parent) as entries:
             for entry in entries:
-                if entry.is_file():
+                try:
+                    is_file = entry.is_file()
+                except OSError as error:
+                    warn_skipped(folder / parent / entry.name, error)
+                    continue
+                if is_file:
                     yield f"{parent}/{entry.name}" if parent else entry.name
     except (FileNotFoundError, NotADirectoryError):
         return

@@ -5,10 +5,11 @@ from __future__ import annotations
 import glob
 import os
 import re
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from regard.data.images.caption_files import SUFFIXES
+from regard.data.images.caption_files import SUFFIXES, warn_skipped
 from regard.errors import DataError, message, shown
 
 __all__ = ["coco_image_id", "list_images"]
@@ -63,7 +64,13 @@ def list_images(
 
 
 def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and path.is_file()
+    if path.suffix.lower() not in SUFFIXES:
+        return False
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError as error:  # for example a symbolic link to itself
+        warn_skipped(path, error)
+        return False
 
 
 def coco_image_id(name: str) -> int | str:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from rich.console import Group
 from rich.text import Text
 
-from regard.errors import ArgumentError, message, shown
+from regard.errors import ArgumentError, message, printable, shown
 from regard.evaluation.classification import DRAWN, SIDES, Classification
 from regard.evaluation.word_effects import WordEffects, hide_each_word
 from regard.runs.command_options import CommandOption
@@ -78,7 +78,7 @@ class ClassificationView(RunView):
         If `view` is ERASURE, the shade of a word shows the effect of hiding the word. Otherwise, the shade
         shows the attention weight of the word.
         """
-        label, parts = str(self.result.label), []
+        label, parts = printable(str(self.result.label)), []
         for side, read in zip(SIDES, self.result.texts, strict=False):
             words = read.words[:DRAWN]
             values = read.weights if view != ERASURE else self.effects.decreases(side, len(words))
@@ -93,7 +93,7 @@ class ClassificationView(RunView):
             drawn.frames[0].put(part.frames[0], 0.0, bottom + BETWEEN - bounds[1])
             bottom += BETWEEN + bounds[3] - bounds[1]
         drawn.terminal = Group(*(part.terminal for part in parts))
-        chances = ", ".join(f"{name} {chance:.3f}" for name, chance in self.result.ranked[:5])
+        chances = ", ".join(f"{printable(name)} {chance:.3f}" for name, chance in self.result.ranked[:5])
         about = "shaded by the weights of the pooling"
         if view == ERASURE:
             about = "shaded by how much the probability decreases without the word"
