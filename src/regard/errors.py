@@ -30,7 +30,6 @@ __all__ = [
     "TORCH_KEYWORDS",
     "UnknownName",
     "answer_torch_keywords",
-    "install_command",
     "lettered",
     "message",
     "naming_place",
@@ -302,17 +301,6 @@ def _formatted(
     text = Message("\n".join(lines))
     text.call, text.problem, text.rows, text.expected, text.hint = call, problem, rows, expected, hint
     return text
-
-
-def install_command(extra: str) -> str:
-    """Return the command that installs an extra (optional dependencies), such as "view".
-
-    The command must run in a clone of the repository, because Regard is not on a package index.
-
-    >>> install_command("view")
-    'pip install ".[view]"'
-    """
-    return f'pip install ".[{extra}]"'
 
 
 def printable(text: str, kept: str = "") -> str:

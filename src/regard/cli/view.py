@@ -205,7 +205,7 @@ def view(
     Captioning: the image. Answering: the sentences of the story in every hop. Algorithms: the tape.
 
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
-    without the model. PNG, PDF and GIF need `pip install ".[view]"`.
+    without the model. PNG, PDF and GIF need the extra view; `regard doctor` shows how to install it.
 
     The line under a picture of a translation has two numbers: by how many nats the log-probability decreases
     if the most attended source word (in the site or head, with --site or --head) is masked, and if a random
