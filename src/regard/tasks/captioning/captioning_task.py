@@ -231,6 +231,21 @@ class CaptioningTask(RunTask):
         return merged({"model": encoder_defaults(settings.get("model", {}), data.size)}, settings)
 
     @classmethod
+    def without_folders(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings without paths, and without the file of pretrained weights of the image encoder.
+
+        Checkpoints contain these weights. Without the file, an encoder is frozen only if `frozen` is set.
+        """
+        whole = super().without_folders(settings)
+        model = dict(whole.get("model") or {})
+        options = dict(model.get("encoder_options") or {})
+        if options.pop("weights", None) is not None:
+            if options.get("frozen") is None:
+                options["frozen"] = True
+            whole["model"] = {**model, "encoder_options": options}
+        return whole
+
+    @classmethod
     def check_settings(cls, settings: CaptioningSettings) -> None:
         check_paths(settings.data)
         select = settings.model.options.get("select", "softmax")
