@@ -402,6 +402,9 @@ def _viewed_file(context: typer.Context, path: Path, sentence: str | None, view:
     A .seen file has attention weights, but no model.
     """
     seen = Seen.load(path)
+    if not seen.sites and not seen.long:
+        hint = f"regard view RUN --output NEW{KEPT} writes the attention of a model with attention"
+        raise ArgumentError(message(shown(path), "the file has no attention weights", hint=hint))
     viewed = StoredAnswerView(seen) if StoredAnswerView.fits(seen) else RunView(seen)
     needed = [f"--view {view}"] if view in TASK_VIEWS and view != viewed.default_view else []
     needed += ["a sentence"] if sentence else []
