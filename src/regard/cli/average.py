@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -109,9 +110,9 @@ def average_run(
         raise ArgumentError(message(f"--output {shown(out)}", "the path exists and is not empty", hint=hint))
     weights = mean_weights(chosen)
     newest = chosen[-1].state
-    about = {"run": run.resolve().name, "steps": [each.step for each in chosen]}
+    about = Averaged(run.resolve().name, [each.step for each in chosen])
     copied = {key: value for key, value in newest.items() if key not in ("log", "best", "best_step")}
-    state = {**copied, "averaged": about, "ended": str(Averaged(**about))}
+    state = {**copied, "averaged": asdict(about), "ended": str(about)}
     place = Path(os.path.abspath(out))
     made_folder(place.parent)
     _remove_interrupted(place)

@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.data.caption_batching import CaptionBatches
 from regard.data.image_batch import ImageBatch
 from regard.data.word_noise import replace_words
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, Setting, message
 from regard.models.captioner import NO_ATTENTION, Captioner, doubly_stochastic_penalty
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
@@ -251,7 +251,10 @@ class CaptioningTask(RunTask):
         select = settings.model.options.get("select", "softmax")
         if settings.training.doubly_stochastic and select in ("hard", NO_ATTENTION):
             problem = f"the doubly stochastic penalty has no effect if model.select is {select!r}"
-            hint = "set training.doubly_stochastic=0, or model.select=softmax"
+            hint = (
+                *("use ", Setting("training", "doubly_stochastic", 0)),
+                *(" or ", Setting("model", "select", "softmax")),
+            )
             raise ArgumentError(message("training.doubly_stochastic", problem, hint=hint))
 
     @classmethod
@@ -261,7 +264,10 @@ class CaptioningTask(RunTask):
         height, width = model.image_encoder.map_size(size, size)
         if height * width < (1 if model.select is None else 2):
             problem = f"the feature map of an image of {size} x {size} pixels has {height} x {width} cells"
-            hint = "set a larger data.image_size, or fewer stages in model.encoder_options"
+            hint = (
+                *("use larger images, ", Setting("data", "image_size"), ", or fewer stages, "),
+                Setting("model", "encoder_options.stages"),
+            )
             raise ArgumentError(
                 message("the settings", problem, expected="at least 2 cells to attend to", hint=hint)
             )
