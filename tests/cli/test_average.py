@@ -71,9 +71,9 @@ def test_shared_run_has_no_paths_of_the_machine(command, trained, tmp_path):
     run = source / "run"
     files = "--source", source / "a.en", "--target", source / "a.de"
     few = "--model", "bahdanau", "--width", 8, "--init-from", source / "first", "--device", "cpu"
-    skip = "--set", "data.problems.empty=skip", "--set", "evaluation.samples=0", "--steps", 1
-    assert command("train", *files, *skip, *few[:4], "--output", source / "first").status == 0
-    assert command("train", *files, *skip, *few[4:], "--output", run).status == 0
+    tiny = "--set", "data.problems.empty=skip", "--set", "evaluation.samples=0", "--steps", 1
+    assert command("train", *files, *tiny, *few[:4], "--output", source / "first").status == 0
+    assert command("train", *files, *tiny, *few[4:], "--output", run).status == 0
     (run / "page.html").write_text(f"a page about {source}")
     with_paths = {name for name, content in contents(run).items() if b"machine" in content}
     assert with_paths == {"config.toml", "page.html"}  # to resume; the page is not of the run
