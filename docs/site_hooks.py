@@ -139,6 +139,7 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Point links to files outside of docs/ at their page, or show their name where they have none."""
     if page.file.src_uri.startswith("records/"):
+        page.meta["search"] = {"boost": 0.1}  # results of a search show guides and reference first
         return re.sub(r"\[([^\]]*)\]\((?!https?:|#)[^)]*\)", r"\1", markdown)
     root = "../" * (page.file.src_uri.count("/") + 1)
     within = "../" * page.file.src_uri.count("/")

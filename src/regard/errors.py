@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import json
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,7 +33,6 @@ __all__ = [
     "TORCH_KEYWORDS",
     "UnknownName",
     "answer_torch_keywords",
-    "install_command",
     "lettered",
     "message",
     "naming_place",
@@ -76,25 +76,31 @@ INSIDE_TORCH = (
 
 @dataclass(frozen=True)
 class Setting:
-    """An argument that the user should set, recommended in the hint of an error message.
+    """An argument or a setting of a run that the hint of an error message recommends.
 
     str(setting) returns the argument as Python code. Message.spelled() can write it in another form, such as
     a command-line option.
 
-    owner: the class or function that has this argument.
-    name: name of the argument.
-    value: the recommended value; "" if the user must choose one.
+    owner: the class or function that has this argument, or the section of config.toml that has the setting.
+        The options of a model, which are arguments of its class, have the owner "build_model".
+    name: name of the argument or setting.
+    value: the recommended value; "" if the user must choose one. A dict sets several options.
 
     >>> str(Setting("Choices", "invalid", "replace")), str(Setting("read_pairs", "columns"))
     ('Choices(invalid="replace")', 'columns=')
+    >>> str(Setting("build_model", "feeding", False)), str(Setting("training", "compile", False))
+    ('feeding=False', 'training.compile=false')
     """
 
     owner: str
     name: str
-    value: str = ""
+    value: str | float | Mapping[str, str | float] = ""
 
     def __str__(self) -> str:
-        assignment = f'{self.name}="{self.value}"' if self.value else f"{self.name}="
+        if self.owner in ("data", "model", "training", "evaluation"):
+            return f"{self.owner}.{self.name}={json.dumps(self.value) if self.value != '' else '...'}"
+        value = f'"{self.value}"' if self.value and isinstance(self.value, str) else str(self.value)
+        assignment = f"{self.name}={value}"
         return f"{self.owner}({assignment})" if self.owner[:1].isupper() else assignment
 
 
@@ -313,17 +319,6 @@ def _formatted(
     text = Message("\n".join(lines))
     text.call, text.problem, text.rows, text.expected, text.hint = call, problem, rows, expected, hint
     return text
-
-
-def install_command(extra: str) -> str:
-    """Return the command that installs an extra (optional dependencies), such as "view".
-
-    The command must run in a clone of the repository, because Regard is not on a package index.
-
-    >>> install_command("view")
-    'pip install ".[view]"'
-    """
-    return f'pip install ".[{extra}]"'
 
 
 def printable(text: str, kept: str = "") -> str:

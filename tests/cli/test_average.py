@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
+import regard
 from regard.files.folder_lock import locked
+from regard.tasks.captioning import CaptioningTask
 from regard.tasks.translation import load_translator
 from regard.training.checkpoints.checkpoints import Checkpoints
 
@@ -52,6 +55,58 @@ def test_average_of_named_steps(command, trained, tmp_path):
     one, other = (load_translator(run, device="cpu", checkpoint="40") for run in (tmp_path / "one", trained))
     for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_shared_run_has_no_paths_of_the_machine(command, trained, tmp_path):
+    source, shared = tmp_path / "machine", tmp_path / "shared"
+    source.mkdir()
+    pairs = [("the cat sat", "die katze sass"), ("a dog ran", "ein hund lief")] * 30
+    for side, name in enumerate(("a.en", "a.de")):
+        lines = [f"{pair[side]} {number} ." for number, pair in enumerate(pairs)]
+        (source / name).write_text("\n".join([*lines, "" if side else "blank"]) + "\n")
+    run = source / "run"
+    files = "--source", source / "a.en", "--target", source / "a.de"
+    few = "--model", "bahdanau", "--width", 8, "--init-from", source / "first", "--device", "cpu"
+    tiny = "--set", "data.problems.empty=skip", "--set", "evaluation.samples=0", "--steps", 1
+    assert command("train", *files, *tiny, *few[:4], "--output", source / "first").status == 0
+    assert command("train", *files, *tiny, *few[4:], "--output", run).status == 0
+    (run / "page.html").write_text(f"a page about {source}")
+    with_paths = {name for name, content in contents(run).items() if b"machine" in content}
+    assert with_paths == {"config.toml", "page.html"}  # to resume; the page is not of the run
+    assert "machine" not in command("show", run).out.replace(str(run), "")
+
+    result = command("average", run, "--steps", "best", "--output", shared)
+    assert result.status == 0 and "the weights of step 1" in result.out
+    shutil.rmtree(source)
+    assert {name.split("/")[-1] for name in contents(shared)} == {
+        *("config.toml", "data.json", "manifest.json", "source.tokenizer", "target.tokenizer", "latest"),
+        *("weights.safetensors", "state.json"),
+    }
+    assert [name for name, content in contents(shared).items() if b"machine" in content] == []
+    assert "a.en" in (shared / "config.toml").read_text() and "a.en" in command("show", shared).out
+
+    assert regard.load(shared, device="cpu").translate("the cat").text is not None
+    (tmp_path / "test.en").write_text("the cat sat 1 .\n")
+    (tmp_path / "test.de").write_text("die katze sass 1 .\n")
+    test = "--source", tmp_path / "test.en", "--target", tmp_path / "test.de"
+    for given in (("translate", "--text", "the cat"), ("view", "the cat"), ("evaluate", *test)):
+        assert command(given[0], shared, *given[1:], "--device", "cpu").status == 0, given
+    result = command("train", "--output", shared, "--resume")
+    assert result.status == 2 and "no optimizer state" in result.err and "step 1 of run" in result.err
+
+
+def test_pretrained_encoder_of_a_shared_captioner_needs_no_file():
+    options = {"weights": "models/resnet.safetensors", "layer": 3}
+    model = {"name": "captioner", "image_encoder": "timm:resnet18", "encoder_options": options}
+    settings = {"data": {"train_file": ["photos/a.tsv"], "images": ["photos"]}, "model": model}
+    shared = CaptioningTask.without_folders(settings)
+    assert shared["model"]["encoder_options"] == {"layer": 3, "frozen": True}
+    assert shared["data"] == {"train_file": ["a.tsv"], "images": ["photos"]}
+    assert options["weights"] == "models/resnet.safetensors"
 
 
 def test_damaged_checkpoints_are_skipped_or_errors(command, copied, tmp_path):

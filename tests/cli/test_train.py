@@ -44,6 +44,36 @@ def trained(command, *more: object, out: str = "runs/x"):
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "recommended"),
+    [
+        (("--model", "luong", "--set", "model.readout=mixture"), "--set model.feeding=false"),
+        (("--model", "luong", "--select", "hard", "--set", "model.view=local-p"), "--set model.view=local-m"),
+        (
+            ("--model", "luong", "--set", "model.reach=3"),
+            "--set model.view.name=local-m --set model.view.reach=4",
+        ),
+        (("--set", "model.hidden=8", "--set", "model.score=dot"), "--set model.score=additive"),
+        (("--model", "transformer", "--set", "model.tie=all"), "--set model.tie=output"),
+        (("--select", "hard"), "--set training.estimator.name=reinforce"),
+        (("--estimator", "reinforce"), "--set model.select=hard"),
+        (("--set", "training.r_drop=1", "--dropout", 0), "--set model.dropout=0.3"),
+        (("--tokenizer", "morpheme", "--set", "data.joint=true"), "--set data.joint=false"),
+    ],
+)
+def test_errors_about_settings_recommend_options(command, here, options, recommended):
+    result = trained(command, *options, "--steps", 1)
+    text = " ".join(result.err.split())
+    assert (
+        result.status == 2 and recommended in text and "Luong()" not in text and "Transformer()" not in text
+    )
+
+
+def test_a_recommended_option_is_accepted(command, here):
+    mixture = "--model", "luong", "--set", "model.readout=mixture", "--set", "model.feeding=false"
+    assert trained(command, *mixture, "--steps", 1, "--dry-run").status == 0
+
+
 @pytest.mark.parametrize(("header", "columns"), [("ko\ten", "ko,en"), ("Source\tTarget", "Source,Target")])
 def test_header_line_of_a_tsv_file_is_an_error_unless_the_columns_are_named(command, here, header, columns):
     sides = ((here / name).read_text(encoding="utf-8").splitlines() for name in ("a.ko", "a.en"))

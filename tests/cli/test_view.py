@@ -224,8 +224,14 @@ def test_invalid_options_are_errors(command, trained, options, fact):
 
 
 def test_model_without_attention_and_missing_sentence_are_errors(command, trained, unseeing, tmp_path):
-    result = command("view", unseeing, SENTENCE)
-    assert result.status == 2 and "no sites" in result.err
+    Seen([], ["a"], ["b"], [0], [0]).save(tmp_path / "no.seen")
+    for given in ((unseeing, SENTENCE), (unseeing, SENTENCE, "--output", tmp_path / "x.html")):
+        result = command("view", *given)
+        text = " ".join(result.err.split())
+        assert result.status == 2 and "the model seq2seq has no attention" in text
+        assert "--model bahdanau" in text and "from_torch" not in text
+    result = command("view", tmp_path / "no.seen")
+    assert result.status == 2 and "no attention weights" in result.err and "from_torch" not in result.err
     for sentence in ((), ("",), (" \t",), ("--text", " "), (SENTENCE, "--text", SENTENCE)):
         result = command("view", trained, *sentence)
         assert result.status == 2 and "--text" in result.err

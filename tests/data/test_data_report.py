@@ -164,7 +164,8 @@ def test_a_pair_with_several_problems_is_dropped_once(tmp_path):
     assert (report.read, report.kept) == (3, 1)
 
 
-def test_table_escapes_markup_and_control_characters(tmp_path):
+def test_table_escapes_markup_and_control_characters(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the folder is shown relative to the working directory
     folder = tmp_path / "[red]odd"
     folder.mkdir()
     report = parallel(folder, b"\x1b[2J[bold]\0\n", b"x\n").inspect()
@@ -303,7 +304,8 @@ def test_report_of_refused_pairs_says_so(tmp_path):
     assert "refused" in table and "kept" not in table
 
 
-def test_notebook_shows_the_report_as_an_escaped_table(tmp_path):
+def test_notebook_shows_the_report_as_an_escaped_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the folder is shown relative to the working directory
     folder = tmp_path / "<b>&"
     folder.mkdir()
     report = parallel(folder, b"a\n\nc\n", b"d\ne\nf\n").inspect()

@@ -24,6 +24,50 @@ PAGES = (
     "api/regard.html",
 )
 
+SEARCHES = {
+    "translate": "translation.html",
+    "install": "index.html",
+    "cache": "api/data.html",
+    "checkpoints": "reliability.html",
+    "resumed": "training.html",
+    "training": "training.html",
+    "beam": "api/decoding.html",
+    "mask": "mechanisms/masks.html",
+    "heads": "mechanisms/multihead.html",
+    "padding": "mechanisms/masks.html",
+    "where": "api/regard.html",
+    "translation": "translation.html",
+    "evaluate": "translation.html",
+    "learning": "training.html",
+    "captions": "captioning.html",
+    "memory": "models/memory-networks.html",
+    "classification": "classification.html",
+    "generate": "language-models.html",
+    "perplexity": "language-models.html",
+    "additive": "mechanisms/additive.html",
+    "어텐션": "ko/why-attention.html",
+    "학습": "ko/index.html",
+    "모델": "ko/models/index.html",
+    "설치": "ko/index.html",
+    "번역": "ko/seeing.html",
+    "가중치": "ko/seeing.html",
+    "점수": "ko/why-attention.html",
+    "이야기": "ko/answering.html",
+    "알고리즘": "ko/algorithms.html",
+    "메모리": "ko/models/memory-networks.html",
+    "그림": "ko/seeing.html",
+    "정렬": "ko/seeing.html",
+    "논문": "ko/models/luong.html",
+    "인코더": "ko/models/show-attend-tell.html",
+    "디코더": "ko/why-attention.html",
+    "질문": "ko/answering.html",
+    "캡션": "ko/models/show-attend-tell.html",
+    "사전": "ko/soft-dictionary.html",
+    "데이터": "ko/answering.html",
+    "부드러운": "ko/soft-dictionary.html",
+}
+"""Common words that users type in the search field, each with a page that must be among the first results."""
+
 
 def load(name: str):
     """Import a script of docs/ as a module."""
@@ -110,6 +154,23 @@ def test_search_index_has_guides_and_reference(site):
     assert {"training.html", "models/bahdanau.html", "api/regard.html", "ko/seeing.html"} <= places
 
 
+def search_results(page, word: str) -> list[str]:
+    """The addresses of the pages that the search finds for a word, best first; empty if it finds none."""
+    from playwright.sync_api import TimeoutError as NothingFound
+
+    # A link to a result has the words that were found there as its parameter h, for highlighting.
+    links = """word => {
+        const elements = [...document.querySelectorAll('a.md-search-result__link')]
+        const links = elements.map(element => new URL(element.href))
+        const current = links.some(link => link.searchParams.get('h')?.includes(word))
+        return current && [...new Set(links.map(link => link.pathname))]
+    }"""
+    try:
+        return page.wait_for_function(links, arg=word, timeout=3_000).json_value()
+    except NothingFound:
+        return []
+
+
 def test_site_works_in_a_browser_from_disk(site, browser):
     trouble = []
     phone = browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
@@ -124,13 +185,15 @@ def test_site_works_in_a_browser_from_disk(site, browser):
     page.goto((site / "mechanisms/dot.html").as_uri())
     assert page.evaluate("document.querySelector('.equation math').getBoundingClientRect().height") > 10
     page.click("label.md-header__button[for=__search]")
-    page.locator("input.md-search__input").press_sequentially("additive")
-    page.wait_for_selector(".md-search-result__item a")
-    found = page.eval_on_selector_all(".md-search-result__item a", "links => links.map(link => link.href)")
-    assert any("mechanisms/additive.html" in link for link in found)
-    page.locator("input.md-search__input").fill("부드러운")
-    page.locator("input.md-search__input").press("End")
-    page.wait_for_selector('.md-search-result__item a[href*="ko/soft-dictionary.html"]')
+    field = page.locator("input.md-search__input")
+    wrong = {}
+    for word, expected in SEARCHES.items():
+        field.fill(word)
+        field.press("End")  # the site searches at the end of a key press
+        found = search_results(page, word)
+        if not any(link.endswith(f"/{expected}") for link in found[:6]):
+            wrong[word] = found
+    assert wrong == {}
     phone.close()
     assert trouble == []
 

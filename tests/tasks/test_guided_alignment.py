@@ -47,4 +47,4 @@ def test_units_that_the_tokenizers_do_not_have_are_an_error(unit, data, links: s
     run = settings(data, data=aligned, training={"guided_alignment": 0.5})
     with pytest.raises(ArgumentError, match=r"data\.alignment_unit") as error:
         train(run, tmp_path / "run")
-    assert f"--tokenizer {unit}" in str(error.value)
+    assert f'data.tokenizer="{unit}"' in str(error.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from regard.decoding import Greedy
 from regard.errors import ArgumentError, DataError, UnknownName
 from regard.runs.devices import choose_device
 from regard.runs.run_folder import write_config
-from regard.tasks.translation import load_translator
+from regard.tasks.task_table import TASKS
+from regard.tasks.translation import TranslationRun, load_translator
+from tests.reading import ROOT, settings
 
 
 def test_loaded_run_has_its_settings_and_translates(finished: Path):
@@ -22,6 +25,22 @@ def test_loaded_run_has_its_settings_and_translates(finished: Path):
     assert run.checkpoint.step in (2, 4)
     assert not run.model.training
     assert run.translate("고양이").text == load_translator(finished, search=Greedy()).translate("고양이").text
+
+
+def test_named_task_is_that_of_the_run(finished: Path):
+    assert isinstance(regard.load(finished, device="cpu", task="translation"), TranslationRun)
+    for other in ("language", "no-such-task"):
+        with pytest.raises(ArgumentError, match=rf"'translation', not '{other}'") as caught:
+            regard.load(finished, task=other)
+        assert "task='translation'" in caught.value.message.hint
+
+
+def test_every_task_is_in_the_code_that_mypy_checks():
+    """mypy checks tests/typed_use.py as part of `make test`."""
+    checked = settings()["tool"]["mypy"]
+    assert checked["strict"] and "tests.typed_use" in checked["modules"]
+    text = (ROOT / "tests" / "typed_use.py").read_text(encoding="utf-8")
+    assert set(TASKS) == set(re.findall(r'task="(\w+)"', text))
 
 
 def test_loading_samples_no_weights_on_the_meta_device(finished: Path):

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from regard.errors import ArgumentError, install_command
+from regard.errors import ArgumentError
+from regard.files.requirements import install_command
 from regard.viewing import matrix, picture
 from regard.viewing.pictures import fonts
 from tests.viewing.random_attention import pixels, transformer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regard.backends.transforms import reasons_of_transforms
 from regard.call import Call
-from regard.errors import install_command
+from regard.files.requirements import install_command
 from regard.kernels import TRITON, interpreting
 from regard.select import Soft
 

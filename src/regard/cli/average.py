@@ -1,11 +1,11 @@
-"""regard average: write a new run whose weights are the mean of several checkpoints of a run."""
+"""regard average: write a new run with the weights of one checkpoint of a run, or the mean of several."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import stat
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -22,25 +22,28 @@ from regard.files.atomic_io import Leftover, beside, failed, flush_folder, lefto
 from regard.files.folder_lock import NAME as LOCK
 from regard.files.folder_lock import locked
 from regard.files.untrusted import open_regular
-from regard.runs.run_folder import made_folder
+from regard.runs.run_folder import DATA, made_folder
+from regard.runs.run_manifest import write_config_and_manifest
+from regard.runs.run_settings import RunSettings
 from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import check_one_seed
-from regard.runs.stored_runs import checked_settings
-from regard.training.checkpoints.averaging import mean_weights
+from regard.runs.stored_runs import checked_settings, find_checkpoint
+from regard.training.checkpoints.averaging import Averaged, mean_weights
 from regard.training.checkpoints.checkpoint_files import folder_name
 from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkpoints
 
 __all__ = ["average", "average_run"]
-
-LEFT = ("log.jsonl", LOCK, *POINTERS)
-"""Files of the old run that are not copied to the new run: they describe the training of the old run."""
 
 Last = Annotated[
     int | None,
     typer.Option(metavar="INT", help="Average the last INT checkpoints of the run.", min=1, max=bounds.COUNT),
 ]
 Steps = Annotated[
-    str | None, typer.Option(metavar="INT,INT,...", help="Average the checkpoints with these step numbers.")
+    str | None,
+    typer.Option(
+        metavar="INT,INT,...",
+        help="Average the checkpoints with these step numbers; best and latest are accepted too.",
+    ),
 ]
 NewRun = Annotated[Path, typer.Option("--output", metavar="RUN", help="Run folder to write.")]
 
@@ -49,6 +52,10 @@ def average(
     run: RunFolder, output: NewRun, last: Last = None, steps: Steps = None, task: OwnTask = None
 ) -> None:
     """Write a run folder whose weights are the mean of several checkpoints of another run.
+
+    The new folder has only what translate, evaluate, view and other commands need: weights, tokenizers and
+    settings. It has no optimizer state, no log and no paths of this machine, so it is also the way to share a
+    run: with --steps best, it is a copy of the best checkpoint.
 
     The new run cannot be resumed, but another run can start from its weights: regard train --init-from.
 
@@ -60,34 +67,41 @@ def average(
     * `regard average runs/x --last 5 --output runs/x-mean`
 
     * `regard average runs/x --steps 8000,9000,10000 --output runs/x-mean`
+
+    * `regard average runs/x --steps best --output x-to-share`
     """
     kind = task_of_run(run, task)
     check_one_seed(run)
-    checked_settings(kind, run)
+    settings = checked_settings(kind, run)
     if (last is None) == (steps is None):
         raise ArgumentError(
             message("regard average", "no checkpoints are selected", expected="either --last or --steps")
         )
     chosen = last_intact(run, last) if last is not None else checkpoints_at(run, steps or "")
     named = ", ".join(f"{each.step:,}" for each in chosen)
-    averaged = average_run(kind, run, chosen, output)
+    averaged = average_run(kind, run, settings, chosen, output)
     if 2 * chosen[0].step < chosen[-1].step:
         say(
             f"warning: the checkpoints (steps {named}) are far apart, so their mean may be worse than the "
             f"last checkpoint (step {chosen[-1].step:,}); regard show {shell_word(run)} lists all checkpoints"
         )
     console = printable_console(soft_wrap=True)
-    console.print(Text(f"Wrote {shown(output)}: the mean of {len(chosen)} checkpoints (steps {named})"))
+    several = f"the mean of {len(chosen)} checkpoints (steps {named})"
+    about = several if len(chosen) > 1 else f"the weights of step {named}"
+    console.print(Text(f"Wrote {shown(output)}: {about}"))
     console.print(Text(f"Next: {next_command(kind, averaged.path.parent)}", "dim"))
 
 
-def average_run(task: type[RunTask], run: Path, chosen: list[Checkpoint], out: Path) -> Checkpoint:
-    """Write a new run folder. Its weights are the mean of checkpoints; its other files are copies.
+def average_run(
+    task: type[RunTask], run: Path, settings: RunSettings, chosen: list[Checkpoint], out: Path
+) -> Checkpoint:
+    """Write a new run folder with the mean weights of checkpoints, the settings and the files of the task.
 
     The files are written to a temporary folder, which is renamed at the end. If the command is interrupted,
     no run folder is written; the next `regard average` deletes the temporary folder.
 
     run: the old run folder.
+    settings: its settings. The folders of data files are left out in the new run.
     chosen: the checkpoints of the old run.
     out: the new run folder.
     """
@@ -96,9 +110,9 @@ def average_run(task: type[RunTask], run: Path, chosen: list[Checkpoint], out: P
         raise ArgumentError(message(f"--output {shown(out)}", "the path exists and is not empty", hint=hint))
     weights = mean_weights(chosen)
     newest = chosen[-1].state
-    about = {"run": run.resolve().name, "steps": [each.step for each in chosen]}
+    about = Averaged(run.resolve().name, [each.step for each in chosen])
     copied = {key: value for key, value in newest.items() if key not in ("log", "best", "best_step")}
-    state = {**copied, "averaged": about, "ended": f"the mean of {len(chosen)} checkpoints"}
+    state = {**copied, "averaged": asdict(about), "ended": str(about)}
     place = Path(os.path.abspath(out))
     made_folder(place.parent)
     _remove_interrupted(place)
@@ -106,8 +120,10 @@ def average_run(task: type[RunTask], run: Path, chosen: list[Checkpoint], out: P
     try:
         with locked(made_folder(temporary)):
             Checkpoints(temporary).save(chosen[-1].step, {"weights": weights}, state)
-            for path in _regular_files(run):
-                _copy(path, temporary / path.name)
+            for name in (DATA, *task.files, *task.later_files):
+                if os.path.lexists(run / name):
+                    _copy(run / name, temporary / name)
+            write_config_and_manifest(task, temporary, task.without_folders(settings.model_dump()))
             (temporary / LOCK).unlink(missing_ok=True)
             flush_folder(temporary)
             checked_settings(task, temporary)
@@ -127,10 +143,6 @@ def average_run(task: type[RunTask], run: Path, chosen: list[Checkpoint], out: P
     return Checkpoint(chosen[-1].step, out / folder_name(chosen[-1].step))
 
 
-def _is_copied(name: str) -> bool:
-    return name not in LEFT and leftover(name) is None
-
-
 def _remove_interrupted(place: Path) -> None:
     """Delete the temporary folders of earlier `regard average` commands that were interrupted.
 
@@ -145,23 +157,6 @@ def _remove_interrupted(place: Path) -> None:
                 with locked(path):
                     pass
                 remove(path)
-
-
-def _regular_files(run: Path) -> list[Path]:
-    """Return the files of a run folder that are copied to the new run folder.
-
-    Only regular files are copied. For each other entry, such as a symbolic link, a message is printed.
-    """
-    copied = []
-    for path in sorted(run.iterdir()):
-        mode = path.lstat().st_mode
-        if not _is_copied(path.name) or stat.S_ISDIR(mode):
-            continue
-        if stat.S_ISREG(mode):
-            copied.append(path)
-        else:
-            say(f"{shown(path)} is not a regular file and was not copied")
-    return copied
 
 
 def _copy(path: Path, to: Path) -> None:
@@ -196,13 +191,19 @@ def checkpoints_at(run: Path, steps: str) -> list[Checkpoint]:
 
     Raise an error if one of them is missing or damaged.
 
-    steps: the value of --steps, such as "8000,9000,10000".
+    steps: the value of --steps, such as "8000,9000,10000" or "best".
     """
     by_step = {str(each.step): each for each in Checkpoints(run).all()}
     chosen: dict[int, Checkpoint] = {}
     for step in (part.strip() for part in steps.split(",")):
-        if step not in by_step:
-            raise UnknownName("step", step, by_step)
-        by_step[step].verify()
-        chosen[by_step[step].step] = by_step[step]
+        if step in POINTERS:
+            each, notes = find_checkpoint(run, step)
+            for note in notes:
+                say(note)
+        elif step in by_step:
+            each = by_step[step]
+        else:
+            raise UnknownName("step", step, (*by_step, *POINTERS))
+        each.verify()
+        chosen[each.step] = each
     return [chosen[step] for step in sorted(chosen)]

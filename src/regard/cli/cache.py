@@ -6,11 +6,11 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from regard.cli.lazy_commands import MARKUP, Command, CommandGroup
+from regard.cli.printable_console import printable_console
 from regard.errors import ArgumentError, DataError, message, shown
 from regard.files.user_cache import CacheEntry, cache_entries, cache_folder
 
@@ -73,7 +73,7 @@ def clear(yes: Yes = False) -> None:
             each.delete()
         except OSError as error:
             raise DataError(message(shown(each.path), f"cannot be deleted: {error.strerror}")) from None
-    Console(highlight=False).print(Text(f"Deleted {size} from {shown(cache_folder())}"), soft_wrap=True)
+    printable_console().print(Text(f"Deleted {size} from {shown(cache_folder())}"), soft_wrap=True)
 
 
 def _is_terminal() -> bool:
@@ -85,7 +85,7 @@ def _entries() -> list[CacheEntry]:
 
 
 def _print_entries(entries: list[CacheEntry]) -> None:
-    console, folder = Console(highlight=False), shown(cache_folder())
+    console, folder = printable_console(), shown(cache_folder())
     if not entries:
         console.print(Text(f"{folder}: nothing is cached"), soft_wrap=True)
         return

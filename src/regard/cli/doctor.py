@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Annotated
@@ -17,6 +18,7 @@ from regard.cli.backends import devices
 from regard.cli.json_output import print_json
 from regard.cli.printable_console import printable_console
 from regard.data import korean_english, train_tokenizer
+from regard.files.requirements import without_paths
 from regard.runs.system_report import SECTIONS, Fact
 
 __all__ = ["doctor"]
@@ -35,7 +37,7 @@ def doctor(
     """Check the installation: versions, devices, optional packages and a small computation.
 
     The exit status is 0 if everything that is required works, and 1 otherwise. The report contains no paths
-    and no user names.
+    and no user names, except for the path of Python in commands to run, which --json shortens to python.
 
     Examples:
 
@@ -53,6 +55,8 @@ def doctor(
     well = all(fact.state != "wrong" for fact in every)
     if as_json:
         listed = {section: list(map(asdict, facts)) for section, facts in report.items()}
+        for fact in itertools.chain.from_iterable(listed.values()):
+            fact["hint"] = without_paths(fact["hint"])
         print_json({"well": well, **listed})
     else:
         lacking = sum(fact.state == "lacking" for fact in every)

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+
 from regard.errors import Setting
 
 __all__ = ["setting_option"]
+
+SECTIONS = {
+    "build_model": "model",
+    "data": "data",
+    "evaluation": "evaluation",
+    "model": "model",
+    "training": "training",
+}
+"""Setting.owner -> the section of config.toml with the setting, which --set changes."""
 
 
 def setting_option(setting: Setting) -> str:
@@ -16,6 +28,8 @@ def setting_option(setting: Setting) -> str:
     '--choose invalid=replace'
     >>> setting_option(Setting("read_pairs", "columns"))
     '--columns'
+    >>> setting_option(Setting("build_model", "feeding", False))
+    '--set model.feeding=false'
     >>> setting_option(Setting("read_captions", "missing", "skip"))
     '--set data.missing=skip of regard train'
     """
@@ -23,4 +37,10 @@ def setting_option(setting: Setting) -> str:
         return f"--choose {setting.name}={setting.value}"
     if setting.owner in ("read_captions", "decode_files"):
         return f"--set data.{setting.name}={setting.value} of regard train"
+    if isinstance(setting.value, Mapping):
+        parts = (Setting(setting.owner, f"{setting.name}.{key}", each) for key, each in setting.value.items())
+        return " ".join(map(setting_option, parts))
+    if setting.owner in SECTIONS:
+        value = setting.value if isinstance(setting.value, str) else json.dumps(setting.value)
+        return f"--set {SECTIONS[setting.owner]}.{setting.name}={value or '...'}"
     return f"--{setting.value}-{setting.name}" if setting.owner == "fetch" else f"--{setting.name}"

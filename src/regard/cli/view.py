@@ -206,7 +206,7 @@ def view(
     Captioning: the image. Answering: the sentences of the story in every hop. Algorithms: the tape.
 
     An .html file is one page with every view. A .seen file has the attention weights and can be viewed later
-    without the model. PNG, PDF and GIF need `pip install ".[view]"`.
+    without the model. PNG, PDF and GIF need the extra view; `regard doctor` shows how to install it.
 
     The line under a picture of a translation has two numbers: by how many nats the log-probability decreases
     if the most attended source word (in the site or head, with --site or --head) is masked, and if a random
@@ -403,6 +403,9 @@ def _viewed_file(context: typer.Context, path: Path, sentence: str | None, view:
     A .seen file has attention weights, but no model.
     """
     seen = Seen.load(path)
+    if not seen.sites and not seen.long:
+        hint = f"regard view RUN --output NEW{KEPT} writes the attention of a model with attention"
+        raise ArgumentError(message(shown(path), "the file has no attention weights", hint=hint))
     viewed = StoredAnswerView(seen) if StoredAnswerView.fits(seen) else RunView(seen)
     needed = [f"--view {view}"] if view in TASK_VIEWS and view != viewed.default_view else []
     needed += ["a sentence"] if sentence else []

@@ -15,7 +15,7 @@ import torch
 from regard.compare.comparison_options import Options
 from regard.compare.figures import can_draw, png_of_figure, svg_of_figure
 from regard.compare.study import Figure, StudyResult, Table
-from regard.errors import RegardError, install_command
+from regard.errors import RegardError
 from regard.files.atomic_io import replace
 from regard.files.untrusted import parse_json, read_limited
 from regard.runs.run_folder import made_folder
@@ -119,7 +119,7 @@ def _body(comparison: Comparison, about: str, images: dict[str, bytes]) -> Itera
     yield "<h1>Comparison of attention models</h1>"
     yield f'<p class="quiet">{safe(about)}</p>'
     if not images and any(result.figures for result in comparison.results):
-        text = f"The figures were not drawn, because matplotlib is not installed: {install_command('view')}"
+        text = "The figures were not drawn, because matplotlib is not installed; see regard doctor, extras."
         yield f"<p><strong>{safe(text)}</strong></p>"
     if comparison.interrupted:
         text = f"The comparison was stopped ({comparison.interrupted}). The same command continues it."

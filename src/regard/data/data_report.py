@@ -168,8 +168,12 @@ def _html(text: str) -> str:
 
 
 def _relative(place: str) -> str:
-    """Remove the path of the working directory from the beginning of a text such as "FOLDER/a.ko, line 3"."""
-    return place.removeprefix(str(Path.cwd()) + os.sep)
+    """Shorten the path at the beginning of a text such as "FOLDER/a.ko, line 3", which logs keep.
+
+    The result is relative to the working directory, or only the file name if the file is outside of it.
+    """
+    within = place.removeprefix(str(Path.cwd()) + os.sep)
+    return os.path.basename(within) if os.path.isabs(within) else within
 
 
 def inspect_pairs(origin: Origin, choices: Choices) -> Report:

@@ -25,7 +25,8 @@ from regard.data.line_scan import Block, Examiner
 from regard.data.pair_checks import Choices
 from regard.data.pair_formats import Chunk, CountsDiffer, JsonLines, Origin, Parallel, Rows, Stamp, Tabbed
 from regard.data.read_text import checked_path
-from regard.errors import ArgumentError, DataError, install_command, message, shown
+from regard.errors import ArgumentError, DataError, message, shown
+from regard.files.requirements import install_command
 
 __all__ = ["Pair", "Pairs", "pairs_from_dataset", "pairs_from_lists", "read_pairs"]
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.files.requirements import pip_command
 
 __all__ = ["TOKENIZERS", "References", "Score", "bleu", "checked_sentences", "chrf", "ter"]
 
@@ -65,7 +66,7 @@ def bleu(
         return _scored("bleu()", BLEU, options, "BLEU", translations, references)
     except RuntimeError:
         extra = tokenize.partition("-")[0]
-        hint = f"pip install sacrebleu[{extra}], or use tokenize='char'"
+        hint = f"use tokenize='char', or {pip_command(f'sacrebleu[{extra}]')}"
         raise ArgumentError(
             message("bleu()", f"the tokenizer '{tokenize}' is not installed", hint=hint)
         ) from None

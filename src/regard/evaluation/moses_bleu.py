@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable, Iterable
 
-from regard.errors import ArgumentError, UnknownName, install_command, message
+from regard.errors import ArgumentError, UnknownName, message
 from regard.evaluation.bleu import References, Score, checked_sentences
+from regard.files.requirements import install_command
 
 __all__ = ["moses_bleu", "moses_words"]
 

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from regard.errors import ArgumentError, RegardError, RegardWarning, install_command, message
+from regard.errors import ArgumentError, RegardError, RegardWarning, message
+from regard.files.requirements import install_command
 from regard.huggingface.attention_function import attention_function
 from regard.huggingface.unsupported import attention_layers
 
@@ -136,16 +137,16 @@ def import_transformers(call: str) -> ModuleType:
     call: the function that needs it, for the error message.
     """
     expected = "transformers " + ".".join(map(str, OLDEST)) + " or newer"
+    hint = install_command("huggingface")
     try:
         import transformers
     except ImportError:
-        hint = install_command("huggingface")
         raise RegardError(
             message(call, "transformers is not installed", expected=expected, hint=hint)
         ) from None
     version = str(transformers.__version__)
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers < OLDEST:
-        problem, hint = f"transformers {version} is installed", 'pip install --upgrade "transformers>=5.0"'
+        problem = f"transformers {version} is installed"
         raise RegardError(message(call, problem, expected=expected, hint=hint))
     return transformers

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from inspect import Parameter, signature
 from typing import Any, Self, TypeVar
 
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import ArgumentError, Setting, UnknownName, message
 from regard.positions import POSITIONS, Position, Relative, Rotary, build_position
 from regard.scores import SCORES, General, Location, Score, build_score
 from regard.select import Select, Soft, build_select
@@ -82,7 +82,9 @@ class AttentionOptions:
         checked = cls(**options)
         if isinstance(build_layer_score(checked.score, 2, 2), Location):
             problem = "the score location ignores the keys, so the key projections would not be trained"
-            raise ArgumentError(message(call, problem, hint="use another score, or luong or bahdanau"))
+            raise ArgumentError(
+                message(call, problem, hint="use another score, or the model luong or bahdanau")
+            )
         return checked
 
 
@@ -150,7 +152,11 @@ def check_position(call: str, position: Position | None, score: Score) -> None:
                 f"{type(position).__name__} needs inner products of queries and keys, "
                 f"which {type(score).__name__} does not compute",
                 expected=f"one of the scores {known}",
-                hint='or use position="sinusoidal", "learned", "noise", "t5", "alibi" or "none"',
+                hint=(
+                    "or use ",
+                    Setting("build_model", "position", "sinusoidal"),
+                    ", learned, noise, t5, alibi or none",
+                ),
             )
         )
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import attention
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import ArgumentError, Setting, UnknownName, message
 from regard.layers.attention_options import ScoreOption, SelectOption, build_layer_score
 from regard.masks.constructors import padding
 from regard.roles import POOLING
@@ -67,7 +67,11 @@ class AttentionPooling(nn.Module):
         self.sharpness = learned_in(self.score)
         if isinstance(self.score, Location):
             problem = "the score location ignores the states: every text would get the same weights"
-            raise ArgumentError(message("AttentionPooling()", problem, hint='use score="additive"'))
+            raise ArgumentError(
+                message(
+                    "AttentionPooling()", problem, hint=("use ", Setting("build_model", "score", "additive"))
+                )
+            )
         self.select, self.site, self.role = build_select(select), site, POOLING
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
@@ -133,7 +137,9 @@ class PoolingOptions:
         options = {**(attention or {}), **own}
         if options and name != "attention":
             problem = f"{' and '.join(options)} cannot be set: the pooling {name} has no attention"
-            raise ArgumentError(message(call, problem, hint='set model.pooling="attention"'))
+            raise ArgumentError(
+                message(call, problem, hint=("use ", Setting("model", "pooling", "attention")))
+            )
         return cls(str(name), options)
 
     def build(self, width: int, site: str) -> AttentionPooling:

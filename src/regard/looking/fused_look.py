@@ -22,7 +22,7 @@ from torch import Tensor
 from regard.attended import Top
 from regard.call import Call, Forward
 from regard.dimensions import in_transform
-from regard.errors import install_command
+from regard.files.requirements import install_command
 from regard.kernels import TRITON, interpreting
 from regard.look import Look
 from regard.looking.blockwise import weights_of_rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import ArgumentError, Setting, UnknownName, message
 from regard.layers.attention_options import model_arguments
 from regard.layers.recurrent import Recurrence
 from regard.models.bahdanau import Bahdanau
@@ -62,13 +62,13 @@ PARTS: dict[str, tuple[str, Any]] = {
 also accepts the fields of the dataclass as options. For example, the option width=8 of a transformer sets the
 field `width` of its argument `size`."""
 
-NESTED = {("luong", "reach"): 'view={"name": "local-m", "reach": 4}, or the same with "local-p"'}
-"""Options that can only be set inside another option. The keys are (model, option). The values say how to set
-the option, as the hint of an error message."""
+NESTED = {("luong", "reach"): Setting("build_model", "view", {"name": "local-m", "reach": 4})}
+"""Options that can only be set inside another option. The keys are (model, option). The values are what the
+hint of the error message recommends."""
 
 NO_POSITIONS = "recurrent layers read the words in order; remove this option, or use transformer"
 NO_ATTENTION = "seq2seq has no attention; remove this option, or use bahdanau, luong, lstmn or transformer"
-NO_VIEW = "local attention is an option of luong; set model.name=luong, or do not set model.view"
+NO_VIEW = "local attention is an option of the model luong; use this model, or remove the option"
 ABSENT = {
     ("seq2seq", "position"): NO_POSITIONS,
     ("bahdanau", "position"): NO_POSITIONS,
@@ -110,7 +110,7 @@ def build_model(name: str, source_size: int, target_size: int, **options: Any) -
             raise ArgumentError(message(f"build_model({name!r})", problem, hint=ABSENT[name, option]))
         if (name, option) in NESTED:
             problem = f"{option} can only be set inside another option"
-            hint = f"write {NESTED[name, option]}"
+            hint = "use ", NESTED[name, option]
             raise ArgumentError(message(f"build_model({name!r})", problem, hint=hint))
         if option not in inside | direct:
             raise UnknownName(f"option of {name}", option, inside | direct)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.dimensions import in_transform
-from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.errors import ArgumentError, Setting, UnknownName, message, positive
 from regard.kernels.kernel_choice import by_kernel
 from regard.layers.aligned_linear import call_linear
 from regard.layers.attention_options import (
@@ -191,7 +191,13 @@ def _build_score(score: ScoreOption, query_size: int, key_size: int, hidden: int
     name = score.get("name") if isinstance(score, Mapping) else score
     if hidden is not None and name not in ("additive", "concat"):
         problem = f"hidden is {hidden}, but this score has no hidden layer"
-        raise ArgumentError(message("Bahdanau()", problem, hint='use score="additive" or "concat"'))
+        hint = (
+            "use ",
+            Setting("build_model", "score", "additive"),
+            " or ",
+            Setting("build_model", "score", "concat"),
+        )
+        raise ArgumentError(message("Bahdanau()", problem, hint=hint))
     if isinstance(score, Mapping) and "hidden" in score and hidden is not None:
         problem = "hidden is set twice: as an option of the model and of the score"
         raise ArgumentError(message("Bahdanau()", problem))

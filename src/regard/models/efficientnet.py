@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.errors import ArgumentError, DataError, install_command, message
+from regard.errors import ArgumentError, DataError, message
 from regard.files.atomic_io import naming_file, write_whole
+from regard.files.requirements import install_command
 from regard.files.tensor_file import read_tensors, tensor_blocks
 from regard.files.user_cache import cache_folder
 from regard.models.image_encoders import ImageEncoder

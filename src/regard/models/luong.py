@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attended import Attended
-from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.errors import ArgumentError, Setting, UnknownName, message, positive
 from regard.layers.attention_options import (
     ScoreOption,
     SelectOption,
@@ -125,14 +125,22 @@ class Luong(Model):
             raise UnknownName("readout", readout, READOUTS)
         if readout == "mixture" and feeding:
             problem = 'readout is "mixture", but feeding is true: the state would depend on earlier choices'
-            raise ArgumentError(message("Luong()", problem, hint="set feeding=False"))
+            raise ArgumentError(
+                message("Luong()", problem, hint=("use ", Setting("build_model", "feeding", False)))
+            )
         positive("Luong()", source_size=source_size, target_size=target_size)
         self.source_size, self.target_size, self.feeding = source_size, target_size, feeding
         self.view, self.select = build_view(view), build_select(select)
         self.steps_use_position = isinstance(self.view, Monotonic)
         if isinstance(self.view, Predicted) and self.select != Soft():
             problem = f"local-p has its own selection, a softmax times a Gaussian; select is {self.select}"
-            raise ArgumentError(message("Luong()", problem, hint='use select="softmax", or view="local-m"'))
+            hint = (
+                "use ",
+                Setting("build_model", "select", "softmax"),
+                " or ",
+                Setting("build_model", "view", "local-m"),
+            )
+            raise ArgumentError(message("Luong()", problem, hint=hint))
         width, inputs = settings.width, settings.embedding_width
         wide = 2 * width if both_ways else width
         self.source = words(source_size, inputs)

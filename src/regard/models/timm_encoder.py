@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.errors import ArgumentError, DataError, UnknownName, install_command, message
+from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.files.requirements import install_command
 from regard.files.tensor_file import read_tensors
 from regard.models.image_encoders import ImageEncoder
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.errors import ArgumentError, Setting, UnknownName, message, positive
 from regard.layers.attention_options import (
     AttentionOptions,
     PositionOption,
@@ -367,7 +367,7 @@ def _check_options(size: str | Size, norm: str, tie: str, source_size: int, targ
             message(
                 "Transformer()",
                 f'tie="all" needs equal vocabulary sizes, got {source_size} and {target_size}',
-                hint='train one tokenizer on both sides, or use tie="output"',
+                hint=("train one tokenizer on both sides, or use ", Setting("build_model", "tie", "output")),
             )
         )
     if not isinstance(size, str | Size):

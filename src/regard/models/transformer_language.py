@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.errors import ArgumentError, Setting, UnknownName, message, positive
 from regard.layers.attention_options import AttentionOptions, PositionOption, build_model_position
 from regard.layers.residual_stream import ResidualStream
 from regard.layers.token_embedding import embed_tokens
@@ -109,5 +109,5 @@ def _check_size(call: str, size: str | Size) -> Size:
     chosen = find_size(size) if isinstance(size, str) else size
     if chosen.decoder_layers is not None:
         problem = f"decoder_layers is {chosen.decoder_layers}, but a language model has only `layers`"
-        raise ArgumentError(message(call, problem, hint="set `layers` to the number of layers"))
+        raise ArgumentError(message(call, problem, hint=("use ", Setting("build_model", "layers"))))
     return chosen

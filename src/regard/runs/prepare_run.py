@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.errors import ArgumentError, DataError, message
+from regard.errors import ArgumentError, DataError, message, naming_place
 from regard.files.atomic_io import replace
 from regard.files.untrusted import read_limited
 from regard.runs.resolve_settings import ResolvedSettings, resolve_settings
@@ -236,4 +236,5 @@ def complete(
 def build_from(task: type[RunTask], settings: Any, corpus: Any) -> nn.Module:
     """Build the model of the settings. Its initial weights depend on settings.seed."""
     torch.manual_seed(settings.seed)
-    return task.build_model(settings.model, task.sizes(corpus))
+    with naming_place("[model]"):
+        return task.build_model(settings.model, task.sizes(corpus))

@@ -122,7 +122,7 @@ class RunFacts:
 def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
     """Read the settings, log and checkpoints of a run. Raise DataError if `folder` is not a run folder."""
     config = config_of(folder)
-    settings = build(task.settings_type, config, str(folder / "config.toml"))
+    settings = build(task.settings_type, task.without_folders(config), str(folder / "config.toml"))
     notes: list[str] = []
     try:
         checked_settings(task, folder)

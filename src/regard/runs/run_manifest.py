@@ -16,7 +16,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.errors import DataError, message
 from regard.files.atomic_io import Written, failed, replace
@@ -24,23 +24,27 @@ from regard.files.untrusted import open_regular, parse_json, read_limited
 from regard.runs.run_folder import CONFIG, write_config
 from regard.training.settings import differences
 
+if TYPE_CHECKING:
+    from regard.runs.run_task import RunTask
+
 __all__ = ["MANIFEST", "check_manifest", "write_config_and_manifest"]
 
 MANIFEST = "manifest.json"
 VERSION = 1
 
 
-def write_config_and_manifest(folder: Path, settings: Mapping[str, Any], files: Sequence[str]) -> None:
+def write_config_and_manifest(task: type[RunTask], folder: Path, settings: Mapping[str, Any]) -> None:
     """Write config.toml and the manifest that belongs to it.
 
-    settings: nested as in config.toml.
-    files: names of files in the folder. Their hashes are saved in the manifest.
+    task: the task of the run. The hashes of its files are saved in the manifest.
+    settings: nested as in config.toml. The manifest has only the names of the data files, not their folders.
 
     An old manifest with other content is removed first. If the process is killed between the two writes, the
     folder has no manifest. So the folder is not reported as damaged.
     """
     path = folder / MANIFEST
-    content = _content({name: _hashed(folder / name) for name in files}, settings)
+    files = {name: _hashed(folder / name) for name in task.files}
+    content = _content(files, task.without_folders(settings))
     try:
         if _unlike(path, content):
             path.unlink(missing_ok=True)
@@ -61,8 +65,8 @@ def check_manifest(
 
     files: names of files in the folder, see write_config_and_manifest().
     config: the settings in config.toml.
-    checked: a function that adds the default values of all missing settings. So a setting that a later
-        version of Regard has added does not count as a difference.
+    checked: a function that adds the default values of all missing settings, and removes the folders of data
+        files. So a setting that a later version of Regard has added does not count as a difference.
     fixed: prefixes of the settings to check, such as "model.". None: all settings are checked.
     """
     path = folder / MANIFEST

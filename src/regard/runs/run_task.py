@@ -80,13 +80,16 @@ class RunTask(Task):
     settings_type: all settings of a run, a subclass of RunSettings.
     files: names of the files that encode_data() writes to the run folder, such as tokenizers. Their hashes
         are in the manifest, and --init-from copies these files.
-    paths: names of the settings in [data] whose values are paths. They are saved as absolute paths.
+    paths: names of the settings in [data] whose values are paths. They are saved as absolute paths in
+        config.toml, and nowhere else.
     fixed: prefixes of the settings that cannot change when a run is resumed with --change, such as "model.".
     for_outputs: prefixes of the settings that affect the outputs of a trained run, such as "model.".
     """
 
     settings_type: ClassVar[type[RunSettings]]
     files: ClassVar[tuple[str, ...]] = ()
+    later_files: ClassVar[tuple[str, ...]] = ()
+    """Names of the files that commands write to the run folder after training, such as alignment.json."""
     paths: ClassVar[tuple[str, ...]] = ()
     fixed: ClassVar[tuple[str, ...]] = ("task", "model")
     for_outputs: ClassVar[tuple[str, ...]] = ("task", "model")
@@ -169,6 +172,23 @@ class RunTask(Task):
         lines: maximum number of lines to train a tokenizer on, for an estimate. None: all lines.
         """
         return data
+
+    @classmethod
+    def without_folders(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings with the file names in place of paths, to show them or to share the run.
+
+        settings: nested as in config.toml.
+        """
+        data = dict(settings.get("data") or {})
+        for name in cls.paths:
+            if isinstance(data.get(name), str):
+                data[name] = os.path.basename(data[name])
+            elif isinstance(data.get(name), list | tuple):
+                data[name] = [os.path.basename(path) for path in data[name] if isinstance(path, str)]
+        whole = {**settings, "data": data}
+        if isinstance(settings.get("init_from"), str):
+            whole["init_from"] = os.path.basename(settings["init_from"])
+        return whole
 
     @classmethod
     def sizes(cls, corpus: Any) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ def build_trainer(
     task = kind(model, corpus, settings, processes, device)
     if processes.first:  # last, because config.toml makes the folder a run folder
         write_data(folder, run.fingerprints)
-        write_config_and_manifest(folder, settings.model_dump(), kind.files)
+        write_config_and_manifest(kind, folder, settings.model_dump())
     place = torch.device(device, processes.local) if device == "cuda" else torch.device(device)
     return Trainer(
         task,

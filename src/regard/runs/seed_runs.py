@@ -40,7 +40,7 @@ def train_seeds(
         again.
     """
     write_data(folder, run.fingerprints)
-    write_config_and_manifest(folder, run.settings.model_dump(), task.files)
+    write_config_and_manifest(task, folder, run.settings.model_dump())
     if change:
         write_failures(folder, {})
     log, clock = SeedLog(folder / "log.jsonl", console=console), SharedClock()

@@ -29,7 +29,8 @@ def checked_settings(task: type[RunTask], folder: Path, fixed: Sequence[str] | b
     """
 
     def checked(config: Mapping[str, Any]) -> dict[str, Any]:
-        return build(task.settings_type, config, str(folder / "config.toml")).model_dump()
+        settings = build(task.settings_type, config, str(folder / "config.toml"))
+        return task.without_folders(settings.model_dump())
 
     config = config_of(folder)
     prefixes = task.for_outputs if isinstance(fixed, bool) else fixed

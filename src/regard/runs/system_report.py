@@ -11,7 +11,6 @@ import struct
 import sys
 import sysconfig
 import tempfile
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from regard.errors import install_command
+from regard.files.requirements import CLONE, install_command, pip_command, requirements
 
 __all__ = ["SECTIONS", "Fact", "version"]
 
@@ -84,9 +83,9 @@ def software() -> Iterator[Fact]:
         installed = version(each.package)
         value = f"{installed}, built for {built}" if each.package == "torch" else str(installed)
         if installed is None:
-            yield Fact(each.package, "not installed", "wrong", f"pip install '{each.package}>={each.least}'")
+            yield Fact(each.package, "not installed", "wrong", pip_command(str(each)))
         elif each.newer_than(installed):
-            yield Fact(each.package, f"{value}: {needed} is required", "wrong", "pip install -U .")
+            yield Fact(each.package, f"{value}: {needed} is required", "wrong", pip_command(str(each)))
         else:
             yield Fact(each.package, value)
 
@@ -148,16 +147,17 @@ def extras() -> Iterator[Fact]:
     """Return a Fact for each extra of Regard (optional dependencies): whether its packages are installed."""
     optional = {name: each for name, each in requirements().items() if name}
     if not optional:
-        yield Fact("extras", "unknown: regard is not installed", "lacking", "pip install .")
+        yield Fact("extras", "unknown: regard is not installed", "lacking", pip_command(str(CLONE)))
     for name, packages in optional.items():
         if any(each.package == "regard" for each in packages):
             continue  # this extra only combines other extras
         here = [each for each in packages if each.system in ("", platform.system())]
-        lacking = [each.package for each in here if each.newer_than(version(each.package))]
+        lacking = [each for each in here if each.newer_than(version(each.package))]
         if not here:
             yield Fact(name, f"not for {platform.system()}")
         elif lacking:
-            yield Fact(name, f"missing: {', '.join(lacking)}", "lacking", install_command(name))
+            missing = ", ".join(each.package for each in lacking)
+            yield Fact(name, f"missing: {missing}", "lacking", pip_command(*map(str, lacking)))
         else:
             yield Fact(name, ", ".join(f"{each.package} {version(each.package)}" for each in here))
 
@@ -217,80 +217,6 @@ SECTIONS = {
     "terminal": terminal,
     "environment": environment,
 }
-
-
-@dataclass(frozen=True)
-class Requirement:
-    """A Python package that Regard requires, or that one of its extras requires.
-
-    package: the name of the package.
-    least: the lowest version that is accepted.
-    system: the operating system on which the package is required. "": all systems.
-    extra: the extra that requires the package. "": the package is always required.
-
-    >>> read_requirement("triton>=3.6; platform_system == 'Linux' and extra == 'kernels'")
-    Requirement(package='triton', least='3.6', system='Linux', extra='kernels')
-    """
-
-    package: str
-    least: str
-    system: str = ""
-    extra: str = ""
-
-    def newer_than(self, installed: str | None) -> bool:
-        """Return whether the required version is newer than the installed version.
-
-        The result is also True if the package is not installed.
-
-        installed: the installed version, such as "3.6.1". None if the package is not installed.
-        """
-        return installed is None or _numbers(installed) < _numbers(self.least)
-
-
-def _numbers(written: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", re.split(r"[+a-z]", written)[0])))
-
-
-def read_requirement(line: str) -> Requirement:
-    """Parse a requirement in package metadata, such as "triton>=3.6; extra == 'kernels'".
-
-    Only two kinds of conditions after the semicolon are read: platform_system == and extra ==.
-    """
-    package = re.match(r"[\w.-]+", line)
-    least = re.search(r">=\s*([\d.]+)", line.partition(";")[0])
-    system, extra = (
-        re.search(rf"{name}\s*==\s*['\"](\w+)", line) for name in ("platform_system", r"\bextra")
-    )
-    return Requirement(
-        *(match[match.lastindex or 0] if match else "" for match in (package, least, system, extra))
-    )
-
-
-def requirements() -> dict[str, list[Requirement]]:
-    """Return the packages that each extra requires, by the name of the extra. "" means no extra.
-
-    The packages are read from the package metadata, or from pyproject.toml if Regard is not installed.
-    """
-    try:
-        lines = importlib.metadata.requires("regard") or []
-    except importlib.metadata.PackageNotFoundError:
-        lines = _from_source(Path(__file__).parents[3] / "pyproject.toml")
-    by_extra: dict[str, list[Requirement]] = {}
-    for each in map(read_requirement, lines):
-        by_extra.setdefault(each.extra, []).append(each)
-    return by_extra
-
-
-def _from_source(settings: Path) -> list[str]:
-    try:
-        project = tomllib.loads(settings.read_text(encoding="utf-8"))["project"]
-    except (OSError, KeyError, ValueError):
-        return []
-    lines = list(project.get("dependencies", []))
-    for extra, packages in project.get("optional-dependencies", {}).items():
-        joined = (f"{line} and" if ";" in line else f"{line} ;" for line in packages)
-        lines += [f"{each} extra == '{extra}'" for each in joined]
-    return lines
 
 
 def usable_cores() -> int:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from regard.errors import ArgumentError, UnknownName, message
 
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
+    from regard.tasks.algorithms import AlgorithmsRun
+    from regard.tasks.answering import AnsweringRun
+    from regard.tasks.captioning import CaptioningRun
+    from regard.tasks.classification import ClassificationRun
+    from regard.tasks.language import LanguageRun
+    from regard.tasks.translation import TranslationRun
 
 __all__ = ["TASKS", "find_task", "load", "load_task", "task_of"]
 
@@ -83,10 +89,81 @@ def task_of(folder: str | Path, task: str | type[RunTask] | None = None) -> type
             message(place, problem, hint=f"if you trust the code: --task {name}, or task={name!r}")
         )
     if task is not None and task != name:
-        raise ArgumentError(message(place, f"the task of this run is {name!r}, not {task!r}"))
+        hint = f"--task {name}, or task={name!r}"
+        raise ArgumentError(message(place, f"the task of this run is {name!r}, not {task!r}", hint=hint))
     return find_task(name)
 
 
+@overload
+def load(
+    folder: str | Path,
+    *,
+    checkpoint: str = ...,
+    device: str = ...,
+    task: Literal["translation"],
+    seed: int | None = ...,
+    **options: Any,
+) -> TranslationRun: ...
+@overload
+def load(
+    folder: str | Path,
+    *,
+    checkpoint: str = ...,
+    device: str = ...,
+    task: Literal["language"],
+    seed: int | None = ...,
+    **options: Any,
+) -> LanguageRun: ...
+@overload
+def load(
+    folder: str | Path,
+    *,
+    checkpoint: str = ...,
+    device: str = ...,
+    task: Literal["classification"],
+    seed: int | None = ...,
+    **options: Any,
+) -> ClassificationRun: ...
+@overload
+def load(
+    folder: str | Path,
+    *,
+    checkpoint: str = ...,
+    device: str = ...,
+    task: Literal["captioning"],
+    seed: int | None = ...,
+    **options: Any,
+) -> CaptioningRun: ...
+@overload
+def load(
+    folder: str | Path,
+    *,
+    checkpoint: str = ...,
+    device: str = ...,
+    task: Literal["answering"],
+    seed: int | None = ...,
+    **options: Any,
+) -> AnsweringRun: ...
+@overload
+def load(
+    folder: str | Path,
+    *,
+    checkpoint: str = ...,
+    device: str = ...,
+    task: Literal["algorithms"],
+    seed: int | None = ...,
+    **options: Any,
+) -> AlgorithmsRun: ...
+@overload
+def load(
+    folder: str | Path,
+    *,
+    checkpoint: str = ...,
+    device: str = ...,
+    task: str | type[RunTask] | None = ...,
+    seed: int | None = ...,
+    **options: Any,
+) -> Any: ...
 def load(
     folder: str | Path,
     *,
@@ -101,7 +178,9 @@ def load(
     folder: the run folder, --output of `regard train`.
     checkpoint: "best", "latest", or the number of a step.
     device: cpu, cuda (or gpu), mps, or auto for the fastest available.
-    task: only for a task of your own: its class, or package.module:Class.
+    task: the task of the run, for type checkers and editors: load(folder, task="translation") returns a
+        TranslationRun. A run of another task is an error. Required for a task of your own: its class, or
+        package.module:Class.
     seed: one of the seeds of a run that was trained with --seeds; load(folder, seed=2) loads the run folder
         folder/seed-2.
     options: further arguments of the returned object; for translation, those of regard.decoding.Translator,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.errors import ArgumentError, Setting, UnknownName, message, positive
 from regard.training.distributed import Processes
 
 __all__ = [
@@ -76,7 +76,7 @@ class LeaveOneOut(Baseline):
     def __init__(self, samples: int = 2):
         super().__init__()
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 2:
-            problem, hint = f"samples is {samples!r}", "set training.estimator.samples=4, for example"
+            problem, hint = f"samples is {samples!r}", ("use ", Setting("training", "estimator.samples", 4))
             raise ArgumentError(message("LeaveOneOut()", problem, expected="2 or more", hint=hint))
         self.samples = samples
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.packed_tensors import copy_all
-from regard.errors import RegardError, message
+from regard.errors import RegardError, Setting, message
 from regard.kernels.kernel_choice import is_current
 from regard.training import cuda_graphs
 from regard.training.cuda_graphs import Uncaptured, copied, shape_of, tensors_in
@@ -153,7 +153,7 @@ class CapturedSteps:
                 raise problem or Uncaptured("another process cannot capture its steps")
             self._agreed = True
         if problem is not None:
-            hint = "set training.capture = false"
+            hint = "use ", Setting("training", "capture", False)
             raise RegardError(message("CUDA graphs", f"step {request.step}: {problem}", hint=hint))
         assert self._flat is not None and self._sums is not None
         self._processes.sum_(self._flat)

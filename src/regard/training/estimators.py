@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch import PAD
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import ArgumentError, Setting, UnknownName, message
 from regard.select import Best, Hard, Select
 from regard.training.baselines import Baseline, MovingAverage, build_baseline
 from regard.training.distributed import Processes
@@ -248,7 +248,14 @@ def check_selections(model: nn.Module, estimator: Reinforce | None) -> None:
             message(
                 "model.select",
                 "best (argmax) has no gradient, so the scores would not be trained",
-                hint='set model.select="hard" or "straight-through"; hard selects the best key in eval mode',
+                hint=(
+                    *(
+                        "use ",
+                        Setting("model", "select", "hard"),
+                        ", which selects the best key in eval mode, ",
+                    ),
+                    *("or ", Setting("model", "select", "straight-through")),
+                ),
             )
         )
     if hard and estimator is None:
@@ -256,12 +263,14 @@ def check_selections(model: nn.Module, estimator: Reinforce | None) -> None:
             message(
                 "model.select",
                 "hard attention has no gradient without an estimator",
-                hint='set training.estimator.name="reinforce" (--estimator reinforce), '
-                'or model.select="straight-through"',
+                hint=(
+                    *("use ", Setting("training", "estimator.name", "reinforce")),
+                    *(" or ", Setting("model", "select", "straight-through")),
+                ),
             )
         )
     if estimator is not None and not hard:
         named = sorted({type(each).__name__ for each in selections.values() if isinstance(each, Select)})
         problem = f"the attention of this model is not hard ({', '.join(named) or 'no selection'})"
-        hint = 'set model.select="hard" (--select hard), or do not set training.estimator'
+        hint = "use ", Setting("model", "select", "hard"), ", or do not set training.estimator"
         raise ArgumentError(message("training.estimator", problem, hint=hint))

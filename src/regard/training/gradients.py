@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from regard.errors import RegardError, message
+from regard.errors import RegardError, Setting, message
 from regard.layers.freed_memory import keep_freed_memory
 from regard.training.cuda_graphs import Captured, Uncaptured
 from regard.training.distributed import Processes
@@ -182,7 +182,7 @@ class Gradients:
             return self._objective(ready)
         except torch._dynamo.exc.FailOnRecompileLimitHit:
             problem = f"there are batches of more than {self.task.shapes} shapes, and each shape is compiled"
-            hint = "set training.compile = false, or use batches of fewer different lengths"
+            hint = "use ", Setting("training", "compile", False), ", or batches of fewer different lengths"
             raise RegardError(message("training.compile", problem, hint=hint)) from None
 
     def _together(self, last: bool) -> AbstractContextManager[Any]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch import PAD
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, Setting, message
 from regard.models.base import Model
 from regard.training.losses import cross_entropy
 
@@ -68,5 +68,8 @@ def check_dropout(model: nn.Module) -> None:
     rates = (getattr(each, name, 0.0) for each in model.modules() for name in ("p", "dropout"))
     if not any(isinstance(rate, float) and rate > 0 for rate in rates):
         problem = "R-Drop compares two passes with different dropout masks, but the model has no dropout"
-        hint = "set model.dropout (--dropout 0.3; for few epochs, the default is 0), or training.r_drop = 0"
+        hint = (
+            *("use ", Setting("model", "dropout", 0.3), " (for few epochs, the default is 0)"),
+            *(" or ", Setting("training", "r_drop", 0)),
+        )
         raise ArgumentError(message("training.r_drop", problem, hint=hint))

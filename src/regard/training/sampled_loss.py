@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch import PAD
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, Setting, message
 from regard.training.checkpoints.checkpoint_files import ESTIMATOR
 from regard.training.distributed import Processes
 from regard.training.estimators import (
@@ -69,7 +69,8 @@ def check_estimator(model: nn.Module, training: Training) -> None:
     check_selections(model, None if settings is None else build_estimator(settings.options(features=1)))
     if settings is not None and training.compile:
         problem = "the keys that the attention samples cannot be collected in a compiled model"
-        raise ArgumentError(message("training.estimator", problem, hint="set training.compile=false"))
+        hint = "use ", Setting("training", "compile", False)
+        raise ArgumentError(message("training.estimator", problem, hint=hint))
 
 
 def add_estimator(

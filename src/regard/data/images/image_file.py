@@ -10,7 +10,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from regard.errors import ArgumentError, DataError, install_command, message, positive, printable, shown
+from regard.errors import ArgumentError, DataError, message, positive, printable, shown
+from regard.files.requirements import install_command
 from regard.files.untrusted import LIMITS, read_limited
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from regard.data.tokenizers.normalize import clean, draw_sample, sides
 from regard.data.tokenizers.subwords import BPE, Unigram, subword_kind
 from regard.data.tokenizers.tokenizer import Tokenizer, read_bytes, read_vocabulary
 from regard.data.tokenizers.word_character import Characters, ClosedWords, Words
-from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.errors import ArgumentError, DataError, Setting, UnknownName, message
 
 __all__ = [
     "BPE",
@@ -116,7 +116,7 @@ def train_tokenizers(
 def _morpheme_kinds(pairs: Iterable[Any], joint: bool) -> tuple[str, str]:
     """Return the kinds of tokenizers for Korean text: "morpheme" for a Korean side, "unigram" for another."""
     if joint:
-        problem, hint = "a morpheme tokenizer is for one language", "set joint to false"
+        problem, hint = "a morpheme tokenizer is for one language", ("use ", Setting("data", "joint", False))
         raise ArgumentError(message("train_tokenizers()", f"{problem}, but joint is true", hint=hint))
     korean = [is_korean(sides(pair)[side] for pair in pairs) for side in (0, 1)]
     if not any(korean):

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Self
 
 from regard.data.tokenizers.normalize import SPACE, clean
 from regard.data.tokenizers.subwords import available_cores
-from regard.errors import ArgumentError, install_command, message
+from regard.errors import ArgumentError, message
+from regard.files.requirements import install_command
 
 __all__ = ["Morpheme", "analyzed_lines", "installed_versions", "is_korean", "joined_morphemes"]
 

@@ -25,6 +25,7 @@ from regard.data.tokenizers.normalize import SPACE, Sample, clean
 from regard.data.tokenizers.subwords import BYTES, LARGEST, covering_characters
 from regard.data.tokenizers.tokenizer import DAMAGED, SPECIALS, UNKNOWN, Tokenizer, read_vocabulary
 from regard.errors import ArgumentError, DataError, RegardWarning, message
+from regard.files.requirements import pip_command
 
 __all__ = ["Morphemes"]
 
@@ -271,7 +272,7 @@ class Morphemes(Tokenizer):
         versions = saved["packages"]
         if versions != installed_versions(place):
             problem = f"the tokenizer was trained with {_named(versions)}; {_named(installed_versions())} is"
-            hint = " ".join(("pip install", *(f"{name}=={version}" for name, version in versions.items())))
+            hint = pip_command(*(f"{name}=={version}" for name, version in versions.items()))
             text = message(place, f"{problem} installed, which may split words differently", hint=hint)
             warnings.warn(str(text), RegardWarning, stacklevel=2)
         morphemes = list(map(Morpheme.parsed, saved["morphemes"]))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from regard.data.tape_batch import TapeBatch
 from regard.data.tape_tasks import TapeTask
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, Setting, message
 from regard.evaluation.sequence_bits import answer_loss, sequence_bits
 from regard.layers.tape_heads import check_tape
 from regard.models.sequence_models import build_sequence_model
@@ -153,7 +153,7 @@ class AlgorithmsTask(RunTask):
         longer = task.longer[0]
         if settings.training.best == "bits_longer" and not _fits(model, task, longer):
             problem = f"the metric bits_longer needs sequences of {named_sizes(longer)}"
-            hint = f"set model.slots to {task.slots(longer):,} or more, or choose another metric"
+            hint = "use ", Setting("model", "slots", task.slots(longer)), " or more, or choose another metric"
             raise ArgumentError(message("training.best", f"{problem}, but the tape is too short", hint=hint))
 
     @classmethod

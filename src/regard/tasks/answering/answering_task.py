@@ -19,7 +19,7 @@ from regard.data.batch_rows import BatchRows
 from regard.data.labelled_batch import NO_LABEL
 from regard.data.story_batch import StoryBatch
 from regard.data.story_text import format_of_stories
-from regard.errors import ArgumentError, DataError, message
+from regard.errors import ArgumentError, DataError, Setting, message
 from regard.evaluation.story_answerer import StoryAnswerer
 from regard.evaluation.story_report import StoryReport, story_report
 from regard.models.memory_network import MemoryNetwork, noise_size
@@ -166,7 +166,7 @@ class AnsweringTask(RunTask):
             problem = (
                 f"training.linear_start is {settings.training.linear_start}, but the model has no softmax"
             )
-            hint = "leave training.linear_start out, or use the model end-to-end"
+            hint = "use ", Setting("training", "linear_start", 0), ", or the model end-to-end"
             raise ArgumentError(message("the settings", problem, hint=hint))
 
     @classmethod

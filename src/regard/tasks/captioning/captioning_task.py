@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.data.caption_batching import CaptionBatches
 from regard.data.image_batch import ImageBatch
 from regard.data.word_noise import replace_words
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, Setting, message
 from regard.models.captioner import NO_ATTENTION, Captioner, doubly_stochastic_penalty
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
@@ -231,12 +231,30 @@ class CaptioningTask(RunTask):
         return merged({"model": encoder_defaults(settings.get("model", {}), data.size)}, settings)
 
     @classmethod
+    def without_folders(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings without paths, and without the file of pretrained weights of the image encoder.
+
+        Checkpoints contain these weights. Without the file, an encoder is frozen only if `frozen` is set.
+        """
+        whole = super().without_folders(settings)
+        model = dict(whole.get("model") or {})
+        options = dict(model.get("encoder_options") or {})
+        if options.pop("weights", None) is not None:
+            if options.get("frozen") is None:
+                options["frozen"] = True
+            whole["model"] = {**model, "encoder_options": options}
+        return whole
+
+    @classmethod
     def check_settings(cls, settings: CaptioningSettings) -> None:
         check_paths(settings.data)
         select = settings.model.options.get("select", "softmax")
         if settings.training.doubly_stochastic and select in ("hard", NO_ATTENTION):
             problem = f"the doubly stochastic penalty has no effect if model.select is {select!r}"
-            hint = "set training.doubly_stochastic=0, or model.select=softmax"
+            hint = (
+                *("use ", Setting("training", "doubly_stochastic", 0)),
+                *(" or ", Setting("model", "select", "softmax")),
+            )
             raise ArgumentError(message("training.doubly_stochastic", problem, hint=hint))
 
     @classmethod
@@ -246,7 +264,10 @@ class CaptioningTask(RunTask):
         height, width = model.image_encoder.map_size(size, size)
         if height * width < (1 if model.select is None else 2):
             problem = f"the feature map of an image of {size} x {size} pixels has {height} x {width} cells"
-            hint = "set a larger data.image_size, or fewer stages in model.encoder_options"
+            hint = (
+                *("use larger images, ", Setting("data", "image_size"), ", or fewer stages, "),
+                Setting("model", "encoder_options.stages"),
+            )
             raise ArgumentError(
                 message("the settings", problem, expected="at least 2 cells to attend to", hint=hint)
             )

@@ -17,7 +17,7 @@ from torch.nn import functional
 from regard.data.labelled_batch import NO_LABEL, LabelledBatch
 from regard.data.labelled_batching import LabelledBatches
 from regard.data.labelled_text import LabelledText
-from regard.errors import ArgumentError, message, printable
+from regard.errors import ArgumentError, Setting, message, printable
 from regard.evaluation.classification import Classification
 from regard.evaluation.classification_report import ClassificationReport, classification_report
 from regard.evaluation.text_classifier import TextClassifier
@@ -203,7 +203,10 @@ class ClassificationTask(RunTask):
         pairs, second = settings.model.options.get("pairs", False), settings.data.second
         if pairs is not (second is not None):
             problem = f"model.pairs is {pairs}, and data.second is {'not set' if second is None else second}"
-            hint = "do not set model.pairs; for pairs, set data.second, the column of the second text"
+            hint = (
+                *("do not set model.pairs; for pairs, use ", Setting("data", "second")),
+                ", the column of the second text",
+            )
             raise ArgumentError(message("the settings", problem, hint=hint))
 
     @classmethod
@@ -218,7 +221,7 @@ class ClassificationTask(RunTask):
                 "one of them for </s>"
             )
             most = model.longest - 1
-            hint = f"set data.max_length to at most {most}, or model.longest to at least {fewest}"
+            hint = "use ", Setting("data", "max_length", most), " or ", Setting("model", "longest", fewest)
             raise ArgumentError(message("the settings", problem, hint=hint))
 
     @classmethod

@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.data.text_batch import TextBatch
 from regard.data.text_batching import DocumentBatches, StreamBatches, WindowBatches
 from regard.decoding import Prompts, Rules, Sample, search
-from regard.errors import ArgumentError, DataError, message
+from regard.errors import ArgumentError, DataError, Setting, message
 from regard.evaluation.perplexity import text_loss
 from regard.models.base import State
 from regard.models.language_base import LanguageModel, detached
@@ -111,7 +111,7 @@ class LanguageTask(RunTask):
         self._check_window()
 
     def _check_carried(self, processes: Processes) -> None:
-        hint = 'set data.layout = "documents", or model.name = "transformer"'
+        hint = "use ", Setting("data", "layout", "documents"), ", or the model transformer"
         if processes.world > 1:
             problem = "a recurrent state can be carried from batch to batch in one process only"
             raise ArgumentError(message(f"{processes.world} processes", problem, hint=hint))
@@ -163,7 +163,7 @@ class LanguageTask(RunTask):
         if longest is not None and needed > longest:
             problem = f"data.{name} is {getattr(data, name)}, but the model has {longest} positions"
             most = longest - (needed - getattr(data, name))
-            hint = f"set model.longest to at least {needed}, or data.{name} to at most {most}"
+            hint = "use ", Setting("model", "longest", needed), " or ", Setting("data", name, most)
             raise ArgumentError(message("the settings", problem, hint=hint))
 
     @classmethod
@@ -219,7 +219,7 @@ class LanguageTask(RunTask):
         place = "the settings"
         if data.streams is not None and not settings.carried:
             problem = f"data.streams is for recurrent models; model.name is {settings.model.name!r}"
-            raise ArgumentError(message(place, problem, hint="set training.batch_tokens instead"))
+            raise ArgumentError(message(place, problem, hint="use --batch-tokens instead"))
         if evaluation.stride is not None and settings.carried:
             problem = "evaluation.stride has no effect: the recurrent state is carried through the text"
             raise ArgumentError(message(place, problem, hint="do not set evaluation.stride"))

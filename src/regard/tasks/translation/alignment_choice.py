@@ -27,6 +27,8 @@ from regard.models import Model
 from regard.roles import CROSS
 
 __all__ = [
+    "ATTENTIVE",
+    "CHOSEN",
     "aligned_at",
     "check_choice",
     "choose_by_agreement",
@@ -35,6 +37,9 @@ __all__ = [
     "read_choice",
     "write_choice",
 ]
+
+ATTENTIVE = "use a run of a model with attention: regard train --model bahdanau, luong, lstmn or transformer"
+"""The hint of errors about a model that has no attention to its source."""
 
 CHOSEN = "alignment.json"
 """The file in a run folder with the fields of a Choice: the attention weights from which word alignments are
@@ -103,8 +108,7 @@ def _all_alignments(
             candidates = choices(each.passages[0].attention)
             if not candidates:
                 problem = "the model has no attention to its source, so there is nothing to choose"
-                hint = "use a model with attention: bahdanau, luong, lstmn or transformer"
-                raise ArgumentError(message(type(translator.model).__name__, problem, hint=hint))
+                raise ArgumentError(message(type(translator.model).__name__, problem, hint=ATTENTIVE))
             for choice in candidates:
                 links = each.align(choice.site, choice.head, choice.shifted).links
                 alignments.setdefault(choice, []).append(links)
@@ -126,8 +130,7 @@ def aligned_at(
     """
     if not all(passage.attention for passage in pair.passages):
         problem = "the model has no attention to its source, so it cannot align"
-        hint = "use a model with attention: bahdanau, luong, lstmn or transformer"
-        raise ArgumentError(message("regard align", problem, hint=hint))
+        raise ArgumentError(message("regard align", problem, hint=ATTENTIVE))
     return with_fields(pair, aligned_at=pair.aligned_at.instead(site, head, shifted))
 
 

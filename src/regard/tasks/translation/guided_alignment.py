@@ -12,7 +12,7 @@ from regard.data import Tokenizer
 from regard.data.batch import Batch
 from regard.decoding.alignment_units import units_of
 from regard.decoding.forced_decoding import sites_of
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, Setting, message
 from regard.evaluation import Links
 from regard.models import Model
 from regard.tasks.translation.translation_data import Corpus
@@ -35,7 +35,7 @@ def guided_site(model: Model) -> str:
     """
     sites = sites_of(model)
     if not sites:
-        hint = "use a model with attention: bahdanau, luong, lstmn or transformer"
+        hint = "use the model bahdanau, luong, lstmn or transformer"
         raise ArgumentError(
             message("training.guided_alignment", "the model has no attention to its source", hint=hint)
         )
@@ -52,15 +52,21 @@ def build_guide(corpus: Corpus, settings: TranslationSettings, sampled: bool) ->
     if not settings.training.guided_alignment:
         return None
     if corpus.split.links is None:
-        hint = "set data.alignments to a file of alignments, or training.guided_alignment=0"
-        raise ArgumentError(message("training.guided_alignment", "the data have no alignments", hint=hint))
+        no_links = "use --gold-alignments FILE, or ", Setting("training", "guided_alignment", 0)
+        raise ArgumentError(
+            message("training.guided_alignment", "the data have no alignments", hint=no_links)
+        )
     if sampled:
         problem = "the weights of hard attention have no gradient"
-        hint = 'set training.guided_alignment=0, or model.select="straight-through"'
-        raise ArgumentError(message("training.guided_alignment", problem, hint=hint))
+        sampling = (
+            *("use ", Setting("training", "guided_alignment", 0)),
+            *(" or ", Setting("model", "select", "straight-through")),
+        )
+        raise ArgumentError(message("training.guided_alignment", problem, hint=sampling))
     if settings.training.compile:
         problem = "attention cannot be recorded in a compiled model"
-        raise ArgumentError(message("training.guided_alignment", problem, hint="set training.compile=false"))
+        hint = "use ", Setting("training", "compile", False)
+        raise ArgumentError(message("training.guided_alignment", problem, hint=hint))
     unit = settings.data.alignment_unit
     _check_unit(unit, (corpus.source.unit, corpus.target.unit))
     return Guide(corpus.split.links, corpus.source, corpus.target, unit)
@@ -78,7 +84,7 @@ def _check_unit(unit: str, of_tokenizers: tuple[str, str]) -> None:
     problem = (
         f"it is {unit!r}, but the tokenizers have {of_tokenizers[0]}s (source), {of_tokenizers[1]}s (target)"
     )
-    hint = f'set data.alignment_unit="word", or use --tokenizer {unit}'
+    hint = "use ", Setting("data", "alignment_unit", "word"), " or ", Setting("data", "tokenizer", unit)
     raise ArgumentError(message("data.alignment_unit", problem, hint=hint))
 
 

@@ -27,6 +27,7 @@ from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.sites import record
 from regard.tasks.sample_texts import spread_by_length
+from regard.tasks.translation.alignment_choice import CHOSEN
 from regard.tasks.translation.evaluate_translation import (
     EVALUATE_OPTIONS,
     TranslationEvaluation,
@@ -98,6 +99,7 @@ class TranslationTask(RunTask):
     )
     best = "bleu"
     files = TOKENIZERS
+    later_files = (CHOSEN,)
     paths = (*PATHS, "alignments")
     next_command = 'regard translate {run} --text "..." --draw'
     size_names = ("source", "target")

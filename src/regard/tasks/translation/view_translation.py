@@ -10,11 +10,13 @@ from typing import Any
 from regard.decoding import Scored
 from regard.decoding.attention_inputs import drawn_steps
 from regard.decoding.search_options import build_search
+from regard.errors import ArgumentError, message, shown
 from regard.evaluation import faithfulness
 from regard.roles import CROSS, matches
 from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_task import RunTask
+from regard.tasks.translation.alignment_choice import ATTENTIVE
 from regard.viewing import Picture, Seen, picture
 
 __all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "TranslationView", "view_translation"]
@@ -95,6 +97,9 @@ def view_translation(
     sentence, target = translator.prepare(options["text"]), options["target"]
     translation = translator.translate(sentence) if target is None else translator.score(sentence, target)
     seen = _measured(translator, translation, drawing)
+    if not seen.sites and not seen.long:
+        problem = f"the model {translator.settings.model.name} has no attention to view"
+        raise ArgumentError(message(shown(run.folder), problem, hint=ATTENTIVE))
     return TranslationView(seen, translator, translation, sentence)
 
 

@@ -24,13 +24,16 @@ class Averaged:
 
     >>> print(Averaged("korean", [100, 2000]))
     the mean of steps 100, 2,000 of korean
+    >>> print(Averaged("korean", [100]))
+    a copy of step 100 of korean
     """
 
     run: str
     steps: list[int]
 
     def __str__(self) -> str:
-        return f"the mean of steps {', '.join(f'{step:,}' for step in self.steps)} of {self.run}"
+        steps = ", ".join(f"{step:,}" for step in self.steps)
+        return f"{'a copy of step' if len(self.steps) == 1 else 'the mean of steps'} {steps} of {self.run}"
 
 
 def averaged_from(state: Mapping[str, Any], place: str) -> Averaged | None:

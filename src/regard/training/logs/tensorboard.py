@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.errors import ArgumentError, install_command, message
+from regard.errors import ArgumentError, message
+from regard.files.requirements import install_command
 from regard.files.untrusted import make_folder
 
 __all__ = ["Board"]

@@ -12,7 +12,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.errors import ArgumentError, install_command, message
+from regard.errors import ArgumentError, message
+from regard.files.requirements import install_command
 
 __all__ = ["Run", "Written", "hint_for", "needs", "written"]
 
@@ -103,7 +104,7 @@ def needs(name: str) -> ArgumentError:
 
     name: "matplotlib" or "Pillow".
     """
-    hint = f"{install_command('view')}, or save as .svg, which needs no package"
+    hint = f"save as .svg, which needs no package, or {install_command('view')}"
     return ArgumentError(
         message("save()", f"PNG, PDF and GIF files need {name}, which is not installed", hint=hint)
     )
