@@ -80,10 +80,12 @@ class Setting:
 
     owner: the class or function that has this argument.
     name: name of the argument.
-    value: the recommended value; "" if the user must choose one.
+    value: the recommended value, or several values separated by commas; "" if the user must choose one.
 
-    >>> str(Setting("Choices", "invalid", "replace")), str(Setting("read_pairs", "columns"))
-    ('Choices(invalid="replace")', 'columns=')
+    >>> print(Setting("Choices", "invalid", "replace"), Setting("read_pairs", "columns"))
+    Choices(invalid="replace") columns=
+    >>> print(Setting("read_pairs", "fields", "ko,en"))
+    fields=("ko", "en")
     """
 
     owner: str
@@ -91,7 +93,8 @@ class Setting:
     value: str = ""
 
     def __str__(self) -> str:
-        assignment = f'{self.name}="{self.value}"' if self.value else f"{self.name}="
+        values = ", ".join(f'"{value}"' for value in self.value.split(",")) if self.value else ""
+        assignment = f"{self.name}={f'({values})' if ',' in self.value else values}"
         return f"{self.owner}({assignment})" if self.owner[:1].isupper() else assignment
 
 
@@ -115,8 +118,10 @@ class Message(str):
     expected: str = ""
     hint: Hint = ""
 
-    def spelled(self, spell: Callable[[Setting], str]) -> Message:
+    def spelled(self, spell: Callable[[Setting], str | Setting]) -> Message:
         """Return the message with each Setting in its hint replaced by spell(setting).
+
+        If spell() returns a Setting, spelled() can be called again, to replace it.
 
         >>> hint = ("use ", Setting("Choices", "invalid", "skip"))
         >>> text = message("a.ko, line 3", "not valid UTF-8", hint=hint)
@@ -125,7 +130,7 @@ class Message(str):
         hint: use --choose invalid=skip
         """
         parts = (self.hint,) if isinstance(self.hint, str) else self.hint
-        hint = "".join(part if isinstance(part, str) else spell(part) for part in parts)
+        hint = tuple(part if isinstance(part, str) else spell(part) for part in parts)
         return _formatted(self.call, self.problem, self.rows, self.expected, hint)
 
 
@@ -300,6 +305,7 @@ def _formatted(
     if hint:
         lines.append(f"hint: {hint if isinstance(hint, str) else ''.join(map(str, hint))}")
     text = Message("\n".join(lines))
+    hint = "".join(map(str, hint)) if all(isinstance(part, str) for part in hint) else hint
     text.call, text.problem, text.rows, text.expected, text.hint = call, problem, rows, expected, hint
     return text
 

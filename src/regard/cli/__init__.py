@@ -11,6 +11,7 @@ import importlib.metadata
 import os
 import sys
 import warnings
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -181,7 +182,7 @@ def _status(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort, _Interrupted):
         return _print_error("interrupted", 130)
     except RegardError as error:
-        return _print_error(error.message.spelled(setting_option), 2)
+        return _print_error(error.message.spelled(partial(setting_option, arguments=arguments)), 2)
     except BrokenPipeError:  # e.g. regard ... | head: head has exited
         _drop_output()
         return 1

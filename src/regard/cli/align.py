@@ -11,6 +11,7 @@ import typer
 from regard.cli import bounds
 from regard.cli.pair_options import (
     Columns,
+    Encoding,
     Fields,
     JsonlFiles,
     PairFiles,
@@ -163,6 +164,7 @@ def align(
     jsonl: JsonlFiles = None,
     columns: Columns = "1,2",
     fields: Fields = "source,target",
+    encoding: Encoding = None,
     output: OutputFile = None,
     gold_alignments: Gold = None,
     base: Base = 0,
@@ -214,7 +216,7 @@ def align(
     """
     options = AlignOptions(site, head, shifted, symmetrise, probabilities, threshold)
     options.check(choose, backward)
-    files = PairFiles(source, target, tsv, jsonl, columns, fields)
+    files = PairFiles(source, target, tsv, jsonl, columns, fields, encoding)
     files.check("regard align")
     pairs, html = files.stream(), TranslationPage(page)
     gold = None if gold_alignments is None else read_links(gold_alignments, base)

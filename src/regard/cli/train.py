@@ -33,6 +33,7 @@ def train(
     jsonl: options.Jsonl = None,
     columns: options.Columns = None,
     fields: options.Fields = None,
+    encoding: options.TextEncoding = None,
     train_file: options.TrainFile = None,
     valid_file: options.ValidFile = None,
     built_in: options.BuiltIn = None,

@@ -23,6 +23,7 @@ SETTINGS = {
     "jsonl": ("data.jsonl",),
     "columns": ("data.columns",),
     "fields": ("data.fields",),
+    "encoding": ("data.encoding",),
     "built_in": ("data.built_in",),
     "images": ("data.images",),
     "valid_source": ("data.valid_source",),
@@ -165,7 +166,13 @@ def check_no_files(files: Sequence[str] | None) -> None:
     """Raise ArgumentError if the command line has file names without an option, such as --source."""
     if not files:
         return
-    named = {".tsv": "--tsv", ".jsonl": "--jsonl"}.get(Path(files[0]).suffix)
+    named = {
+        ".tsv": "--tsv",
+        ".csv": "--csv",
+        ".jsonl": "--jsonl",
+        ".json": "--jsonl",
+        ".parquet": "--parquet",
+    }.get(Path(files[0]).suffix)
     hint = f"{named} {files[0]}" if named else "--source FILE --target FILE, or --tsv FILE"
     if len(files) == 2 and not named:
         hint = f"--source {files[0]} --target {files[1]}"

@@ -225,7 +225,8 @@ def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable
         lengths = [block.lengths[part][index] for block, part in chunk.sides]
         problem += f": the source has {lengths[0]} characters, the target {lengths[1]}"
     if kind == "malformed" and block.raw.remedy is not None:
-        hint += ["check ", block.raw.remedy, "; "]
+        named = bool(block.raw.remedy.value)
+        hint += ["use " if named else "check ", block.raw.remedy, "; otherwise " if named else "; "]
     hint.append("fix the data")
     if choosable:
         actions = [action for action in KINDS[kind].may if action != "error"]

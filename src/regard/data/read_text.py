@@ -24,7 +24,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.data.pair_checks import KINDS
-from regard.data.text_encoding import advice, check_encoding, find_mojibake, utf_8_chunks
+from regard.data.text_encoding import advice, check_encoding, find_mojibake, is_utf_8_text, utf_8_chunks
 from regard.errors import DataError, RegardWarning, Setting, message, shown
 
 __all__ = [
@@ -239,6 +239,9 @@ def check_start(name: str, data: bytes, encoding: str | None) -> None:
     for start, (kind, hint) in FOREIGN.items():
         if re.match(start, data, re.DOTALL):
             raise DataError(message(name, f"this file is {kind}", expected="text", hint=hint))
+    if encoding is not None and is_utf_8_text(data, encoding):
+        hint = "convert the other files to UTF-8, with iconv -t UTF-8 -f " + encoding.upper()
+        raise DataError(message(name, f"this file is UTF-8 or ASCII text, not {encoding}", hint=hint))
     if encoding is None and (b"\0" in data or data.startswith((b"\xff\xfe", b"\xfe\xff"))):
         named, hints = advice(data, data)
         if named:

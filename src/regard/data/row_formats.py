@@ -88,7 +88,7 @@ def _separated_rows(
             raise LookupError(f"{len(cells)} column{'s' * (len(cells) > 1)}, expected at least {least}")
         return cells[picked[0]], cells[picked[1]]
 
-    yield from _blocks(path, rows, pair, "line", COLUMNS, encoding)
+    yield from _blocks(path, rows, pair, "line", encoding)
 
 
 def field_rows(path: Path, fields: tuple[str, str], encoding: str | None = None) -> Iterator[Two]:
@@ -103,7 +103,7 @@ def field_rows(path: Path, fields: tuple[str, str], encoding: str | None = None)
     if kind == "lines":
         return _json_lines(path, fields, encoding)
     rows = parquet_rows(path, fields) if kind == "parquet" else json_array_rows(path, encoding)
-    return _blocks(path, rows, lambda row: fields_of(row, fields), "row", None, encoding)
+    return _blocks(path, rows, lambda row: fields_of(row, fields), "row", encoding)
 
 
 def _json_lines(path: Path, fields: tuple[str, str], encoding: str | None) -> Iterator[Two]:
@@ -128,7 +128,6 @@ def _blocks(
     rows: Iterable[Row],
     pair: Callable[[Any], Sequence[Any]],
     unit: str,
-    remedy: Setting | None,
     encoding: str | None,
 ) -> Iterator[Two]:
     """Yield source and target of the rows of a table, in blocks of rows with consecutive numbers.
@@ -139,7 +138,7 @@ def _blocks(
     for row in rows:
         count = len(sides.lines[0])
         if count == ROWS or (count and row.number != first + count):
-            yield sides.raws(shown(path), unit, row.reached, first=first, remedy=remedy, encoding=encoding)
+            yield sides.raws(shown(path), unit, row.reached, first=first, encoding=encoding)
             sides, count = _Sides(None), 0
         first = first if count else row.number
         if row.reason:
@@ -148,9 +147,9 @@ def _blocks(
         try:
             sides.add(*pair(row.value))
         except LookupError as error:
-            sides.add_malformed(str(error.args[0]))
+            sides.add_malformed(str(error.args[0]), row.value)
     if sides.lines[0]:
-        yield sides.raws(shown(path), unit, row.reached, first=first, remedy=remedy, encoding=encoding)
+        yield sides.raws(shown(path), unit, row.reached, first=first, encoding=encoding)
 
 
 def list_rows(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[Two]:
@@ -183,6 +182,7 @@ class _Sides:
     def __init__(self, marks: Marks | None):
         self.marks, self.lines, self.own = marks, ([], []), ([], [])
         self.reasons: dict[int, str] = {}
+        self.remedy: Setting | None = None
 
     lines: tuple[list[bytes], list[bytes]]
     own: tuple[list[int], list[int]]
@@ -199,11 +199,17 @@ class _Sides:
         try:
             values = fields_of(row, fields)
         except LookupError as error:
-            self.add_malformed(str(error.args[0]))
+            self.add_malformed(str(error.args[0]), row)
         else:
             self.add(*values)
 
-    def add_malformed(self, reason: str) -> None:
+    def add_malformed(self, reason: str, row: Any = None) -> None:
+        """Add a row that has no source or no target.
+
+        row: the row, if it could be parsed. The error recommends its columns or fields.
+        """
+        if self.remedy is None and row is not None:
+            self.remedy = COLUMNS if isinstance(row, list) else _fields_to_use(row)
         self.reasons[len(self.lines[0])] = reason
         for lines, own in zip(self.lines, self.own, strict=True):
             lines.append(b"")
@@ -218,7 +224,8 @@ class _Sides:
                 unit,
                 reached,
                 self.reasons,
-                whole=whole,
+                self.remedy,
+                whole,
                 **more,
             )
             for lines, own in zip(self.lines, self.own, strict=True)
@@ -278,6 +285,13 @@ def _names(row: Any, prefix: str = "") -> Iterator[str]:
             yield from _names(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"
+
+
+def _fields_to_use(row: Any) -> Setting | None:
+    """Return the setting that names the two fields of a row with a text, if there are two."""
+    names = list(_names(row)) if isinstance(row, MAPPINGS) else []
+    texts = [name for name in names if isinstance(field_of(row, name), str)]
+    return Setting("read_pairs", "fields", ",".join(texts)) if len(texts) == 2 else None
 
 
 def fields_of(row: Any, names: Sequence[str]) -> list[Any]:

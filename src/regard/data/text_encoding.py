@@ -14,7 +14,15 @@ from typing import BinaryIO, NamedTuple
 
 from regard.errors import Setting, UnknownName, printable
 
-__all__ = ["Mojibake", "advice", "check_encoding", "find_mojibake", "likely_encoding", "utf_8_chunks"]
+__all__ = [
+    "Mojibake",
+    "advice",
+    "check_encoding",
+    "find_mojibake",
+    "is_utf_8_text",
+    "likely_encoding",
+    "utf_8_chunks",
+]
 
 TITLES = {
     "cp949": "CP949 (EUC-KR)",
@@ -106,6 +114,24 @@ def _is_utf_8(line: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def is_utf_8_text(data: bytes, encoding: str) -> bool:
+    """Return whether the beginning of a file is certainly UTF-8, although it should be in another encoding.
+
+    A text that is ASCII is valid in most encodings, but not in UTF-16.
+    """
+    if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig"):
+        return False
+    if encoding.lower().replace("_", "-").startswith(("utf-16", "utf-32")):
+        marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        return bool(data) and not marked and b"\0" not in data and likely_encoding(data) is None
+    text = codecs.getincrementaldecoder("utf-8")("replace").decode(data)
+    return "\ufffd" not in text and len(re.findall(r"[^\x00-\x7f]", text)) >= CERTAIN
+
+
+CERTAIN = 5
+"""Number of characters that are valid UTF-8, and not ASCII, from which a text is certainly UTF-8."""
 
 
 def _utf_16(data: bytes) -> str | None:
