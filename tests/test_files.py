@@ -25,6 +25,7 @@ SKIPS = (
     "no Chromium can be started (playwright install chromium)",
     'kiwipiepy is not installed (pip install ".[korean]")',
     'nbclient is not installed (pip install ".[dev]")',
+    'pyarrow is not installed (pip install ".[parquet]")',
     'timm is not installed (pip install ".[timm]")',
     "torch.compile needs a C++ compiler",
     'transformers is not installed (pip install ".[huggingface]")',

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from regard.tasks.language.language_data import read_texts
+from regard.tasks.language.language_settings import TextData
+from regard.tasks.task_table import find_task
+
 KOREAN = "안녕하세요.\n저는 학생입니다.\n비가 옵니다.\n고맙습니다.\n" * 3
 ENGLISH = "Hello.\nI am a student.\nIt rains.\nThank you.\n" * 3
 
@@ -51,9 +55,30 @@ def test_a_csv_header_is_recognized(command, tmp_path):
     assert command("data", "check", "--csv", tmp_path / "a.csv", "--columns", "ko,en").status == 0
 
 
+def test_settings_of_every_task_have_the_encoding(tmp_path):
+    (tmp_path / "a.txt").write_bytes(KOREAN.encode("cp949"))
+    split = read_texts(TextData(train_file=[str(tmp_path / "a.txt")], encoding="cp949"))
+    assert next(iter(split.train)) == "안녕하세요." and list(split.valid)[-1] == "고맙습니다."
+    for task in ("translation", "language", "classification", "captioning", "answering"):
+        fields = find_task(task).settings_type.model_fields["data"].annotation.model_fields
+        assert fields["encoding"].default is None
+
+
+@pytest.mark.slow
 def test_a_run_keeps_the_encoding_and_resumes_with_it(command, tmp_path):
     (tmp_path / "a.txt").write_bytes(KOREAN.encode("cp949"))
-    small = ("--width", 8, "--threads", 1, "--steps", 1, "--set", "data.vocab_size=60", "--set", "data.tokenizer=character")
+    small = (
+        "--width",
+        8,
+        "--threads",
+        1,
+        "--steps",
+        1,
+        "--set",
+        "data.vocab_size=60",
+        "--set",
+        "data.tokenizer=character",
+    )
     train = ("train", "--task", "language", "--train-file", tmp_path / "a.txt", "--output", tmp_path / "run")
     assert command(*train, *small, "--encoding", "cp949").status == 0
     assert 'encoding = "cp949"' in (tmp_path / "run" / "config.toml").read_text(encoding="utf-8")

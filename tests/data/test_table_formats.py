@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import importlib
 import io
 import json
 import sys
@@ -15,6 +16,7 @@ import pytest
 from regard.data import Choices, read_labelled, read_pairs
 from regard.data import table_formats as formats
 from regard.errors import DataError
+from tests.conftest import SKIPS
 
 ROWS = [
     ("안녕하세요.", "Hello."),
@@ -150,8 +152,8 @@ def test_parquet_rows_are_read_with_pyarrow(tmp_path, monkeypatch):
 
 
 def test_real_parquet_file(tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow (the extra parquet)")
-    pyarrow = pytest.importorskip("pyarrow")
+    pyarrow = pytest.importorskip("pyarrow", reason=SKIPS["pyarrow"])
+    parquet = importlib.import_module("pyarrow.parquet")
     path = tmp_path / "pairs.parquet"
     table = pyarrow.table({"translation": [{"ko": a, "en": b} for a, b in ROWS], "id": [1, 2, 3, 4]})
     parquet.write_table(table, path)

@@ -152,7 +152,7 @@ def _converted(file: BinaryIO, encoding: str) -> Iterator[bytes]:
 
 def _ahead(file: BinaryIO) -> bytes:
     """Return the next bytes of a file, as far as they are in its buffer, without reading them."""
-    return file.peek(START)  # type: ignore[attr-defined,no-any-return]
+    return file.peek(START)  # type: ignore[attr-defined]
 
 
 @contextmanager

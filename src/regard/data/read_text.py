@@ -256,7 +256,7 @@ def _warn_mojibake(raw: Raw) -> None:
     mojibake = find_mojibake([line for _, line in sample])
     if mojibake is not None:
         hint = "make the file again from its original, and name the encoding of the original"
-        place = f"{raw.name}, line {sample[mojibake.index][0]}"
+        place = f"{raw.name}, line {sample[mojibake.line][0]}"
         warnings.warn(message(place, str(mojibake), hint=hint), RegardWarning, stacklevel=2)
 
 

@@ -252,7 +252,7 @@ def check_encoding(encoding: str | None) -> None:
     encoding: any text encoding of Python, such as "cp949". None: UTF-8.
     """
     try:
-        known = encoding is None or codecs.lookup(encoding)._is_text_encoding  # type: ignore[attr-defined]
+        known = encoding is None or codecs.lookup(encoding)._is_text_encoding
     except (LookupError, ValueError):  # a name with a NUL character raises ValueError
         known = False
     if not known:
@@ -284,7 +284,13 @@ def utf_8_chunks(stream: BinaryIO, encoding: str | None, size: int) -> Iterator[
 INVALID = "regard.invalid"
 """Name of the error handler of utf_8_chunks(). U+DCFF stands for the invalid byte 0xFF (surrogateescape)."""
 
-codecs.register_error(INVALID, lambda error: ("\udcff", error.end))  # type: ignore[attr-defined]
+
+def _invalid(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "\udcff", error.end
+
+
+codecs.register_error(INVALID, _invalid)
 
 
 def advice(data: bytes, line: bytes) -> tuple[str, tuple[str | Setting, ...]]:
@@ -306,14 +312,14 @@ def advice(data: bytes, line: bytes) -> tuple[str, tuple[str | Setting, ...]]:
 class Mojibake(NamedTuple):
     """A text that was probably decoded with a wrong encoding, and then saved as UTF-8.
 
-    index: index of the line.
+    line: index of the line.
     text: the text as it is.
     read_as: the wrong encoding.
     encoding: the right encoding; "" if it is not known.
     right: the text, decoded with the right encoding; "" if characters are lost.
     """
 
-    index: int
+    line: int
     text: str
     read_as: str
     encoding: str

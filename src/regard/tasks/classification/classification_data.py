@@ -105,8 +105,15 @@ def read_labelled_split(data: ClassificationData) -> LabelledSplit:
 
 
 def _read(data: ClassificationData, files: Sequence[str]) -> LabelledTexts:
-    columns = {"label": data.label, "text": data.text, "second": data.second}
-    return read_labelled(files, data.format, **columns, ignore=data.ignore, encoding=data.encoding)
+    return read_labelled(
+        files,
+        data.format,
+        label=data.label,
+        text=data.text,
+        second=data.second,
+        ignore=data.ignore,
+        encoding=data.encoding,
+    )
 
 
 def check_header_lines(data: ClassificationData, split: LabelledSplit) -> None:
