@@ -130,7 +130,9 @@ class Message(str):
         hint: use --choose invalid=skip
         """
         parts = (self.hint,) if isinstance(self.hint, str) else self.hint
-        hint = tuple(part if isinstance(part, str) else spell(part) for part in parts)
+        spelled = [part if isinstance(part, str) else spell(part) for part in parts]
+        texts = [part for part in spelled if isinstance(part, str)]
+        hint = "".join(texts) if len(texts) == len(spelled) else tuple(spelled)
         return _formatted(self.call, self.problem, self.rows, self.expected, hint)
 
 
@@ -305,7 +307,6 @@ def _formatted(
     if hint:
         lines.append(f"hint: {hint if isinstance(hint, str) else ''.join(map(str, hint))}")
     text = Message("\n".join(lines))
-    hint = "".join(map(str, hint)) if all(isinstance(part, str) for part in hint) else hint
     text.call, text.problem, text.rows, text.expected, text.hint = call, problem, rows, expected, hint
     return text
 

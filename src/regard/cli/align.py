@@ -186,17 +186,16 @@ def align(
 ) -> None:
     """Print word alignments: the source word that each target word attends to most.
 
-    Each sentence pair gives one line in Pharaoh format: 0-2 links source word 0 to target word 2. If the
-    run has a character tokenizer, characters are aligned, including spaces; if it has a morpheme tokenizer,
-    Korean morphemes are aligned; --unit word aligns words.
+    Each sentence pair gives one line in Pharaoh format: 0-2 links source word 0 to target word 2. Runs with a
+    character tokenizer align characters, including spaces; runs with a morpheme tokenizer align Korean
+    morphemes; --unit word aligns words.
 
     --gold-alignments prints precision, recall and alignment error rate (AER) to standard error. With this
-    option, or with --choose FILE, words are aligned in every run; --unit character or --unit morpheme aligns
-    characters or morphemes.
+    option, or with --choose FILE, all runs align words, unless --unit is character or morpheme.
 
     --choose writes no alignments. It tries the attention weights of every attention layer (site), head and
-    decoder step (see --shifted), and finds those that align best. It prints the best choices and saves the
-    first one in the file alignment.json of the run. Later commands use the saved choice.
+    decoder step (see --shifted). It prints the choices that align best, and saves the first one in the file
+    alignment.json of the run, for later commands.
 
     Examples:
 

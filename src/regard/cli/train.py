@@ -104,8 +104,7 @@ def train(
     check_no_files(files)
     check_exclusive(arguments)
     _print_inputs(arguments)
-    run = _estimate if dry_run else _train
-    return run(*_task_and_settings(arguments), output, arguments)
+    return (_estimate if dry_run else _train)(*_task_and_settings(arguments), output, arguments)
 
 
 def _estimate(
