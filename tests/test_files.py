@@ -25,6 +25,7 @@ SKIPS = (
     "no Chromium can be started (playwright install chromium)",
     'kiwipiepy is not installed (pip install ".[korean]")',
     'nbclient is not installed (pip install ".[dev]")',
+    'pyarrow is not installed (pip install ".[parquet]")',
     'timm is not installed (pip install ".[timm]")',
     "torch.compile needs a C++ compiler",
     'transformers is not installed (pip install ".[huggingface]")',
@@ -78,7 +79,7 @@ def requirements() -> dict[str, list[Requirement]]:
 
 def test_extras_exist():
     extras = settings()["project"]["optional-dependencies"]
-    for_users = {"board", "efficientnet", "huggingface", "kernels", "korean", "moses", "view"}
+    for_users = {"board", "efficientnet", "huggingface", "kernels", "korean", "moses", "parquet", "view"}
     assert set(extras) == for_users | {"dev", "all", "timm"}
     (everything,) = requirements()["all"]
     assert everything.name == "regard" and everything.extras == for_users

@@ -84,10 +84,13 @@ class Setting:
     owner: the class or function that has this argument, or the section of config.toml that has the setting.
         The options of a model, which are arguments of its class, have the owner "build_model".
     name: name of the argument or setting.
-    value: the recommended value; "" if the user must choose one. A dict sets several options.
+    value: the recommended value, or several values separated by commas; "" if the user must choose one. A
+        dict sets several options.
 
-    >>> str(Setting("Choices", "invalid", "replace")), str(Setting("read_pairs", "columns"))
-    ('Choices(invalid="replace")', 'columns=')
+    >>> print(Setting("Choices", "invalid", "replace"), Setting("read_pairs", "columns"))
+    Choices(invalid="replace") columns=
+    >>> print(Setting("read_pairs", "fields", "ko,en"))
+    fields=("ko", "en")
     >>> str(Setting("build_model", "feeding", False)), str(Setting("training", "compile", False))
     ('feeding=False', 'training.compile=false')
     """
@@ -99,7 +102,10 @@ class Setting:
     def __str__(self) -> str:
         if self.owner in ("data", "model", "training", "evaluation"):
             return f"{self.owner}.{self.name}={json.dumps(self.value) if self.value != '' else '...'}"
-        value = f'"{self.value}"' if self.value and isinstance(self.value, str) else str(self.value)
+        value = str(self.value)
+        if value and isinstance(self.value, str):
+            value = ", ".join(f'"{each}"' for each in self.value.split(","))
+            value = f"({value})" if "," in value else value
         assignment = f"{self.name}={value}"
         return f"{self.owner}({assignment})" if self.owner[:1].isupper() else assignment
 
@@ -124,8 +130,10 @@ class Message(str):
     expected: str = ""
     hint: Hint = ""
 
-    def spelled(self, spell: Callable[[Setting], str]) -> Message:
+    def spelled(self, spell: Callable[[Setting], str | Setting]) -> Message:
         """Return the message with each Setting in its hint replaced by spell(setting).
+
+        If spell() returns a Setting, spelled() can be called again, to replace it.
 
         >>> hint = ("use ", Setting("Choices", "invalid", "skip"))
         >>> text = message("a.ko, line 3", "not valid UTF-8", hint=hint)
@@ -134,7 +142,9 @@ class Message(str):
         hint: use --choose invalid=skip
         """
         parts = (self.hint,) if isinstance(self.hint, str) else self.hint
-        hint = "".join(part if isinstance(part, str) else spell(part) for part in parts)
+        spelled = [part if isinstance(part, str) else spell(part) for part in parts]
+        texts = [part for part in spelled if isinstance(part, str)]
+        hint = "".join(texts) if len(texts) == len(spelled) else tuple(spelled)
         return _formatted(self.call, self.problem, self.rows, self.expected, hint)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from regard.data.text_encoding import likely_encoding
 from tests.conftest import seed
 
 COUNT = 100_000
@@ -61,6 +62,8 @@ def assert_lines_survive(command, run: Path, folder: Path, count: int) -> None:
     assert len(translations) == count == links.read_bytes().count(b"\n")
     assert not [each for each in set(text) - {"\n", "\t"} if unicodedata.category(each) == "Cc"]
     for number in range(0, count, max(1, count // 20)):
+        if likely_encoding(lines[number] + b"\n"):  # alone, the line looks like a text in another encoding
+            continue
         alone = command("translate", run, *limits, stdin=lines[number] + b"\n")
         assert (alone.status, alone.lines) == (0, [translations[number]])
     score = command("score", run, "--source", source, "--target", source, "--output", folder / "scores.txt")

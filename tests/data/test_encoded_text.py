@@ -86,7 +86,7 @@ def test_files_are_read_one_after_the_other_plain_and_gzip(tmp_path: Path):
 
 def test_invalid_utf8_raises_with_file_and_line(tmp_path: Path):
     (tmp_path / "a.txt").write_bytes(b"the cat\nthe \xff mat\n")
-    with pytest.raises(DataError, match=r"a\.txt, line 2: .*UTF-8 at byte 5"):
+    with pytest.raises(DataError, match=r"a\.txt, line 2: .*UTF-8: byte 5"):
         encode_text(tmp_path / "a.txt", WORDS)
 
 

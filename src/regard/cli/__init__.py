@@ -12,6 +12,7 @@ import os
 import sys
 import time
 import warnings
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -181,7 +182,7 @@ def _status(arguments: list[str] | None) -> int:
         return _print_error("interrupted", 130)
     except RegardError as error:
         _wait_for_first_process(error)
-        return _print_error(error.message.spelled(setting_option), 2)
+        return _print_error(error.message.spelled(partial(setting_option, arguments=arguments)), 2)
     except BrokenPipeError:  # e.g. regard ... | head: head has exited
         _drop_output()
         return 1

@@ -11,6 +11,7 @@ import typer
 from regard.cli import bounds
 from regard.cli.pair_options import (
     Columns,
+    Encoding,
     Fields,
     JsonlFiles,
     PairFiles,
@@ -163,6 +164,7 @@ def align(
     jsonl: JsonlFiles = None,
     columns: Columns = "1,2",
     fields: Fields = "source,target",
+    encoding: Encoding = None,
     output: OutputFile = None,
     gold_alignments: Gold = None,
     base: Base = 0,
@@ -184,17 +186,16 @@ def align(
 ) -> None:
     """Print word alignments: the source word that each target word attends to most.
 
-    Each sentence pair gives one line in Pharaoh format: 0-2 links source word 0 to target word 2. If the
-    run has a character tokenizer, characters are aligned, including spaces; if it has a morpheme tokenizer,
-    Korean morphemes are aligned; --unit word aligns words.
+    Each sentence pair gives one line in Pharaoh format: 0-2 links source word 0 to target word 2. Runs with a
+    character tokenizer align characters, including spaces; runs with a morpheme tokenizer align Korean
+    morphemes; --unit word aligns words.
 
     --gold-alignments prints precision, recall and alignment error rate (AER) to standard error. With this
-    option, or with --choose FILE, words are aligned in every run; --unit character or --unit morpheme aligns
-    characters or morphemes.
+    option, or with --choose FILE, all runs align words, unless --unit is character or morpheme.
 
     --choose writes no alignments. It tries the attention weights of every attention layer (site), head and
-    decoder step (see --shifted), and finds those that align best. It prints the best choices and saves the
-    first one in the file alignment.json of the run. Later commands use the saved choice.
+    decoder step (see --shifted). It prints the choices that align best, and saves the first one in the file
+    alignment.json of the run, for later commands.
 
     Examples:
 
@@ -214,7 +215,7 @@ def align(
     """
     options = AlignOptions(site, head, shifted, symmetrise, probabilities, threshold)
     options.check(choose, backward)
-    files = PairFiles(source, target, tsv, jsonl, columns, fields)
+    files = PairFiles(source, target, tsv, jsonl, columns, fields, encoding)
     files.check("regard align")
     pairs, html = files.stream(), TranslationPage(page)
     gold = None if gold_alignments is None else read_links(gold_alignments, base)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.json_output import json_text
+from regard.cli.pair_file_options import Encoding
 from regard.cli.printable_console import printable_console
 from regard.cli.run_options import CheckpointName, Device, RunFolder, Threads, open_task, output_option
 from regard.data.line_io import Lines, Notes, given_lines, say, tell, writing
@@ -90,6 +91,7 @@ def ask(
     files: Files = None,
     story: StoryFile = None,
     question: Questions = None,
+    encoding: Encoding = None,
     output: OutputFile = None,
     json: Json = False,
     draw: Draw = False,
@@ -123,14 +125,14 @@ def ask(
     if draw and json:
         raise ArgumentError(message("--draw", "--draw cannot be combined with --json"))
     _check_inputs(files, story, question)
-    sentences = None if story is None else read_story(story)
+    sentences = None if story is None else read_story(story, encoding)
     picture = output if is_picture(output) else None
     output = None if picture else output
     pictures = AnswerPictures(picture, page)
-    lines = None if files else given_lines(None, question)
+    lines = None if files else given_lines(None, question, encoding=encoding)
     answerer = open_task("answering", run, checkpoint, device, threads)
     if lines is None:
-        asked = KnownQuestions(answerer, questions_of_files(files or ()))
+        asked = KnownQuestions(answerer, questions_of_files(files or (), encoding))
     else:
         assert sentences is not None
         asked = KnownQuestions(answerer, _asked(sentences, lines, "--question" if question else ""))

@@ -13,6 +13,7 @@ import typer
 
 from regard.cli import bounds
 from regard.cli.json_output import json_text
+from regard.cli.pair_file_options import Encoding
 from regard.cli.printable_console import printable_console
 from regard.cli.run_options import (
     BATCH_TOKENS,
@@ -24,7 +25,7 @@ from regard.cli.run_options import (
     batch_tokens_option,
     open_task,
 )
-from regard.data.labelled_formats import FORMATS, fields_of_json, text_of_json
+from regard.data.labelled_formats import fields_of_json, text_of_json
 from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell, writing
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, DataError, message, printable
@@ -91,6 +92,7 @@ def classify(
     files: Files = None,
     text: Texts = None,
     second: Seconds = None,
+    encoding: Encoding = None,
     output: OutputFile = None,
     json: Json = False,
     draw: Draw = False,
@@ -102,9 +104,9 @@ def classify(
 ) -> None:
     """Classify texts: print a label, a tab and the probability of the label for each line of input.
 
-    Files are UTF-8, plain or gzip. A blank line has an empty label and no probability. Invalid bytes are
-    replaced. Standard error reports invalid bytes, truncated texts, unknown words and blank lines. If the run
-    was trained on pairs of texts, each line has two texts with a tab between them.
+    Files are UTF-8 (see --encoding), plain or gzip. A blank line has an empty label and no probability.
+    Invalid bytes are replaced. Standard error reports invalid bytes, truncated texts, unknown words and blank
+    lines. If the run was trained on pairs of texts, each line has two texts with a tab between them.
 
     If the name of a file ends in .jsonl or .ndjson, each line is a JSON object. The texts are in the fields
     that the run was trained with (data.text and data.second); the defaults are text and second.
@@ -121,7 +123,7 @@ def classify(
     """
     if draw and json:
         raise ArgumentError(message("--draw", "--draw cannot be combined with --json"))
-    lines = given_lines(files, text)
+    lines = given_lines(files, text, encoding=encoding)
     classifier = _open_classifier(run, checkpoint, device, threads, batch_tokens)
     if draw and classifier.model.pool_site is None:
         problem = "this classifier has no attention to draw: its pooling is not attention"
@@ -184,11 +186,11 @@ class Inputs:
 
     def __iter__(self) -> Iterator[str | tuple[str, str]]:
         for number, place in enumerate(self.lines.places):
-            part = Lines([place])
+            part = Lines([place], encoding=self.lines.encoding)
             for text in part:
                 self.repaired += part.repaired
                 part.repaired = 0
-                if isinstance(place, str) and _has_suffix(place, FORMATS["jsonl"].suffixes):
+                if isinstance(place, str) and _has_suffix(place, (".jsonl", ".ndjson")):
                     yield self._json(text, f"{place_name(place)}, line {part.read}")
                 elif not self.pairs:
                     if "\t" in text.strip():
@@ -208,7 +210,7 @@ class Inputs:
         line: the line number, from 1.
         """
         where = f"{place_name(place)}, line {line}"
-        if line == 1 and isinstance(place, str) and _has_suffix(place, FORMATS["tsv"].suffixes):
+        if line == 1 and isinstance(place, str) and _has_suffix(place, (".tsv", ".csv")):
             hint = "write the column with the texts to a file of its own"
             raise DataError(message(where, "the line has several columns", expected=ONE_TEXT, hint=hint))
         self.first_tab = self.first_tab or where

@@ -16,6 +16,7 @@ from regard.cli.lazy_commands import MARKUP, Command, CommandGroup
 from regard.cli.pair_options import (
     Chosen,
     Columns,
+    Encoding,
     Fields,
     JsonlFiles,
     PairFiles,
@@ -80,11 +81,13 @@ def check(
     jsonl: JsonlFiles = None,
     columns: Columns = "1,2",
     fields: Fields = "source,target",
+    encoding: Encoding = None,
     choose: Chosen = None,
 ) -> None:
     """Check sentence pairs and print a table of the problems found.
 
-    The exit status is 0 if you can train on the pairs, and 2 if not. Files are UTF-8, plain or gzip.
+    The exit status is 0 if you can train on the pairs, and 2 if not. Files are UTF-8 (see
+    --encoding), plain or gzip.
 
     The option --choose sets what to do with a pair that has a problem. For each problem, these are the
     possible values; the first one is the default:
@@ -114,7 +117,7 @@ def check(
 
     * `regard data check --source a.ko --target a.en --choose invalid=replace --choose longest=200`
     """
-    files = PairFiles(source, target, tsv, jsonl, columns, fields)
+    files = PairFiles(source, target, tsv, jsonl, columns, fields, encoding)
     files.check("regard data check")
     pairs = files.pairs(choose)
     report = pairs.inspect()

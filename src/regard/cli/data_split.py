@@ -14,6 +14,7 @@ from regard.cli import bounds
 from regard.cli.pair_options import (
     Chosen,
     Columns,
+    Encoding,
     Fields,
     JsonlFiles,
     PairFiles,
@@ -56,6 +57,7 @@ def split(
     jsonl: JsonlFiles = None,
     columns: Columns = "1,2",
     fields: Fields = "source,target",
+    encoding: Encoding = None,
     held_out: HeldOutPairs = 1000,
     seed: Seed = 0,
     names: Names = "source,target",
@@ -81,7 +83,7 @@ def split(
 
     * `regard data split --jsonl pairs.jsonl --fields translation.de,translation.en --output data/split`
     """
-    files = PairFiles(source, target, tsv, jsonl, columns, fields)
+    files = PairFiles(source, target, tsv, jsonl, columns, fields, encoding)
     files.check("regard data split")
     pairs = files.pairs(choose)
     paths = _paths(output, names)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.json_output import json_text
+from regard.cli.pair_file_options import Encoding
 from regard.cli.printable_console import printable_console
 from regard.cli.run_options import (
     BATCH_TOKENS,
@@ -131,6 +132,7 @@ def generate(
     run: RunFolder,
     prompt: Prompt = None,
     prompt_file: PromptFiles = None,
+    encoding: Encoding = None,
     output: OutputFile = None,
     json: Json = False,
     draw: Draw = False,
@@ -176,7 +178,7 @@ def generate(
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     search = _search(beam_size, length_penalty, n_best, sample, sampling)
     check_stop(stop or (), "--stop")
-    prompts = _given_prompts(prompt, prompt_file)
+    prompts = _given_prompts(prompt, prompt_file, encoding)
     language: LanguageRun = open_task("language", run, checkpoint, device, threads)
     if (draw or page) and not declared_sites(language.model):
         say(f"{'--draw' if draw else '--page'}: the model has no attention, so none is drawn")
@@ -221,7 +223,7 @@ def _search(
     return build_search(beam_size, length_penalty, n_best, greedy, sample=sample, **sampling)
 
 
-def _given_prompts(prompt: Sequence[str] | None, files: Sequence[str] | None) -> Lines:
+def _given_prompts(prompt: Sequence[str] | None, files: Sequence[str] | None, encoding: str | None) -> Lines:
     """Return the prompts of --prompt or --prompt-file; without these options, the lines of standard input."""
     if prompt and files:
         raise ArgumentError(message("--prompt", "--prompt cannot be combined with --prompt-file"))
@@ -229,7 +231,7 @@ def _given_prompts(prompt: Sequence[str] | None, files: Sequence[str] | None) ->
         raise ArgumentError(message("--prompt-file -", "standard input can be read only once"))
     if prompt:
         return Lines([os.fsencode(each) for each in prompt])
-    lines = Lines(list(files or ["-"]))
+    lines = Lines(list(files or ["-"]), encoding=encoding)
     if lines.keyboard:
         say("reading prompts from standard input; end with Ctrl-D")
     return lines
@@ -257,7 +259,7 @@ class Prompts:
     def __iter__(self) -> Iterator[str]:
         for place in self.lines.places:
             # In a file, each line is a prompt. A prompt on the command line may have several lines or none.
-            part = Lines([place])
+            part = Lines([place], encoding=self.lines.encoding)
             texts = ["\n".join(part)] if isinstance(place, bytes) else part
             for text in texts:
                 name = "--prompt" if isinstance(place, bytes) else f"{place_name(place)}, line {part.read}"

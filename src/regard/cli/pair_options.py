@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.pair_file_options import Files, pair_option
+from regard.cli.pair_file_options import Encoding, Files, pair_option
 from regard.data import Choices, Pairs, read_pairs
 from regard.data.line_io import check_standard_input
 from regard.data.pair_stream import LinePairs, PairStream, RowPairs
@@ -15,7 +15,7 @@ from regard.errors import ArgumentError, UnknownName, message
 from regard.tasks.column_names import two_columns, two_names
 from regard.tasks.header_lines import check_first_lines
 
-__all__ = ["PairFiles", "check_standard_input", "read_choices"]
+__all__ = ["Encoding", "PairFiles", "check_standard_input", "read_choices"]
 
 SourceFiles = Annotated[Files, pair_option("--source")]
 TargetFiles = Annotated[Files, pair_option("--target")]
@@ -61,6 +61,7 @@ class PairFiles:
     jsonl: list[str] | None
     columns: str
     fields: str
+    encoding: str | None = None
 
     @property
     def all(self) -> list[str]:
@@ -87,7 +88,7 @@ class PairFiles:
         choose: the values of --choose, such as "invalid=replace".
         """
         columns, names = two_columns(self.columns), two_names("--fields", self.fields)
-        check_first_lines(self.tsv or (), columns)
+        check_first_lines(self.tsv or (), columns, self.encoding)
         return read_pairs(
             self.source or None,
             self.target or None,
@@ -95,6 +96,7 @@ class PairFiles:
             jsonl=self.jsonl or None,
             columns=columns,
             fields=names,
+            encoding=self.encoding,
             choices=read_choices(choose or []),
         )
 
@@ -109,10 +111,10 @@ class PairFiles:
                 problem = f"{len(self.source)} source files and {len(self.target)} target files"
                 expected = "one target file for each source file, in the same order"
                 raise ArgumentError(message("--source and --target", problem, expected=expected))
-            return LinePairs(self.source, self.target)
+            return LinePairs(self.source, self.target, self.encoding)
         columns, names = two_columns(self.columns), two_names("--fields", self.fields)
-        check_first_lines(self.tsv or (), columns)
-        return RowPairs.read(self.tsv, self.jsonl, columns, names)
+        check_first_lines(self.tsv or (), columns, self.encoding)
+        return RowPairs.read(self.tsv, self.jsonl, columns, names, self.encoding)
 
 
 def read_choices(assignments: list[str]) -> Choices:

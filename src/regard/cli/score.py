@@ -13,6 +13,7 @@ import typer
 from regard.cli.json_output import json_text
 from regard.cli.pair_options import (
     Columns,
+    Encoding,
     Fields,
     JsonlFiles,
     PairFiles,
@@ -90,6 +91,7 @@ def score(
     jsonl: JsonlFiles = None,
     columns: Columns = "1,2",
     fields: Fields = "source,target",
+    encoding: Encoding = None,
     output: OutputFile = None,
     tokens: Tokens = False,
     json: Json = False,
@@ -143,14 +145,16 @@ def score(
                         option, "this option is for translators, but this run is a language model", hint=hint
                     )
                 )
-        _score_lines(given_lines(files, text), open_task("language", *loading), output, form)
+        _score_lines(
+            given_lines(files, text, encoding=encoding), open_task("language", *loading), output, form
+        )
         return
     if files or text:
         option = "--text" if text else "FILES"
         problem = "a language model scores single texts, but this run is not a language model"
         hint = "give sentence pairs to a translator: --source FILE --target FILE"
         raise ArgumentError(message(option, problem, hint=hint))
-    given_pairs = PairFiles(source, target, tsv, jsonl, columns, fields)
+    given_pairs = PairFiles(source, target, tsv, jsonl, columns, fields, encoding)
     given_pairs.check("regard score")
     options = {"tokens_per_batch": batch_tokens, "longest": max_source_length, "look": None}
     _score_pairs(given_pairs, loading, options, output, form)
@@ -227,7 +231,7 @@ def _checked_lines(lines: Lines, language: Any) -> Iterator[str]:
     The error names the file and the line.
     """
     for place in lines.places:
-        part = Lines([place])
+        part = Lines([place], encoding=lines.encoding)
         for text in part:
             language.encode_line(text, f"{place_name(place)}, line {part.read}")
             lines.repaired += part.repaired

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
 
 from regard.errors import Setting
 
 __all__ = ["setting_option"]
+
+ENCODING_COMMANDS = frozenset(
+    {"align", "ask", "classify", "data", "evaluate", "generate", "score", "train", "translate", "view"}
+)
+"""The commands with the option --encoding."""
 
 SECTIONS = {
     "build_model": "model",
@@ -19,10 +26,11 @@ SECTIONS = {
 """Setting.owner -> the section of config.toml with the setting, which --set changes."""
 
 
-def setting_option(setting: Setting) -> str:
-    """Return the command-line option for a Python argument.
+def setting_option(setting: Setting, arguments: Sequence[str] | None = None) -> str:
+    """Return the command-line option for a Python argument, or the whole command with --encoding.
 
     setting: the Python argument, which an error message recommends.
+    arguments: the arguments of the command line. Default: those of this process.
 
     >>> setting_option(Setting("Choices", "invalid", "replace"))
     '--choose invalid=replace'
@@ -30,9 +38,16 @@ def setting_option(setting: Setting) -> str:
     '--columns'
     >>> setting_option(Setting("build_model", "feeding", False))
     '--set model.feeding=false'
+    >>> setting_option(Setting("read_pairs", "encoding", "cp949"), ["train", "--source", "a.ko"])
+    'regard train --source a.ko --encoding cp949'
     >>> setting_option(Setting("read_captions", "missing", "skip"))
     '--set data.missing=skip of regard train'
     """
+    if setting.name in ("encoding", "fields") and isinstance(setting.value, str) and setting.value:
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        if setting.name == "encoding" and given[:1] and given[0] not in ENCODING_COMMANDS:
+            return f"iconv -f {setting.value.upper()} -t UTF-8, to convert the file"
+        return shlex.join(["regard", *given, f"--{setting.name}", setting.value])
     if setting.owner == "Choices":
         return f"--choose {setting.name}={setting.value}"
     if setting.owner in ("read_captions", "decode_files"):

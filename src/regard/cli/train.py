@@ -34,6 +34,7 @@ def train(
     jsonl: options.Jsonl = None,
     columns: options.Columns = None,
     fields: options.Fields = None,
+    encoding: options.TextEncoding = None,
     train_file: options.TrainFile = None,
     valid_file: options.ValidFile = None,
     built_in: options.BuiltIn = None,
@@ -103,8 +104,7 @@ def train(
     arguments = locals()
     check_exclusive(arguments)
     _print_inputs(arguments)
-    run = _estimate if dry_run else _train
-    return run(*_task_and_settings(arguments), output, arguments)
+    return (_estimate if dry_run else _train)(*_task_and_settings(arguments), output, arguments)
 
 
 def _estimate(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli import bounds
-from regard.cli.pair_file_options import Files, pair_option, train_option
+from regard.cli.pair_file_options import ENCODING, Files, pair_option, train_option
 
 DATA, MODEL, TRAINING, RUN = "Data", "Model", "Training", "Run"
 CHOSEN, HELD_OUT = "chosen automatically", "held out from the training pairs"
@@ -21,8 +21,12 @@ MODEL_DEFAULT = (
 )
 
 
-def _option(name: str, metavar: str, text: str, panel: str = DATA, **more: Any) -> Any:
-    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, **more)
+def _option(
+    name: str, metavar: str, text: str, panel: str = DATA, other: str | None = None, **more: Any
+) -> Any:
+    return typer.Option(
+        *filter(None, (name, other)), metavar=metavar, help=text, rich_help_panel=panel, **more
+    )
 
 
 Source = Annotated[Files, pair_option("--source", DATA)]
@@ -31,6 +35,7 @@ Tsv = Annotated[Files, train_option("--tsv", DATA)]
 Jsonl = Annotated[Files, train_option("--jsonl", DATA)]
 Columns = Annotated[str | None, train_option("--columns", DATA, show_default="1,2")]
 Fields = Annotated[str | None, train_option("--fields", DATA, show_default=FIELDS_DEFAULT)]
+TextEncoding = Annotated[str | None, _option("--encoding", "NAME", ENCODING, show_default="utf-8")]
 BuiltIn = Annotated[
     str | None,
     _option(
@@ -64,8 +69,12 @@ ValidSource = Annotated[
     _option("--valid-source", "FILE", "Like --source, for the validation set.", show_default=HELD_OUT),
 ]
 ValidTarget = Annotated[Files, _option("--valid-target", "FILE", "Like --target, for the validation set.")]
-ValidTsv = Annotated[Files, _option("--valid-tsv", "FILE", "Like --tsv, for the validation set.")]
-ValidJsonl = Annotated[Files, _option("--valid-jsonl", "FILE", "Like --jsonl, for the validation set.")]
+ValidTsv = Annotated[
+    Files, _option("--valid-tsv", "FILE", "Like --tsv, for the validation set.", other="--valid-csv")
+]
+ValidJsonl = Annotated[
+    Files, _option("--valid-jsonl", "FILE", "Like --jsonl, for the validation set.", other="--valid-parquet")
+]
 GoldAlignments = Annotated[
     Files,
     _option(

@@ -23,6 +23,7 @@ SETTINGS = {
     "jsonl": ("data.jsonl",),
     "columns": ("data.columns",),
     "fields": ("data.fields",),
+    "encoding": ("data.encoding",),
     "built_in": ("data.built_in",),
     "images": ("data.images",),
     "valid_source": ("data.valid_source",),

@@ -12,6 +12,7 @@ import typer
 
 from regard.cli import bounds
 from regard.cli.json_output import json_text
+from regard.cli.pair_file_options import Encoding
 from regard.cli.printable_console import printable_console
 from regard.cli.run_options import (
     BEAM_SIZE,
@@ -110,6 +111,7 @@ def translate(
     run: RunFolder,
     files: Files = None,
     text: Sentences = None,
+    encoding: Encoding = None,
     output: OutputFile = None,
     scores: Scores = False,
     json: Json = False,
@@ -139,8 +141,8 @@ def translate(
 ) -> None:
     """Translate text line by line: each line of input gives one line of output.
 
-    Files are UTF-8, plain or gzip. Invalid bytes are replaced. Warnings on standard error report invalid
-    bytes, lines that are too long, translations that reached the maximum length, and unknown words.
+    Files are UTF-8 or --encoding, plain or gzip. Invalid bytes are replaced. Warnings on standard error name
+    invalid bytes, lines that are too long, translations that reached the maximum length, and unknown words.
 
     With --n-best N, each source line gives N output lines. An output line has five fields, separated by tabs:
     number of the source line (the first is 1), rank, score with length penalty, log-probability, text.
@@ -165,7 +167,7 @@ def translate(
     numbers: tuple[float | None, ...] = (temperature, top_k, top_p, seed)
     sampling = dict(zip(("temperature", "top_k", "top_p", "seed"), numbers, strict=True))
     search = build_search(beam_size, length_penalty, n_best, greedy, max_length, sample, **sampling)
-    html, lines, notes = TranslationPage(page), given_lines(files, text), Notes()
+    html, lines, notes = TranslationPage(page), given_lines(files, text, encoding=encoding), Notes()
     with_attention = draw or json or html.enabled or alignments is not None
     translator = open_run(
         run,

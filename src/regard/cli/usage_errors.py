@@ -11,6 +11,10 @@ from regard.errors import ArgumentError, message, printable, shell_word
 __all__ = ["check_values", "other_usage_error", "unexpected_arguments"]
 
 
+FORMATS = {".tsv": "--tsv", ".csv": "--csv", ".jsonl": "--jsonl", ".json": "--jsonl", ".parquet": "--parquet"}
+"""Ending of the name of a file -> the option for such files."""
+
+
 def check_values(context: Any, arguments: Sequence[str]) -> None:
     """Raise ArgumentError if an option has no value, or if a flag such as --resume has one.
 
@@ -61,7 +65,14 @@ def unexpected_arguments(context: Any, words: Sequence[str]) -> ArgumentError:
     if not {"--source", "--target", "--tsv"} <= options:
         problem = f"unexpected argument{'s' * (len(words) > 1)} {printable(' '.join(words))}"
         return ArgumentError(message(call, problem, hint=f"{call} --help lists the arguments and options"))
-    named = {".tsv": "--tsv", ".jsonl": "--jsonl"}.get(Path(words[0]).suffix)
+    formats = {
+        ".tsv": "--tsv",
+        ".csv": "--csv",
+        ".jsonl": "--jsonl",
+        ".json": "--jsonl",
+        ".parquet": "--parquet",
+    }
+    named = formats.get(Path(words[0]).suffix)
     hint = f"{named} {shell_word(words[0])}" if named else "--source FILE --target FILE, or --tsv FILE"
     if len(words) == 2 and not named:
         hint = f"--source {shell_word(words[0])} --target {shell_word(words[1])}"

@@ -23,7 +23,7 @@ from regard.data.misaligned_pairs import counts_differ, shifted_lines
 from regard.data.pair_checks import KINDS, Choices
 from regard.data.pair_formats import Chunk, CountsDiffer, Origin, Parallel
 from regard.data.progress_bar import advancing
-from regard.data.read_text import LATIN_1, UTF_16
+from regard.data.read_text import invalid_line
 from regard.errors import DataError, Setting, UnknownName, message
 from regard.viewing.html_document import safe
 
@@ -219,34 +219,24 @@ def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable
     kind = next(name for name, each in KINDS.items() if each.bit & refused)
     block, line = _odd_side(chunk, index, KINDS[kind].bit)
     problem = choices.says(kind)
+    hint: list[str | Setting] = []
     if kind == "invalid":
-        problem = f"not valid UTF-8: {_first_invalid_byte(block.raw.line(line))}"
+        problem, advised = invalid_line(block.raw, line)
+        hint += [*advised, "; otherwise "] if advised else []
     elif kind == "malformed":
         problem = block.raw.reasons.get(line, problem)
     elif kind == "uneven":
         lengths = [block.lengths[part][index] for block, part in chunk.sides]
         problem += f": the source has {lengths[0]} characters, the target {lengths[1]}"
-    hint: list[str | Setting] = []
     if kind == "malformed" and block.raw.remedy is not None:
-        hint += ["check ", block.raw.remedy, "; "]
-    if block.raw.unit == "line" and b"\0" in block.raw.data:
-        hint += [UTF_16, "; "]
-    elif kind == "invalid":
-        hint += [LATIN_1, "; otherwise "]
+        named = bool(block.raw.remedy.value)
+        hint += ["use " if named else "check ", block.raw.remedy, "; otherwise " if named else "; "]
     hint.append("fix the data")
     if choosable:
         actions = [action for action in KINDS[kind].may if action != "error"]
         for word, action in zip((", or use ", *[" or "] * len(actions)), actions, strict=False):
             hint += [word, Setting("Choices", kind, action)]
     return DataError(message(block.place(line), problem, hint=tuple(hint)))
-
-
-def _first_invalid_byte(line: bytes) -> str:
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return f"byte {error.start + 1} of the line, 0x{line[error.start]:02X}"
-    return "an unpaired surrogate escape such as \\ud800"
 
 
 class _Tally:

@@ -154,14 +154,20 @@ class EncodedText:
 
 
 def encode_text(
-    files: Path | Sequence[Path], tokenizer: Tokenizer, *, layout: str = "documents"
+    files: Path | Sequence[Path],
+    tokenizer: Tokenizer,
+    *,
+    layout: str = "documents",
+    encoding: str | None = None,
 ) -> EncodedText:
-    """Read text files (UTF-8, plain or gzip) and encode them.
+    """Read text files (plain or gzip) and encode them.
 
     layout: "documents" if each line is a separate text; blank lines are skipped. "continuous" if all lines
         are one text, as in Penn Treebank. Then EOS follows each line, and a blank line is EOS alone.
+    encoding: the encoding of the files, such as "cp949"; None is UTF-8.
 
-    Raises DataError if a file is not valid UTF-8 (the error names file and line), or if there is no text.
+    Raises DataError if a line is not valid in the encoding (the error names file and line), or if
+    there is no text.
 
     >>> import pathlib, tempfile
     >>> from regard.data.tokenizers import train_tokenizer
@@ -177,7 +183,7 @@ def encode_text(
         raise ArgumentError(message("encode_text()", "there are no files", expected="at least one"))
     more = len(paths) - 1
     name = shown(paths[0]) + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
-    lines = itertools.chain.from_iterable(map(read_lines, paths))
+    lines = itertools.chain.from_iterable(read_lines(path, encoding) for path in paths)
     return EncodedText.from_lines(lines, tokenizer, layout=layout, name=name)
 
 

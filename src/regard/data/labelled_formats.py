@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.data.read_text import read_lines
-from regard.data.row_formats import field_of
+from regard.data.row_formats import fields_of
+from regard.data.table_formats import Row as TableRow
+from regard.data.table_formats import csv_rows, is_csv, json_array_rows, parquet_rows, record_format
+from regard.data.text_encoding import advice
 from regard.errors import ArgumentError, DataError, message, printable, shown
 
 __all__ = ["FORMATS", "Columns", "Format", "Row", "fields_of_json", "text_of_json"]
@@ -50,43 +53,71 @@ class Columns:
         return self.label, *self.texts
 
 
-def tabbed(path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the labelled texts of a TSV file.
+def tabbed(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
+    """Yield the labelled texts of a TSV file, or of a CSV file if its name ends with .csv.
 
     columns: numbers or names. If they are names, the first line of the file is a header with these names.
     """
-    lines = enumerate(read_lines(path), 1)
+    if is_csv(path):
+        rows: Iterator[TableRow] = csv_rows(path, encoding)
+    else:
+        rows = (TableRow(i, line.split("\t")) for i, line in enumerate(read_lines(path, encoding), 1))
     if isinstance(columns.label, str):
-        header = next(lines, None)
+        header = next(rows, None)
         if header is None:
             return
-        places = _places_in_header(path, header[1], columns)
+        places = _places_in_header(path, header.value or [], columns)
     else:
         places = [int(column) - 1 for column in columns.all]
-    for number, line in lines:
-        cells = line.split("\t")
+    for row in rows:
+        cells, place = row.value, f"{shown(path)}, line {row.number}"
+        if row.reason:
+            raise DataError(message(place, row.reason))
         if len(cells) <= max(places):
-            if line.strip():
+            if any(cell.strip() for cell in cells):
                 problem = f"{len(cells)} column{'s' * (len(cells) > 1)}, expected at least {max(places) + 1}"
-                hint = "check the columns of label and text; columns are separated by tabs"
-                raise DataError(message(f"{shown(path)}, line {number}", problem, hint=hint))
+                between = "commas or semicolons" if is_csv(path) else "tabs"
+                hint = f"check the columns of label and text; columns are separated by {between}"
+                raise DataError(message(place, problem, hint=hint))
             cells = [""] * (max(places) + 1)
-        label, *texts = (cells[place] for place in places)
-        yield Row(number, label.strip(), tuple(texts))
+        label, *texts = (_valid(cells[at], place) for at in places)
+        yield Row(row.number, label.strip(), tuple(texts))
 
 
-def json_lines(path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the labelled texts of a file with one JSON object per line.
+def _valid(cell: str, place: str) -> str:
+    """Return a cell; raise DataError if it has bytes that are not valid in the encoding of the file."""
+    if not cell.isascii() and any("\udc80" <= each <= "\udcff" for each in cell):
+        data = cell.encode("utf-8", "surrogateescape")
+        named, hint = advice(data, data)
+        raise DataError(
+            message(place, f"not valid UTF-8; {named}" if named else "not valid UTF-8", hint=hint)
+        )
+    return cell
+
+
+def records(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
+    """Yield the labelled texts of a file of records: JSON lines, a JSON array, or a Parquet file.
 
     The column name "a.b" means the field "b" of the object in the field "a".
     """
-    for number, line in enumerate(read_lines(path), 1):
+    names, kind = tuple(map(str, columns.all)), record_format(path, encoding)
+    if kind != "lines":
+        rows = parquet_rows(path, names) if kind == "parquet" else json_array_rows(path, encoding)
+        for row in rows:
+            place = f"{shown(path)}, row {row.number}"
+            yield _labelled(row.number, _fields(row.value, names, place), place)
+        return
+    for number, line in enumerate(read_lines(path, encoding), 1):
         if not line.strip():
             yield Row(number, "", ("",) * len(columns.texts))
             continue
         place = f"{shown(path)}, line {number}"
-        label, *texts = fields_of_json(line, tuple(map(str, columns.all)), place)
-        yield Row(number, _label(label, place), tuple(text_of_json(text, place) for text in texts))
+        yield _labelled(number, fields_of_json(line, names, place), place)
+
+
+def _labelled(number: int, values: Sequence[Any], place: str) -> Row:
+    label, *texts = values
+    return Row(number, _label(label, place), tuple(text_of_json(text, place) for text in texts))
 
 
 def fields_of_json(line: str, names: Sequence[str], place: str) -> list[Any]:
@@ -102,18 +133,22 @@ def fields_of_json(line: str, names: Sequence[str], place: str) -> list[Any]:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise DataError(message(place, f"the line is not valid JSON: {error}")) from None
+    return _fields(row, names, place)
+
+
+def _fields(row: Any, names: Sequence[str], place: str) -> list[Any]:
     try:
-        return [field_of(row, name) for name in names]
+        return fields_of(row, names)
     except LookupError as error:
         raise DataError(message(place, str(error.args[0]), hint="check the field names")) from None
 
 
-def label_first(path: Path, columns: Columns) -> Iterator[Row]:
+def label_first(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
     """Yield the labelled texts of a file. Each line is a label, a space, and the text.
 
     columns: not used, because the format has no columns.
     """
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, encoding), 1):
         label, _, text = line.strip().partition(" ")
         yield Row(number, label, (text,))
 
@@ -122,28 +157,29 @@ def label_first(path: Path, columns: Columns) -> Iterator[Row]:
 class Format:
     """A file format of labelled texts.
 
-    rows: function that yields the labelled texts of a file, one Row for each line.
+    rows: function that yields the labelled texts of a file, one Row for each text. Its arguments are the
+        path, the columns and the encoding of the file (None is UTF-8).
     suffixes: file name extensions that imply this format.
     label: the default column of the label; None if the format has no columns.
     text: the default column of the text; None if the format has no columns.
     """
 
-    rows: Callable[[Path, Columns], Iterator[Row]]
+    rows: Callable[[Path, Columns, str | None], Iterator[Row]]
     label: int | str | None
     text: int | str | None
     suffixes: tuple[str, ...] = ()
 
 
 FORMATS: dict[str, Format] = {
-    "tsv": Format(tabbed, 1, 2, (".tsv",)),
-    "jsonl": Format(json_lines, "label", "text", (".jsonl", ".ndjson")),
+    "tsv": Format(tabbed, 1, 2, (".tsv", ".csv")),
+    "jsonl": Format(records, "label", "text", (".jsonl", ".ndjson", ".json", ".parquet")),
     "label-first": Format(label_first, None, None),
 }
-"""Name -> file format of labelled texts. Files are UTF-8, plain or gzip."""
+"""Name -> file format of labelled texts. Files are plain or gzip."""
 
 
-def _places_in_header(path: Path, header: str, columns: Columns) -> list[int]:
-    names = [name.strip() for name in header.split("\t")]
+def _places_in_header(path: Path, header: Sequence[str], columns: Columns) -> list[int]:
+    names = [name.strip() for name in header]
     places = []
     for column in columns.all:
         if column not in names:

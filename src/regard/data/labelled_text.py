@@ -178,12 +178,14 @@ def read_labelled(
     second: int | str | None = None,
     empty: str = "skip",
     ignore: Sequence[str] = (),
+    encoding: str | None = None,
 ) -> LabelledTexts:
     """Read labelled texts from one or more files.
 
     paths: a path or a list of paths, plain or gzip.
-    format: "tsv" (tab-separated columns), "jsonl" (one JSON object per line), or "label-first" (each line is
-        a label, a space, and the text). By default, the file name decides, if it ends with .tsv or .jsonl.
+    format: "tsv" (columns: CSV if the file name ends with .csv, otherwise TSV), "jsonl" (JSON lines, a JSON
+        array, or a Parquet file), or "label-first" (each line is a label, a space, and the text). By default,
+        the file name decides, if it ends with .tsv, .csv, .jsonl, .json or .parquet.
     label, text: the columns or fields that contain the label and the text. For tsv, they are column numbers
         from 1, or names in the header line. Default: label=1, text=2. For jsonl, they are names of fields;
         "a.b" is the field "b" of the object in the field "a". Default: "label" and "text".
@@ -191,6 +193,7 @@ def read_labelled(
     empty: what to do with an empty text: "skip" drops and counts it, "error" raises DataError.
     ignore: texts with these labels are dropped and counted. In SNLI, for example, the label "-" means that
         the annotators did not agree.
+    encoding: the encoding of the files, such as "cp949"; None is UTF-8.
 
     Raises DataError for a missing column, a malformed line or an empty label (the error names file and line),
     and if no text is left.
@@ -217,7 +220,7 @@ def read_labelled(
     rows = _Rows(empty, frozenset(ignore), pairs)
     for path, kind in zip(files, kinds, strict=True):
         columns = checked_columns(call, kind, label, text, second)
-        rows.add_file(path, FORMATS[kind].rows(path, columns))
+        rows.add_file(path, FORMATS[kind].rows(path, columns, encoding))
     return rows.result()
 
 
@@ -259,7 +262,9 @@ def format_of(path: Path, requested: str | None) -> str:
             return kind
     problem = "the format cannot be detected from the file name"
     hint = f"set the format: {', '.join(FORMATS)}"
-    raise ArgumentError(message(shown(path), problem, expected=".tsv or .jsonl", hint=hint))
+    raise ArgumentError(
+        message(shown(path), problem, expected=".tsv, .csv, .jsonl, .json or .parquet", hint=hint)
+    )
 
 
 class _Rows:

@@ -11,10 +11,12 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from regard.data.read_text import FOREIGN, LONGEST_LINE, checked_path
+from regard.data.read_text import LONGEST_LINE, START, check_start, checked_path
+from regard.data.text_encoding import INVALID, advice, check_encoding
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import naming_file, write_all
 
@@ -40,12 +42,13 @@ STANDARD = "-"
 class Lines:
     """Iterate over the lines of files (plain or gzip), of standard input ("-"), or of bytes.
 
-    A line ends at "\\n" only. A "\\r" before "\\n" and a byte order mark are removed. Invalid UTF-8 is
-    replaced by U+FFFD.
+    A line ends at "\\n" only. A "\\r" before "\\n" and a byte order mark are removed. Invalid bytes are
+    replaced by U+FFFD. Raises DataError if the first line that is not ASCII has probably another encoding.
 
     option: the option that bytes were given with, for error messages.
     read: number of lines read so far.
-    repaired: number of lines read so far that had invalid UTF-8.
+    repaired: number of lines read so far that had invalid bytes.
+    encoding: the encoding of the lines; None is UTF-8.
 
     >>> lines = Lines([b"one\\r\\ntwo\\xff \\xe2\\x80\\xa8still two"])
     >>> list(lines), lines.read, lines.repaired
@@ -56,13 +59,17 @@ class Lines:
     read: int = 0
     repaired: int = 0
     option: str = "--text"
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        check_encoding(self.encoding)
 
     def __iter__(self) -> Iterator[str]:
         for place in self.places:
             name = place_name(place, self.option)
             try:
                 with _opened(place) as file:
-                    for line in _lines(name, file):
+                    for line in _lines(name, file, self.encoding):
                         yield self._text(line)
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
                 problem = f"the gzip data is truncated or damaged ({error})"
@@ -106,30 +113,46 @@ def _opened(place: Place) -> AbstractContextManager[BinaryIO]:
     return open(path, "rb")
 
 
-def _lines(name: str, file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of an open file (plain or gzip), without line ends and byte order mark.
+def _lines(name: str, file: BinaryIO, encoding: str | None) -> Iterator[bytes]:
+    """Yield the lines of an open file (plain or gzip) in UTF-8, without line ends and byte order mark.
 
     name: the name of the file, for error messages.
+    encoding: the encoding of the file; None is UTF-8.
 
     Raises DataError if the file is not text, or if a line is longer than LONGEST_LINE bytes.
     """
-    if _begins(file, b"\x1f\x8b"):
+    if _ahead(file).startswith(b"\x1f\x8b"):
         file = io.BufferedReader(gzip.GzipFile(fileobj=file))
-    for start, (kind, hint) in FOREIGN.items():
-        if _begins(file, start):
-            raise DataError(message(name, f"this file is {kind}", expected="UTF-8 text", hint=hint))
-    number = 0
-    while line := file.readline(LONGEST_LINE + 1):
-        number += 1
+    check_start(name, _ahead(file), encoding)
+    checked = encoding is not None
+    plain = iter(partial(file.readline, LONGEST_LINE + 1), b"")
+    for number, line in enumerate(plain if encoding is None else _converted(file, encoding), 1):
         if len(line) > LONGEST_LINE:
             problem = f"longer than {LONGEST_LINE >> 20} MiB"
             raise DataError(message(f"{name}, line {number}", problem))
+        if not checked and not line.isascii():
+            checked = True
+            ahead = line + _ahead(file)
+            named, hint = advice(ahead, line)
+            if named and len(re.findall(rb"[\x80-\xff]", ahead)) > 3:  # a few bytes may be errors
+                raise DataError(message(f"{name}, line {number}", f"not valid UTF-8; {named}", hint=hint))
         line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _begins(file: BinaryIO, start: bytes) -> bool:
-    return file.peek(len(start))[: len(start)] == start  # type: ignore[attr-defined]
+def _converted(file: BinaryIO, encoding: str) -> Iterator[bytes]:
+    """Yield the lines of a file in UTF-8, with line ends. Invalid bytes become 0xFF (see INVALID)."""
+    text = io.TextIOWrapper(file, encoding, INVALID, newline="\n")
+    try:
+        while line := text.readline(LONGEST_LINE + 1):
+            yield line.encode("utf-8", "surrogateescape")
+    finally:
+        text.detach()  # otherwise the wrapper would close the file, which may be standard input
+
+
+def _ahead(file: BinaryIO) -> bytes:
+    """Return the next bytes of a file, as far as they are in its buffer, without reading them."""
+    return file.peek(START)  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -255,12 +278,18 @@ def tell(notes: Notes, *sides: Repaired) -> None:
         say(f"{lines} had bytes that are not valid UTF-8, each replaced by \ufffd")
 
 
-def given_lines(files: Sequence[str] | None, text: Sequence[str] | None, option: str = "--text") -> Lines:
+def given_lines(
+    files: Sequence[str] | None,
+    text: Sequence[str] | None,
+    option: str = "--text",
+    encoding: str | None = None,
+) -> Lines:
     """Return the input lines of a command.
 
     files: the FILE arguments; "-" is standard input.
     text: the values of the option --text, one line each.
     option: the name of this option, if it is not --text.
+    encoding: the encoding of the lines; None is UTF-8.
 
     If both are missing, standard input is read. Raises ArgumentError if both are given.
     """
@@ -277,7 +306,7 @@ def given_lines(files: Sequence[str] | None, text: Sequence[str] | None, option:
             kind = "sentence" if option == "--text" else "sequence"
             hint = f'for a {kind} instead of a file, use {option} "{printable(each[:60])}"'
             raise DataError(message(shown(each), "there is no such file", hint=hint))
-    lines = Lines(files or [STANDARD])
+    lines = Lines(files or [STANDARD], encoding=encoding)
     if lines.keyboard:
         say("reading standard input; end with Ctrl-D")
     return lines

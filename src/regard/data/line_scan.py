@@ -93,6 +93,8 @@ class Examiner:
     def __call__(self, raw: Raw) -> Block:
         if self.keyed:
             self.digest.update(raw.data)
+        if raw.first is not None:
+            self.number = raw.first
         data, invalid = _decodable(raw.data)
         bytes_ = numpy.frombuffer(data, numpy.uint8)
         ends = numpy.flatnonzero(bytes_ == NEWLINE)

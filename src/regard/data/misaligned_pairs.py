@@ -12,7 +12,7 @@ import numpy
 
 from regard.data.line_features import MOST_FEATURES, Features, Scores, length_ratios, likeness
 from regard.data.pair_formats import CountsDiffer
-from regard.data.read_text import UTF_16, read_blocks
+from regard.data.read_text import read_blocks
 from regard.errors import DataError, message, printable, shown
 
 __all__ = ["Missing", "Shifted", "counts_differ", "lines_without_counterpart", "shifted_lines"]
@@ -208,7 +208,8 @@ def counts_differ(difference: CountsDiffer, source: Features, target: Features) 
     missing = lines_without_counterpart(sides[0], sides[1]) if complete else []
     if 0 < abs(counts[1] - counts[0]) <= FEW:
         short, long = difference.paths[1 - longer], difference.paths[longer]
-        unmatched = [_by_words(short, long, each, number) for number, each in enumerate(missing)]
+        encoding = difference.encoding
+        unmatched = [_by_words(short, long, each, number, encoding) for number, each in enumerate(missing)]
     else:
         unmatched = [each.line for each in missing]
     if not complete:
@@ -222,12 +223,10 @@ def counts_differ(difference: CountsDiffer, source: Features, target: Features) 
             lines.append(
                 f"line {line + 1:,} of {names[longer]} seems to have no counterpart in {names[1 - longer]}:"
             )
-            lines.append(f"  {_line(difference.paths[longer], line)}")
+            lines.append(f"  {_line(difference.paths[longer], line, difference.encoding)}")
         more = len(unmatched) - NAMED
         lines += [f"and {more:,} more lines of {names[longer]}"] if more > 0 else []
         hint = "compare the files near this line: a line is missing, or one line was split in two"
-    if any(b"\0" in raw.data for path in difference.paths for raw in itertools.islice(read_blocks(path), 1)):
-        hint = f"{UTF_16}; if not, {hint}"
     return DataError(message(" and ".join(names), "\n".join(lines), hint=hint))
 
 
@@ -246,7 +245,7 @@ def _look_parallel(source: Features, target: Features) -> bool:
     return own < PARALLEL * other
 
 
-def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
+def _by_words(short: Path, long: Path, missing: Missing, offset: int, encoding: str | None) -> int:
     """Return the exact index of a line without a counterpart in the longer of two parallel files.
 
     short, long: the shorter file and the longer file.
@@ -254,11 +253,13 @@ def _by_words(short: Path, long: Path, missing: Missing, offset: int) -> int:
         neighbouring lines often have the same length and punctuation, especially in sorted files. This
         function also compares words; it learns word translations from the lines near `missing`.
     offset: number of lines without a counterpart before this line.
+    encoding: the encoding of the files; None is UTF-8.
     """
     jump = missing.line - offset
     first = max(jump - NEAR, 0)
-    ours = [frozenset(line.split()) for line in _lines(short, first, jump + NEAR)]
-    theirs = [frozenset(line.split()) for line in _lines(long, first + offset, jump + NEAR + offset + 1)]
+    ours = [frozenset(line.split()) for line in _lines(short, first, jump + NEAR, encoding)]
+    last = jump + NEAR + offset + 1
+    theirs = [frozenset(line.split()) for line in _lines(long, first + offset, last, encoding)]
     count = min(len(ours), len(theirs) - 1)
     place = begun = jump - first
     least, most = max(begun - FAR, 0), begun + FAR
@@ -316,17 +317,17 @@ class _Dictionary:
         return sum(sum(each.values()) / max(len(each), 1) for each in (best, best_for))
 
 
-def _lines(path: Path, first: int, last: int) -> list[str]:
+def _lines(path: Path, first: int, last: int, encoding: str | None) -> list[str]:
     """Return the lines of a file from index `first` to `last` - 1, in lower case."""
-    raws = (line for raw in read_blocks(path) for line in raw.data.split(b"\n")[:-1])
+    raws = (line for raw in read_blocks(path, encoding) for line in raw.data.split(b"\n")[:-1])
     return [line.decode("utf-8", "replace").lower() for line in itertools.islice(raws, first, last)]
 
 
-def _line(path: Path, index: int) -> str:
+def _line(path: Path, index: int, encoding: str | None) -> str:
     """Return the first 60 characters of the line at this index of a file, for messages.
 
     Control characters are replaced.
     """
-    raws = (line for raw in read_blocks(path) for line in raw.data.split(b"\n")[:-1])
+    raws = (line for raw in read_blocks(path, encoding) for line in raw.data.split(b"\n")[:-1])
     line = next(itertools.islice(raws, index, None), b"")
     return printable(line[:240].decode("utf-8", "replace"))[:60]

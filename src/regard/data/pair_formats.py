@@ -18,7 +18,7 @@ from regard.data.line_features import MOST_FEATURES, Features, features_of
 from regard.data.line_scan import Block, Examiner
 from regard.data.pair_checks import KINDS, SHORT, Choices
 from regard.data.read_text import Marks, Raw, checked_path, read_blocks
-from regard.data.row_formats import json_rows, list_rows, tabbed_rows
+from regard.data.row_formats import column_rows, field_rows, list_rows
 from regard.errors import shown
 
 __all__ = ["Chunk", "CountsDiffer", "JsonLines", "Origin", "Parallel", "Rows", "Tabbed"]
@@ -75,11 +75,14 @@ class CountsDiffer(Exception):
     counts: the line count of the source file, and the line count of the target file.
     rest: the features (length, last byte, digits) of the extra lines of the longer file. It has the features
         of about the first MOST_FEATURES extra lines only.
+    encoding: the encoding of the files; None is UTF-8.
     """
 
-    def __init__(self, paths: tuple[Path, Path], counts: tuple[int, int], rest: Features):
+    def __init__(
+        self, paths: tuple[Path, Path], counts: tuple[int, int], rest: Features, encoding: str | None = None
+    ):
         super().__init__(f"{shown(paths[0])} has {counts[0]} lines, {shown(paths[1])} has {counts[1]}")
-        self.paths, self.counts, self.rest = paths, counts, rest
+        self.paths, self.counts, self.rest, self.encoding = paths, counts, rest, encoding
 
 
 class Origin(Protocol):
@@ -103,10 +106,12 @@ class Parallel:
     """Sentence pairs from parallel files: line n of a target file translates line n of its source file.
 
     sources, targets: the source files, and the target file of each source file.
+    encoding: the encoding of the files; None is UTF-8.
     """
 
     sources: tuple[Path, ...]
     targets: tuple[Path, ...]
+    encoding: str | None = None
 
     def size(self) -> int:
         return sum(path.stat().st_size for path in self.sources)
@@ -119,8 +124,9 @@ class Parallel:
         for source, target in zip(self.sources, self.targets, strict=True):
             for examiner in examiners:
                 examiner.number = 1
-            sides = map(examiners[0], read_blocks(source)), map(examiners[1], read_blocks(target))
-            for chunk in _aligned(*sides, (source, target)):
+            blocks = read_blocks(source, self.encoding), read_blocks(target, self.encoding)
+            sides = map(examiners[0], blocks[0]), map(examiners[1], blocks[1])
+            for chunk in _aligned(*sides, (source, target), self.encoding):
                 yield chunk._replace(position=position, reached=reached + chunk.source.raw.reached)
                 position += chunk.pairs
             reached += source.stat().st_size
@@ -128,13 +134,15 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Tabbed:
-    """Sentence pairs from files with tab-separated columns. Columns other than source and target are ignored.
+    """Sentence pairs from TSV or CSV files. Columns other than source and target are ignored.
 
     columns: the source column and the target column, as numbers from 1 or as names in the header line.
+    encoding: the encoding of the files; None is UTF-8.
     """
 
     paths: tuple[Path, ...]
     columns: tuple[int, int] | tuple[str, str]
+    encoding: str | None = None
 
     def size(self) -> int:
         return sum(path.stat().st_size for path in self.paths)
@@ -143,20 +151,21 @@ class Tabbed:
         return _stamp(self.paths)
 
     def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
-        named = isinstance(self.columns[0], str)
-        files = ((path, tabbed_rows(path, self.columns)) for path in self.paths)
-        return _joined(files, examiners, first=2 if named else 1)
+        files = ((path, column_rows(path, self.columns, self.encoding)) for path in self.paths)
+        return _joined(files, examiners)
 
 
 @dataclass(frozen=True)
 class JsonLines:
-    """Sentence pairs from files with one JSON object per line.
+    """Sentence pairs from files with one JSON object per line, JSON arrays of objects, or Parquet files.
 
     fields: the source field and the target field; "translation.de" is the field "de" in "translation".
+    encoding: the encoding of the files; None is UTF-8.
     """
 
     paths: tuple[Path, ...]
     fields: tuple[str, str]
+    encoding: str | None = None
 
     def size(self) -> int:
         return sum(path.stat().st_size for path in self.paths)
@@ -165,7 +174,8 @@ class JsonLines:
         return _stamp(self.paths)
 
     def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
-        return _joined(((path, json_rows(path, self.fields)) for path in self.paths), examiners)
+        files = ((path, field_rows(path, self.fields, self.encoding)) for path in self.paths)
+        return _joined(files, examiners)
 
 
 @dataclass(frozen=True)
@@ -193,18 +203,17 @@ def _stamp(paths: Iterable[Path]) -> Stamp:
 
 
 def _joined(
-    files: Iterable[tuple[Path | None, Iterator[tuple[Raw, Raw]]]], examiners: Examiners, first: int = 1
+    files: Iterable[tuple[Path | None, Iterator[tuple[Raw, Raw]]]], examiners: Examiners
 ) -> Iterator[Chunk]:
     """Yield chunks of sentence pairs from files in which source and target are on one line.
 
     files: for each file, its path (None for a collection), and its blocks of source and target lines.
     examiners: two objects: the first checks the source lines, the second checks the target lines.
-    first: line number of the first pair in each file: 2 after a header line, otherwise 1.
     """
     position = reached = 0
     for path, blocks in files:
         for examiner in examiners:
-            examiner.number = first
+            examiner.number = 1
         for source, target in blocks:
             sides = examiners[0](source), examiners[1](target)
             yield Chunk(sides[0], 0, sides[1], 0, len(sides[0]), position, reached + source.reached)
@@ -212,12 +221,15 @@ def _joined(
         reached += path.stat().st_size if path else 0
 
 
-def _aligned(source: Iterator[Block], target: Iterator[Block], paths: tuple[Path, Path]) -> Iterator[Chunk]:
+def _aligned(
+    source: Iterator[Block], target: Iterator[Block], paths: tuple[Path, Path], encoding: str | None
+) -> Iterator[Chunk]:
     """Yield chunks of sentence pairs from two parallel files.
 
     source, target: the blocks of lines of each file. Blocks of the two files may end at different lines, so a
         block can be divided between several chunks.
     paths: the source path and the target path.
+    encoding: the encoding of the files, for CountsDiffer.
 
     Raises CountsDiffer if one file ends before the other.
     """
@@ -233,10 +245,10 @@ def _aligned(source: Iterator[Block], target: Iterator[Block], paths: tuple[Path
             right, j = next(target, None), 0
     if left is not None:
         rest, more = _rest(features_of(left).part(i), source)
-        raise CountsDiffer(paths, (shared + more, shared), rest)
+        raise CountsDiffer(paths, (shared + more, shared), rest, encoding)
     if right is not None:
         rest, more = _rest(features_of(right).part(j), target)
-        raise CountsDiffer(paths, (shared, shared + more), rest)
+        raise CountsDiffer(paths, (shared, shared + more), rest, encoding)
 
 
 def _rest(first: Features, blocks: Iterator[Block]) -> tuple[Features, int]:

@@ -53,6 +53,7 @@ class LinePairs:
 
     sources: the source files. Each is a file name, "-" for standard input, or the text itself as bytes.
     targets: the target files, as many as `sources`, in the same form.
+    encoding: the encoding of the files; None is UTF-8.
 
     >>> list(LinePairs([b"a\\nb"], [b"x\\ny"]))
     [('a', 'x'), ('b', 'y')]
@@ -60,6 +61,7 @@ class LinePairs:
 
     sources: Sequence[str | bytes]
     targets: Sequence[str | bytes]
+    encoding: str | None = None
     first_line: int = 1
     sides: list[Lines] = field(default_factory=list)
 
@@ -73,7 +75,7 @@ class LinePairs:
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for places in zip(self.sources, self.targets, strict=True):
-            sides = Lines([places[0]]), Lines([places[1]])
+            sides = Lines([places[0]], encoding=self.encoding), Lines([places[1]], encoding=self.encoding)
             self.sides.extend(sides)
             for number, (source, target) in enumerate(zip_longest(*sides)):
                 if source is None or target is None:
@@ -101,17 +103,19 @@ class RowPairs:
         jsonl: Sequence[str] | None,
         columns: tuple[int, int] | tuple[str, str] = (1, 2),
         fields: tuple[str, str] = ("source", "target"),
+        encoding: str | None = None,
     ) -> RowPairs:
-        """Return the sentence pairs of TSV files or of files with one JSON object per line.
+        """Return the sentence pairs of files with columns (TSV, CSV) or of records (JSON, Parquet).
 
-        tsv: the TSV files; None or empty to read `jsonl`.
-        jsonl: the files with one JSON object per line.
+        tsv: the files with columns; None or empty to read `jsonl`.
+        jsonl: the files of records.
         columns: the source column and the target column of a TSV file, as numbers from 1 or as names.
-        fields: the names of the source field and the target field of a JSON object.
+        fields: the names of the source field and the target field of a record.
+        encoding: the encoding of the files; None is UTF-8.
         """
         if tsv:
-            return cls(Tabbed(_checked(tsv), columns))
-        return cls(JsonLines(_checked(jsonl or ()), fields))
+            return cls(Tabbed(_checked(tsv), columns, encoding))
+        return cls(JsonLines(_checked(jsonl or ()), fields, encoding))
 
     @property
     def name(self) -> str:

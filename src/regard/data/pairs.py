@@ -4,9 +4,10 @@
     read_pairs(tsv="pairs.tsv", columns=(1, 2))             tab-separated columns
     read_pairs(jsonl="pairs.jsonl", fields=("ko", "en"))    one JSON object per line
     pairs_from_dataset(dataset, "translation.de", "translation.en")
+    read_pairs(tsv="pairs.csv", columns=("ko", "en"))       CSV, as Excel writes it
     pairs_from_lists(["안녕."], ["Hi."])
 
-Files are UTF-8, plain or gzip; gzip is detected from the content, not from the file name.
+Files are UTF-8, or in the encoding that is named, plain or gzip; gzip is detected from the content.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from regard.data.line_scan import Block, Examiner
 from regard.data.pair_checks import Choices
 from regard.data.pair_formats import Chunk, CountsDiffer, JsonLines, Origin, Parallel, Rows, Stamp, Tabbed
 from regard.data.read_text import checked_path
+from regard.data.text_encoding import check_encoding
 from regard.errors import ArgumentError, DataError, message, shown
 from regard.files.requirements import install_command
 
@@ -182,16 +184,20 @@ def read_pairs(
     jsonl: Paths | None = None,
     columns: tuple[int, int] | tuple[str, str] = (1, 2),
     fields: tuple[str, str] = ("source", "target"),
+    encoding: str | None = None,
     choices: Choices | None = None,
 ) -> Pairs:
-    """Read sentence pairs from two parallel files, from tab-separated columns, or from JSON lines.
+    """Read sentence pairs from two parallel files, from columns (TSV, CSV), or from records (JSON, Parquet).
 
     source, target: the paths of two parallel files, or two lists of paths of the same length.
-    tsv: instead of source and target, the path of a file with tab-separated columns, or a list of paths.
-    jsonl: instead of source and target, the path of a file with one JSON object per line, or a list of paths.
+    tsv: instead of source and target, the path of a file with columns, or a list of paths. A name that ends
+        with .csv means CSV, separated by commas or semicolons; other names mean tabs.
+    jsonl: instead of source and target, the path of a file of records, or a list of paths: one JSON object in
+        each line, a JSON array of objects, or a Parquet file.
     columns: the source column and the target column of tsv, as numbers from 1 or as names in the header line.
     fields: the source field and the target field of jsonl; "translation.de" is the field "de" in
         "translation".
+    encoding: the encoding of the files, such as "cp949"; None is UTF-8.
     choices: what to do with pairs that have a problem; see Choices.
 
     Files are read during iteration, not by this call. Raises ArgumentError if the arguments do not name a
@@ -217,6 +223,7 @@ def read_pairs(
             )
         )
     chosen = choices or Choices()
+    check_encoding(encoding)
     if source is not None and target is not None:
         sources, targets = _paths(source), _paths(target)
         if len(sources) != len(targets):
@@ -228,11 +235,11 @@ def read_pairs(
                 problem = "source and target are the same file"
                 hint = "name the file with the translations as target"
                 raise ArgumentError(message(shown(one), problem, hint=hint))
-        return Pairs(Parallel(sources, targets), chosen, _named((*sources, *targets)))
+        return Pairs(Parallel(sources, targets, encoding), chosen, _named((*sources, *targets)))
     if tsv is not None:
-        return Pairs(Tabbed(_paths(tsv), _two_columns(columns)), chosen, _named(_paths(tsv)))
+        return Pairs(Tabbed(_paths(tsv), _two_columns(columns), encoding), chosen, _named(_paths(tsv)))
     assert jsonl is not None
-    return Pairs(JsonLines(_paths(jsonl), fields), chosen, _named(_paths(jsonl)))
+    return Pairs(JsonLines(_paths(jsonl), fields, encoding), chosen, _named(_paths(jsonl)))
 
 
 def pairs_from_lists(sources: Sequence[str], targets: Sequence[str], choices: Choices | None = None) -> Pairs:

@@ -3,12 +3,17 @@
 A line ends at "\\n" only; the last line need not end with "\\n". str.splitlines() would also split at other
 characters, such as U+2028, U+0085 and form feeds. If such a character occurs in only one of two parallel
 files, the line counts would differ.
+
+The blocks are UTF-8. A file in another encoding, such as CP949, is converted if the caller names it.
 """
 
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
+import re
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +24,19 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.data.pair_checks import KINDS
-from regard.errors import DataError, Setting, message, shown
+from regard.data.text_encoding import advice, check_encoding, find_mojibake, is_utf_8_text, utf_8_chunks
+from regard.errors import DataError, RegardWarning, Setting, message, shown
 
-__all__ = ["Marks", "Raw", "checked_path", "read_blocks", "read_lines"]
+__all__ = [
+    "Marks",
+    "Raw",
+    "check_start",
+    "checked_path",
+    "invalid_line",
+    "read_blocks",
+    "read_chunks",
+    "read_lines",
+]
 
 Marks = NDArray[numpy.uint8]
 
@@ -32,22 +47,27 @@ LONGEST_LINE = 1 << 26
 """Maximum length of a line in bytes. A file with a longer line is probably not text, and the line could use
 up all memory."""
 
+START = 1 << 14
+"""Number of bytes at the beginning of a file that are checked, to recognize files that are not UTF-8 text."""
+
+SAMPLED = 200
+"""Number of lines that are checked for mojibake. Lines of ASCII are not counted."""
+
 RETURN = KINDS["return"].bit
 
 RETURNS = "if its lines end with \\r only, convert them: tr '\\r' '\\n' < old > new"
-LATIN_1 = "if this is Latin-1 (ISO 8859-1), convert it: iconv -f ISO-8859-1 -t UTF-8"
-UTF_16 = "if this is UTF-16, as NUL bytes suggest, convert it: iconv -f UTF-16LE -t UTF-8"
 
+WORKBOOK = ("an Excel workbook", "save it as CSV UTF-8, and use the .csv file")
 FOREIGN = {
-    b"\xff\xfe": ("UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8"),
-    b"\xfe\xff": ("UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8"),
-    b"PK\x03\x04": ("a zip archive", "unpack it first"),
-    b"\xfd7zXZ\x00": ("compressed with xz", "unpack it first, or compress it with gzip"),
-    b"\x28\xb5\x2f\xfd": ("compressed with zstd", "unpack it first, or compress it with gzip"),
-    b"BZh91AY&SY": ("compressed with bzip2", "unpack it first, or compress it with gzip"),
-    b"PAR1": ("a Parquet file", "read it with the package datasets, and call pairs_from_dataset()"),
+    rb"PK\x03\x04.{26}(\[Content_Types\]|_rels/|docProps/|xl/)": WORKBOOK,
+    rb"\xd0\xcf\x11\xe0": WORKBOOK,
+    rb"PK\x03\x04": ("a zip archive", "unpack it first"),
+    rb"\xfd7zXZ\x00": ("compressed with xz", "unpack it first, or compress it with gzip"),
+    rb"\x28\xb5\x2f\xfd": ("compressed with zstd", "unpack it first, or compress it with gzip"),
+    rb"BZh91AY&SY": ("compressed with bzip2", "unpack it first, or compress it with gzip"),
+    rb"PAR1": ("a Parquet file", "give it a name that ends with .parquet, and use it as a JSON lines file"),
 }
-"""The first bytes of files that are not UTF-8 text, with a description of the file type and a hint."""
+"""Patterns of the first bytes of files that are not text, with a description of the file type and a hint."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -63,6 +83,8 @@ class Raw:
     reasons: for each malformed line, its index in the block, and why it is malformed.
     remedy: the name of the setting that the user should check if a line is malformed, for the error message.
     whole: if `data` has only one column of the file, the lines with all columns; otherwise empty.
+    encoding: the encoding of the file before it was converted; None is UTF-8.
+    first: line number of the first line; None: one more than the line number of the last line before.
     """
 
     name: str
@@ -73,6 +95,8 @@ class Raw:
     reasons: Mapping[int, str] = field(default_factory=dict)
     remedy: Setting | None = None
     whole: Sequence[bytes] = ()
+    encoding: str | None = None
+    first: int | None = None
 
     def line(self, index: int) -> bytes:
         """Return the line at this index of the block, as it is in the file, with all its columns."""
@@ -101,60 +125,23 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     raise DataError(message(shown(path), "there is no such file", hint=hint))
 
 
-def read_blocks(path: Path) -> Iterator[Raw]:
-    """Yield the lines of a file in blocks, without byte order mark and without "\\r" before "\\n"."""
-    try:
-        with open(path, "rb") as file:
-            yield from _blocks(path, file)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        hint = "check the file with gzip -t, or download it again"
-        raise DataError(
-            message(shown(path), f"the gzip data is truncated or damaged ({error})", hint=hint)
-        ) from None
-    except OSError as error:
-        raise DataError(
-            message(shown(path), f"the file cannot be read ({error.strerror or error})")
-        ) from None
+def read_blocks(path: Path, encoding: str | None = None) -> Iterator[Raw]:
+    """Yield the lines of a file in blocks, without byte order mark and without "\r" before "\n".
 
+    encoding: the encoding of the file; None is UTF-8. The blocks are always UTF-8.
 
-def read_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yield the lines of a file (plain or gzip) as strings, without line ends.
-
-    Raises DataError with the line number and the byte if a line is not valid UTF-8.
-
-    >>> import tempfile, pathlib
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder, "a.txt")
-    ...     _ = path.write_bytes(b"one\\r\\ntwo")
-    ...     list(read_lines(path))
-    ['one', 'two']
+    Warns if the first lines look as if they had been decoded with a wrong encoding.
     """
-    number = 0
-    for raw in read_blocks(checked_path(path)):
-        for line in raw.data.split(b"\n")[:-1]:
-            number += 1
-            try:
-                yield line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                place = f"{shown(path)}, line {number}"
-                raise DataError(
-                    message(place, f"the line is not valid UTF-8 at byte {error.start + 1}", hint=LATIN_1)
-                ) from None
-
-
-def _blocks(path: Path, file: BinaryIO) -> Iterator[Raw]:
-    packed = file.read(2) == b"\x1f\x8b"
-    file.seek(0)
-    stream: BinaryIO = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
-    began, ended, rest, lines = False, False, b"", 0
-    while data := stream.read(BLOCK):
-        if not began:
-            data, began = _begun(path, data), True
+    ended, rest, lines, reached = False, b"", 0, 0
+    for data, reached in read_chunks(path, encoding):
         end = data.rfind(b"\n") + 1
         if end:
+            block = _whole(path, rest + data[:end], reached, encoding)
+            if not ended:
+                _warn_mojibake(block)
             ended = True
             lines += data.count(b"\n")
-            yield _whole(path, rest + data[:end], file.tell())
+            yield block
             rest = data[end:]
         else:
             rest += data
@@ -166,32 +153,119 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[Raw]:
         problem = "the file contains \\r but no \\n"
         raise DataError(message(shown(path), problem, expected="lines that end with \\n", hint=RETURNS))
     if rest:
-        yield _whole(path, rest + b"\n", file.tell())
+        yield _whole(path, rest + b"\n", reached, encoding)
 
 
-def _begun(path: Path, data: bytes) -> bytes:
-    """Return the first bytes of a file without the byte order mark of UTF-8.
+def read_chunks(path: Path, encoding: str | None = None) -> Iterator[tuple[bytes, int]]:
+    """Yield the content of a file, plain or gzip, in chunks of UTF-8, without byte order mark.
 
-    Raises DataError if the bytes show that the file has another encoding or format (UTF-16; see FOREIGN).
+    With each chunk, yield the number of bytes of the file that have been read.
+
+    Raises DataError if the file cannot be read, or if it is not text.
+    """
+    check_encoding(encoding)
+    try:
+        with open(path, "rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            stream: BinaryIO = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
+            check_start(shown(path), stream.read(START), encoding)
+            stream.seek(0)
+            for data in utf_8_chunks(stream, encoding, BLOCK):
+                yield data, file.tell()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        hint = "check the file with gzip -t, or download it again"
+        raise DataError(
+            message(shown(path), f"the gzip data is truncated or damaged ({error})", hint=hint)
+        ) from None
+    except OSError as error:
+        raise DataError(
+            message(shown(path), f"the file cannot be read ({error.strerror or error})")
+        ) from None
+
+
+def read_lines(path: str | os.PathLike[str], encoding: str | None = None) -> Iterator[str]:
+    """Yield the lines of a file (plain or gzip) as strings, without line ends.
+
+    encoding: the encoding of the file; None is UTF-8.
+
+    Raises DataError with the line number and the byte if a line is not valid.
+
+    >>> import tempfile, pathlib
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "a.txt")
+    ...     _ = path.write_bytes(b"one\\r\\ntwo")
+    ...     list(read_lines(path))
+    ['one', 'two']
+    """
+    number = 0
+    for raw in read_blocks(checked_path(path), encoding):
+        for index, line in enumerate(raw.data.split(b"\n")[:-1]):
+            number += 1
+            try:
+                yield line.decode("utf-8")
+            except UnicodeDecodeError:
+                place = f"{shown(path)}, line {number}"
+                problem, hint = invalid_line(raw, index)
+                raise DataError(message(place, problem, hint=hint)) from None
+
+
+def invalid_line(raw: Raw, index: int) -> tuple[str, tuple[str | Setting, ...]]:
+    """Return the problem and the hint of the error for a line that is not valid in its encoding.
+
+    index: index of the line in the block.
+    """
+    line = raw.line(index)
+    if raw.encoding is not None:
+        return f"the line is not valid {raw.encoding}", ("check ", Setting("read_pairs", "encoding"))
+    named, hint = advice(b"\n".join(raw.whole) or raw.data, line)
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        problem = f"not valid UTF-8: byte {error.start + 1} of the line, 0x{line[error.start]:02X}"
+        return (f"{problem}; {named}", hint) if named else (problem, OTHER_ENCODING)
+    return "not valid UTF-8: an unpaired surrogate escape such as \\ud800", ()
+
+
+OTHER_ENCODING = ("if the file has another encoding, name it: ", Setting("read_pairs", "encoding"))
+
+
+def check_start(name: str, data: bytes, encoding: str | None) -> None:
+    """Raise DataError if the beginning of a file shows that it is not text, or that it is UTF-16 text.
+
+    name: the name of the file, for error messages.
+    encoding: the encoding that the user has named; None if the file should be UTF-8.
     """
     for start, (kind, hint) in FOREIGN.items():
-        if data.startswith(start):
-            raise DataError(message(shown(path), f"this file is {kind}", expected="UTF-8 text", hint=hint))
-    # Detect UTF-16 without byte order mark: if the text begins with Latin letters, every second byte is NUL.
-    head = data[:8]
-    if len(head) == 8 and any(head[::2]) != any(head[1::2]):
-        hint = f"convert it: iconv -f UTF-16{'LE' if head[0] else 'BE'} -t UTF-8"
-        raise DataError(message(shown(path), "this file is UTF-16 text", expected="UTF-8 text", hint=hint))
-    return data.removeprefix(b"\xef\xbb\xbf")
+        if re.match(start, data, re.DOTALL):
+            raise DataError(message(name, f"this file is {kind}", expected="text", hint=hint))
+    if encoding is not None and is_utf_8_text(data, encoding):
+        hint = "convert the other files to UTF-8, with iconv -t UTF-8 -f " + encoding.upper()
+        raise DataError(message(name, f"this file is UTF-8 or ASCII text, not {encoding}", hint=hint))
+    if encoding is None and (b"\0" in data or data.startswith((b"\xff\xfe", b"\xfe\xff"))):
+        named, hints = advice(data, data)
+        if named:
+            raise DataError(message(name, f"not UTF-8, {named}", hint=hints))
 
 
-def _whole(path: Path, data: bytes, reached: int) -> Raw:
+def _warn_mojibake(raw: Raw) -> None:
+    if raw.data.isascii():
+        return
+    numbered = ((i, line) for i, line in enumerate(raw.data.split(b"\n"), 1) if not line.isascii())
+    sample = [(i, line.decode("utf-8", "ignore")) for i, line in itertools.islice(numbered, SAMPLED)]
+    mojibake = find_mojibake([line for _, line in sample])
+    if mojibake is not None:
+        hint = "make the file again from its original, and name the encoding of the original"
+        place = f"{raw.name}, line {sample[mojibake.line][0]}"
+        warnings.warn(message(place, str(mojibake), hint=hint), RegardWarning, stacklevel=2)
+
+
+def _whole(path: Path, data: bytes, reached: int, encoding: str | None) -> Raw:
     if b"\r" not in data or b"\r\n" not in data:  # searching for one byte first is much faster
-        return Raw(shown(path), data, reached=reached)
+        return Raw(shown(path), data, reached=reached, encoding=encoding)
     bytes_ = numpy.frombuffer(data, numpy.uint8)
     # Look at the byte before each "\n". For a "\n" at index 0, this is index -1, the last byte of the block.
     # The last byte is always "\n", so it is never counted as "\r".
     returns = bytes_[numpy.flatnonzero(bytes_ == ord("\n")) - 1] == ord("\r")
-    return Raw(
-        shown(path), data.replace(b"\r\n", b"\n"), returns.astype(numpy.uint8) * RETURN, reached=reached
-    )
+    marks, data = returns.astype(numpy.uint8) * RETURN, data.replace(b"\r\n", b"\n")
+    return Raw(shown(path), data, marks, reached=reached, encoding=encoding)

@@ -1,4 +1,4 @@
-"""Read sentence pairs, as blocks of lines, from rows: tab-separated columns, JSON objects or Python values.
+"""Read sentence pairs, as blocks of lines, from rows: columns (TSV, CSV), JSON, Parquet or Python values.
 
 Each row has the source and the target of a pair. The functions yield a block of source lines together with a
 block of target lines.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,17 @@ import numpy
 
 from regard.data.pair_checks import KINDS
 from regard.data.read_text import Marks, Raw, read_blocks
+from regard.data.table_formats import (
+    Row,
+    csv_rows,
+    is_csv,
+    json_array_rows,
+    parquet_rows,
+    record_format,
+)
 from regard.errors import DataError, Setting, message, printable, shown
 
-__all__ = ["field_of", "json_rows", "list_rows", "tabbed_rows"]
+__all__ = ["column_rows", "field_of", "field_rows", "fields_of", "list_rows"]
 
 MALFORMED, BREAK = KINDS["malformed"].bit, KINDS["break"].bit
 ROWS = 4096
@@ -31,29 +41,73 @@ MAPPINGS = (dict, Mapping)
 """The types of rows with named fields, for isinstance(). dict is first because its check is much faster."""
 
 
-def tabbed_rows(path: Path, columns: tuple[int, int] | tuple[str, str]) -> Iterator[Two]:
-    """Yield the source and target columns of a TSV file, in blocks of lines.
+def column_rows(
+    path: Path, columns: tuple[int, int] | tuple[str, str], encoding: str | None = None
+) -> Iterator[Two]:
+    """Yield the source and target columns of a TSV or CSV file, in blocks of lines.
 
     columns: the source column and the target column, as numbers from 1 or as names. With names, the first
         line of the file is the header.
+    encoding: the encoding of the file; None is UTF-8.
     """
+    return (_separated_rows if is_csv(path) else _tabbed_rows)(path, columns, encoding)
+
+
+def _tabbed_rows(
+    path: Path, columns: tuple[int, int] | tuple[str, str], encoding: str | None
+) -> Iterator[Two]:
     picked: tuple[int, int] | None = None
-    for raw in read_blocks(path):
-        lines, marks = raw.data.split(b"\n")[:-1], raw.marks
+    for raw in read_blocks(path, encoding):
         if picked is None:
-            picked = _column_indices(path, lines[0], columns)
+            picked = _column_indices(
+                path, raw.data.split(b"\n", 1)[0].decode("utf-8", "replace").split("\t"), columns
+            )
             if isinstance(columns[0], str):
-                lines, marks = lines[1:], None if marks is None else marks[1:]
-        if lines:
-            yield _tabbed(raw, lines, marks, picked)
+                marks = None if raw.marks is None else raw.marks[1:]
+                raw = replace(raw, data=raw.data.split(b"\n", 1)[1], marks=marks, first=2)
+        if raw.data:
+            yield _tabbed(raw, picked)
 
 
-def json_rows(path: Path, fields: tuple[str, str]) -> Iterator[Two]:
-    """Yield the source and target fields of a file with one JSON object per line, in blocks of lines.
+def _separated_rows(
+    path: Path, columns: tuple[int, int] | tuple[str, str], encoding: str | None
+) -> Iterator[Two]:
+    rows = csv_rows(path, encoding)
+    header = next(rows, None)
+    if header is None:
+        return
+    picked = _column_indices(path, header.value or [], columns)
+    if isinstance(columns[0], int):
+        rows = chain([header], rows)
+    least = max(picked) + 1
+
+    def pair(cells: Any) -> tuple[Any, Any]:
+        if len(cells) < least:
+            if not any(cell.strip() for cell in cells):
+                return None, None
+            raise LookupError(f"{len(cells)} column{'s' * (len(cells) > 1)}, expected at least {least}")
+        return cells[picked[0]], cells[picked[1]]
+
+    yield from _blocks(path, rows, pair, "line", encoding)
+
+
+def field_rows(path: Path, fields: tuple[str, str], encoding: str | None = None) -> Iterator[Two]:
+    """Yield the source and target fields of a file of records, in blocks of lines.
+
+    The file has one JSON object in each line, or is a JSON array of objects, or a Parquet file.
 
     fields: the source field and the target field; "translation.de" is the field "de" in "translation".
+    encoding: the encoding of the file; None is UTF-8.
     """
-    for raw in read_blocks(path):
+    kind = record_format(path, encoding)
+    if kind == "lines":
+        return _json_lines(path, fields, encoding)
+    rows = parquet_rows(path, fields) if kind == "parquet" else json_array_rows(path, encoding)
+    return _blocks(path, rows, lambda row: fields_of(row, fields), "row", encoding)
+
+
+def _json_lines(path: Path, fields: tuple[str, str], encoding: str | None) -> Iterator[Two]:
+    for raw in read_blocks(path, encoding):
         sides, lines = _Sides(raw.marks), raw.data.split(b"\n")[:-1]
         for line in lines:
             if not line.strip():
@@ -66,7 +120,36 @@ def json_rows(path: Path, fields: tuple[str, str]) -> Iterator[Two]:
                 sides.add_malformed(f"not valid JSON: {error}")
             else:
                 sides.add_fields(row, fields)
-        yield sides.raws(raw.name, "line", raw.reached, lines)
+        yield sides.raws(raw.name, "line", raw.reached, lines, encoding=encoding)
+
+
+def _blocks(
+    path: Path,
+    rows: Iterable[Row],
+    pair: Callable[[Any], Sequence[Any]],
+    unit: str,
+    encoding: str | None,
+) -> Iterator[Two]:
+    """Yield source and target of the rows of a table, in blocks of rows with consecutive numbers.
+
+    pair: returns source and target of a row; raises LookupError if the row does not have them.
+    """
+    sides, first, row = _Sides(None), 1, Row(0, None)
+    for row in rows:
+        count = len(sides.lines[0])
+        if count == ROWS or (count and row.number != first + count):
+            yield sides.raws(shown(path), unit, row.reached, first=first, encoding=encoding)
+            sides, count = _Sides(None), 0
+        first = first if count else row.number
+        if row.reason:
+            sides.add_malformed(row.reason)
+            continue
+        try:
+            sides.add(*pair(row.value))
+        except LookupError as error:
+            sides.add_malformed(str(error.args[0]), row.value)
+    if sides.lines[0]:
+        yield sides.raws(shown(path), unit, row.reached, first=first, encoding=encoding)
 
 
 def list_rows(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[Two]:
@@ -99,6 +182,7 @@ class _Sides:
     def __init__(self, marks: Marks | None):
         self.marks, self.lines, self.own = marks, ([], []), ([], [])
         self.reasons: dict[int, str] = {}
+        self.remedy: Setting | None = None
 
     lines: tuple[list[bytes], list[bytes]]
     own: tuple[list[int], list[int]]
@@ -113,21 +197,37 @@ class _Sides:
 
     def add_fields(self, row: Any, fields: tuple[str, str]) -> None:
         try:
-            values = [field_of(row, name) for name in fields]
+            values = fields_of(row, fields)
         except LookupError as error:
-            self.add_malformed(str(error.args[0]))
+            self.add_malformed(str(error.args[0]), row)
         else:
             self.add(*values)
 
-    def add_malformed(self, reason: str) -> None:
+    def add_malformed(self, reason: str, row: Any = None) -> None:
+        """Add a row that has no source or no target.
+
+        row: the row, if it could be parsed. The error recommends its columns or fields.
+        """
+        if self.remedy is None and row is not None:
+            self.remedy = COLUMNS if isinstance(row, list) else _fields_to_use(row)
         self.reasons[len(self.lines[0])] = reason
         for lines, own in zip(self.lines, self.own, strict=True):
             lines.append(b"")
             own.append(MALFORMED)
 
-    def raws(self, name: str, unit: str, reached: int, whole: Sequence[bytes] = ()) -> Two:
+    def raws(self, name: str, unit: str, reached: int, whole: Sequence[bytes] = (), **more: Any) -> Two:
         source, target = (
-            Raw(name, b"\n".join(lines) + b"\n", self._marks(own), unit, reached, self.reasons, whole=whole)
+            Raw(
+                name,
+                b"\n".join(lines) + b"\n",
+                self._marks(own),
+                unit,
+                reached,
+                self.reasons,
+                self.remedy,
+                whole,
+                **more,
+            )
             for lines, own in zip(self.lines, self.own, strict=True)
         )
         return source, target
@@ -171,14 +271,36 @@ def field_of(row: Any, name: str) -> Any:
             value = value[int(part)]
         else:
             if isinstance(row, MAPPINGS):
-                content = f"the fields are {', '.join(sorted(map(str, row)))}" if row else "it is empty"
+                content = f"the fields are {', '.join(sorted(_names(row)))}" if row else "it is empty"
             else:
                 content = f"the row is of type {type(row).__name__}"
             raise LookupError(f"no field '{name}'; {printable(content)[:200]}")
     return value
 
 
-def _tabbed(raw: Raw, lines: list[bytes], marks: Marks | None, picked: tuple[int, int]) -> Two:
+def _names(row: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the names of the fields of a row; of a field with fields in it, their names, such as "a.b"."""
+    for name, value in row.items():
+        if isinstance(value, MAPPINGS) and value:
+            yield from _names(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def _fields_to_use(row: Any) -> Setting | None:
+    """Return the setting that names the two fields of a row with a text, if there are two."""
+    names = list(_names(row)) if isinstance(row, MAPPINGS) else []
+    texts = [name for name in names if isinstance(field_of(row, name), str)]
+    return Setting("read_pairs", "fields", ",".join(texts)) if len(texts) == 2 else None
+
+
+def fields_of(row: Any, names: Sequence[str]) -> list[Any]:
+    """Return the values of fields of a row; raise LookupError if there is no such field. See field_of()."""
+    return [field_of(row, name) for name in names]
+
+
+def _tabbed(raw: Raw, picked: tuple[int, int]) -> Two:
+    lines = raw.data.split(b"\n")[:-1]
     rows = [line.split(b"\t", max(picked) + 1) for line in lines]
     least = max(picked) + 1
     reasons = {
@@ -188,19 +310,25 @@ def _tabbed(raw: Raw, lines: list[bytes], marks: Marks | None, picked: tuple[int
     }
     # A blank line is not malformed: it is a pair with empty sides, as in the other formats.
     reasons = {i: reason for i, reason in reasons.items() if lines[i].strip()}
-    own = numpy.zeros(len(lines), numpy.uint8) if marks is None else marks.copy()
+    own = numpy.zeros(len(lines), numpy.uint8) if raw.marks is None else raw.marks.copy()
     own[list(reasons)] |= MALFORMED
     sides = []
     for column in picked:
         cells = [row[column] if len(row) >= least else b"" for row in rows]
         data = b"\n".join(cells) + b"\n"
-        sides.append(Raw(raw.name, data, own, raw.unit, raw.reached, reasons, COLUMNS, lines))
+        sides.append(replace(raw, data=data, marks=own, reasons=reasons, remedy=COLUMNS, whole=lines))
     return sides[0], sides[1]
 
 
-def _column_indices(path: Path, header: bytes, columns: tuple[int, int] | tuple[str, str]) -> tuple[int, int]:
-    names = header.decode("utf-8", "replace").split("\t")
-    indices = []
+def _column_indices(
+    path: Path, names: Sequence[str], columns: tuple[int, int] | tuple[str, str]
+) -> tuple[int, int]:
+    """Return the indices of the source and the target column.
+
+    names: the cells of the first line.
+    columns: numbers from 1, or names in the first line.
+    """
+    indices, names = [], [name.strip() for name in names]
     for column in columns:
         if isinstance(column, int):
             indices.append(column - 1)

@@ -55,7 +55,7 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def babi(path: Path, task: str, group: int) -> Iterator[StoryQuestion]:
+def babi(path: Path, task: str, group: int, encoding: str | None = None) -> Iterator[StoryQuestion]:
     """Yield the questions of a file in the format of the bAbI tasks (Weston et al. 2015).
 
     Each line starts with a number. The numbers start at 1 in each story. A line without tabs is a sentence,
@@ -65,11 +65,12 @@ def babi(path: Path, task: str, group: int) -> Iterator[StoryQuestion]:
     path: the file.
     task: the name of the task of all its questions.
     group: the number of the first story of the file. Each further story has the next number.
+    encoding: the encoding of the file; None is UTF-8.
     """
     sentences: list[str] = []
     indices: dict[int, int] = {}  # number of a line in its story -> index of the sentence
     last = 0
-    for at, line in enumerate(read_lines(path), 1):
+    for at, line in enumerate(read_lines(path, encoding), 1):
         if not line.strip():
             continue
         place = f"{shown(path)}, line {at}"
@@ -97,7 +98,7 @@ def babi(path: Path, task: str, group: int) -> Iterator[StoryQuestion]:
         yield _checked(tuple(sentences), question, answer, facts, task, place, group)
 
 
-def json_lines(path: Path, task: str, group: int) -> Iterator[StoryQuestion]:
+def json_lines(path: Path, task: str, group: int, encoding: str | None = None) -> Iterator[StoryQuestion]:
     """Yield the questions of a file with one JSON object per line. The fields of an object are:
 
     story: a list of sentences, or a text with one sentence per line.
@@ -106,14 +107,14 @@ def json_lines(path: Path, task: str, group: int) -> Iterator[StoryQuestion]:
     facts: optional, the numbers of the supporting sentences, from 1.
     task: optional, the name of the task; the default is the argument `task`.
     """
-    for at, line in enumerate(read_lines(path), 1):
+    for at, line in enumerate(read_lines(path, encoding), 1):
         if line.strip():
             place = f"{shown(path)}, line {at}"
             yield question_of_json(line, place, task, group)
             group += 1
 
 
-FORMATS: dict[str, Callable[[Path, str, int], Iterator[StoryQuestion]]] = {
+FORMATS: dict[str, Callable[[Path, str, int, str | None], Iterator[StoryQuestion]]] = {
     "babi": babi,
     "jsonl": json_lines,
 }

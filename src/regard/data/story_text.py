@@ -3,7 +3,7 @@
     read_stories("qa1_single-supporting-fact_train.txt.gz")     the format of bAbI (Weston et al. 2015)
     read_stories("own.jsonl")     {"story": ["Mary sat."], "question": "...", "answer": "...", "facts": [1]}
 
-Files are UTF-8, plain or gzip. All stories are kept in memory.
+Files are UTF-8 (or another encoding that is named), plain or gzip. All stories are kept in memory.
 """
 
 from __future__ import annotations
@@ -85,12 +85,13 @@ class Stories:
         return digest.hexdigest()
 
 
-def read_stories(paths: Paths, format: str | None = None) -> Stories:
+def read_stories(paths: Paths, format: str | None = None, encoding: str | None = None) -> Stories:
     """Read questions about stories from one or more files.
 
     paths: a path or a list of paths, plain or gzip.
     format: "babi", or "jsonl" (one JSON object per line). By default, the file name decides: .jsonl and
         .ndjson are JSON lines, all other files have the format of bAbI.
+    encoding: the encoding of the files, such as "cp949"; None is UTF-8.
 
     The task of a question is the name of its file without _train or _test, such as
     "qa1_single-supporting-fact". In JSON lines, the field "task" can give another name.
@@ -114,7 +115,7 @@ def read_stories(paths: Paths, format: str | None = None) -> Stories:
         read = FORMATS[format_of_stories(path, format)]
         first = questions[-1].group + 1 if questions else 0
         before = len(questions)
-        questions.extend(read(path, task_of_file(path), first))
+        questions.extend(read(path, task_of_file(path), first, encoding))
         if len(questions) == before:
             raise no_questions(path)
     names = [shown(path) for path in files]

@@ -11,6 +11,7 @@ from regard.runs.command_options import CommandOption
 
 __all__ = [
     "COLUMNS",
+    "ENCODING",
     "FAITHFULNESS",
     "FIELDS",
     "FILE_FORMATS",
@@ -35,16 +36,19 @@ TEST_FILE = CommandOption(
 )
 TSV = CommandOption(
     "--tsv",
-    "TSV file with sentence pairs or labelled texts (see --columns), or with captions. May be repeated.",
+    "TSV or CSV file with sentence pairs or labelled texts (see --columns), or TSV file with captions. May "
+    "be repeated.",
     "FILE",
     list[str],
+    other_names=("--csv",),
 )
 JSONL = CommandOption(
     "--jsonl",
-    "JSON lines file with sentence pairs or labelled texts (see --fields), with captions, or with stories "
-    "and questions. May be repeated.",
+    "JSON or Parquet file with sentence pairs or labelled texts (see --fields), or JSON lines file with "
+    "captions, or with stories and questions. May be repeated.",
     "FILE",
     list[str],
+    other_names=("--parquet",),
 )
 COLUMNS = CommandOption(
     "--columns",
@@ -58,6 +62,12 @@ FIELDS = CommandOption(
     "The fields of --jsonl, in the order of --columns. a.b is the field b inside the field a.",
     "A,B",
     shown_default="source,target; for classification, the fields of the run",
+)
+ENCODING = CommandOption(
+    "--encoding",
+    "Encoding of the text files, e.g. cp949 (Korean), shift_jis, gb18030, latin-1 or utf-16.",
+    "NAME",
+    shown_default="utf-8",
 )
 SPLIT = CommandOption(
     "--split",

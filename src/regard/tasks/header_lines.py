@@ -1,31 +1,42 @@
-"""check_first_lines(): find header lines in TSV files of sentence pairs."""
+"""check_first_lines(): find header lines in TSV and CSV files of sentence pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from regard.data.line_io import STANDARD
-from regard.data.read_text import read_lines
+from regard.data.read_text import checked_path, read_lines
+from regard.data.table_formats import Row, csv_rows, is_csv
 from regard.errors import DataError, message, printable, shown
 from regard.tasks.column_names import is_column_name
 
 __all__ = ["check_first_lines"]
 
 
-def check_first_lines(tsv: Iterable[str], columns: Sequence[int | str]) -> None:
-    """Raise DataError if --columns has numbers, but the first line of a TSV file is a header line.
+def check_first_lines(tsv: Iterable[str], columns: Sequence[int | str], encoding: str | None = None) -> None:
+    """Raise DataError if --columns has numbers, but the first line of a TSV or CSV file is a header line.
 
     A header line is recognized by usual column names, such as "source" or "en", in both columns.
 
     tsv: the files. Standard input (-) is not checked, because it can be read only once.
     columns: the value of --columns: two numbers or two names.
+    encoding: the encoding of the files; None is UTF-8.
     """
     if isinstance(columns[0], str):
         return
     for path in tsv:
-        cells = ("" if path == STANDARD else next(iter(read_lines(path)), "")).split("\t")
+        cells = [] if path == STANDARD else _first_cells(Path(path), encoding)
         names = [cells[column - 1].strip() for column in map(int, columns) if 0 < column <= len(cells)]
         if len(names) == 2 and all(map(is_column_name, names)):
             problem = f"the line looks like a header: {printable(' and '.join(names))}"
             hint = f"name the columns, --columns {printable(','.join(names))}, or remove the line"
+            if len(cells) > 2:
+                hint = f"name two columns, --columns A,B, of {printable(', '.join(cells))[:200]}"
             raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
+
+
+def _first_cells(path: Path, encoding: str | None) -> list[str]:
+    if is_csv(path):
+        return list(next(iter(csv_rows(checked_path(path), encoding)), Row(1, [])).value or [])
+    return next(iter(read_lines(path, encoding)), "").split("\t")

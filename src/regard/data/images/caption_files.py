@@ -135,6 +135,7 @@ def read_captions(
     split: str | Sequence[str] | None = None,
     empty: str = "error",
     missing: str = "error",
+    encoding: str | None = None,
 ) -> CaptionedImages:
     """Read the captions of images from one or more caption files.
 
@@ -147,6 +148,7 @@ def read_captions(
     empty: what to do with a caption that has no words: "error" raises DataError, "skip" drops the caption.
     missing: what to do with an image whose file does not exist: "error" raises DataError, "skip" drops the
         image.
+    encoding: the encoding of TSV and JSON lines files, such as "cp949"; None is UTF-8.
 
     Raises DataError in these cases: an entry is malformed; an image or an id occurs twice; an image name is
     outside the folder, such as ../a.jpg; or no image is left. The error names the file, and the line or image
@@ -171,7 +173,7 @@ def read_captions(
         )
     collected = _Collected(empty)
     for path in files:
-        for entry in caption_entries(path, format):
+        for entry in caption_entries(path, format, encoding):
             collected.add(entry)
     source = (
         ", ".join(map(shown, files)) if len(files) <= 4 else f"{shown(files[0])}, ..., {shown(files[-1])}"

@@ -58,12 +58,13 @@ class CaptionEntry(NamedTuple):
         return f"{self.place}, {self.unit} {self.numbers[index]}"
 
 
-def caption_entries(path: Path, format: str | None) -> Iterator[CaptionEntry]:
+def caption_entries(path: Path, format: str | None, encoding: str | None = None) -> Iterator[CaptionEntry]:
     """Yield the entries of a caption file: images, each with some of its captions.
 
     path: the caption file.
     format: "tsv", "jsonl", "coco" or "karpathy". None: it is detected from the file name and, for .json, from
         the content.
+    encoding: the encoding of a TSV or JSON lines file; None is UTF-8. JSON is always UTF-8.
     """
     if format is not None and format not in FORMATS:
         raise UnknownName("format of captions", format, FORMATS)
@@ -78,7 +79,10 @@ def caption_entries(path: Path, format: str | None) -> Iterator[CaptionEntry]:
             hint = f"set the format: {', '.join(FORMATS)}"
             raise ArgumentError(message(shown(path), problem, expected=".tsv, .jsonl or .json", hint=hint))
         format = SUFFIXES[last]
-    yield from FORMATS[format](path)
+    if format in ("tsv", "jsonl"):
+        yield from (tabbed if format == "tsv" else json_lines)(path, encoding)
+    else:
+        yield from FORMATS[format](path)
 
 
 def detected_ending(path: Path) -> str:
@@ -91,7 +95,7 @@ def detected_ending(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def tabbed(path: Path) -> Iterator[CaptionEntry]:
+def tabbed(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
     """Yield the entries of a TSV file: image, TAB, caption, possibly more captions in further columns.
 
     If the first cell of the first line is "image", this line is a header with column names. In a file with a
@@ -99,7 +103,7 @@ def tabbed(path: Path) -> Iterator[CaptionEntry]:
     split of the image. An image may have several lines if each line has one caption.
     """
     header: list[str] | None = None
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, encoding), 1):
         cells = line.split("\t")
         place = f"{shown(path)}, line {number}"
         if number == 1 and cells[0].strip().lower() == "image":
@@ -124,7 +128,7 @@ def tabbed(path: Path) -> Iterator[CaptionEntry]:
         yield CaptionEntry(place, image, captions, tuple(at + 1 for at in columns), "column", split, complete)
 
 
-def json_lines(path: Path) -> Iterator[CaptionEntry]:
+def json_lines(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
     """Yield the entries of a file in which each line is a JSON object, of one of these forms:
 
     {"image": "a.jpg", "captions": ["...", "..."]}: all captions of an image.
@@ -132,7 +136,7 @@ def json_lines(path: Path) -> Iterator[CaptionEntry]:
 
     Each object may also have the field "split", for example "train".
     """
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, encoding), 1):
         if not line.strip():
             continue
         place = f"{shown(path)}, line {number}"

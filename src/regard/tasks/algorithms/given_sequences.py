@@ -42,7 +42,7 @@ def sequences_in(lines: Lines) -> Iterator[tuple[str, dict[str, Any]]]:
     fields: the JSON object of the line, for example {"vectors": ["101"]}.
     """
     for number, place in enumerate(lines.places, 1):
-        part = Lines([place], option=lines.option)
+        part = Lines([place], option=lines.option, encoding=lines.encoding)
         name = place_name(place, lines.option)
         for text in part:
             if text.strip():

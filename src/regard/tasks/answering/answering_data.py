@@ -69,13 +69,13 @@ def read_story_split(data: AnsweringData) -> StorySplit:
 
     Raises DataError, with file and line, if a line is malformed.
     """
-    whole = read_stories(data.train_file, data.format)
+    whole = read_stories(data.train_file, data.format, data.encoding)
     answers = {each.answer for each in whole}
     if len(answers) < 2:
         problem = f"the answer to all {len(whole):,} questions is {answers.pop()!r}"
         raise DataError(message(whole.name, problem, expected="at least two different answers"))
     if data.valid_file:
-        return StorySplit(whole, read_stories(data.valid_file, data.format))
+        return StorySplit(whole, read_stories(data.valid_file, data.format, data.encoding))
     train, valid = hold_out_stories(whole, data.held_out)
     return StorySplit(train, valid, is_held_out=True)
 

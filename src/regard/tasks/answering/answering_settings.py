@@ -20,12 +20,14 @@ class AnsweringData(Section):
     valid_file: files of the validation set. Without valid_file, stories of the training set are held out.
     held_out: about how many questions of each task to hold out. Default: a tenth.
     format: babi or jsonl. By default, the format follows from the file names.
+    encoding: the encoding of the text files, such as "cp949". Default: UTF-8.
     max_sentences: maximum number of sentences of a story. If a story is longer, only its last sentences are
         used.
     """
 
     train_file: Annotated[list[str], Field(min_length=1)]
     valid_file: list[str] | None = None
+    encoding: str | None = None
     held_out: Whole | None = None
     format: Literal["babi", "jsonl"] | None = None
     max_sentences: Annotated[int, Field(ge=1, le=10_000)] = 50

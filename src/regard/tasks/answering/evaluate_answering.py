@@ -21,12 +21,12 @@ from regard.runs.run_commands import ChosenRun, report_changed_data
 from regard.runs.run_task import RunTask
 from regard.tasks.answering.answering_data import read_story_split
 from regard.tasks.answering.answering_run import AnsweringRun
-from regard.tasks.file_options import FAITHFULNESS, JSONL, PAGE, TEST_FILE
+from regard.tasks.file_options import ENCODING, FAITHFULNESS, JSONL, PAGE, TEST_FILE
 from regard.tasks.picture_outputs import check_page
 
 __all__ = ["EVALUATE_OPTIONS", "AnsweringEvaluation", "evaluate_answering"]
 
-EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (TEST_FILE, JSONL, PAGE, FAITHFULNESS)
+EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (TEST_FILE, JSONL, ENCODING, PAGE, FAITHFULNESS)
 """The options of `regard evaluate` for answering."""
 
 MOST_QUESTIONS = 1000
@@ -109,10 +109,10 @@ def _read(run: ChosenRun, answerer: AnsweringRun, options: Mapping[str, Any]) ->
         problem = "--test-file and --jsonl cannot be combined"
         raise ArgumentError(message("regard evaluate", problem, expected="one of them"))
     if options["jsonl"]:
-        stories = read_stories(options["jsonl"], "jsonl")
+        stories = read_stories(options["jsonl"], "jsonl", options["encoding"])
         return stories, stories.name
     if options["test_file"]:
-        stories = read_stories(options["test_file"], data.format)
+        stories = read_stories(options["test_file"], data.format, options["encoding"])
         return stories, stories.name
     split = read_story_split(data)
     report_changed_data(run.folder, split.fingerprints)

@@ -13,10 +13,12 @@ from regard.errors import DataError, message, shown
 __all__ = ["questions_of_files", "read_story"]
 
 
-def read_story(path: str | Path) -> tuple[str, ...]:
+def read_story(path: str | Path, encoding: str | None = None) -> tuple[str, ...]:
     """Return the sentences of a text file with one sentence per line; blank lines are left out.
 
     Line numbers at the start of each line, as in bAbI files, are removed if the lines are numbered 1, 2, ...
+
+    encoding: the encoding of the file; None is UTF-8.
 
     Raises DataError if the file has no sentences.
 
@@ -27,7 +29,7 @@ def read_story(path: str | Path) -> tuple[str, ...]:
     ...     read_story(path)
     ('Mary went home.', 'She slept.')
     """
-    lines = [line.strip() for line in read_lines(checked_path(path)) if line.strip()]
+    lines = [line.strip() for line in read_lines(path, encoding) if line.strip()]
     numbered = [f"{number} " for number in range(1, len(lines) + 1)]
     if all(line.startswith(number) for line, number in zip(lines, numbered, strict=True)):
         lines = [line.removeprefix(number) for line, number in zip(lines, numbered, strict=True)]
@@ -39,25 +41,28 @@ def read_story(path: str | Path) -> tuple[str, ...]:
     return sentences_of(lines, shown(path))
 
 
-def questions_of_files(files: Sequence[str]) -> Iterator[StoryQuestion]:
+def questions_of_files(files: Sequence[str], encoding: str | None = None) -> Iterator[StoryQuestion]:
     """Yield the questions of files that contain stories and questions, one file after the other.
 
     A file has the format of bAbI, or JSON lines, in which the field "answer" is optional.
+
+    encoding: the encoding of the files; None is UTF-8.
 
     Raises DataError if a file has no questions.
     """
     for file in files:
         path, count = checked_path(file), 0
         babi = format_of_stories(path) == "babi"
-        for question in FORMATS["babi"](path, task_of_file(path), 0) if babi else _json_questions(path):
+        read = FORMATS["babi"](path, task_of_file(path), 0, encoding)
+        for question in read if babi else _json_questions(path, encoding):
             count += 1
             yield question
         if not count:
             raise no_questions(path)
 
 
-def _json_questions(path: Path) -> Iterator[StoryQuestion]:
-    for number, line in enumerate(read_lines(path), 1):
+def _json_questions(path: Path, encoding: str | None) -> Iterator[StoryQuestion]:
+    for number, line in enumerate(read_lines(path, encoding), 1):
         if line.strip():
             place = f"{shown(path)}, line {number}"
             yield question_of_json(line, place, task_of_file(path), answered=False)

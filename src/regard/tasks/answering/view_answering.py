@@ -33,6 +33,7 @@ OWN_VIEWS = MappingProxyType({HOPS: "the sentences of a story, with the weight o
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     CommandOption("--story", "Answering: file with the story, one sentence per line.", "FILE"),
     CommandOption("--question", "Answering: the question about the story.", "TEXT"),
+    CommandOption("--encoding", "Answering: the encoding of --story.", "NAME", shown_default="utf-8"),
 )
 """The options of `regard view` for answering, besides the drawing options, which all tasks have."""
 
@@ -98,7 +99,7 @@ def view_answering(
         if not options[name]:
             hint = 'regard view RUN --story FILE --question "..."'
             raise ArgumentError(message("regard view", f"no {name} is given", hint=hint))
-    sentences = read_story(options["story"])
+    sentences = read_story(options["story"], options["encoding"])
     answerer: AnsweringRun = run.load(task)
     result = answerer.ask(sentences, options["question"], hide=True)
     return AnsweringView(result.seen(), result)

@@ -185,6 +185,7 @@ def _read(
         split=list(split) if split else None,
         empty=data.empty,
         missing=data.missing,
+        encoding=data.encoding,
     )
 
 

@@ -32,6 +32,7 @@ class ImageData(Section):
     images: a list with the folder of the images. Default: the folder of the caption file.
     valid_images: a list with the folder of the images of valid_file. Default: the folder in `images`.
     format: "tsv", "jsonl", "coco" or "karpathy". By default, the format is detected from the file.
+    encoding: the encoding of TSV and JSON lines files, such as "cp949". Default: UTF-8.
     split: names of the splits to train on, if the caption file has splits. Default: "train".
     valid_split: names of the splits to validate on. Default: the first of "val", "valid", "validation" and
         "dev" that occurs in the caption file.
@@ -57,6 +58,7 @@ class ImageData(Section):
 
     train_file: list[str] | None = None
     valid_file: list[str] | None = None
+    encoding: str | None = None
     images: list[str] | None = None
     valid_images: list[str] | None = None
     format: Literal["tsv", "jsonl", "coco", "karpathy"] | None = None

@@ -106,7 +106,13 @@ def read_labelled_split(data: ClassificationData) -> LabelledSplit:
 
 def _read(data: ClassificationData, files: Sequence[str]) -> LabelledTexts:
     return read_labelled(
-        files, data.format, label=data.label, text=data.text, second=data.second, ignore=data.ignore
+        files,
+        data.format,
+        label=data.label,
+        text=data.text,
+        second=data.second,
+        ignore=data.ignore,
+        encoding=data.encoding,
     )
 
 

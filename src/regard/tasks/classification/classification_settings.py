@@ -23,7 +23,9 @@ class ClassificationData(Section):
         the same share of each class.
     held_out: the number of texts to hold out. Default: a tenth of the texts, but at most 2,000.
     format: "tsv", "jsonl" or "label-first" (a label, a space, and the text). By default, the format is
-        detected from the file names.
+        detected from the file names. A file of the format "tsv" whose name ends with .csv is a CSV file; a
+        file of the format "jsonl" may also be a JSON array or a Parquet file.
+    encoding: the encoding of the text files, such as "cp949". Default: UTF-8.
     label: the column of the label: a number (from 1), a name in the header line, or the name of a JSON field.
         Default: column 1, or the JSON field "label".
     text: the column of the text. Default: column 2, or the JSON field "text".
@@ -37,6 +39,7 @@ class ClassificationData(Section):
 
     train_file: Annotated[list[str], Field(min_length=1)]
     valid_file: list[str] | None = None
+    encoding: str | None = None
     held_out: Whole | None = None
     format: Literal["tsv", "jsonl", "label-first"] | None = None
     label: Column | None = None

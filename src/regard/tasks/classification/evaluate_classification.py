@@ -26,6 +26,7 @@ from regard.tasks.classification.classification_settings import ClassificationDa
 from regard.tasks.classification.labelled_options import FORMATS, labelled_columns
 from regard.tasks.file_options import (
     COLUMNS,
+    ENCODING,
     FAITHFULNESS,
     FIELDS,
     JSONL,
@@ -44,6 +45,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     JSONL,
     COLUMNS,
     FIELDS,
+    ENCODING,
     PAGE,
     FAITHFULNESS,
     "batch_tokens",
@@ -173,7 +175,7 @@ def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) 
     if named is not None:
         option = FORMATS[named]
         columns = labelled_columns(f"--{option}", options[option], 2 if data.second is None else 3)
-    texts = read_labelled(files, kind, **columns, ignore=data.ignore)
+    texts = read_labelled(files, kind, **columns, ignore=data.ignore, encoding=options["encoding"])
     check_unknown_header(texts, labels, kind)
     return texts
 

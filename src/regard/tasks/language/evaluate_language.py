@@ -19,7 +19,7 @@ from regard.evaluation.perplexity import TextLoss, text_loss
 from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun, report_changed_data
 from regard.runs.run_task import RunTask
-from regard.tasks.file_options import TEST_FILE
+from regard.tasks.file_options import ENCODING, TEST_FILE
 from regard.tasks.language.language_data import TextLines, read_texts
 from regard.tasks.language.language_run import LanguageRun, evaluation_batches
 from regard.tasks.language.language_settings import LanguageSettings
@@ -32,6 +32,7 @@ MOST_TOKENS = 1_000_000
 
 EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     TEST_FILE,
+    ENCODING,
     CommandOption(
         "--window",
         "Number of tokens that the model reads at once.",
@@ -136,7 +137,7 @@ def evaluate_language(
     assert run is not None
     model: LanguageRun = run.load(task)
     if options["test_file"]:
-        lines = TextLines(tuple(options["test_file"]))
+        lines = TextLines(tuple(options["test_file"]), encoding=options["encoding"])
         name = lines.name
     else:
         split = read_texts(model.settings.data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -37,14 +37,16 @@ class TextLines:
         files.
     start: the first line.
     stop: the line after the last line; None reads to the end of the last file.
+    encoding: the encoding of the files; None is UTF-8.
     """
 
     files: tuple[str, ...]
     start: int = 0
     stop: int | None = None
+    encoding: str | None = None
 
     def __iter__(self) -> Iterator[str]:
-        lines = itertools.chain.from_iterable(map(read_lines, self.files))
+        lines = itertools.chain.from_iterable(read_lines(file, self.encoding) for file in self.files)
         return itertools.islice(lines, self.start, self.stop)
 
     @property
@@ -121,9 +123,9 @@ def read_texts(data: TextData) -> TextSplit:
     Without valid_file, the last lines of the training files are the validation text. All files are read once,
     to count and hash their lines.
     """
-    whole = TextLines(tuple(data.train_file))
+    whole = TextLines(tuple(data.train_file), encoding=data.encoding)
     if data.valid_file:
-        valid = TextLines(tuple(data.valid_file))
+        valid = TextLines(tuple(data.valid_file), encoding=data.encoding)
         return TextSplit(whole, valid, scans={"train": scan(whole), "valid": scan(valid)})
     numbers = [number for number, line in enumerate(whole) if line.strip()]
     count = data.held_out or max(min(HELD_OUT, len(numbers) // HELD_OUT_PART), 1)
@@ -134,7 +136,7 @@ def read_texts(data: TextData) -> TextSplit:
         problem = f"{lines} cannot be held out for validation; lines with text: {len(numbers):,}"
         raise DataError(message(whole.name, problem, hint="set a validation file: --valid-file FILE"))
     first = numbers[-count]
-    train, valid = TextLines(whole.files, 0, first), TextLines(whole.files, first)
+    train, valid = replace(whole, stop=first), replace(whole, start=first)
     return TextSplit(train, valid, True, {"train": scan(train), "valid": scan(valid)})
 
 

@@ -19,8 +19,9 @@ Length = Annotated[int, Field(ge=1, le=1_000_000)]
 class TextData(Section):
     """The settings [data] of a language model run: text files, and how they are tokenized and batched.
 
-    train_file: the files of the training text, UTF-8, plain or gzip.
+    train_file: the files of the training text, plain or gzip.
     valid_file: the files of the validation text.
+    encoding: the encoding of the text files, such as "cp949". Default: UTF-8.
     held_out: number of lines at the end of the training text that are used for validation instead. Only
         without valid_file.
     layout: "documents": each line is a separate text. "continuous": the lines are one continuous text.
@@ -37,6 +38,7 @@ class TextData(Section):
 
     train_file: list[str]
     valid_file: list[str] | None = None
+    encoding: str | None = None
     held_out: Whole | None = None
     layout: Literal["documents", "continuous"] = "continuous"
     window: Length | None = None

@@ -20,7 +20,7 @@ from regard.runs.run_commands import ChosenRun
 from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask
 from regard.tasks.column_names import two_columns, two_names
-from regard.tasks.file_options import COLUMNS, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
+from regard.tasks.file_options import COLUMNS, ENCODING, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
 from regard.tasks.header_lines import check_first_lines
 from regard.tasks.picture_outputs import check_output_ending
 from regard.tasks.task_table import task_of
@@ -57,6 +57,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     JSONL,
     COLUMNS,
     FIELDS,
+    ENCODING,
     CommandOption("--translations", "Evaluate the translations in this file, instead of a run.", "FILE"),
     SPLIT,
     CommandOption(
@@ -139,7 +140,20 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 )
 """The options of `regard evaluate` for translation."""
 
-REFERENCES = ("source", "target", "tsv", "jsonl", "split", "sentences", "gold_alignments", "base", "unit")
+REFERENCES = (
+    *(
+        "source",
+        "target",
+        "tsv",
+        "jsonl",
+        "encoding",
+        "split",
+        "sentences",
+        "gold_alignments",
+        "base",
+        "unit",
+    ),
+)
 """The options that become fields of ReferenceOptions. The options --columns and --fields are set
 separately."""
 
@@ -197,7 +211,7 @@ def evaluate_translation(
             problem = "--output, --page and --faithfulness need a run"
             raise ArgumentError(message("--translations", problem))
         scores = EvaluationOptions(options["tokenize"] or "13a", bool(options["lowercase"]), options["moses"])
-        return TranslationEvaluation(evaluate_file(translations, references, scores))
+        return TranslationEvaluation(evaluate_file(translations, references, scores, options["encoding"]))
     if translations is not None:
         problem, expected = "it cannot be combined with a run", "either a run folder or --translations"
         raise ArgumentError(message("--translations", problem, expected=expected))
@@ -246,6 +260,7 @@ class ReferenceOptions:
     jsonl: list[str] | None
     columns: str
     fields: str
+    encoding: str | None
     split: str | None
     sentences: int
     gold_alignments: Path | None
@@ -313,10 +328,10 @@ class ReferenceOptions:
             return built_in_references(self.split, self.sentences, _grammar(run))
         if self.rows:
             columns, names = two_columns(self.columns), two_names("--fields", self.fields)
-            check_first_lines(self.tsv or (), columns)
-            pairs = RowPairs.read(self.tsv, self.jsonl, columns, names)
+            check_first_lines(self.tsv or (), columns, self.encoding)
+            pairs = RowPairs.read(self.tsv, self.jsonl, columns, names, self.encoding)
             return paired_references(pairs, self.gold_alignments, self.base)
-        return read_references(self.source, self.target or [], self.gold_alignments, self.base)
+        return read_references(self.source, self.target or [], self.gold_alignments, self.base, self.encoding)
 
 
 def _grammar(run: Path | None) -> int:

@@ -184,16 +184,19 @@ def built_in_references(split: str, sentences: int, version: int = VERSION) -> R
     )
 
 
-def read_references(source: str | None, target: list[str], alignment: Path | None, base: int) -> References:
+def read_references(
+    source: str | None, target: list[str], alignment: Path | None, base: int, encoding: str | None = None
+) -> References:
     """Read source sentences, references and gold alignments from files with equal numbers of lines.
 
     source: the file of source sentences, or None.
     target: the files of reference translations, one or more.
     alignment: the file of gold alignments, or None.
     base: number of the first word in the alignment file, 0 or 1.
+    encoding: the encoding of the files; None is UTF-8.
     """
-    references = [_read_lines(each) for each in target]
-    sources = None if source is None else _read_lines(source)
+    references = [_read_lines(each, encoding) for each in target]
+    sources = None if source is None else _read_lines(source, encoding)
     links = None if alignment is None else read_links(alignment, base)
     files = ((source, sources), *zip(target, references, strict=True), (alignment, links))
     _check_counts({place_name(str(path)): len(lines) for path, lines in files if lines is not None})
@@ -227,21 +230,24 @@ def _check_counts(counts: Mapping[str, int]) -> None:
         raise DataError(message("regard evaluate", problem, expected="the same number of lines"))
 
 
-def _read_lines(path: str) -> list[str]:
-    lines = Lines([path])
+def _read_lines(path: str, encoding: str | None) -> list[str]:
+    lines = Lines([path], encoding=encoding)
     texts = list(lines)
     tell(Notes(), lines)
     return texts
 
 
-def evaluate_file(path: str, references: References, options: EvaluationOptions) -> EvaluationReport:
+def evaluate_file(
+    path: str, references: References, options: EvaluationOptions, encoding: str | None = None
+) -> EvaluationReport:
     """Score the translations in a file against references.
 
     path: a file with one translation per line.
     references: the source sentences and reference translations.
     options: how the scores are computed.
+    encoding: the encoding of the file; None is UTF-8.
     """
-    translations = _read_lines(path)
+    translations = _read_lines(path, encoding)
     scores = options.scores(translations, references.references)
     return EvaluationReport(f"{shown(path)} against {references.name}", len(translations), scores)
 

@@ -161,7 +161,7 @@ class _Lowered:
 
 def check_header_lines(data: Data) -> None:
     """Call check_first_lines() for the TSV files of the settings."""
-    check_first_lines((*(data.tsv or ()), *(data.valid_tsv or ())), data.columns or [1, 2])
+    check_first_lines((*(data.tsv or ()), *(data.valid_tsv or ())), data.columns or [1, 2], data.encoding)
 
 
 def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
@@ -209,8 +209,13 @@ def _accepted(pairs: Pairs) -> Report:
     return report
 
 
-def _option(setting: Setting) -> str:
-    """Return a data setting as an option of `regard train`, e.g. --set data.problems.invalid="replace"."""
+def _option(setting: Setting) -> str | Setting:
+    """Return a data setting as an option of `regard train`, e.g. --set data.problems.invalid="replace".
+
+    A setting with a value that the command line must repeat, such as the encoding, is returned unchanged.
+    """
+    if setting.name in ("encoding", "fields") and setting.value:
+        return setting
     if setting.owner == "Choices":
         return f'--set data.problems.{setting.name}="{setting.value}"'
     return f"--{setting.name}"
@@ -236,6 +241,7 @@ def _places(data: Data, prefix: str, choices: Choices) -> dict[str, Any]:
         for name in ("source", "target", "tsv", "jsonl")
         if getattr(data, prefix + name) is not None
     }
+    arguments["encoding"] = data.encoding
     for name in ("columns", "fields"):
         if getattr(data, name) is not None:
             arguments[name] = tuple(getattr(data, name))

@@ -35,9 +35,10 @@ def ways_named(data: Mapping[str, Any]) -> list[str]:
 class Data(Section):
     """The settings [data] of a translation run: files of sentence pairs, and how they are tokenized.
 
-    The pairs are in parallel files (source, target), in TSV files (tsv, columns), in JSON lines files (jsonl,
-    fields), or in the built-in corpus (built_in = "korean").
+    The pairs are in parallel files (source, target), in TSV or CSV files (tsv, columns), in JSON or Parquet
+    files (jsonl, fields), or in the built-in corpus (built_in = "korean").
 
+    encoding: the encoding of the text files, such as "cp949". Default: UTF-8.
     pairs: number of training pairs of the built-in corpus (default: 20,000).
     grammar: version of the grammar of the built-in corpus. In a new run, it is set to the latest version. A
         run folder without this setting has version 1.
@@ -61,6 +62,7 @@ class Data(Section):
     jsonl: list[str] | None = None
     columns: list[int] | list[str] | None = None
     fields: list[str] | None = None
+    encoding: str | None = None
     built_in: Literal["korean"] | None = None
     pairs: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     grammar: Literal[1, 2] | None = None

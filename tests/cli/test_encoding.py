@@ -1,0 +1,96 @@
+"""--encoding on the command line: errors print the command to use, and a resumed run reads the same text."""
+
+from __future__ import annotations
+
+import pytest
+
+from regard.tasks.language.language_data import read_texts
+from regard.tasks.language.language_settings import TextData
+from regard.tasks.task_table import find_task
+
+KOREAN = "안녕하세요.\n저는 학생입니다.\n비가 옵니다.\n고맙습니다.\n" * 3
+ENGLISH = "Hello.\nI am a student.\nIt rains.\nThank you.\n" * 3
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "a.ko").write_bytes(KOREAN.encode("cp949"))
+    (tmp_path / "a.en").write_text(ENGLISH, encoding="utf-8")
+    return ("--source", tmp_path / "a.ko", "--target", tmp_path / "a.en")
+
+
+def test_the_error_prints_the_command_with_the_encoding(command, files):
+    for name in (("data", "check"), ("train", "--output", files[1].parent / "run")):
+        answer = command(*name, *files)
+        line = " ".join(map(str, ("regard", *name, *files, "--encoding cp949")))
+        assert answer.status == 2 and "CP949" in answer.err and "안녕하세요." in answer.err
+        assert line in answer.err
+    assert command("data", "check", *files, "--encoding", "cp949").status == 0
+    answer = command("data", "check", *files, "--encoding", "cp9499")
+    assert answer.status == 2 and "cp949" in answer.err
+
+
+def test_fields_of_nested_records_are_recommended_as_a_command(command, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"translation": {"ko": "가.", "en": "Go."}}\n')
+    answer = command("data", "check", "--jsonl", tmp_path / "a.jsonl")
+    assert (
+        f"regard data check --jsonl {tmp_path / 'a.jsonl'} --fields translation.ko,translation.en"
+        in answer.err
+    )
+    answer = command(
+        "data", "check", "--parquet", tmp_path / "a.jsonl", "--fields", "translation.ko,translation.en"
+    )
+    assert answer.status == 0
+
+
+def test_a_csv_header_is_recognized(command, tmp_path):
+    (tmp_path / "a.csv").write_text("id;ko;en\n1;가.;Go.\n", encoding="utf-8-sig")
+    answer = command("data", "check", "--csv", tmp_path / "a.csv")
+    assert (
+        answer.status == 2
+        and "line 1" in answer.err
+        and "--columns" in answer.err
+        and "id, ko, en" in answer.err
+    )
+    assert command("data", "check", "--csv", tmp_path / "a.csv", "--columns", "ko,en").status == 0
+
+
+def test_settings_of_every_task_have_the_encoding(tmp_path):
+    (tmp_path / "a.txt").write_bytes(KOREAN.encode("cp949"))
+    split = read_texts(TextData(train_file=[str(tmp_path / "a.txt")], encoding="cp949"))
+    assert next(iter(split.train)) == "안녕하세요." and list(split.valid)[-1] == "고맙습니다."
+    for task in ("translation", "language", "classification", "captioning", "answering"):
+        fields = find_task(task).settings_type.model_fields["data"].annotation.model_fields
+        assert fields["encoding"].default is None
+
+
+@pytest.mark.slow
+def test_a_run_keeps_the_encoding_and_resumes_with_it(command, tmp_path):
+    (tmp_path / "a.txt").write_bytes(KOREAN.encode("cp949"))
+    small = (
+        "--width",
+        8,
+        "--threads",
+        1,
+        "--steps",
+        1,
+        "--set",
+        "data.vocab_size=60",
+        "--set",
+        "data.tokenizer=character",
+    )
+    train = ("train", "--task", "language", "--train-file", tmp_path / "a.txt", "--output", tmp_path / "run")
+    assert command(*train, *small, "--encoding", "cp949").status == 0
+    assert 'encoding = "cp949"' in (tmp_path / "run" / "config.toml").read_text(encoding="utf-8")
+    assert command("train", "--output", tmp_path / "run", "--resume", "--threads", 1).status == 0
+    line = "안녕하세요.".encode("cp949") + b"\n"
+    (tmp_path / "line.txt").write_bytes(line)
+    answer = command("score", tmp_path / "run", stdin=line)
+    assert answer.status == 2 and "standard input, line 1" in answer.err and "--encoding cp949" in answer.err
+    with_name = command("score", tmp_path / "run", "--encoding", "cp949", tmp_path / "line.txt")
+    plain = command("score", tmp_path / "run", "--text", "안녕하세요.")
+    assert with_name.status == 0 and with_name.out == plain.out
+    evaluated = command(
+        "evaluate", tmp_path / "run", "--test-file", tmp_path / "a.txt", "--encoding", "cp949"
+    )
+    assert evaluated.status == 0

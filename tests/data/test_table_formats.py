@@ -1,0 +1,189 @@
+"""Tables: CSV, JSON arrays, Parquet and nested JSON lines, as sentence pairs and as labelled texts."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib
+import io
+import json
+import sys
+import types
+import zipfile
+
+import pytest
+
+from regard.data import Choices, read_labelled, read_pairs
+from regard.data import table_formats as formats
+from regard.errors import DataError
+from tests.conftest import SKIPS
+
+ROWS = [
+    ("안녕하세요.", "Hello."),
+    ('그는 "네"라고 했다.', 'He said "yes", twice.'),
+    ("한 줄\n두 줄", "one; two"),
+    ("끝.", "End."),
+]
+
+
+def as_csv(rows, delimiter=",", ends="\r\n"):
+    page = io.StringIO(newline="")
+    csv.writer(page, delimiter=delimiter, lineterminator=ends).writerows(rows)
+    return page.getvalue()
+
+
+def pairs_of(path, **more):
+    return [(pair.source, pair.target) for pair in read_pairs(**more)]
+
+
+EXPECTED = [(a.replace("\n", " "), b) for a, b in ROWS]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp949", "utf-16"])
+def test_csv_with_a_header_quotes_and_line_breaks(tmp_path, delimiter, encoding):
+    path = tmp_path / "pairs.csv"
+    rows = [("id", "ko", "en"), *((i, *row) for i, row in enumerate(ROWS))]
+    path.write_bytes(as_csv(rows, delimiter).encode(encoding))
+    pairs = read_pairs(tsv=path, columns=("ko", "en"), encoding=None if "utf-8" in encoding else encoding)
+    assert [(pair.source, pair.target) for pair in pairs] == EXPECTED
+    report = pairs.inspect()
+    assert report.kept == 4 and report["break"].examples[0].place.endswith("pairs.csv, line 4")
+
+
+def test_csv_without_a_header_with_a_separator_line_and_gzip(tmp_path):
+    path = tmp_path / "pairs.csv.gz"
+    path.write_bytes(gzip.compress(("sep=;\n" + as_csv([(b, a) for a, b in ROWS], ";")).encode()))
+    assert pairs_of(path, tsv=path, columns=(2, 1)) == EXPECTED
+    names = read_pairs(tsv=path, columns=("ko", "en"))
+    with pytest.raises(DataError, match="no column 'ko'"):
+        list(names)
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "problem"),
+    [
+        ('ko,en\na,b\n"a\nb",c\nonly\n', 5, "1 column"),
+        ('ko,en\na,b\n"a" b,c\n', 3, "not valid CSV"),
+        ('ko,en\na,b\n"never closed,c\n\n', 3, "not valid CSV"),
+    ],
+)
+def test_csv_errors_name_file_and_line(tmp_path, content, line, problem):
+    path = tmp_path / "a.csv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=rf"a\.csv, line {line}: {problem}"):
+        list(read_pairs(tsv=path, columns=("ko", "en")))
+    kept = read_pairs(tsv=path, columns=("ko", "en"), choices=Choices(malformed="skip")).inspect()
+    assert kept["malformed"].count == 1
+    with pytest.raises(DataError, match=rf"a\.csv, line {line}: {problem}"):
+        read_labelled(path, label="ko", text="en")
+
+
+@pytest.mark.parametrize("style", [{}, {"indent": 2}, {"ensure_ascii": False, "separators": (",", ":")}])
+def test_json_array(tmp_path, monkeypatch, style):
+    monkeypatch.setattr("regard.data.read_text.BLOCK", 7)  # elements are divided between chunks
+    path = tmp_path / "pairs.json"
+    path.write_text(
+        json.dumps([{"translation": {"ko": a, "en": b}} for a, b in ROWS], **style), encoding="utf-8"
+    )
+    fields = ("translation.ko", "translation.en")
+    assert pairs_of(path, jsonl=path, fields=fields) == EXPECTED
+    texts = read_labelled(path, label="translation.en", text="translation.ko")
+    assert texts.labels[0] == "Hello." and texts[2].first == ROWS[2][0]
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ('[{"a": "x", "b": "y"},\n{"a": oops}]', "line 2: row 2 is not valid JSON"),
+        ('[{"a": "x", "b": "y"}', "the JSON array is not complete"),
+        ('[{"a": "x", "b": "y"},\n {"a": "x"}]', "row 2: no field 'b'"),
+    ],
+)
+def test_json_array_errors_name_the_row(tmp_path, content, place):
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=f"a.json.*{place}"):
+        list(read_pairs(jsonl=path, fields=("a", "b")))
+
+
+def test_error_for_nested_fields_names_them_and_the_setting(tmp_path):
+    path = tmp_path / "hf.jsonl"
+    path.write_text(json.dumps({"id": 1, "translation": {"ko": "안녕.", "en": "Hi."}}) + "\n")
+    with pytest.raises(
+        DataError, match=r'(?s)translation\.ko.*fields=\("translation.ko", "translation.en"\)'
+    ):
+        list(read_pairs(jsonl=path))
+    (tmp_path / "lists.jsonl").write_text('["안녕.", "Hi."]\n["가.", "Go."]\n')
+    assert pairs_of(path, jsonl=tmp_path / "lists.jsonl", fields=("0", "1")) == [
+        ("안녕.", "Hi."),
+        ("가.", "Go."),
+    ]
+
+
+def test_parquet_rows_are_read_with_pyarrow(tmp_path, monkeypatch):
+    path = tmp_path / "pairs.parquet"
+    path.write_bytes(b"PAR1...")
+    asked = []
+
+    class Table:
+        def __init__(self, path):
+            self.schema_arrow = types.SimpleNamespace(names=["id", "translation"])
+
+        __enter__ = lambda self: self  # noqa: E731
+        __exit__ = lambda self, *error: None  # noqa: E731
+
+        def iter_batches(self, size, columns, use_threads):
+            asked.append((columns, use_threads))
+            yield types.SimpleNamespace(
+                to_pylist=lambda: [{"translation": {"ko": a, "en": b}} for a, b in ROWS]
+            )
+
+    module = types.ModuleType("pyarrow.parquet")
+    module.ParquetFile = Table
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", module)
+    monkeypatch.setitem(sys.modules, "pyarrow", types.SimpleNamespace(ArrowException=OSError, parquet=module))
+    assert pairs_of(path, jsonl=path, fields=("translation.ko", "translation.en")) == EXPECTED
+    assert asked == [(["translation"], False)]
+    assert read_labelled(path, label="translation.en", text="translation.ko").labels[3] == "End."
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DataError, match=r"(?s)pairs\.parquet: .*pyarrow.*\[parquet\]"):
+        list(read_pairs(jsonl=path))
+
+
+def test_real_parquet_file(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason=SKIPS["pyarrow"])
+    parquet = importlib.import_module("pyarrow.parquet")
+    path = tmp_path / "pairs.parquet"
+    table = pyarrow.table({"translation": [{"ko": a, "en": b} for a, b in ROWS], "id": [1, 2, 3, 4]})
+    parquet.write_table(table, path)
+    assert pairs_of(path, jsonl=path, fields=("translation.ko", "translation.en")) == EXPECTED
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match=r"pairs\.parquet: the Parquet file cannot be read"):
+        list(read_pairs(jsonl=path))
+
+
+def test_workbook_is_an_error_that_recommends_csv(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.xlsx", "w") as book:
+        book.writestr("[Content_Types].xml", "x")
+    with pytest.raises(DataError, match=r"(?s)a\.xlsx: .*Excel.*CSV"):
+        list(read_pairs(tsv=tmp_path / "a.xlsx"))
+
+
+def test_labelled_csv_in_another_encoding(tmp_path):
+    path = tmp_path / "reviews.csv"
+    path.write_bytes(
+        as_csv([("review", "label"), ("재미있어요, 정말", "pos"), ("별로\n였다", "neg")]).encode("cp949")
+    )
+    with pytest.raises(DataError, match=r"(?s)reviews\.csv, line 2: .*CP949.*재미있어요.*cp949"):
+        read_labelled(path, label="label", text="review")
+    texts = read_labelled(path, label="label", text="review", encoding="cp949")
+    assert list(texts.labels) == ["pos", "neg"] and texts[1].first == "별로\n였다"
+
+
+def test_rows_of_a_csv_file_are_read_lazily(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n" * 5)
+    rows = formats.csv_rows(path)
+    assert next(rows) == formats.Row(1, ["a", "b"], "", path.stat().st_size)
+    rows.close()
