@@ -33,6 +33,9 @@ OLD_NAMES = {
 """Option name in an earlier version -> current name. The commands accept the old names, but the help does not
 list them."""
 
+OTHER_NAMES = {"csv": "tsv", "parquet": "jsonl", "valid-csv": "valid-tsv", "valid-parquet": "valid-jsonl"}
+"""Second name of an option -> the name that the help lists. One option reads several formats of files."""
+
 OLD_NAMES_OF = {
     "train": {"alignments": "gold-alignments"},
     "evaluate": {"alignment": "gold-alignments", "gold": "gold-alignments"},
@@ -173,9 +176,9 @@ SIMILAR = 3
 
 
 def current_name(name: str, command: str = "") -> str:
-    """Return the current name of an option that had another name in an earlier version.
+    """Return the name in the help of an option that has another name, or had one in an earlier version.
 
-    A name that is not an old name is returned unchanged.
+    Other names are returned unchanged.
 
     name: the name without leading hyphens.
     command: the command that the option belongs to; some names are old in one command only.
@@ -183,7 +186,7 @@ def current_name(name: str, command: str = "") -> str:
     >>> current_name("beam"), current_name("alignments"), current_name("alignments", "train")
     ('beam-size', 'alignments', 'gold-alignments')
     """
-    return OLD_NAMES_OF.get(command, {}).get(name) or OLD_NAMES.get(name, name)
+    return OLD_NAMES_OF.get(command, {}).get(name) or (OLD_NAMES | OTHER_NAMES).get(name, name)
 
 
 def peer_answer(name: str, known: Collection[str]) -> str:

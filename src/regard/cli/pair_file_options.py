@@ -19,9 +19,6 @@ Encoding = Annotated[
 ]
 """The encoding of the text files that a command reads."""
 
-OTHER_NAMES = {"--tsv": ("--csv",), "--jsonl": ("--parquet",)}
-"""Option -> other names of the same option."""
-
 PAIR_FILES = {
     "--source": "File with one source sentence per line. May be repeated.",
     "--target": "File with translations: line N is the translation of line N of --source. May be repeated.",
@@ -73,6 +70,4 @@ def train_option(name: str, panel: str | None = None, **more: Any) -> Any:
 
 def _option(name: str, text: str, panel: str | None, **more: Any) -> Any:
     metavar = "A,B" if name in ("--columns", "--fields") else "FILE"
-    return typer.Option(
-        name, *OTHER_NAMES.get(name, ()), metavar=metavar, help=text, rich_help_panel=panel, **more
-    )
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, **more)

@@ -83,7 +83,6 @@ def _parameter(option: CommandOption | str) -> inspect.Parameter:
         )
     info = typer.Option(
         option.name,
-        *option.other_names,
         metavar=option.metavar or None,
         help=option.help,
         rich_help_panel=option.panel or None,

@@ -21,12 +21,8 @@ MODEL_DEFAULT = (
 )
 
 
-def _option(
-    name: str, metavar: str, text: str, panel: str = DATA, other: str | None = None, **more: Any
-) -> Any:
-    return typer.Option(
-        *filter(None, (name, other)), metavar=metavar, help=text, rich_help_panel=panel, **more
-    )
+def _option(name: str, metavar: str, text: str, panel: str = DATA, **more: Any) -> Any:
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, **more)
 
 
 Source = Annotated[Files, pair_option("--source", DATA)]
@@ -69,12 +65,8 @@ ValidSource = Annotated[
     _option("--valid-source", "FILE", "Like --source, for the validation set.", show_default=HELD_OUT),
 ]
 ValidTarget = Annotated[Files, _option("--valid-target", "FILE", "Like --target, for the validation set.")]
-ValidTsv = Annotated[
-    Files, _option("--valid-tsv", "FILE", "Like --tsv, for the validation set.", other="--valid-csv")
-]
-ValidJsonl = Annotated[
-    Files, _option("--valid-jsonl", "FILE", "Like --jsonl, for the validation set.", other="--valid-parquet")
-]
+ValidTsv = Annotated[Files, _option("--valid-tsv", "FILE", "Like --tsv, for the validation set.")]
+ValidJsonl = Annotated[Files, _option("--valid-jsonl", "FILE", "Like --jsonl, for the validation set.")]
 GoldAlignments = Annotated[
     Files,
     _option(

@@ -23,7 +23,6 @@ class CommandOption:
     shown_default: the text that the help shows as default, if it differs from `default`.
     least, most: for a number, the smallest and the largest permitted value.
     panel: the heading below which the help lists the option.
-    other_names: further names of the option, such as "--csv".
 
     >>> CommandOption("--test-file", "Text file.", "FILE").parameter
     'test_file'
@@ -38,7 +37,6 @@ class CommandOption:
     least: int | None = None
     most: int | None = None
     panel: str = ""
-    other_names: tuple[str, ...] = ()
 
     @property
     def parameter(self) -> str:

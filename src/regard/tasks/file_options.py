@@ -40,7 +40,6 @@ TSV = CommandOption(
     "be repeated.",
     "FILE",
     list[str],
-    other_names=("--csv",),
 )
 JSONL = CommandOption(
     "--jsonl",
@@ -48,7 +47,6 @@ JSONL = CommandOption(
     "captions, or with stories and questions. May be repeated.",
     "FILE",
     list[str],
-    other_names=("--parquet",),
 )
 COLUMNS = CommandOption(
     "--columns",
