@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from regard.data.batch import EOS, Batch
 from regard.data.tokenizers import train_tokenizer
 from regard.decoding import Beam, Greedy, Rules, Sample, Translator, search
-from regard.decoding.long_lines import MANY_PARTS
 from regard.decoding.slots import RecordedAttention
 from regard.errors import ArgumentError, RegardWarning, UnknownName
 from regard.models import build_model
@@ -54,18 +53,15 @@ HOSTILE = [
 ]
 
 
-def test_warning_before_many_parts_of_a_line_are_translated():
-    """Once, and before the first part is translated."""
-    tokenizer, how = Spaced(SIZE), Greedy(Rules(maximum=1))
-    line = "a " * (8 * MANY_PARTS)
-    assert len(tokenizer.encode(line)) == 8 * MANY_PARTS
-    with pytest.warns(RegardWarning, match=rf"{7 * MANY_PARTS:,} tokens.*\n.*truncate"):
-        assert len(translator(search=how, longest=8).translate(line).passages) > MANY_PARTS
-    translator(search=how, longest=8, overlong="truncate").translate(line)
-    translator(search=how, longest=8).translate("a " * (7 * MANY_PARTS))
+def test_warning_before_a_line_of_many_tokens_is_translated(monkeypatch):
+    monkeypatch.setattr("regard.decoding.translator.MANY_TOKENS", 70)
+    how = Greedy(Rules(maximum=1))
+    with pytest.warns(RegardWarning, match="tokens.*\n.*truncate"):
+        assert len(translator(search=how, longest=8).translate("a " * 80).passages) > 10
+    translator(search=how, longest=8, overlong="truncate").translate("a " * 80)
+    translator(search=how, longest=8).translate("a " * 70)
 
 
-@pytest.mark.filterwarnings("ignore:.*can take minutes:regard.errors.RegardWarning")
 @pytest.mark.parametrize("overlong", ["split", "truncate"])
 def test_one_translation_per_line_for_hostile_lines(overlong: str):
     result = translator(longest=60, overlong=overlong).translate(HOSTILE)

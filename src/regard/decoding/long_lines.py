@@ -12,7 +12,7 @@ from regard.decoding.alignment_units import Units
 from regard.errors import RegardWarning, message
 
 __all__ = [
-    "MANY_PARTS",
+    "MANY_TOKENS",
     "OVERLONG",
     "Part",
     "Tokenizer",
@@ -36,8 +36,8 @@ TITLE = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|No|vs|[Ee]\.g|[Ii]\.e)\.$")
 """Matches abbreviations, such as Dr., whose full stop does not end a sentence."""
 
 
-MANY_PARTS = 200
-"""The number of parts of a line from which translating them takes so long that a warning says so at once."""
+MANY_TOKENS = 100_000
+"""A line with more tokens takes minutes to translate, so a warning is given before."""
 
 
 class Tokenizer(Protocol):
@@ -121,12 +121,12 @@ def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = No
     return parts, f"split into {len(parts)} parts, because a sentence has more than {room} tokens"
 
 
-def warn_long_line(parts: int, room: int) -> None:
-    """Warn that a line has more than `parts` parts of `room` tokens, before their translation takes minutes.
+def warn_long_line() -> None:
+    """Warn that a line has more than MANY_TOKENS tokens, before its parts are translated.
 
     The text is the same for all such lines, so Python shows it once.
     """
-    problem = f"a line has more than {parts * room:,} tokens: translating its parts can take minutes"
+    problem = f"a line has more than {MANY_TOKENS:,} tokens: translating its parts can take minutes"
     hint = "--overlong truncate (overlong='truncate') translates only the beginning of long lines"
     warnings.warn(message("translate", problem, hint=hint), RegardWarning, stacklevel=2)
 

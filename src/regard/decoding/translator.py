@@ -21,7 +21,7 @@ from regard.decoding.input_checks import (
 )
 from regard.decoding.line_decoder import LineDecoder, Side
 from regard.decoding.long_lines import (
-    MANY_PARTS,
+    MANY_TOKENS,
     OVERLONG,
     Part,
     Tokenizer,
@@ -392,8 +392,8 @@ class Translator:
         if not tokens:
             return [], "the tokenizer finds no tokens in this line" if line.strip() else ""
         if len(tokens) > room and self.overlong == "split":
-            if len(tokens) > MANY_PARTS * room:
-                warn_long_line(MANY_PARTS, room)
+            if len(tokens) > MANY_TOKENS:
+                warn_long_line()
             return divided(line, self.source_tokenizer, room, units)
         if len(tokens) > room:
             part, note = truncated(tokens, units.numbers(tokens), room)
