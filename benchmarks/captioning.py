@@ -40,7 +40,14 @@ from regard.training.settings import merged
 __all__ = ["RECIPES", "VARIANTS", "changes_of", "measure", "table"]
 
 RECIPES = ("shapes-soft", "shapes-hard", "flickr8k-soft")
-HARD = {"name": "reinforce", "samples": 2, "scale": 0.3, "entropy": 0.0, "expected": 0.5}
+HARD = {
+    "name": "reinforce",
+    "baseline": {"name": "moving-average"},
+    "samples": 2,
+    "scale": 0.3,
+    "entropy": 0.0,
+    "expected": 0.5,
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "none": {"model": {"select": "none"}, "training": {"doubly_stochastic": 0.0}},
     "soft": {"model": {"select": "softmax"}, "training": {"doubly_stochastic": 0.0}},

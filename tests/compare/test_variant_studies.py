@@ -17,11 +17,11 @@ from regard.compare.run_cache import RunCache, TrainedRun
 from regard.compare.score_study import saturation
 from regard.compare.softmax_study import score_gradient
 from regard.compare.studies import QUICK_STUDIES, STUDIES
-from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR
+from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR, PlannedRun
 from regard.compare.study_context import StudyContext
 from regard.models import build_model
 from regard.tasks.translation.translation_settings import TranslationSettings
-from regard.training.settings import build
+from regard.training.settings import EstimatorSettings, build, merged
 
 
 def test_every_study_has_claims_and_plans_valid_runs():
@@ -45,6 +45,22 @@ def test_gold_alignments_are_used_only_if_the_data_have_them():
     assert gold <= labels(built_in="korean") and not gold & labels(**files)
     assert gold <= labels(**files, alignments=["c"])
     assert len(labels(**files)) == len(labels(built_in="korean")) - 2
+
+
+def test_cache_trains_reinforce_again_if_a_default_changes(tmp_path: Path):
+    options = Options(seeds=(0,), device="cpu")
+    runs = {run.label: run for run in STUDIES["hard"].runs(options)}
+    estimators = {label: run.settings["training"].get("estimator") for label, run in runs.items()}
+    default, plain = estimators["hard, REINFORCE"], estimators["hard, REINFORCE without baseline"]
+    assert default == EstimatorSettings().model_dump(exclude_none=True)
+    assert {name for name in default if default[name] != plain[name]} == {"baseline"}
+    former = merged(runs["hard, REINFORCE"].settings, {"training": {"estimator": {"samples": 1}}})
+    cache = RunCache(tmp_path, options, print)
+    places = {
+        cache.place(PlannedRun("hard", 0, settings))
+        for settings in (former, runs["hard, REINFORCE"].settings)
+    }
+    assert len(places) == 2
 
 
 class Measured(RunCache):

@@ -152,7 +152,8 @@ def test_without_attention_the_context_is_the_mean_feature():
 
 def test_hard_attention_trains_with_reinforce():
     model = make(select="hard")
-    training = Training(estimator={"samples": 3, "expected": 0.5, "entropy": 0.01, "scale": 1.0})
+    options = {"samples": 3, "expected": 0.5, "entropy": 0.01, "scale": 1.0}
+    training = Training(estimator={**options, "baseline": {"name": "moving-average"}})
     estimator = add_estimator(model, training)
 
     def row_losses() -> RowLosses:

@@ -132,7 +132,8 @@ def test_run_is_loaded_averaged_and_continued_without_its_estimator(tmp_path: Pa
     assert run(["average", str(folder), "--last", "2", "--output", str(tmp_path / "mean")]) == 0
     assert any(name.startswith("estimator.") for name in last(tmp_path / "mean").tensors("weights"))
     assert regard.load(tmp_path / "mean", device="cpu").translate("one two").text is not None
-    softer = small("translation", data, training={"estimator": "reinforce", "steps": 1})
+    plain = {"estimator": {"baseline": "moving-average"}, "steps": 1}
+    softer = small("translation", data, training=plain)
     train(softer, tmp_path / "next", init_from=folder)
     names = set(last(tmp_path / "next").tensors("weights"))
     assert {name for name in names if name.startswith("estimator.")} == {"estimator.baseline.average"}
@@ -311,16 +312,22 @@ def test_options_of_the_command_line(tmp_path: Path, data, capsys: pytest.Captur
     assert run([*command, "--estimator", "reinforce", "--set", "training.estimator.samples=3"]) == 0
     config = config_of(tmp_path / "run")
     assert config["model"]["select"] == "hard" and config["model"]["score"] == "cosine"
-    assert config["training"]["estimator"]["samples"] == 3
+    estimator = config["training"]["estimator"]
+    assert estimator["samples"] == 3 and estimator["expected"] == 0.5  # all settings are written
     command[command.index("--output") + 1] = str(tmp_path / "other")
     assert run([*command, "--position", "rotary"]) != 0
     assert "position" in capsys.readouterr().err
     assert Checkpoints(tmp_path / "run").latest().step == 1
 
 
+FOUR = {"samples": 4, "scale": 1.0, "entropy": 0.02, "expected": 0.0}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("baseline", ["moving-average", "learned"])
-def test_hard_attention_learns_to_copy_and_to_align(tmp_path: Path, baseline: str):
+@pytest.mark.parametrize(
+    "estimator", [{"baseline": "moving-average", **FOUR}, {"baseline": "learned", **FOUR}, "reinforce"]
+)
+def test_hard_attention_learns_to_copy_and_to_align(tmp_path: Path, estimator: str | dict[str, Any]):
     """Four of twelve words are copied: word t of the target must be read from word t of the source."""
     draw, words = random.Random(0), [f"w{number}" for number in range(12)]
     lines = [" ".join(draw.sample(words, 4)) for _ in range(600)]
@@ -330,7 +337,7 @@ def test_hard_attention_learns_to_copy_and_to_align(tmp_path: Path, baseline: st
     model = {"name": "luong", "cell": "gru", "width": 32, "dropout": 0.0, "feeding": False, "select": "hard"}
     training = {"steps": 300, "batch_size": 50, "learning_rate": 0.01, "warmup_steps": 20}
     training |= {"label_smoothing": 0.0, "evaluate_every": 300, "log_every": 100}
-    training |= {"estimator": {"baseline": baseline, "samples": 4, "entropy": 0.02}}
+    training |= {"estimator": estimator}
     settings = {
         "task": "translation",
         "data": {**files, "tokenizer": "word", "held_out": 40},

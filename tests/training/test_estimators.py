@@ -139,6 +139,20 @@ def test_leave_one_out_needs_several_samples_and_gets_their_number():
         Reinforce("leave-one-out", samples=1)
 
 
+def test_default_is_two_samples_and_the_expected_context_for_half_of_the_examples():
+    """benchmarks/results/2026-11-18-hard-attention.md has the measurements."""
+    default = EstimatorSettings()
+    assert (default.samples, default.expected, default.scale, default.entropy) == (2, 0.5, 0.1, 0.0)
+    assert default.baseline == BaselineSettings(name="leave-one-out")
+    assert EstimatorSettings.model_validate({"samples": 1}).baseline.name == "moving-average"
+    for given in ({"samples": 1, "baseline": {"name": "none"}}, {"baseline": {"decay": 0.5}}):
+        settings = EstimatorSettings.model_validate(given)
+        assert settings.baseline == BaselineSettings(**given["baseline"])
+    former = {"name": "reinforce", "samples": 1, "expected": 0.0, "scale": 1.0, "entropy": 0.0}
+    former["baseline"] = {"name": "moving-average"}  # as in a config.toml of the former default
+    assert EstimatorSettings.model_validate(former).model_dump(exclude_none=True) == former
+
+
 def test_learned_baseline_is_trained_by_its_own_loss():
     estimator = Reinforce({"name": "learned", "features": 4, "hidden": 3, "weight": 0.5})
     features, reward = torch.randn(2, 4, requires_grad=True), torch.tensor([-3.0, -5.0], requires_grad=True)

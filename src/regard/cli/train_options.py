@@ -249,7 +249,7 @@ EstimatorName = Annotated[
         "--estimator",
         "NAME",
         "Gradient estimator for --select hard: reinforce. To set its number of samples: --set "
-        "training.estimator.samples=2.",
+        "training.estimator.samples=4.",
         TRAINING,
     ),
 ]

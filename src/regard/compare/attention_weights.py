@@ -20,10 +20,13 @@ from regard.decoding import Greedy
 from regard.evaluation import Links, score_links
 from regard.look import Look
 from regard.models import Model
+from regard.runs.run_folder import config_of
 from regard.select import Hard, StraightThrough
 from regard.sites import record
 from regard.tasks.task_table import load
+from regard.training.baselines import Baseline, MovingAverage, NoBaseline, build_baseline
 from regard.training.checkpoints.checkpoints import Checkpoints
+from regard.training.settings import EstimatorSettings
 
 __all__ = ["GOLD_PAIRS", "alignment_errors", "gradient_noise", "score_state", "weight_entropy"]
 
@@ -97,34 +100,48 @@ def gradient_noise(context: StudyContext, run: TrainedRun) -> dict[str, float]:
     """Measure the gradient of the scores of a trained run over repeated samples of the same sentences.
 
     See gradient_statistics(). The values are means over batches of short to long sentences. For hard
-    attention, the estimate uses the baseline of the training; variance_without_baseline is the variance of
-    the same samples with the baseline 0.
+    attention, the estimate uses the baseline and the number of samples of the training, but keys only, not
+    the expected context; variance_without_baseline is the variance of the same samples with the baseline 0.
     """
 
     def measure() -> dict[str, float]:
         translator = load(run.folder, checkpoint="latest", device="cpu")
         sides = (translator.source_tokenizer, translator.target_tokenizer)
-        sampled, average = isinstance(translator.model.select, Hard), stored_average(run)
+        sampled = isinstance(translator.model.select, Hard)
+        baseline, group = stored_baseline(run) if sampled else (NoBaseline(), 1)
         found = []
         for pairs in _length_classes(context.sentences):
             batch = equal_lengths(pairs, *sides, rows=ROWS // 2)
             samples = sample_scores(translator.model, batch, SAMPLES if sampled else 2)
-            found.append(_noise_statistics(samples, average, sampled))
+            found.append(_noise_statistics(samples, baseline, group, sampled))
         return {name: statistics.fmean(each[name] for each in found) for name in found[0]}
 
     about = {"data": context.sentences.name, "rows": ROWS // 2, "samples": SAMPLES, "classes": CLASSES}
-    result: dict[str, float] = context.cache.measured(run, "score-noise-2", about, measure)
+    result: dict[str, float] = context.cache.measured(run, "score-noise-3", about, measure)
     return result
 
 
-def _noise_statistics(samples: ScoreSamples, average: float, sampled: bool) -> dict[str, float]:
+def _noise_statistics(
+    samples: ScoreSamples, baseline: Baseline, group: int, sampled: bool
+) -> dict[str, float]:
+    """Return the statistics of the estimates; an estimate of the gradient is the mean of `group` samples."""
     if not sampled:
         return gradient_statistics(samples.gradients)
+    count = len(samples.rewards) // group * group
+    gradients, rewards_KB = samples.gradients[:count], samples.rewards[:count]
+    # A baseline gets rows whose samples are consecutive for each sentence.
+    value_KB = baseline(rewards_KB.T.flatten())[0].view(-1, count).T
     # REINFORCE multiplies the gradient of log p(s) by r - b, so samples with b = 0 give those with any b.
-    factor_KB = (samples.rewards - average) / samples.rewards
-    own = gradient_statistics(samples.gradients * factor_KB[..., None, None])
-    plain = gradient_statistics(samples.gradients)
-    return {**own, "variance_without_baseline": plain["gradient_variance"]}
+    factor_KB = (rewards_KB - value_KB) / rewards_KB
+
+    def statistics_of(gradients: Tensor) -> dict[str, float]:
+        return gradient_statistics(gradients.unflatten(0, (-1, group)).mean(1))
+
+    plain = statistics_of(gradients)
+    return {
+        **statistics_of(gradients * factor_KB[..., None, None]),
+        "variance_without_baseline": plain["gradient_variance"],
+    }
 
 
 def _length_classes(sentences: SentenceSet) -> list[list[tuple[str, str]]]:
@@ -136,11 +153,17 @@ def _length_classes(sentences: SentenceSet) -> list[list[tuple[str, str]]]:
     return [kept[start : start + size] for start in range(0, size * min(CLASSES, len(kept)), size)]
 
 
-def stored_average(run: TrainedRun) -> float:
-    """Return the moving average of the reward that REINFORCE has stored; 0 for a run without a baseline."""
+def stored_baseline(run: TrainedRun) -> tuple[Baseline, int]:
+    """Return the baseline of a run that REINFORCE has trained, and its number of samples of each example.
+
+    A learned baseline is replaced by the moving average of the rewards that it has stored.
+    """
+    settings = EstimatorSettings.model_validate(config_of(run.folder)["training"]["estimator"])
     checkpoint = Checkpoints(run.folder).latest()
     average = None if checkpoint is None else checkpoint.tensors("weights").get("estimator.baseline.average")
-    return 0.0 if average is None else float(average)
+    if average is not None:
+        return MovingAverage(initial=float(average)), settings.samples
+    return build_baseline(settings.baseline.name, settings.samples), settings.samples
 
 
 def score_state(context: StudyContext, run: TrainedRun) -> dict[str, float]:

@@ -13,11 +13,14 @@ from regard.compare.run_cache import TrainedRun
 from regard.compare.study import Claim, Figure, StudyResult
 from regard.compare.study_context import StudyContext
 from regard.compare.variant_study import Better, Variant, variant_study
+from regard.training.settings import EstimatorSettings
 
 __all__ = ["HARD"]
 
 SAMPLED, ARGMAX = "hard, REINFORCE", "best"
-NO_BASELINE = {"name": "reinforce", "baseline": {"name": "none"}}
+REINFORCE = EstimatorSettings().model_dump(exclude_none=True)
+"""The default estimator, with all its settings: if a default changes, the cache of runs trains it again."""
+NO_BASELINE = {**REINFORCE, "baseline": {"name": "none"}}
 GUIDED = {"guided_alignment": 1.0}
 LUONG = {"name": "luong", "feeding": False}
 
@@ -26,7 +29,7 @@ VARIANTS = (
     Variant("soft, argmax", {"name": "bahdanau"}, read=ARGMAX),
     Variant("sparse", {"name": "bahdanau", "select": "sparsemax"}),
     Variant("straight-through", {"name": "bahdanau", "select": "straight-through"}),
-    Variant(SAMPLED, {"name": "bahdanau", "select": "hard"}, {"estimator": {"name": "reinforce"}}),
+    Variant(SAMPLED, {"name": "bahdanau", "select": "hard"}, {"estimator": REINFORCE}),
     Variant(
         f"{SAMPLED} without baseline", {"name": "bahdanau", "select": "hard"}, {"estimator": NO_BASELINE}
     ),

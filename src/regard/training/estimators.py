@@ -97,6 +97,8 @@ class Reinforce(nn.Module):
     Reinforce is a module. Add it to the model: model.estimator = Reinforce(). Then checkpoints contain the
     moving average, and the optimizer trains a learned baseline.
 
+    The defaults are those of Williams. `regard train` has others: see EstimatorSettings.
+
     Differs from the paper: b is the average before this batch. If the average included this batch, b would
     depend on the samples, and the estimate would be biased.
 

@@ -86,9 +86,9 @@ def add_estimator(
 
     >>> from regard.models import build_model
     >>> model = build_model("bahdanau", 9, 9, width=4, select="hard")
-    >>> estimator = add_estimator(model, Training(estimator={"samples": 2}))
-    >>> estimator.samples, [name for name in model.state_dict() if name.startswith("estimator.")]
-    (2, ['estimator.baseline.average'])
+    >>> estimator = add_estimator(model, Training(estimator={"samples": 1}))
+    >>> estimator.expected, [name for name in model.state_dict() if name.startswith("estimator.")]
+    (0.5, ['estimator.baseline.average'])
     """
     check_estimator(model, training)
     if training.estimator is None:
