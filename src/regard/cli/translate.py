@@ -41,7 +41,7 @@ from regard.cli.run_options import (
     build_search,
     open_run,
 )
-from regard.data.line_io import Notes, given_lines, tell, writing
+from regard.data.line_io import Notes, given_lines, say, tell, writing
 from regard.decoding import Sample, Translation
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message
@@ -180,6 +180,8 @@ def translate(
         unit=unit,
         precision=precision,
     )
+    if translator.quality:
+        say(translator.quality)
     write_translations(
         translator.stream(lines, at_once or (1 if lines.keyboard else AT_ONCE)), form, html, notes
     )
