@@ -146,7 +146,7 @@ def train(corpus: str, pairs: list[Pair], test: list[Pair]) -> Trained:
         command += ["--source", str(folder / "source"), "--target", str(folder / "target")]
         command += ["--epochs", str(EPOCHS.get(len(pairs), 1))]
         split = read_split(Data(source=[str(folder / "source")], target=[str(folder / "target")]))
-        unseen = unseen_share(split.train, split.valid)
+        valid, unseen = len(split.valid), unseen_share(split.train, split.valid)
         environ = dict(os.environ, REGARD_CACHE=str(folder / "cache"))
         began = time.monotonic()
         subprocess.run(command, check=True, env=environ, stderr=subprocess.DEVNULL)
@@ -161,7 +161,7 @@ def train(corpus: str, pairs: list[Pair], test: list[Pair]) -> Trained:
     return Trained(
         corpus,
         len(pairs),
-        len(split.valid),
+        valid,
         round(unseen, 4),
         next(each["text"] for each in records if each["kind"] == "plan").partition(":")[0],
         evaluations[-1]["step"],

@@ -182,9 +182,8 @@ def translate(
     )
     if translator.quality:
         say(translator.quality)
-    write_translations(
-        translator.stream(lines, at_once or (1 if lines.keyboard else AT_ONCE)), form, html, notes
-    )
+    at_once = at_once or (1 if lines.keyboard else AT_ONCE)
+    write_translations(translator.stream(lines, at_once), form, html, notes)
     html.save(f"Translations by {run.name or run}", describe_search(search))
     tell(notes, lines)
 

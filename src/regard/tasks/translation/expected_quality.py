@@ -14,23 +14,26 @@ from regard.tasks.translation.translation_settings import TranslationSettings
 
 __all__ = ["describe_quality", "note_few_pairs", "unseen_share"]
 
-MEASURED = {1_000: (1, 2), 3_000: (2, 6), 10_000: (8, 17), 30_000: (17, 25)}
-"""For each number of pairs of ordinary language: the test BLEU of two corpora, the lower one first."""
+MEASURED = {1_000: (1, 8), 3_000: (8, 17)}
+"""For each number of pairs: the test BLEU of Tatoeba (varied sentences) and of Multi30k (image captions)."""
 
 FEW_PAIRS = 20_000
-"""Maximum number of training pairs for which a note before training says what to expect of them."""
+"""Maximum number of training pairs for which a note before training says what to expect of them.
 
-NARROW = 0.02
-"""If fewer words of the validation targets than this are unseen in training, the language is narrow.
+With 20,000 pairs of Tatoeba, BLEU was 15 to 18 (benchmarks/results/2026-11-16-first-hour.md)."""
 
-With 1,000 to 30,000 pairs, the share is 0.037 or more for Tatoeba and Multi30k, and 0.006 or less for the
-built-in corpus, whose language a model learns from few pairs."""
+NARROW = 0.025
+"""If the share of the words of the validation targets that are unseen in training is lower than this, the
+language is narrow, and a model learns it from few pairs.
 
-POOR = {"mostly wrong": (0.0, 10.0, 30.0), "often wrong": (5.0, 20.0, 40.0)}
+With 1,000 to 10,000 pairs, the share was 0.05 to 0.16 for Tatoeba and Multi30k. For the built-in corpus, it
+was 0.012 with 1,000 pairs."""
+
+POOR = {"mostly wrong": (0.0, 10.0, 30.0), "often wrong": (5.0, 20.0, 45.0)}
 """Statements about translations, each with the lowest BLEU, and the BLEU and the chrF below which it is made.
 
-Both scores must be low: for languages without spaces between words, BLEU is near 0 even for good translations,
-and chrF is between 30 and 40."""
+The samples in the result file show these translations. Both scores must be low: for languages without spaces
+between words, BLEU is near 0 even for good translations, whose chrF is above 30."""
 
 HELP = (
     "What helps: more pairs; --init-from with a run that was trained on more pairs of these languages; "
