@@ -13,7 +13,7 @@ import pytest
 from regard.cli.train import _sizes, train
 from regard.cli.train_settings import SETTINGS
 from regard.runs.run_folder import config_of
-from regard.tasks.translation import TranslationTask, plan
+from regard.tasks.translation import TranslationTask, expected_quality, plan
 from regard.tasks.translation.translation_data import check_header_lines
 from regard.tasks.translation.translation_settings import Data, TranslationSettings
 from tests.cli.conftest import HOSTILE
@@ -118,7 +118,15 @@ def test_train_translate_and_resume(command, here: Path):
 def test_dry_run_prints_an_estimate_and_writes_nothing(command, here: Path):
     result = trained(command, "--steps", 4, "--dry-run")
     assert result.status == 0 and len(result.err.splitlines()) == 1 and "a.ko" in result.err
-    for part in ("120 pairs read", "steps = 4", "parameters", "vocabulary", "batches per epoch", "MiB"):
+    for part in (
+        "120 pairs read",
+        "ordinary language: 113 ",
+        "steps = 4",
+        "parameters",
+        "vocabulary",
+        "batches per epoch",
+        "MiB",
+    ):
         assert part in result.out
     assert not (here / "runs").exists()
     minutes = trained(command, "--minutes", 2, "--dry-run")
@@ -357,8 +365,31 @@ def test_log_is_json_for_any_text(command, here: Path):
         "plan",
         "threads",
         "evaluation",
+        "quality",
         "ended",
     }
+
+
+def test_poor_scores_are_named_by_train_show_translate_and_evaluate(command, here: Path, monkeypatch):
+    result = trained(command, "--steps", 2)
+    (record,) = records(here / "runs/x", "quality")
+    assert "BLEU" in record["text"] and "--init-from" in record["text"]
+    assert any("ordinary language: 113 " in each["text"] for each in records(here / "runs/x", "data"))
+    commands = {
+        "show": ("show", "runs/x", "--json"),
+        "translate": ("translate", "runs/x", "--text", "고양이가 잔다 ."),
+        "evaluate": ("evaluate", "runs/x", "--source", "a.ko", "--target", "a.en", "--greedy"),
+    }
+    found = {name: command(*arguments) for name, arguments in commands.items()}
+    note = json.loads(found["show"].out)["quality"]
+    assert note and note in found["translate"].err and note in " ".join(result.err.split())
+    assert "test set" in found["evaluate"].out
+    monkeypatch.setattr(expected_quality, "POOR", {})  # no scores are poor
+    found = {name: command(*arguments) for name, arguments in commands.items()}
+    assert json.loads(found["show"].out)["quality"] == "" and "BLEU" not in found["translate"].err
+    assert "test set" not in found["evaluate"].out
+    trained(command, "--steps", 2, out="runs/z")
+    assert not list(records(here / "runs/z", "quality"))
 
 
 def test_options_are_saved_as_settings(command, here: Path):

@@ -110,8 +110,9 @@ def describe_run(facts: RunFacts, console: Console) -> Iterator[Table | Text]:
     if facts.checkpoints:
         yield Text()
         yield _checkpoints(facts)
-    for note in facts.notes:
-        yield Text(printable(note), style="yellow")
+    for note in (facts.quality, *facts.notes):
+        if note:
+            yield Text(printable(note), style="yellow")
     if command := _next(facts):
         yield Text(f"\nnext: {command}", style="dim")
 

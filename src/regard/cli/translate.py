@@ -42,7 +42,7 @@ from regard.cli.run_options import (
     build_search,
     open_run,
 )
-from regard.data.line_io import Notes, given_lines, tell, writing
+from regard.data.line_io import Notes, given_lines, say, tell, writing
 from regard.decoding import Sample, Translation
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message
@@ -182,9 +182,10 @@ def translate(
         unit=unit,
         precision=precision,
     )
-    write_translations(
-        translator.stream(lines, at_once or (1 if lines.keyboard else AT_ONCE)), form, html, notes
-    )
+    if translator.quality:
+        say(translator.quality)
+    at_once = at_once or (1 if lines.keyboard else AT_ONCE)
+    write_translations(translator.stream(lines, at_once), form, html, notes)
     html.save(f"Translations by {run.name or run}", describe_search(search))
     tell(notes, lines)
 

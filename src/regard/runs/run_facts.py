@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class RunFacts:
     next_command: the command that the task suggests after training.
     counted: the unit of progress.tokens, such as "target tokens". The loss is a mean over this unit.
     usual_metric: the value of best_metric if the setting training.best is not set.
+    quality: a sentence about the model if its scores are poor, otherwise "".
     """
 
     folder: Path
@@ -79,6 +80,7 @@ class RunFacts:
     counted: str = "target tokens"
     damaged: bool = False
     usual_metric: str = "loss"
+    quality: str = ""
 
     @property
     def best(self) -> dict[str, Any] | None:
@@ -134,7 +136,7 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
     progress, averaged = _state(folder, kept, notes)
     losses, evaluations = _logged(folder / "log.jsonl", notes)
     best = settings.training.best or task.best
-    return RunFacts(
+    facts = RunFacts(
         folder,
         settings.task,
         {"name": settings.model.name, **settings.model.options},
@@ -157,6 +159,7 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         damaged=damaged or vocabulary is None,
         usual_metric=task.best,
     )
+    return replace(facts, quality=task.describe_quality(facts.best or {}, settings))
 
 
 def _size(

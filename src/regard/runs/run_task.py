@@ -344,6 +344,17 @@ class RunTask(Task):
         return next(iter(self.batches(0)))
 
     @classmethod
+    def describe_quality(cls, scores: Mapping[str, float], settings: Any, corpus: Any = None) -> str:
+        """Return a sentence for the user about a trained model whose scores are poor, otherwise "".
+
+        The default is "": no scores count as poor.
+
+        scores: the scores of its checkpoint, the result of evaluate().
+        corpus: the result of encode_data(), for advice. None: no advice.
+        """
+        return ""
+
+    @classmethod
     def fixed_data(cls) -> tuple[str, ...]:
         """Return the settings in [data] that a run with --init-from copies from the other run."""
         return tuple(name.removeprefix("data.") for name in cls.fixed if name.startswith("data."))

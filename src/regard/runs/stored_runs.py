@@ -15,7 +15,7 @@ from regard.runs.seed_folders import check_one_seed
 from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
 from regard.training.settings import build
 
-__all__ = ["WEIGHTS", "checked_settings", "find_checkpoint", "open_stored"]
+__all__ = ["WEIGHTS", "checked_settings", "find_checkpoint", "open_stored", "stored_scores"]
 
 WEIGHTS = ("weights",)
 """The tensor files that inference needs. Damage to other files, such as the optimizer state, is ignored."""
@@ -60,6 +60,20 @@ def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, tupl
         problem, hint = "this run has no checkpoint yet", "train it until the first checkpoint is saved"
         raise DataError(message(str(folder), problem, hint=hint))
     return checkpoint, tuple(checkpoints.notes)
+
+
+def stored_scores(checkpoint: Checkpoint) -> dict[str, float]:
+    """Return the validation scores of a checkpoint, such as {"bleu": 31.2}.
+
+    Return {} if the checkpoint has no scores, or if its state.json is damaged: its weights can be used
+    without the scores.
+    """
+    try:
+        evaluations = checkpoint.state["log"]["state"]["evaluations"]
+        scores = [each["scores"] for each in evaluations if each["step"] == checkpoint.step]
+        return {name: float(value) for name, value in scores[-1].items()}
+    except (DataError, LookupError, TypeError, ValueError, AttributeError, OverflowError):
+        return {}
 
 
 def open_stored(task: type[RunTask], folder: Path, checkpoint: str = "best") -> StoredRun:

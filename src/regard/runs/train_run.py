@@ -152,6 +152,9 @@ def _trained(
         progress = trainer.run(interrupt)
         if processes.first and progress.ended:
             checked_settings(kind, folder)  # check again: files may have changed during training
+            scores = log.scores_at(progress.best_step) or {}
+            if quality := kind.describe_quality(scores, settings, run.corpus):
+                log.event("quality", quality)
         log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {interrupt.cause}")
     warning = ""
     if settings.training.minutes is not None:

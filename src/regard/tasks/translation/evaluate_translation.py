@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
 
 from regard.data.korean.corpus import VERSION
 from regard.data.line_io import check_standard_input
@@ -34,6 +35,7 @@ from regard.tasks.translation.evaluation_report import (
     paired_references,
     read_references,
 )
+from regard.tasks.translation.expected_quality import describe_quality
 from regard.tasks.translation.faithfulness_report import FaithfulnessReport, measure_faithfulness
 from regard.tasks.translation.translation_page import TranslationPage
 from regard.tasks.translation.translation_settings import TranslationSettings
@@ -167,10 +169,12 @@ class TranslationEvaluation:
 
     report: BLEU and the other scores.
     faithful: how much the output depends on the attended source words; None if it was not measured.
+    quality: a sentence about the model if its scores are poor, otherwise "".
     """
 
     report: EvaluationReport
     faithful: FaithfulnessReport | None = None
+    quality: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores and, if it was measured, the faithfulness as a dict for JSON."""
@@ -179,6 +183,8 @@ class TranslationEvaluation:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield self.report.table()
+        if self.quality:
+            yield Text(self.quality, style="yellow")
         if self.faithful is not None:
             yield self.faithful.described()
 
@@ -228,7 +234,10 @@ def evaluate_translation(
     scores = EvaluationOptions(options["tokenize"] or settings.tokenize, lower, options["moses"])
     report = evaluate_run(translator, references, scores, options["output"], html, given.unit)
     faithful = measure_faithfulness(translator, references, partner) if options["faithfulness"] else None
-    return TranslationEvaluation(report, faithful)
+    bleu, chrf = report.scores[0].value, report.scores[1].value
+    best = translator.settings.training.best
+    quality = describe_quality({"bleu": bleu, "chrf": chrf}, best, on="test set")
+    return TranslationEvaluation(report, faithful, quality)
 
 
 def _check_unused(options: Mapping[str, Any]) -> None:

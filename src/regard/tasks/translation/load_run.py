@@ -15,7 +15,9 @@ from regard.errors import ArgumentError, UnknownName, message
 from regard.models import Model, build_model
 from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_task import StoredRun
+from regard.runs.stored_runs import stored_scores
 from regard.tasks.translation.alignment_choice import check_choice, read_choice
+from regard.tasks.translation.expected_quality import describe_quality
 from regard.tasks.translation.guided_alignment import guided_site
 from regard.tasks.translation.translation_data import load_tokenizers
 from regard.tasks.translation.translation_settings import TranslationSettings
@@ -51,6 +53,11 @@ class TranslationRun(LoadedRun, Translator):
         line is returned unchanged.
         """
         return line if self.settings.data.built_in is None else separate_marks(line)
+
+    @property
+    def quality(self) -> str:
+        """A sentence about the model if its validation scores are poor, otherwise ""."""
+        return describe_quality(stored_scores(self.checkpoint), self.settings.training.best)
 
     def shown(self) -> dict[str, object]:
         return {**super().shown(), "search": self.search}

@@ -33,6 +33,7 @@ from regard.tasks.translation.evaluate_translation import (
     TranslationEvaluation,
     evaluate_translation,
 )
+from regard.tasks.translation.expected_quality import describe_quality, note_few_pairs
 from regard.tasks.translation.guided_alignment import build_guide, guided_site, joined_weights
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
 from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
@@ -257,7 +258,15 @@ class TranslationTask(RunTask):
         return f"{self.corpus.source.size:,} source and {self.corpus.target.size:,} target tokens"
 
     def corpus_notes(self) -> Sequence[str]:
-        return self.corpus.notes
+        few = note_few_pairs(self.corpus.split, self.settings)
+        return (*self.corpus.notes, few) if few else self.corpus.notes
+
+    @classmethod
+    def describe_quality(
+        cls, scores: Mapping[str, float], settings: TranslationSettings, corpus: Corpus | None = None
+    ) -> str:
+        pairs = None if corpus is None else len(corpus.train)
+        return describe_quality(scores, settings.training.best, pairs)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         if self._epochs is None or isinstance(self._train, SampledBatches):
