@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import regard
 from benchmarks.training_cases import DROPOUT, SMOOTHING, Case
+from regard.fast.twins import Twins
 from regard.layers.attentive_cell import attend_along
 from regard.masks.constructors import causal, padding
 from regard.models.bahdanau import Bahdanau
@@ -64,11 +65,11 @@ def device_time(run: Callable[[], object]) -> float:
 
 def _parts(case: Case, model: Model) -> Iterator[tuple[str, Callable[[], object]]]:
     batch = case.batch(0).to("cuda")
-    parameters = list(model.parameters())
+    parameters, twins = list(model.parameters()), Twins(model)
 
     def half(function: Callable[[], Any]) -> Callable[[], Any]:
         def run() -> Any:
-            with torch.autocast("cuda", torch.bfloat16):
+            with twins, torch.autocast("cuda", torch.bfloat16):
                 return function()
 
         return run
@@ -79,7 +80,7 @@ def _parts(case: Case, model: Model) -> Iterator[tuple[str, Callable[[], object]
         """Compute some tensors and the gradients of their sum."""
 
         def run() -> Any:
-            with torch.autocast("cuda", torch.bfloat16):
+            with twins, torch.autocast("cuda", torch.bfloat16):
                 results = function()
                 ones = [torch.ones_like(each) for each in results]
             return torch.autograd.grad(results, inputs or parameters, ones, allow_unused=True)

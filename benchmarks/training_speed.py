@@ -35,6 +35,7 @@ from benchmarks.training_peers import compiled, eager_loop, hugging_face, time_l
 from regard.backends import BACKENDS
 from regard.data.batch import Batch
 from regard.data.packed_tensors import copy_all
+from regard.fast.twins import Twins
 from regard.training.batch_stream import pinned
 from regard.training.cuda_graphs import copied, new_pool, recorded, tensors_in
 from regard.training.device_update import DeviceUpdate, own_gradients
@@ -45,10 +46,8 @@ from regard.training.optimizer import build_optimizer
 DEVICE = torch.device("cuda")
 PLAIN = (
     "regard.training.losses.by_kernel",
-    "regard.layers.residual_stream.by_kernel",
-    "regard.layers.feedforward.by_kernel",
-    "regard.layers.token_embedding.by_kernel",
-    "regard.layers.joint_linear.trains_in_half",
+    "regard.fast.transformer.by_kernel",
+    "regard.fast.joint_linear.trains_in_half",
 )
 """Functions that choose the kernels of training. Without them, a model runs in plain PyTorch, and the loss is
 computed from float32 logits."""
@@ -58,7 +57,13 @@ Loss = Callable[[Batch], Tensor]
 
 def our_loss(model: Any) -> Loss:
     """Return the loss of the translation task."""
-    return lambda batch: model_loss(model, batch, batch.labels, SMOOTHING)[0]
+    twins = Twins(model)
+
+    def loss(batch: Batch) -> Tensor:
+        with twins:
+            return model_loss(model, batch, batch.labels, SMOOTHING)[0]
+
+    return loss
 
 
 @contextmanager

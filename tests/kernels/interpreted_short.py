@@ -9,9 +9,9 @@ from torch import Tensor
 import regard
 from regard.backends import BACKENDS
 from regard.checking import check
+from regard.fast.joint_linear import split_adjacent
 from regard.kernels.training.adjacent_slices import adjacent
 from regard.kernels.training.gradient_sums import column_parts
-from regard.layers.joint_linear import split_adjacent
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
 

@@ -8,24 +8,24 @@ from typing import Any
 from torch import nn
 
 from regard.fast import enabled
+from regard.fast.transformer import (
+    FusedTransformer,
+    FusedTransformerClassifier,
+    FusedTransformerLanguageModel,
+)
+from regard.fast.twin import Twin
+from regard.models.transformer import Transformer
+from regard.models.transformer_classifier import TransformerClassifier
+from regard.models.transformer_language import TransformerLanguageModel
 
 __all__ = ["TWINS", "Twin", "Twins"]
 
 
-class Twin(nn.Module):
-    """Base of a twin: a subclass of a plain module that computes the same from the same parameters, faster.
-
-    A twin has no state of its own: inside Twins, the class of a module is replaced by its twin, and the
-    attributes stay. Where a call does not suit the twin, such as inside record(), its methods call super().
-    """
-
-    @classmethod
-    def reasons(cls, module: Any) -> list[str]:
-        """Why the twin cannot replace this module; an empty list if it can."""
-        return []
-
-
-TWINS: dict[type[nn.Module], type[nn.Module]] = {}
+TWINS: dict[type[nn.Module], type[nn.Module]] = {
+    Transformer: FusedTransformer,
+    TransformerClassifier: FusedTransformerClassifier,
+    TransformerLanguageModel: FusedTransformerLanguageModel,
+}
 """The twin of each plain class. Subclasses by users have no twin, because they may change a method."""
 
 

@@ -11,8 +11,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from regard.dimensions import autocast_on, in_transform
+from regard.fast.hooks import is_plain_linear
+from regard.fast.joint_linear import column_sums, product_in_float32
 from regard.kernels.choice import by_kernel
-from regard.layers.joint_linear import column_sums, is_plain_linear, product_in_float32
 
 __all__ = [
     "ALIGNMENT",

@@ -16,10 +16,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from regard.dimensions import autocast_on
+from regard.fast.joint_linear import column_sums, product_in_float32
 from regard.kernels.choice import by_kernel
 from regard.layers.aligned_linear import ALIGNMENT, fill_columns, first_columns
 from regard.layers.gru import backward_steps, forward_steps, weight_gradients
-from regard.layers.joint_linear import column_sums, product_in_float32
 
 __all__ = ["add_inputs", "bidirectional_gru", "order_inputs", "reorder"]
 

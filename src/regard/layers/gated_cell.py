@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from regard.fast.hooks import are_plain_linear
 from regard.kernels.choice import by_kernel
 from regard.layers.aligned_linear import call_linear
-from regard.layers.joint_linear import are_plain_linear
 
 __all__ = ["GatedCell", "gated", "gated_backward", "mixed", "mixed_backward"]
 

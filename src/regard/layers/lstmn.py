@@ -13,7 +13,7 @@ from torch.nn import functional
 from regard.attention import attention
 from regard.dimensions import autocast_on, in_transform
 from regard.errors import UnknownName, positive
-from regard.layers.joint_linear import is_plain_linear
+from regard.fast.hooks import is_plain_linear
 from regard.layers.lstmn_steps import lstmn_steps
 from regard.layers.recurrent import Hidden
 from regard.masks.constructors import window

@@ -15,12 +15,12 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.dimensions import autocast_on, in_transform
 from regard.errors import UnknownName, positive
+from regard.fast.hooks import is_hooked
 from regard.kernels.choice import by_kernel
 from regard.layers.aligned_linear import linear
 from regard.layers.bidirectional_gru import bidirectional_gru
 from regard.layers.gru import gru_ways
 from regard.layers.gru_cpu import gru_on_cpu
-from regard.layers.joint_linear import is_hooked
 
 __all__ = ["CELLS", "Hidden", "Recurrence", "Recurrent", "flip"]
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from regard.dimensions import in_transform
 from regard.errors import ArgumentError, Setting, UnknownName, message, positive
+from regard.fast.hooks import is_hooked
 from regard.kernels.choice import by_kernel
 from regard.layers.aligned_linear import call_linear
 from regard.layers.attention_options import (
@@ -20,7 +21,6 @@ from regard.layers.attention_options import (
 from regard.layers.attentive_cell import attend_along
 from regard.layers.attentive_cpu_steps import suits_cpu_steps
 from regard.layers.gated_cell import GatedCell
-from regard.layers.joint_linear import is_hooked
 from regard.layers.recurrent import Recurrence, Recurrent, flip
 from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import padding

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UnknownName, positive
+from regard.fast.hooks import is_hooked
 from regard.layers.attention_options import (
     ScoreOption,
     SelectOption,
     build_layer_score,
     select_argument,
 )
-from regard.layers.joint_linear import is_hooked
 from regard.layers.lstmn import LSTMN
 from regard.layers.recurrent import flip
 from regard.masks.constructors import padding

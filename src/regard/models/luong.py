@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from regard.attended import Attended
 from regard.errors import ArgumentError, Setting, UnknownName, message, positive
+from regard.fast.hooks import is_hooked
 from regard.layers.attention_options import (
     ScoreOption,
     SelectOption,
     build_layer_score,
     select_argument,
 )
-from regard.layers.joint_linear import is_hooked
 from regard.layers.recurrent import Hidden, Recurrence, Recurrent
 from regard.look import Look
 from regard.masks.constructors import dense, padding

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batch import PAD
+from regard.fast.hooks import is_hooked, is_plain_linear
 from regard.kernels.choice import by_kernel
 from regard.kernels.seeds import together
-from regard.layers.joint_linear import is_hooked, is_plain_linear
 from regard.models.base import Model
 
 __all__ = [

@@ -17,7 +17,7 @@ from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDeco
 from regard.decoding.slots.hidden_decoder import HiddenDecoder
 from regard.decoding.slots.packed_linear import int8_available
 from regard.decoding.slots.transformer_decoder import TransformerDecoder
-from regard.layers.joint_linear import contains_hooks
+from regard.fast.hooks import contains_hooks
 from regard.models.base import Model
 from regard.sites import open_scopes
 

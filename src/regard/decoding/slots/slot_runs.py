@@ -36,8 +36,8 @@ from regard.decoding.slots.sentences import (
     sentences_of,
     sizes_without_prefixes,
 )
+from regard.fast.freed_memory import keep_freed_memory
 from regard.kernels.choice import is_current
-from regard.layers.freed_memory import keep_freed_memory
 from regard.models.base import Model
 
 __all__ = [
