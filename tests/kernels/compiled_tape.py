@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
+from regard.layers.tape_kernel_steps import tape_layout
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.kernels import tape_step
 from regard.layers.tape_heads import HeadLayout
-from regard.layers.tape_kernel_steps import tape_layout
 from tests.kernels.compiled import Hopper, compiling
 
 TAPES = 2

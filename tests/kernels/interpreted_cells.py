@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 import torch
+from regard.layers.attentive_cell import attend_along
 from torch import Tensor, nn
 
 import regard
@@ -18,7 +19,6 @@ from regard.kernels.kernel_choice import by_kernel
 from regard.kernels.maxout import PairMaximum
 from regard.kernels.row_copy import copy_rows
 from regard.layers import bidirectional_gru, gated_cell, gru
-from regard.layers.attentive_cell import attend_along
 from regard.training.losses import cross_entropy, output_loss
 
 ROWS, WIDTH = 6, 300

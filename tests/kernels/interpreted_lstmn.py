@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from regard.layers.lstmn_steps import lstmn_steps
 from torch import Tensor
 
 from regard.kernels import lstmn_step
 from regard.layers import LSTMN
-from regard.layers.lstmn_steps import lstmn_steps
 
 BATCH, STEPS = 3, 4
 CASES = {
