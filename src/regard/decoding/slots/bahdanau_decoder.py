@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows, write_rows
 from regard.decoding.slots.packed_linear import PackedWeights
 from regard.fast.recurrent.gated_steps import gated, mixed
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
 from regard.roles import Role
@@ -132,7 +132,7 @@ class BahdanauDecoder(SlotDecoder):
         """Return the attention weights of every beam, (B, K, S), and record them if `looks` exists."""
         if by_kernel(query_RA):
             # Imported here, because it imports Triton.
-            from regard.kernels.additive_step import additive_step_weights
+            from regard.kernels.search.additive_attention import additive_step_weights
 
             vector = self.score.vector.flatten()
             return additive_step_weights(query_RA, self.keys, vector, self.lengths, position, self.looks)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.data.batch import EOS
 from regard.decoding.highest_values import sortable
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 
 __all__ = ["Forbidden", "forbid", "log_probabilities", "next_tokens", "uses_kernel"]
 
@@ -102,7 +102,7 @@ def _by_kernel(
     logits: Tensor, count: int, forbidden: Forbidden, generated: Tensor, minimum: int, forced: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     # Imported here, because it imports Triton.
-    from regard.kernels.token_candidates import token_candidates
+    from regard.kernels.search.candidates import token_candidates
 
     slots, beams, _ = logits.shape
     scores, tokens, lse = token_candidates(

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.small_products import MOST_PRODUCTS, small_matmul
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
 

@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 
 from regard.decoding.slots.transformer_arrays import TransformerArrays
 from regard.decoding.slots.transformer_decoder import TransformerDecoder, normalisation
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.models.base import Encoded, Model, State
 from regard.models.transformer import Transformer
 from regard.positions.embedded import Embedded

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.decoding.slots.decoder import resized_rows
 from regard.decoding.slots.transformer_decoder import TransformerDecoder
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.layers.feedforward import FeedForward
 from regard.models.base import Encoded, Model, State
 from regard.positions.embedded import Embedded
@@ -59,8 +59,8 @@ class FusedTransformerDecoder(TransformerDecoder):
 
     def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
         # Imported here, because it imports Triton.
-        from regard.kernels.decoder_attention import reorder_history
-        from regard.kernels.decoder_norms import embed_and_normalize
+        from regard.kernels.search.attention import reorder_history
+        from regard.kernels.search.norms import embed_and_normalize
 
         reorder_history(self.history, parents, position)
         pre, norms = self.layers[0].pre, iter(self.norms)
@@ -82,7 +82,7 @@ class FusedTransformerDecoder(TransformerDecoder):
 
     def _add_norm(self, x: Tensor, change: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
         """Return the input of the next residual connection and of the next sublayer."""
-        from regard.kernels.decoder_norms import add_and_normalize
+        from regard.kernels.search.norms import add_and_normalize
 
         return add_and_normalize(x, change, norm, self.layers[0].pre)
 
@@ -90,7 +90,7 @@ class FusedTransformerDecoder(TransformerDecoder):
         self, number: int, y: Tensor, position: Tensor, turns: tuple[Tensor, Tensor] | None
     ) -> Tensor:
         """Return the output of the self-attention of a layer, (B K, M)."""
-        from regard.kernels.decoder_attention import attend_history
+        from regard.kernels.search.attention import attend_history
 
         attention = self.layers[number].itself
         new = self._projected(number, y, turns)
@@ -98,7 +98,7 @@ class FusedTransformerDecoder(TransformerDecoder):
 
     def _attend_source(self, number: int, y: Tensor, position: Tensor) -> Tensor:
         """Return the output of the cross-attention of a layer, (B K, M)."""
-        from regard.kernels.decoder_attention import attend_source
+        from regard.kernels.search.attention import attend_source
 
         attention = self.layers[number].cross
         assert attention is not None

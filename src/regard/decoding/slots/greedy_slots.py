@@ -12,7 +12,7 @@ from regard.decoding.rules import Rules
 from regard.decoding.slots.decoder import SlotDecoder
 from regard.decoding.slots.host_forbidden import HostForbidden
 from regard.decoding.slots.search_slots import Outputs, SearchSlots, Sources, trimmed, with_attention
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 
 __all__ = ["GreedySlots"]
 
@@ -29,7 +29,7 @@ class GreedySlots(SearchSlots):
         candidates = self.candidates(logits_B1V, 1)
         if candidates is not None:
             # Imported here, because it imports Triton.
-            from regard.kernels.beam_step import greedy_step
+            from regard.kernels.search.beam import greedy_step
 
             greedy_step(candidates, self, EOS)
             return

@@ -17,7 +17,7 @@ from regard.decoding.slots.candidates import Forbidden, next_tokens, uses_kernel
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows
 
 if TYPE_CHECKING:
-    from regard.kernels.token_candidates import Candidates
+    from regard.kernels.search.candidates import Candidates
 
 __all__ = [
     "Array",
@@ -109,7 +109,7 @@ class SearchSlots(ABC):
     prefix: (B, P), the tokens that each output must begin with, padded with PAD.
     tokens, links, token_scores: (B, L, K), the tokens of each step, their parents and log-probabilities.
     forbidden: the tokens that no output may contain; None before the first step.
-    kernels: whether steps use the kernels of token_candidates and beam_step; None before the first step.
+    kernels: whether steps use the kernels of search/candidates.py and beam.py; None before the first step.
     """
 
     def __init__(self, decoder: SlotDecoder, rules: Rules, prefix: int, device: torch.device):
@@ -211,7 +211,7 @@ class SearchSlots(ABC):
         return logits_BKV
 
     def candidates(self, logits: Tensor, count: int) -> Candidates | None:
-        """Return the highest logits of each block of the vocabulary, for the kernels of beam_step.
+        """Return the highest logits of each block of the vocabulary, for the kernels of search/beam.py.
 
         logits: (B, K, V).
         count: the number of tokens for each beam and block.
@@ -223,7 +223,7 @@ class SearchSlots(ABC):
         if not self.kernels:
             return None
         # Imported here, because it imports Triton.
-        from regard.kernels.token_candidates import find_candidates
+        from regard.kernels.search.candidates import find_candidates
 
         assert self.forbidden is not None
         options = self.forbidden.flags, self.count, self.rules.minimum, EOS

@@ -36,7 +36,7 @@ from regard.decoding.slots.sentences import (
     sentences_of,
     sizes_without_prefixes,
 )
-from regard.kernels.kernel_choice import is_current
+from regard.kernels.choice import is_current
 from regard.layers.freed_memory import keep_freed_memory
 from regard.models.base import Model
 

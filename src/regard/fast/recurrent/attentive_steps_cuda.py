@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
 from regard.fast.recurrent.gated_steps import gated, gated_backward, mixed, mixed_backward
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.layers.joint_linear import product_in_float32
 from regard.memory import Memory
 
@@ -63,7 +63,7 @@ class CudaSteps(torch.autograd.Function):
     def forward(
         ctx: Any, lengths: Tensor | None, dtype: torch.dtype, *tensors: Tensor
     ) -> tuple[Tensor, Tensor]:
-        from regard.kernels import additive
+        from regard.kernels.additive import operators
 
         ctx.dtypes = [each.dtype for each in tensors]
         gates, first, key, value, vector, of_query, of_context, of_gate, of_state = (
@@ -87,7 +87,7 @@ class CudaSteps(torch.autograd.Function):
         for t, (gates_BG, reset_BM, reset_PBK, both_BN, context_BE) in enumerate(rows):
             torch.mm(states[t], joint_weight, out=both_BN)
             query: list[Any] = [both_BN[:, None, None, :hidden], *memory, *NO_MASK, True, *NO_EXTRA]
-            output, _, norm, score = additive.run_forward(*query)
+            output, _, norm, score = operators.run_forward(*query)
             norms.append(norm)
             scores.append(score)
             context_BE.copy_(output.view(batch, -1))
@@ -105,7 +105,7 @@ class CudaSteps(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dstates: Tensor, dcontexts: Tensor) -> tuple[Tensor | None, ...]:
-        from regard.kernels import additive
+        from regard.kernels.additive import operators
 
         key, value, vector, joint_NM, of_context, of_state, *saved = ctx.saved_tensors
         gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE, norms, scores = saved
@@ -148,7 +148,7 @@ class CudaSteps(torch.autograd.Function):
             torch.add(torch.bmm(dgates_PBG, context_PGE).sum(0), more_BE, out=dcontext_BE)
             query = both_BN[:, None, None, :hidden]
             arguments: list[Any] = [dcontext_BE[:, None, None], query, *memory, norm, score, ctx.lengths]
-            dquery, *_ = additive.run_backward(*arguments, *NO_MASK, False, *NO_EXTRA, False)
+            dquery, *_ = operators.run_backward(*arguments, *NO_MASK, False, *NO_EXTRA, False)
             dquery_BA.copy_(dquery.view(batch, -1))
             parts_PBM = torch.bmm(djoint_PBN, joint_PNM)
         # The gradients of keys, values and v: all steps are queries of one attention call.
@@ -156,7 +156,7 @@ class CudaSteps(torch.autograd.Function):
         norm, score = norms[..., 0].movedim(0, -1).contiguous(), scores
         score = scores[:, :, 0].transpose(0, 1).contiguous() if scores.dim() == 4 else scores[0]
         arguments = [dcontexts_TBE.transpose(0, 1)[:, None], queries_BTA[:, None], *memory, norm, score]
-        _, dkey, dvalue, dvector, _ = additive.run_backward(
+        _, dkey, dvalue, dvector, _ = operators.run_backward(
             *arguments, ctx.lengths, *NO_MASK, True, *NO_EXTRA, False
         )
         flat = d_TBN.flatten(0, 1)

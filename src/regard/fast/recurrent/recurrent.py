@@ -14,7 +14,7 @@ from regard.fast.aligned_linear import linear
 from regard.fast.recurrent.gru_cpu import gru_on_cpu
 from regard.fast.recurrent.gru_cuda import gru_ways
 from regard.fast.twin import Twin
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.layers.joint_linear import is_hooked
 from regard.layers.precision import full_precision
 from regard.layers.recurrent import Hidden, Recurrent, flip
@@ -34,8 +34,8 @@ class FastRecurrent(Recurrent, Twin):
 
     - On a CPU, a GRU of one layer in training runs in gru_cpu.py, if there is little padding.
     - On CUDA, sequences are not packed: packing needs the lengths on the host, which would wait for the GPU
-      and cannot be captured in a CUDA graph. The directions of a GRU in training run at once (gru_cuda.py). Dropout
-      between layers is that of torch, which follows torch.manual_seed(), unlike that of cuDNN.
+      and cannot be captured in a CUDA graph. The directions of a GRU in training run at once (gru_cuda.py).
+      Dropout between layers is that of torch, which follows torch.manual_seed(), unlike that of cuDNN.
     - Inside torch.func.vmap, the layers run step by step, because vmap does not support those of torch.
     """
 
