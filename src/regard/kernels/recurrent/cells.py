@@ -292,7 +292,7 @@ def gated_backward(parts: Tensor, gates: Tensor, state: Tensor, dgates: Tensor, 
 
 
 def gru(gates: Tensor, more: Tensor, bias: Tensor, state: Tensor, after: Tensor) -> None:
-    """Compute one step of several GRUs with one kernel; the arguments are those of fast.recurrent.gru_cuda.gru()."""
+    """Compute one step of several GRUs with one kernel; arguments as in fast.recurrent.gru_cuda.gru()."""
     ways, rows, width = state.shape
     *sizes, unit = units((width, gates.stride(0), state.stride(0), after.stride(0)))
     gru_forward_kernel[_grid(ways * rows, width)](
@@ -304,7 +304,7 @@ def gru_backward(
     parts: Tensor, dstate: Tensor, dafter: Tensor, gates: Tensor, more: Tensor, state: Tensor,
     dgates: Tensor, dmore: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Compute the backward pass of gru() with one kernel; arguments as in fast.recurrent.gru_cuda.gru_backward()."""
+    """Backward pass of gru() with one kernel; arguments as in fast.recurrent.gru_cuda.gru_backward()."""
     before, (ways, rows, width) = torch.empty_like(dstate), state.shape
     tensors = (parts, dstate, dafter, gates, more, state, dgates, dmore, before)
     *sizes, unit = units((width, gates.stride(0), state.stride(0)))
