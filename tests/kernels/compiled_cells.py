@@ -8,7 +8,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.kernels.inner.short import ShortAttention
-from regard.kernels.recurrent import attention, attention_gradients, cells, lstmn, step_order
+from regard.kernels.recurrent import cells, lstmn, step_order
 from regard.kernels.recurrent.maxout import PairMaximum
 from regard.kernels.training import activated_product, embedding_dropout
 from regard.kernels.training.activation_dropout import KINDS, ActivationDropout
@@ -56,19 +56,9 @@ def main() -> None:
             whole = zeros(ROWS, gates * WIDTH)
             lstmn.cell(whole, two, added, two)
             lstmn.cell_backward(whole, two, two, two, whole, two, added, added)
-        for lengths in (None, torch.tensor([3])):
-            memory = zeros(ROWS, 9, 32), zeros(ROWS, 9, 3 * WIDTH), zeros(32), lengths
-            both, whole, query = (zeros(ROWS, 32 + many * WIDTH) for many in (2, 3, 0))
-            results = three, one, query, scores
-            attention.attend_gated(both[None], *memory, three, one, *results)
-            of_reset = zeros(2, ROWS, WIDTH), three, one, whole[:, 32:], one, scores
-            of_scores = scores, whole[:, :32], scores
-            attention.attend_gated_backward(*of_reset, query, *memory, *of_scores)
-        query, inputs = zeros(ROWS, 30), (zeros(ROWS, 3, 30), zeros(2, 3, ROWS, 32))
+        inputs = zeros(ROWS, 3, 30), zeros(2, 3, ROWS, 32)
         step_order.order_inputs(*inputs, torch.ones(ROWS).long())
         step_order.add_inputs(*reversed(inputs), torch.ones(ROWS).long())
-        attention_gradients.context_products(zeros(ROWS, 5, WIDTH), zeros(ROWS, 9, WIDTH))
-        attention_gradients.memory_backward(query[None], zeros(ROWS, 9, 30), zeros(30), scores[None])
         weight = zeros(5000, 16).requires_grad_()
         VocabularyLoss.apply(
             zeros(ROWS, 16), weight, None, torch.ones(ROWS, dtype=torch.long), 0.1, 0, dtype == torch.float32

@@ -259,12 +259,12 @@ def gru_backward_kernel(
 
 
 def gated(gates: Tensor, more: Tensor, state: Tensor, reset: Tensor) -> None:
-    """Compute layers.gated_cell.gated() with one kernel; the arguments are explained there."""
+    """Compute fast.recurrent.gated_steps.gated() with one kernel; the arguments are explained there."""
     _launch(gated_forward_kernel, state, (gates, more, state, reset))
 
 
 def mixed(gates: Tensor, state: Tensor, after: Tensor, parts: Tensor | None = None) -> None:
-    """Compute layers.gated_cell.mixed() with one kernel; the arguments are explained there."""
+    """Compute fast.recurrent.gated_steps.mixed() with one kernel; the arguments are explained there."""
     parts = state[None][:0] if parts is None else parts
     _launch_with_parts(mixed_forward_kernel, state, parts, (gates, state, after))
 
@@ -274,7 +274,7 @@ def mixed_backward(
 ) -> Tensor:  # fmt: skip
     """Compute the backward pass of mixed() with one kernel.
 
-    The arguments are those of layers.gated_cell.mixed_backward().
+    The arguments are those of fast.recurrent.gated_steps.mixed_backward().
 
     """
     before = torch.empty_like(state)
@@ -286,13 +286,13 @@ def mixed_backward(
 def gated_backward(parts: Tensor, gates: Tensor, state: Tensor, dgates: Tensor, dstate: Tensor) -> None:
     """Compute the backward pass of gated() with one kernel.
 
-    The arguments are those of layers.gated_cell.gated_backward().
+    The arguments are those of fast.recurrent.gated_steps.gated_backward().
     """
     _launch_with_parts(gated_backward_kernel, state, parts, (gates, state, dgates, dstate))
 
 
 def gru(gates: Tensor, more: Tensor, bias: Tensor, state: Tensor, after: Tensor) -> None:
-    """Compute one step of several GRUs with one kernel; the arguments are those of layers.gru.gru()."""
+    """Compute one step of several GRUs with one kernel; arguments as in fast.recurrent.gru_cuda.gru()."""
     ways, rows, width = state.shape
     *sizes, unit = units((width, gates.stride(0), state.stride(0), after.stride(0)))
     gru_forward_kernel[_grid(ways * rows, width)](
@@ -304,7 +304,7 @@ def gru_backward(
     parts: Tensor, dstate: Tensor, dafter: Tensor, gates: Tensor, more: Tensor, state: Tensor,
     dgates: Tensor, dmore: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Compute the backward pass of gru() with one kernel; arguments as in layers.gru.gru_backward()."""
+    """Backward pass of gru() with one kernel; arguments as in fast.recurrent.gru_cuda.gru_backward()."""
     before, (ways, rows, width) = torch.empty_like(dstate), state.shape
     tensors = (parts, dstate, dafter, gates, more, state, dgates, dmore, before)
     *sizes, unit = units((width, gates.stride(0), state.stride(0)))
