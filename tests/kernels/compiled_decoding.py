@@ -13,10 +13,8 @@ from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
-from regard.kernels.search.alignments import copy_and_align
-from regard.kernels.search.beam import beam_step, greedy_step
-from regard.kernels.search.candidates import find_candidates
-from regard.kernels.search.paths import follow_paths
+from regard.kernels.search.beam import beam_step, find_candidates, greedy_step
+from regard.kernels.search.paths import copy_and_align, follow_paths
 from regard.layers import gated_cell
 from regard.models.bahdanau import Bahdanau
 from regard.models.transformer import Size, Transformer

@@ -12,7 +12,7 @@ import torch
 import regard
 from regard.backends import BACKENDS, fused
 from regard.kernels import launch
-from regard.kernels.additive import operators, short_tiles
+from regard.kernels.additive import operators, short
 from regard.kernels.additive.forward import Forward, Sight
 from tests.agreement.cases import DTYPES, Inputs, checked
 from tests.agreement.test_backends import assert_case_agrees
@@ -26,7 +26,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     tiles = dict.fromkeys(launch.LAUNCHES, tile) | {"short": replace(tile, lanes=16)}
     monkeypatch.setattr(launch, "LAUNCHES", tiles)
     monkeypatch.setattr(launch, "CHANGES", {})
-    monkeypatch.setattr(short_tiles, "SHORT_KEYS", 0)  # interpreted_additive_short.py tests that kernel
+    monkeypatch.setattr(short, "SHORT_KEYS", 0)  # interpreted_additive_short.py tests that kernel
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from regard.decoding.highest_values import highest_in_order
 from regard.decoding.slots.candidates import Forbidden, next_tokens
 from regard.kernels import launch
 from regard.kernels.choice import by_kernel
-from regard.kernels.recurrent import attention_gradients
+from regard.kernels.recurrent import attention
 from regard.kernels.recurrent.maxout import PairMaximum
 from regard.kernels.training import vocabulary_loss
 from regard.kernels.training.row_copy import copy_rows
@@ -93,7 +93,7 @@ def test_all_steps_with_attention(
         once.
     """
     width, depth, hidden = sizes
-    monkeypatch.setattr(attention_gradients, "LONGEST", 128 if few else 0)
+    monkeypatch.setattr(attention, "LONGEST", 128 if few else 0)
     monkeypatch.setattr(
         launch, "LAUNCHES", {name: replace(each, width=16) for name, each in launch.LAUNCHES.items()}
     )

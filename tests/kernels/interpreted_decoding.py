@@ -28,7 +28,7 @@ from regard.decoding.slots.decoder_choice import decoder_for
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.decoding.word_alignment import averaged
-from regard.kernels.search.alignments import copy_and_align
+from regard.kernels.search.paths import copy_and_align
 from regard.models import Model
 from regard.models.bahdanau import Bahdanau
 from regard.models.transformer import Size, Transformer

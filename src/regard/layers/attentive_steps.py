@@ -40,7 +40,7 @@ def run_forward(
 
 def has_few_keys(key: Tensor) -> bool:
     """Whether projected_steps.py runs the steps."""
-    from regard.kernels.recurrent.attention_gradients import LONGEST
+    from regard.kernels.recurrent.attention import LONGEST
 
     return key.shape[1] <= LONGEST
 

@@ -71,8 +71,7 @@ def backward(
     Returns d_TBN and the gradient of the initial state, as gated_steps.backward_steps() does, the gradients
     of key, value and vector, and the gradient of the projected values.
     """
-    from regard.kernels.recurrent.attention import attend_gated_backward
-    from regard.kernels.recurrent.attention_gradients import context_products, memory_backward
+    from regard.kernels.recurrent.attention import attend_gated_backward, context_products, memory_backward
     from regard.kernels.recurrent.cells import mixed_backward
 
     (steps, batch, width), size = reset_TBM.shape, len(joint_NM)

@@ -102,7 +102,7 @@ def _by_kernel(
     logits: Tensor, count: int, forbidden: Forbidden, generated: Tensor, minimum: int, forced: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     # Imported here, because it imports Triton.
-    from regard.kernels.search.candidates import token_candidates
+    from regard.kernels.search.beam import token_candidates
 
     slots, beams, _ = logits.shape
     scores, tokens, lse = token_candidates(

@@ -128,7 +128,7 @@ class SlotDecoder(ABC):
         assert self.looks is not None
         if by_kernel(self.looks):
             # Imported here, because it imports Triton.
-            from regard.kernels.search.alignments import copy_and_align
+            from regard.kernels.search.paths import copy_and_align
 
             readers = readers.to(self.looks.device, torch.int32, non_blocking=True)
             return copy_and_align(self.looks, slots, readers, sentences, lengths, done)

@@ -59,8 +59,7 @@ class FusedTransformerDecoder(TransformerDecoder):
 
     def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
         # Imported here, because it imports Triton.
-        from regard.kernels.search.attention import reorder_history
-        from regard.kernels.search.norms import embed_and_normalize
+        from regard.kernels.search.decoder_step import embed_and_normalize, reorder_history
 
         reorder_history(self.history, parents, position)
         pre, norms = self.layers[0].pre, iter(self.norms)
@@ -82,7 +81,7 @@ class FusedTransformerDecoder(TransformerDecoder):
 
     def _add_norm(self, x: Tensor, change: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
         """Return the input of the next residual connection and of the next sublayer."""
-        from regard.kernels.search.norms import add_and_normalize
+        from regard.kernels.search.decoder_step import add_and_normalize
 
         return add_and_normalize(x, change, norm, self.layers[0].pre)
 
@@ -90,7 +89,7 @@ class FusedTransformerDecoder(TransformerDecoder):
         self, number: int, y: Tensor, position: Tensor, turns: tuple[Tensor, Tensor] | None
     ) -> Tensor:
         """Return the output of the self-attention of a layer, (B K, M)."""
-        from regard.kernels.search.attention import attend_history
+        from regard.kernels.search.decoder_step import attend_history
 
         attention = self.layers[number].itself
         new = self._projected(number, y, turns)
@@ -98,7 +97,7 @@ class FusedTransformerDecoder(TransformerDecoder):
 
     def _attend_source(self, number: int, y: Tensor, position: Tensor) -> Tensor:
         """Return the output of the cross-attention of a layer, (B K, M)."""
-        from regard.kernels.search.attention import attend_source
+        from regard.kernels.search.decoder_step import attend_source
 
         attention = self.layers[number].cross
         assert attention is not None

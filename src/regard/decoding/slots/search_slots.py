@@ -17,7 +17,7 @@ from regard.decoding.slots.candidates import Forbidden, next_tokens, uses_kernel
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows
 
 if TYPE_CHECKING:
-    from regard.kernels.search.candidates import Candidates
+    from regard.kernels.search.beam import Candidates
 
 __all__ = [
     "Array",
@@ -223,7 +223,7 @@ class SearchSlots(ABC):
         if not self.kernels:
             return None
         # Imported here, because it imports Triton.
-        from regard.kernels.search.candidates import find_candidates
+        from regard.kernels.search.beam import find_candidates
 
         assert self.forbidden is not None
         options = self.forbidden.flags, self.count, self.rules.minimum, EOS

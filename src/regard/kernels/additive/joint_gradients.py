@@ -1,37 +1,45 @@
 # mypy: disable-error-code="no-untyped-def"
 """Backward pass, part 2, for half precision: gradients of query, key and vector in one pass over the scores.
 
-backward_kernels.py computes r = 1 / (1 + e^2q e^2k) twice, once for the gradient of the query and once for
+gradients.py computes r = 1 / (1 + e^2q e^2k) twice, once for the gradient of the query and once for
 that of the key. Here it is computed once. Each thread has two channels of sixteen rows of the query, and
 loops over the keys. It sums the gradient of the query over the keys, and for each key that of the key over
 its sixteen rows. The latter is written as a partial sum; additive_key_sum_kernel adds the partial sums of all
-rows in float32. wide.py computes both in wide channels. There are no atomics, so results are
+rows in float32. gradients.py computes both in wide channels. There are no atomics, so results are
 reproducible bit by bit.
 
-The symbols are those of backward_kernels.py.
+The symbols are those of gradients.py.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from regard.kernels.additive.forward import Prepared
+from regard.kernels.additive.gradients import wide_channel, write_wide_query
 from regard.kernels.additive.scores import up_to_four
-from regard.kernels.additive.wide import wide_channel, write_wide_query
+from regard.kernels.launch import Shape, up
 from regard.kernels.mask import end_of, tile_is_seen
-from regard.kernels.tanh import (
-    CENTRE,
-    FLOOR,
-    LIMIT,
-    denominator,
-    furthest,
-    multiply_add,
-    reciprocal,
-)
+from regard.kernels.tanh import CENTRE, FLOOR, LIMIT, denominator, furthest, multiply_add, reciprocal
 
-__all__ = ["GROUP", "additive_gradients_kernel", "additive_key_sum_kernel"]
+if TYPE_CHECKING:
+    from regard.kernels.additive.backward import Backward, Weighed
+
+__all__ = [
+    "GROUP",
+    "additive_gradients_kernel",
+    "additive_key_sum_kernel",
+    "fills_groups",
+    "joint_gradients",
+    "rows_at_once",
+]
 
 GROUP = tl.constexpr(16)
 """Number of rows of the query of a thread. Each group of this many rows has its own partial sums."""
@@ -136,7 +144,7 @@ def additive_gradients_kernel(
     across = tl.program_id(1) * LANES + lane
     channels = across[:, None] * 2 + two
     within = tl.minimum(across, pitch // 2 - 1)[:, None] * 2 + two
-    four = (lane * zero * 4)[:, None] + tl.arange(0, 4)[None, :]  # see _lanes() in backward_kernels.py
+    four = (lane * zero * 4)[:, None] + tl.arange(0, 4)[None, :]  # see _lanes() in gradients.py
     there, program = channels < width, tl.program_id(2).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
     last, end = first_row + row_count, end_of(lengths, length_step, batch, keys, LENGTHS)
     wide, step = tl.full([], 0, tl.int64) + pitch, tl.full([], 0, tl.int64) + turned_row
@@ -242,3 +250,91 @@ def additive_key_sum_kernel(
     if ADD:
         found += tl.load(place, mask=inside, other=0.0)
     tl.store(place, found, mask=inside)
+
+
+PARTIAL_ROOM = 128 << 20
+"""Maximum size in bytes of the partial sums of the gradient of the key. If all queries would need more, some
+of them are processed at a time."""
+
+MOST_WASTE = 1.3
+"""If the rows of all groups, including empty rows, are at most this many times the queries, one pass is
+faster than two."""
+
+
+def fills_groups(backward: Backward) -> bool:
+    """Whether one pass is used: in half precision, unless too many rows of the last group are empty."""
+    queries = backward.shape.queries
+    return not backward.forward.centred and up(queries, GROUP.value) <= MOST_WASTE * queries
+
+
+def rows_at_once(backward: Backward, rows: int) -> int:
+    """Return how many of `rows` queries are processed at a time: a multiple of the rows of a tile."""
+    shape, tile = backward.shape, backward.launch.rows
+    group = backward.sequences * up(shape.keys, 4) * shape.pitch * _dtype_of_sums(shape).itemsize
+    most = max(tile, PARTIAL_ROOM // group * GROUP.value // tile * tile)
+    return up(-(-rows // -(-rows // most)), tile)
+
+
+def _dtype_of_sums(shape: Shape) -> torch.dtype:
+    """Return the dtype of the partial sums of the gradient of the key.
+
+    For bfloat16, they are rounded to bfloat16, which adds an error as large as that of rounding their sum.
+    Writing and reading them takes a large part of the time.
+    """
+    return torch.bfloat16 if shape.dtype == torch.bfloat16 else torch.float32
+
+
+def joint_gradients(
+    backward: Backward, prepared: Prepared, weighed: Weighed, first: int, rows: int
+) -> tuple[Tensor, list[Tensor]]:
+    """Compute the gradients of query, key and vector from query rows `first` to first + rows - 1.
+
+    The gradient of the key is added to backward.dkey; if `first` is 0, it is written there.
+
+    prepared: e^2q and e^2k, in row-major order.
+    weighed: the gradient of v . tanh(q + k) for these rows.
+
+    Returns the gradient of the query as Backward.to_query() does, and partial sums of the gradient of the
+    vector v, (B, H, parts, D).
+    """
+    forward, shape = backward.forward, backward.shape
+    warps = min(4, 1 << (-(-shape.pitch // 64) - 1).bit_length())
+    blocks = -(-shape.width // (64 * warps))
+    most, key_tiles = rows_at_once(backward, rows), shape.tiles[1]
+    programs = backward.sequences * -(-min(most, rows) // GROUP.value) * blocks
+    parts = shape.key_parts(programs * warps, key_tiles, weighed.turned.device)
+    part_tiles = -(-key_tiles // parts)
+    parts = -(-key_tiles // part_tiles)
+    place = backward.dquery[None, :, :, first : first + rows]
+    if parts > 1:
+        place = forward.new(parts, *place.shape[1:])
+    of_vector: list[Tensor] = []
+    for begin in range(0, rows, most):
+        count = min(most, rows - begin)
+        groups = -(-count // GROUP.value)
+        dquery = place[:, :, :, begin : begin + count]
+        dvector = forward.new(shape.batch, shape.heads, parts * groups, shape.width)
+        sizes = groups, backward.sequences, up(shape.keys, 4), shape.pitch
+        partial = weighed.dscores.new_empty(sizes, dtype=_dtype_of_sums(shape))
+        turned = weighed.turned[:, :, begin:]
+        sums = {
+            **forward.sight.by_position(forward.query), "heads": shape.heads, "groups": shape.groups,
+            "keys": shape.keys, "width": shape.width, "pitch": shape.pitch,
+            "vector_head": forward.sources["vector_head"], "first_row": first + begin,
+            "row_count": count, "ROWS": backward.launch.rows, "COLUMNS": backward.launch.columns,
+        }  # fmt: skip
+        additive_gradients_kernel[(groups, blocks, backward.sequences * parts)](
+            forward.query, forward.key, forward.vector, prepared.query, prepared.key, turned, dquery, dvector,
+            partial, *forward.split(prepared.reach), *backward.whole(prepared), **forward.sources | sums,
+            **forward.tiles,
+            queries=shape.queries, zero=0, parts=parts, part_tiles=part_tiles,
+            dscores_head=turned.stride(0), turned_row=turned.stride(1),
+            dquery_part=dquery.stride(0), dquery_head=dquery.stride(2), dvector_row=shape.width,
+            APPROXIMATE=forward.approximate, LANES=32 * warps, num_warps=warps, maxnreg=128,
+        )  # fmt: skip
+        additive_key_sum_kernel[(-(-shape.keys // 8), -(-shape.width // 128), backward.key_sequences)](
+            forward.vector, partial, backward.dkey, **sums,
+            KEYS=8, WIDTH=128, ADD=first + begin > 0, num_warps=4,
+        )  # fmt: skip
+        of_vector.append(dvector)
+    return place, of_vector

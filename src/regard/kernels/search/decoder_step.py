@@ -1,8 +1,14 @@
 # mypy: disable-error-code="no-untyped-def"
-"""Self-attention and cross-attention of one decoding step, a program for each beam and head.
+"""One decoding step of a Transformer, and the attention of a step of Bahdanau's decoder.
 
-The keys and values of all beams of a slot are in one cache. `history` says which entry of the cache a beam
-continues at each position, so that the search does not copy the cache when it reorders beams.
+*Attention of a Transformer*, a program for each beam and head. The keys and values of all beams of a slot are
+in one cache. `history` says which entry of the cache a beam continues at each position, so that the search
+does not copy the cache when it reorders beams.
+
+*Embedding, residual connection and layer normalisation*, a program for each row.
+
+*Weights of additive attention*, a program for each beam. additive/decode.py computes scores for one query per
+sequence. Here, the beams of a source share its keys, and the softmax is part of the kernel.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -12,9 +18,16 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["attend_history", "attend_source", "reorder_history"]
+__all__ = [
+    "add_and_normalize",
+    "additive_step_weights",
+    "attend_history",
+    "attend_source",
+    "embed_and_normalize",
+    "reorder_history",
+]
 
 COLUMNS, CHANNELS_PER_WARP = 16, 64
 """Self-attention: number of keys in a tile, and number of channels of a head for each warp of a program.
@@ -235,3 +248,188 @@ def attend_source(
         LOOK=looks is not None, num_warps=SOURCE_WARPS.get(sources.itemsize, 4),
     )  # fmt: skip
     return output
+
+
+WARPS = 1
+"""Number of warps of a program."""
+
+
+@triton.jit
+def normalized(x, weight, bias, columns, width, epsilon):
+    """Return LayerNorm(x) for one row x, which is 0 outside `width` columns."""
+    inside = columns < width
+    mean = tl.sum(x, 0) / width
+    centred = tl.where(inside, x - mean, 0.0)
+    scale = 1.0 / tl.sqrt_rn(tl.sum(centred * centred, 0) / width + epsilon)
+    factor = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    return centred * scale * factor + tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def embed_norm_kernel(
+    tokens, table, places, position, x, normed, weight, bias, beams, width, factor, epsilon,
+    PLACES: tl.constexpr, NORM: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Compute x = factor * embedding + position embedding, and LayerNorm(x), for one row.
+
+    tokens: reads (rows,). table: reads (V, width). places: reads (L, width), the position embeddings.
+    position: reads (rows / beams,), the position of each slot.
+    x, normed: write (rows, width).
+    PLACES, NORM: whether there are position embeddings, and whether `normed` is computed.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, WIDTH)
+    inside = columns < width
+    token = tl.load(tokens + row)
+    value = tl.load(table + token * width + columns, mask=inside, other=0.0).to(tl.float32) * factor
+    value = value.to(x.dtype.element_ty).to(tl.float32)  # round as PyTorch does
+    if PLACES:
+        place = tl.load(position + row // beams)
+        value += tl.load(places + place * width + columns, mask=inside, other=0.0).to(tl.float32)
+        value = value.to(x.dtype.element_ty).to(tl.float32)
+    tl.store(x + row * width + columns, value.to(x.dtype.element_ty), mask=inside)
+    if NORM:
+        result = normalized(value, weight, bias, columns, width, epsilon)
+        tl.store(normed + row * width + columns, result.to(x.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def add_norm_kernel(
+    x, change, total, normed, weight, bias, width, epsilon, SUM: tl.constexpr, WIDTH: tl.constexpr
+):
+    """Compute total = x + change, and LayerNorm(total), for one row. All tensors have shape (rows, width).
+
+    SUM: whether `total` is written.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, WIDTH)
+    inside = columns < width
+    at = row * width + columns
+    value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    value += tl.load(change + at, mask=inside, other=0.0).to(tl.float32)
+    value = value.to(x.dtype.element_ty).to(tl.float32)  # round as PyTorch does
+    if SUM:
+        tl.store(total + at, value.to(x.dtype.element_ty), mask=inside)
+    result = normalized(value, weight, bias, columns, width, epsilon)
+    tl.store(normed + at, result.to(x.dtype.element_ty), mask=inside)
+
+
+def embed_and_normalize(
+    tokens: Tensor,
+    table: Tensor,
+    factor: float,
+    places: Tensor | None,
+    position: Tensor,
+    norm: nn.LayerNorm | None,
+) -> tuple[Tensor, Tensor]:
+    """Return x = factor * embedding + position embedding, and LayerNorm(x), both (rows, M).
+
+    tokens: (slots, beams), token ids; rows = slots * beams.
+    table: (V, M), the embeddings.
+    places: (L, M), the position embeddings, or None.
+    position: (slots,), the position of each slot.
+    norm: if it is None, the second result is x too.
+    """
+    rows, width = tokens.numel(), table.shape[1]
+    x = table.new_empty(rows, width)
+    normed = x if norm is None else torch.empty_like(x)
+    embed_norm_kernel[(rows,)](
+        tokens, table, table if places is None else places, position, x, normed,
+        table if norm is None else norm.weight, table if norm is None else norm.bias,
+        tokens.shape[1], width, factor, 0.0 if norm is None else norm.eps,
+        PLACES=places is not None, NORM=norm is not None, WIDTH=triton.next_power_of_2(width),
+        num_warps=WARPS,
+    )  # fmt: skip
+    return x, normed
+
+
+def add_and_normalize(x: Tensor, change: Tensor, norm: nn.LayerNorm, keep: bool) -> tuple[Tensor, Tensor]:
+    """Return x + change, and LayerNorm(x + change). All tensors have shape (rows, M) and are contiguous.
+
+    keep: whether the sum is needed. If not, the first result is the second one.
+    """
+    rows, width = x.shape
+    normed = torch.empty_like(x)
+    total = torch.empty_like(x) if keep else normed
+    add_norm_kernel[(rows,)](
+        x, change, total, normed, norm.weight, norm.bias, width, norm.eps,
+        SUM=keep, WIDTH=triton.next_power_of_2(width), num_warps=WARPS,
+    )  # fmt: skip
+    return total, normed
+
+
+COLUMNS, WIDTH, WARPS = 4, 512, 4
+"""Number of keys and of channels in a tile, and number of warps of a program."""
+
+WEIGHTS = 128
+"""Largest number of weights that a program computes from the scores at once."""
+
+
+@triton.jit
+def additive_step_kernel(
+    query, keys, vector, lengths, scores, weights, looks, position, beams, count, width, length, query_row,
+    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, WEIGHTS: tl.constexpr, LOOK: tl.constexpr,
+):  # fmt: skip
+    """Compute softmax(v . tanh(q + k)) of one beam.
+
+    query: reads (rows, width) with the row stride query_row. keys: reads (slots, count, width).
+    vector: reads (width,). lengths: reads (slots,), the number of keys of each slot.
+    scores: writes and reads (rows, count), float32. weights: writes (rows, count), 0 for padding.
+    looks: writes (slots, length, beams, count) at the position of the slot, if LOOK is true: the weights.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    slot = row // beams
+    end = tl.load(lengths + slot)
+    if LOOK:  # at the beginning, so that the program does not wait for the position
+        looks += ((slot * length + tl.load(position + slot)) * beams + row % beams) * count
+    top, total = -float("inf"), 0.0
+    for first in range(0, end, COLUMNS):
+        column = (first + tl.arange(0, COLUMNS)).to(tl.int64)
+        inside = column < end
+        score = tl.zeros([COLUMNS], tl.float32)
+        for start in range(0, width, WIDTH):
+            channel = start + tl.arange(0, WIDTH)
+            there = channel < width
+            q = tl.load(query + row * query_row + channel, mask=there, other=0.0).to(tl.float32)
+            v = tl.load(vector + channel, mask=there, other=0.0).to(tl.float32)
+            at = keys + ((slot * count + column) * width)[:, None] + channel[None, :]
+            k = tl.load(at, mask=inside[:, None] & there[None, :], other=0.0).to(tl.float32)
+            score += tl.sum(v[None, :] * (2.0 * tl.sigmoid(2.0 * (q[None, :] + k)) - 1.0), 1)
+        score = tl.where(inside, score, -float("inf"))
+        tl.store(scores + row * count + column, score, mask=inside)
+        higher = tl.maximum(top, tl.max(score, 0))
+        total = total * tl.exp(top - higher) + tl.sum(tl.exp(score - higher), 0)
+        top = higher
+    tl.debug_barrier()  # all scores are stored
+    # Few iterations: the compiler starts no load before the stores of the preceding iteration.
+    for first in range(0, count, WEIGHTS):
+        column = first + tl.arange(0, WEIGHTS)
+        score = tl.load(scores + row * count + column, mask=column < end, other=-float("inf"))
+        weight = tl.where(column < end, tl.exp(score - top) / total, 0.0)
+        tl.store(weights + row * count + column, weight.to(weights.dtype.element_ty), mask=column < count)
+        if LOOK:
+            tl.store(looks + column, weight.to(looks.dtype.element_ty), mask=column < count)
+
+
+def additive_step_weights(
+    query: Tensor, keys: Tensor, vector: Tensor, lengths: Tensor, position: Tensor, looks: Tensor | None
+) -> Tensor:
+    """Return the attention weights of every beam, (slots, beams, S), 0 for padding.
+
+    query: (rows, A), of which rows may be strided; rows = slots * beams.
+    keys: (slots, S, A). vector: (A,). lengths: (slots,), the number of source tokens.
+    position: (slots,), the position of each slot.
+    looks: (slots, L, beams, 1, 1, S). The weights are written to it, at the position of each slot.
+        None records nothing.
+    """
+    (rows, width), (slots, count, _) = query.shape, keys.shape
+    beams = rows // slots
+    scores = query.new_empty(rows, count, dtype=torch.float32)
+    weights = query.new_empty(slots, beams, count)
+    additive_step_kernel[(rows,)](
+        query, keys, vector, lengths, scores, weights, scores if looks is None else looks, position,
+        beams, count, width, 0 if looks is None else looks.shape[1], query.stride(0),
+        COLUMNS=COLUMNS, WIDTH=WIDTH, WEIGHTS=min(WEIGHTS, triton.next_power_of_2(count)),
+        LOOK=looks is not None, num_warps=WARPS,
+    )  # fmt: skip
+    return weights
