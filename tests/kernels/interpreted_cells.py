@@ -13,7 +13,7 @@ import regard
 from regard.data.batch import EOS, PAD
 from regard.decoding.highest_values import highest_in_order
 from regard.decoding.slots.candidates import Forbidden, next_tokens
-from regard.kernels import launch
+from regard.kernels.additive import tile_sizes
 from regard.kernels.choice import by_kernel
 from regard.kernels.recurrent import attention
 from regard.kernels.recurrent.maxout import PairMaximum
@@ -95,7 +95,7 @@ def test_all_steps_with_attention(
     width, depth, hidden = sizes
     monkeypatch.setattr(attention, "LONGEST", 128 if few else 0)
     monkeypatch.setattr(
-        launch, "LAUNCHES", {name: replace(each, width=16) for name, each in launch.LAUNCHES.items()}
+        tile_sizes, "LAUNCHES", {name: replace(each, width=16) for name, each in tile_sizes.LAUNCHES.items()}
     )
     torch.manual_seed(0)
     cell = gated_cell.GatedCell(3, width, context_size=depth)

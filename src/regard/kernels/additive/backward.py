@@ -25,11 +25,12 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.kernels.additive.decode import additive_decode_backward_kernel
-from regard.kernels.additive.forward import Forward, Prepared, in_eights, in_rows, steps
+from regard.kernels.additive.forward import Forward, Prepared
 from regard.kernels.additive.gradients import additive_key_backward_kernel, additive_query_backward_kernel
 from regard.kernels.additive.joint_gradients import fills_groups, joint_gradients, rows_at_once
+from regard.kernels.additive.tile_sizes import FEW
 from regard.kernels.dropout import dropout_factors
-from regard.kernels.launch import FEW, up
+from regard.kernels.launch import in_eights, in_rows, steps, up
 from regard.kernels.mask import end_of, tile_is_seen, visible
 from regard.kernels.matrix_product import product
 from regard.kernels.tanh import LOG2E

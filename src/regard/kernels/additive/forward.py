@@ -28,11 +28,11 @@ from regard.kernels.additive.short import (
     MOST_SPLITS,
     ShortLaunch,
     additive_short_kernel,
-    power_of_two,
     short_launch,
 )
+from regard.kernels.additive.tile_sizes import SPAN, Shape
 from regard.kernels.dropout import dropout_factors
-from regard.kernels.launch import SPAN, Shape, multiplies_tf32, up
+from regard.kernels.launch import in_eights, in_rows, power_of_two, precision_of, steps, up
 from regard.kernels.mask import end_of, tile_is_seen, visible
 from regard.kernels.matrix_product import product
 from regard.kernels.tanh import LOG2E
@@ -42,13 +42,7 @@ __all__ = [
     "Forward",
     "Prepared",
     "Sight",
-    "additive_combine_kernel",
-    "additive_read_kernel",
-    "in_eights",
-    "in_rows",
-    "precision_of",
     "score_chunks",
-    "steps",
 ]
 
 
@@ -325,42 +319,6 @@ NO_EXTRA = Extra()
 """No bias and no dropout."""
 
 
-def steps(name: str, tensor: Tensor) -> dict[str, int]:
-    """Return the strides of a tensor (B, H, T, D) as keyword arguments of a kernel.
-
-    For the name "key" they are key_batch, key_head and key_row. The last stride is left out, because it is
-    always 1."""
-    return {
-        f"{name}_batch": tensor.stride(0),
-        f"{name}_head": tensor.stride(1),
-        f"{name}_row": tensor.stride(2),
-    }
-
-
-def in_eights(*tensors: Tensor) -> bool:
-    """Whether all rows of the tensors start and end at a multiple of 8 elements.
-
-    If they do, kernels can load 8 elements at once (their parameter EIGHTS)."""
-    sizes = (size for tensor in tensors for size in (*tensor.stride()[:3], tensor.shape[3]))
-    return all(size % 8 == 0 for size in sizes) and not any(tensor.data_ptr() % 16 for tensor in tensors)
-
-
-def in_rows(tensor: Tensor) -> Tensor:
-    """Return the tensor with stride 1 in its last dimension, as the kernels assume; copied if necessary."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
-
-
-def precision_of(value: Tensor) -> str:
-    """Return the name of the precision of matrix products, the parameter PRECISION of kernels.
-
-    For float32: "tf32x3", three TF32 products, which are as precise as one float32 product and faster; or
-    "ieee" if the device has no TF32. For half precision: "tf32", which has no effect there. In the
-    interpreter: "ieee" for float32, "widened" for half precision."""
-    if value.dtype == torch.float32:
-        return "tf32x3" if multiplies_tf32(value.device) and not interpreting() else "ieee"
-    return "widened" if interpreting() else "tf32"
-
-
 class Forward:
     """The forward pass of one call of additive attention.
 
@@ -468,7 +426,6 @@ class Forward:
         programs, key_programs = sequences * tiles, key_sequences * key_tiles
         rows = sequences, up(shape.queries, 4), shape.pitch
         key_rows = key_sequences, up(shape.keys, 4), shape.pitch
-        single = not turned and shape.tiles == (1, 1)
         flags = (0 if turned else sequences + key_sequences), padded
         prepared = Prepared(
             self.new(*((programs, shape.padded, launch.rows) if turned else rows)),
@@ -476,9 +433,7 @@ class Forward:
             self.new(self.vector.shape[0], padded),
             self.new(programs + key_programs, shape.spans),
             self.query.new_empty((programs + key_programs) if turned else 0, padded, dtype=torch.int8),
-            self.query.new_empty(flags, dtype=torch.int32)
-            if single
-            else self.query.new_zeros(flags, dtype=torch.int32),
+            self.query.new_zeros(flags, dtype=torch.int32),
         )
         additive_prepare_kernel[(programs + key_programs + self.vector.shape[0], shape.spans)](
             self.query, self.key, self.vector, prepared.query, prepared.key, prepared.vector,
@@ -489,8 +444,7 @@ class Forward:
             width=shape.width, padded=padded, **self.sources,
             query_programs=programs, key_programs=key_programs, query_tiles=tiles, key_tiles=key_tiles,
             ROWS=launch.rows, COLUMNS=launch.columns, WIDTH=64, SPAN=SPAN, TURNED=turned,
-            PIECES=launch.lanes is not None, SINGLE=single, PRECISE=self.centred,
-            EIGHTS=in_eights(self.query, self.key), num_warps=4,
+            PRECISE=self.centred, EIGHTS=in_eights(self.query, self.key), num_warps=4,
         )  # fmt: skip
         return prepared
 
@@ -513,17 +467,16 @@ class Forward:
         part_width = up(-(-shape.padded // parts), launch.group * launch.unroll)
         parts = -(-shape.padded // part_width)
         scores = self.new(parts, sequences, rows, shape.keys)
-        pieces = shape.pieces
-        additive_scores_kernel[(-(-rows // launch.rows) * pieces, shape.tiles[1], sequences * parts)](
+        additive_scores_kernel[(-(-rows // launch.rows), shape.tiles[1], sequences * parts)](
             self.query, self.key, prepared.vector, prepared.query, prepared.key, *self.split(prepared.reach),
             *self.split(prepared.wide), scores=scores, **self.extra.of_bias(self.query),
             **self.sight.by_position(self.query), **self.sizes, padded=shape.padded,
             scale=self.scale, **self.padded_sources(), **self.tiles, first_tile=first // launch.rows,
-            one=1, pieces=pieces, parts=parts, part_width=part_width, scores_part=scores.stride(0),
+            parts=parts, part_width=part_width, scores_part=scores.stride(0),
             scores_head=scores.stride(1), scores_row=scores.stride(2), ROWS=launch.rows,
-            COLUMNS=launch.columns, LANES=launch.score_threads, GROUP=launch.group, UNROLL=launch.unroll,
-            PIECES=launch.lanes is not None, CENTRED=self.centred, APPROXIMATE=self.approximate,
-            num_warps=max(1, launch.score_threads // 32), maxnreg=launch.score_registers,
+            COLUMNS=launch.columns, GROUP=launch.group, UNROLL=launch.unroll, CENTRED=self.centred,
+            APPROXIMATE=self.approximate, num_warps=max(1, launch.rows * launch.columns // 512),
+            maxnreg=launch.score_registers,
         )  # fmt: skip
         return scores
 

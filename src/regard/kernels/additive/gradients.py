@@ -45,7 +45,6 @@ __all__ = [
     "additive_key_backward_kernel",
     "additive_query_backward_kernel",
     "wide_channel",
-    "write_wide_key",
     "write_wide_query",
 ]
 

@@ -25,7 +25,8 @@ from torch import Tensor
 from regard.kernels.additive.forward import Prepared
 from regard.kernels.additive.gradients import wide_channel, write_wide_query
 from regard.kernels.additive.scores import up_to_four
-from regard.kernels.launch import Shape, up
+from regard.kernels.additive.tile_sizes import Shape
+from regard.kernels.launch import up
 from regard.kernels.mask import end_of, tile_is_seen
 from regard.kernels.tanh import CENTRE, FLOOR, LIMIT, denominator, furthest, multiply_add, reciprocal
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from regard.kernels.additive.backward import Backward, Weighed
 
 __all__ = [
-    "GROUP",
     "additive_gradients_kernel",
     "additive_key_sum_kernel",
     "fills_groups",

@@ -24,8 +24,9 @@ import triton
 import triton.language as tl
 
 from regard.kernels import launch
+from regard.kernels.additive.tile_sizes import Shape
 from regard.kernels.dropout import dropout_factors
-from regard.kernels.launch import Shape, up
+from regard.kernels.launch import power_of_two, up
 from regard.kernels.mask import end_of, visible
 from regard.kernels.matrix_product import product
 from regard.kernels.tanh import (
@@ -39,20 +40,7 @@ from regard.kernels.tanh import (
     reciprocal,
 )
 
-__all__ = [
-    "ShortLaunch",
-    "additive_short_kernel",
-    "exponential_of_key",
-    "exponential_of_query",
-    "four_keys",
-    "four_packed",
-    "has_wide",
-    "packed_keys",
-    "power_of_two",
-    "short_launch",
-    "sizes_of",
-    "two_floats",
-]
+__all__ = ["ShortLaunch", "additive_short_kernel", "short_launch"]
 
 SHORT_KEYS = 64
 """Maximum number of keys for which the forward pass is one launch, if there is padding; otherwise 63.
@@ -73,11 +61,6 @@ MOST_SPLITS = 64
 ROOM = 1 << 24
 """Maximum number of float32 numbers that all programs together use as temporary memory, unless query and key
 have half as many elements."""
-
-
-def power_of_two(number: int) -> int:
-    """Round `number`, at least 1, up to a power of two."""
-    return 1 << (number - 1).bit_length()
 
 
 @dataclass(frozen=True)

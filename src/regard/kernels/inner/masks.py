@@ -40,10 +40,8 @@ __all__ = [
     "inner_turned_kernel",
     "key_tiles",
     "listed_tiles",
-    "load_range",
     "load_rows",
     "only_seen",
-    "query_tiles",
     "seen_pairs",
     "tiles_of_keys",
     "tiles_of_queries",
@@ -277,7 +275,7 @@ def only_seen(
     packed: the words of a head, with `words` words for each query.
     rows: the queries of the tile. column: the first key of the tile.
     COLUMNS: number of keys of the tile, at most 64.
-    PRECISION: see launch.precision(). In the interpreter, no inline assembly is used.
+    PRECISION: see launch.precision_of(). In the interpreter, no inline assembly is used.
     """
     at = packed + rows.to(tl.int64) * words + column // 32
     low = tl.load(at, mask=rows < queries, other=0)

@@ -15,24 +15,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.kernels import interpreting
 from regard.kernels.choice import is_current
 from regard.kernels.inner.backward import inner_key_backward_kernel, inner_query_backward_kernel
 from regard.kernels.inner.forward import inner_forward_kernel
 from regard.kernels.inner.masks import DocumentRanges, Listing
-from regard.kernels.launch import multiplies_tf32, processors
+from regard.kernels.launch import in_eights, in_rows, power_of_two, precision_of, processors, steps
 
-__all__ = [
-    "Hidden",
-    "Tiles",
-    "backward",
-    "forward",
-    "inner_backward",
-    "inner_forward",
-    "run_backward",
-    "run_forward",
-    "tiles_of",
-]
+__all__ = ["Hidden", "Tiles", "backward", "forward", "inner_forward", "tiles_of"]
 
 FEW_KEYS = 128
 """If there are more keys than this, another kernel can run first. If the mask is only a bool tensor, it lists
@@ -108,7 +97,7 @@ class Hidden(NamedTuple):
 
 def up(width: int) -> int:
     """Return the next power of two that a matrix product takes, at least 16."""
-    return max(16, 1 << (width - 1).bit_length())
+    return max(16, power_of_two(width))
 
 
 def tiles_of(kernel: str, query: Tensor, key: Tensor, value: Tensor, hidden: Hidden) -> Tiles:
@@ -140,13 +129,6 @@ def shared_memory(device: torch.device) -> int:
     return room
 
 
-def precision(query: Tensor) -> str:
-    """Return the precision of matrix products in a kernel, see matrix_product.product()."""
-    if query.dtype == torch.float32:
-        return "tf32x3" if multiplies_tf32(query.device) and not interpreting() else "ieee"
-    return "widened" if interpreting() else "tf32"
-
-
 def forward(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: float) -> tuple[Tensor, Tensor]:
     """Return output (B, H, T, E) and lse (B, H, T).
 
@@ -156,7 +138,7 @@ def forward(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: fl
     if not is_current(query.device):
         with torch.cuda.device(query.device):  # kernels are launched on the current device
             return forward(query, key, value, hidden, scale)
-    query, key, value = map(_in_rows, (query, key, value))
+    query, key, value = map(in_rows, (query, key, value))
     tiles = tiles_of("forward", query, key, value, hidden)
     output = _like(query, query.shape[2], value.shape[3])
     lse = query.new_empty(query.shape[:3], dtype=torch.float32)
@@ -164,7 +146,7 @@ def forward(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: fl
     programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // tiles.rows)
     _launch(
         inner_forward_kernel, programs, (query, key, value, output, lse, *masks),
-        **_sizes(hidden, query, key, value, scale), **mask_steps, **_steps("output", output),
+        **_sizes(hidden, query, key, value, scale), **mask_steps, **steps("output", output),
         **_constants(hidden, query, key, value, tiles),
     )  # fmt: skip
     return output, lse
@@ -187,17 +169,17 @@ def backward(
     if not is_current(query.device):
         with torch.cuda.device(query.device):
             return backward(doutput, query, key, value, output, lse, hidden, scale)
-    doutput, query, key, value = map(_in_rows, (doutput, query, key, value))
+    doutput, query, key, value = map(in_rows, (doutput, query, key, value))
     dquery, dkey, dvalue = (_like(each, *each.shape[2:]) for each in (query, key, value))
     delta = torch.empty_like(lse)
-    sizes = {**_sizes(hidden, query, key, value, scale), **_steps("doutput", doutput)}
+    sizes = {**_sizes(hidden, query, key, value, scale), **steps("doutput", doutput)}
     tiles = tiles_of("query", query, key, value, hidden)
     masks, mask_steps = _mask_arguments(hidden, query, key, tiles)
     programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // tiles.rows)
     _launch(
         inner_query_backward_kernel, programs,
         (query, key, value, output, lse, *masks, doutput, dquery, delta), **sizes, **mask_steps,
-        **_steps("output", output), **_steps("dquery", dquery),
+        **steps("output", output), **steps("dquery", dquery),
         **_constants(hidden, query, key, value, tiles),
     )  # fmt: skip
     tiles = tiles_of("key", query, key, value, hidden)
@@ -205,7 +187,7 @@ def backward(
     programs = key.shape[0] * key.shape[1] * -(-key.shape[2] // tiles.columns)
     _launch(
         inner_key_backward_kernel, programs, (query, key, value, lse, *masks, doutput, delta, dkey, dvalue),
-        **sizes, **mask_steps, **_steps("dkey", dkey), **_steps("dvalue", dvalue),
+        **sizes, **mask_steps, **steps("dkey", dkey), **steps("dvalue", dvalue),
         **_constants(hidden, query, key, value, tiles),
     )  # fmt: skip
     return dquery, dkey, dvalue
@@ -262,13 +244,8 @@ def _sizes(hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, scale: flo
         "queries": query.shape[2], "keys": key.shape[2], "heads": query.shape[1],
         "groups": query.shape[1] // key.shape[1], "length_step": _step(hidden.lengths), "scale": scale,
         "width": query.shape[3], "depth": value.shape[3],
-        **_steps("query", query), **_steps("key", key), **_steps("value", value),
+        **steps("query", query), **steps("key", key), **steps("value", value),
     }  # fmt: skip
-
-
-def _steps(name: str, tensor: Tensor) -> dict[str, int]:
-    """Return the strides of a tensor along batch, heads and rows, as arguments of a kernel."""
-    return dict(zip((f"{name}_batch", f"{name}_head", f"{name}_row"), tensor.stride(), strict=False))
 
 
 def _broadcast_steps(table: Tensor) -> tuple[int, ...]:
@@ -297,17 +274,11 @@ def _constants(hidden: Hidden, query: Tensor, key: Tensor, value: Tensor, tiles:
         "COLUMNS": tiles.columns,
         "WIDTH": up(query.shape[3]),
         "DEPTH": up(value.shape[3]),
-        "EIGHTS": _in_eights(query, key, value),
-        "PRECISION": precision(query),
+        "EIGHTS": in_eights(query, key, value),
+        "PRECISION": precision_of(query),
         "num_warps": tiles.warps,
         "num_stages": tiles.stages,
     }
-
-
-def _in_eights(*tensors: Tensor) -> bool:
-    """Whether all rows of the tensors start and end at a multiple of 8 elements, for vectorised loads."""
-    sizes = (size for tensor in tensors for size in (*tensor.stride()[:3], tensor.shape[3]))
-    return all(size % 8 == 0 for size in sizes) and not any(tensor.data_ptr() % 16 for tensor in tensors)
 
 
 def _like(tensor: Tensor, rows: int, width: int) -> Tensor:
@@ -316,11 +287,6 @@ def _like(tensor: Tensor, rows: int, width: int) -> Tensor:
     if tensor.stride(1) < tensor.stride(2):
         return tensor.new_empty(batch, rows, heads, width).transpose(1, 2)
     return tensor.new_empty(batch, heads, rows, width)
-
-
-def _in_rows(tensor: Tensor) -> Tensor:
-    """Return the tensor with stride 1 in its last dimension, as the kernels assume; copied if necessary."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 _MASK = (
@@ -348,7 +314,7 @@ def run_forward(
     key: (B, K, S, D), with K key heads.
     value: (B, K, S, E).
     lengths, table, document_of_query, document_of_key, start, left, right: the mask, as in
-        launch.Hidden.
+        Hidden.
     scale: factor of the inner product.
 
     A query that sees no key gets output 0 and lse -inf. Hidden keys and values may be NaN.

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.kernels.dropout import kept, limit
-from regard.kernels.inner.operators import precision, up
+from regard.kernels.inner.operators import up
+from regard.kernels.launch import precision_of
 from regard.kernels.matrix_product import product
 from regard.kernels.seeds import next_seed
 
@@ -208,6 +209,6 @@ def _launch(
     numbers = (*strides, heads, queries, keys, width, depth, *ctx.numbers)
     named = {
         **ctx.options, "ROWS": rows, "COLUMNS": columns, "WIDTH": up(width), "DEPTH": up(depth),
-        "PRECISION": precision(query), "num_warps": 8 if rows * columns > 8192 else 4,
+        "PRECISION": precision_of(query), "num_warps": 8 if rows * columns > 8192 else 4,
     }  # fmt: skip
     kernel[(batch * heads,)](*tensors, *numbers, **named)

@@ -40,8 +40,6 @@ from regard.kernels.looking.scores import HIDDEN, NO_KEY, load_queries, place_of
 from regard.kernels.mask import end_of
 
 __all__ = [
-    "COLLECTED_BEGIN",
-    "COLLECTED_COUNTS",
     "PACKED",
     "SCORES",
     "collected_assembly",

@@ -35,8 +35,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.kernels import interpreting
-from regard.kernels.additive.forward import Sight, in_eights, in_rows, precision_of, steps
+from regard.kernels.additive.forward import Sight
 from regard.kernels.inner.masks import key_tiles
+from regard.kernels.launch import in_eights, in_rows, precision_of, steps
 from regard.kernels.looking.scores import (
     HIDDEN,
     NO_KEY,

@@ -24,8 +24,9 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.kernels import interpreting
-from regard.kernels.additive.forward import Sight, in_eights, in_rows, precision_of, steps
+from regard.kernels.additive.forward import Sight
 from regard.kernels.inner.masks import key_tiles
+from regard.kernels.launch import in_eights, in_rows, precision_of, steps
 from regard.kernels.looking.candidates import (
     PACKED,
     SCORES,

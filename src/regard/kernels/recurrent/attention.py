@@ -27,16 +27,7 @@ from regard.kernels.aligned_sizes import units
 from regard.kernels.mask import end_of
 from regard.kernels.tanh import exact_share
 
-__all__ = [
-    "LONGEST",
-    "attend_gated",
-    "attend_gated_backward",
-    "columns_of",
-    "context_products",
-    "length_step",
-    "memory_backward",
-    "tanh",
-]
+__all__ = ["LONGEST", "attend_gated", "attend_gated_backward", "context_products", "memory_backward", "tanh"]
 
 TILE, WARPS = 32768, 8
 """Number of elements of the keys that a program loads at once, and its number of warps. Of the projected

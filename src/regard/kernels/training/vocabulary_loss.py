@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 from regard.dimensions import autocast_on
 from regard.kernels.training.row_copy import copy_rows
 
-__all__ = ["BLOCK", "ChunkLoss", "VocabularyLoss", "linear_loss", "scaled_gradients"]
+__all__ = ["BLOCK", "VocabularyLoss"]
 
 BLOCK, WARPS = 4096, 16
 """Number of classes that a program loads at once, and its number of warps. With 16 warps, the rows of all

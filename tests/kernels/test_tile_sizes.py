@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.kernels import launch
-from regard.kernels.launch import Shape
+from regard.kernels.additive.tile_sizes import Shape
 
 
 @pytest.mark.parametrize(
