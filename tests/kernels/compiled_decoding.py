@@ -13,9 +13,9 @@ from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
 from regard.decoding.slots.beam_slots import BeamSlots
 from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
 from regard.decoding.slots.greedy_slots import GreedySlots
+from regard.fast.recurrent import gated_steps
 from regard.kernels.search.beam import beam_step, find_candidates, greedy_step
 from regard.kernels.search.paths import copy_and_align, follow_paths
-from regard.layers import gated_cell
 from regard.models.bahdanau import Bahdanau
 from regard.models.transformer import Size, Transformer
 from tests.kernels.compiled import Hopper, compiling
@@ -28,7 +28,7 @@ def main() -> None:
     driver.set_active(Hopper())
     JITFunction.__getitem__ = compiling
     generated, barred = torch.zeros(SLOTS, dtype=torch.long), torch.zeros(WORDS, dtype=torch.uint8)
-    bahdanau_decoder.by_kernel = gated_cell.by_kernel = lambda tensor: True  # type: ignore[attr-defined]
+    bahdanau_decoder.by_kernel = gated_steps.by_kernel = lambda tensor: True  # type: ignore[attr-defined]
     recurrent = Bahdanau(40, 40, 24).eval().requires_grad_(False)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         model = (

@@ -29,10 +29,6 @@ KERNELS = {
         "read_forward_kernel", "read_backward_kernel", "cell_forward_kernel", "cell_backward_kernel",
         "residual_norm_forward_kernel", "residual_norm_backward_kernel", "activation_forward_kernel",
         "activation_backward_kernel", "short_forward_kernel", "short_backward_kernel",
-        "additive_gated_kernel", "additive_gated_backward_kernel",
-        "additive_memory_backward_kernel", "step_order_kernel", "row_copy_kernel", "pair_maximum_kernel",
-        "pair_maximum_backward_kernel", "input_order_kernel",
-        "context_products_kernel",
     },
     "compiled_decoding": {
         "token_candidates_kernel", "beam_step_kernel", "greedy_step_kernel", "embed_norm_kernel",

@@ -18,7 +18,6 @@ tanh            tanh(q + k) from e^2q and e^2k, with shared reciprocals
 mask            masks inside a kernel
 dropout         dropout inside a kernel
 matrix_product  matrix products inside a kernel
-aligned_sizes   sizes that are known to be multiples of 8
 
 Letters in the formulas: q, k, v are elements of query, key and vector; r = 1 / (1 + e^2q e^2k), so that
 tanh(q + k) = 1 - 2 r; g is the gradient of v . tanh(q + k), the score without the factor `scale`. K is the

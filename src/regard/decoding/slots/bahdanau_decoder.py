@@ -15,8 +15,8 @@ from torch.nn.functional import pad
 
 from regard.decoding.slots.decoder import SlotDecoder, resized_rows, write_rows
 from regard.decoding.slots.packed_linear import PackedWeights
+from regard.fast.recurrent.gated_steps import gated, mixed
 from regard.kernels.choice import by_kernel
-from regard.layers.gated_cell import gated, mixed
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
 from regard.roles import Role

@@ -20,7 +20,7 @@ __all__ = ["gru_on_cpu"]
 def gru_on_cpu(x_BSI: Tensor, lengths: Tensor, weights: Sequence[Sequence[Tensor]]) -> Tensor:
     """Run a GRU layer from a state of zeros; return the states (B, S, W M), which are 0 on padding.
 
-    The equations are those of torch.nn.GRU; see gru_ways() in gru.py. W is the number of directions, 1 or 2,
+    The equations are those of torch.nn.GRU. W is the number of directions, 1 or 2,
     and M is the width of the states. The second direction starts at the last token of each sequence.
 
     x_BSI: (B, S, I), the inputs, padded at the end.

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from regard.fast.recurrent.tape_buffers import Saved, flat, summed
 from regard.kernels.recurrent import lstmn, turing_machine
 from regard.kernels.recurrent.turing_machine import TapeLayout
-from regard.layers.tape_buffers import Saved, flat, summed
 from regard.layers.tape_heads import (
     MOST_BETA,
     MOST_GAMMA,

@@ -19,7 +19,7 @@ from regard.dimensions import autocast_on
 from regard.kernels.choice import by_kernel
 from regard.layers.joint_linear import product_in_float32
 
-__all__ = ["backward_steps", "forward_steps", "gru_ways", "weight_gradients"]
+__all__ = ["gru", "gru_backward", "gru_ways"]
 
 
 def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.kernels.choice import by_kernel
-from regard.layers.tape_buffers import (
+from regard.fast.recurrent.tape_buffers import (
     Activations,
     Saved,
     activations,
@@ -30,6 +29,7 @@ from regard.layers.tape_buffers import (
     step_views,
     summed,
 )
+from regard.kernels.choice import by_kernel
 from regard.layers.tape_heads import MOST_GRADIENT, SMALLEST, HeadLayout, HeadParts, around, clipped_gradient
 
 __all__ = ["MachineSteps", "machine_steps"]
@@ -84,7 +84,7 @@ class _Steps(torch.autograd.Function):
     @staticmethod
     def forward(layout: HeadLayout, *tensors: Tensor) -> tuple[Tensor, ...]:
         if by_kernel(tensors[0]):
-            from regard.layers.tape_kernel_steps import kernel_forward
+            from regard.fast.recurrent.tape_kernel_steps import kernel_forward
 
             return kernel_forward(layout, *tensors)
         return _forward(layout, *tensors)
@@ -119,7 +119,7 @@ class _StepsBackward(torch.autograd.Function):
     def forward(layout: HeadLayout, *tensors: Tensor) -> tuple[Tensor, ...]:
         parts = tensors[:5], tensors[5:13], Saved(*tensors[13:])
         if by_kernel(tensors[0]):
-            from regard.layers.tape_kernel_steps import kernel_backward
+            from regard.fast.recurrent.tape_kernel_steps import kernel_backward
 
             return kernel_backward(layout, *parts)
         return _backward(layout, *parts)

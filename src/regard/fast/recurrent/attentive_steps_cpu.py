@@ -1,7 +1,7 @@
 """All steps of a gated cell with additive attention on a CPU, with a custom backward pass.
 
-attentive_cell.py explains the letters of the shapes. On a CPU, a step of a small model takes longer in calls
-of operators and in tanh than in matrix products. So there are few operators for each step:
+attentive_steps_cuda.py explains the letters of the shapes. On a CPU, a step of a small model takes longer in
+calls of operators and in tanh than in matrix products. So there are few operators for each step:
 
 - The context c_t is only used in C c_t inside the loop. So C h_j is computed once for each source token j,
   and its weighted sum at each step. The contexts of all steps are computed after the last step.
@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
+from regard.fast.recurrent.gated_steps import gated, gated_backward, mixed, mixed_backward
 from regard.kernels.choice import by_kernel
-from regard.layers.gated_cell import gated, gated_backward, mixed, mixed_backward
 from regard.memory import Memory
 
 __all__ = ["CpuSteps", "suits_cpu_steps"]
@@ -29,30 +29,31 @@ MOST_BYTES = 2**25
 """The largest size of sigmoid(2 x) of all steps that the forward pass stores for the backward pass."""
 
 
-def suits_cpu_steps(memory: Memory, dtype: torch.dtype) -> bool:
+def suits_cpu_steps(memory: Memory, tensors: tuple[Tensor, ...]) -> bool:
     """Return whether CpuSteps supports a memory with an additive score function.
 
     It supports float32 and float64 on a CPU without autocast, and masks that hide only padding, but not all
     keys of a source.
 
-    dtype: the dtype of all tensors.
+    tensors: the tensors of CpuSteps.
     """
     key, lengths = memory.key, memory.mask.lengths
     if by_kernel(key):  # the kernels run on a CPU, in the interpreter of Triton
         return False
-    if key.device.type != "cpu" or dtype not in (torch.float32, torch.float64) or autocast_on("cpu"):
+    dtypes = {each.dtype for each in tensors}
+    if key.device.type != "cpu" or autocast_on("cpu") or dtypes not in ({torch.float32}, {torch.float64}):
         return False
-    if key.dim() != 3 or {key.dtype, memory.value.dtype} != {dtype}:
+    if key.dim() != 3 or not memory.cleaned or not memory.mask.only("lengths"):
         return False
-    if not memory.cleaned or not memory.mask.only("lengths") or not key.numel():
+    if not all(each.numel() for each in tensors):
         return False
     return lengths is None or (lengths.shape == key.shape[:1] and bool((lengths > 0).all()))
 
 
 class CpuSteps(torch.autograd.Function):
-    """Forward and backward pass of attend_along() on a CPU, over all steps; see suits_cpu_steps().
+    """Forward and backward pass of all steps on a CPU; see suits_cpu_steps().
 
-    The tensors are those of attend_along(): gates (B, T, 3 M), the initial state (B, M), projected keys (B,
+    The tensors are gates (B, T, 3 M), the initial state (B, M), projected keys (B,
     S, A), values (B, S, E), the vector v of the score function (A,), and the weights of query, context, gates
     and state. `lengths` has the number of keys of each source, or is None.
     """
