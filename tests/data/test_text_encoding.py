@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 
 import pytest
@@ -55,6 +56,24 @@ def test_mojibake_is_found(encoding, read_as, language):
     wrong = [line.encode(encoding, "ignore").decode(read_as, "replace") for line in sentences]
     assert find_mojibake(["Hello.", *wrong]) is not None
     assert find_mojibake(sentences) is None
+
+
+CHANCE = {
+    "one pair": "Â\x80",
+    "one word": "heiÃŸe",
+    "damaged line": "9 \ufffd\ufffd\ufffd half of a pair",
+    "letters": "ûµ×ç",
+    "repeated": "\n".join(["Î\x9fÿ"] * 9),
+    "damaged lines among others": "\n".join(["안녕하세요.", "Grüße", *["\ufffd\ufffd\ufffd\ufffd"] * 2]),
+    "random bytes": random.Random(0).randbytes(200).decode("utf-8", "replace"),
+    "random bytes in Latin-1": random.Random(0).randbytes(200).decode("latin-1"),
+}
+"""Texts with characters of mojibake that are too few to show a wrong encoding."""
+
+
+@pytest.mark.parametrize("name", CHANCE)
+def test_characters_by_chance_are_not_mojibake(name):
+    assert find_mojibake(CHANCE[name].split("\n")) is None
 
 
 def test_training_on_mojibake_warns_with_file_line_and_the_right_text(tmp_path):

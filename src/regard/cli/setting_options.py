@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
+from regard.cli.json_output import json_text
 from regard.errors import Setting
 
 __all__ = ["setting_option"]
@@ -56,6 +56,6 @@ def setting_option(setting: Setting, arguments: Sequence[str] | None = None) -> 
         parts = (Setting(setting.owner, f"{setting.name}.{key}", each) for key, each in setting.value.items())
         return " ".join(map(setting_option, parts))
     if setting.owner in SECTIONS:
-        value = setting.value if isinstance(setting.value, str) else json.dumps(setting.value)
+        value = setting.value if isinstance(setting.value, str) else json_text(setting.value)
         return f"--set {SECTIONS[setting.owner]}.{setting.name}={value or '...'}"
     return f"--{setting.value}-{setting.name}" if setting.owner == "fetch" else f"--{setting.name}"
