@@ -8,12 +8,12 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.decoding import Beam, Greedy
-from regard.decoding.slots import bahdanau_decoder
-from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
-from regard.decoding.slots.beam_slots import BeamSlots
-from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
-from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.fast.recurrent import gated_steps
+from regard.fast.search import bahdanau_decoder
+from regard.fast.search.bahdanau_decoder import BahdanauDecoder
+from regard.fast.search.beams import BeamSlots
+from regard.fast.search.slots import GreedySlots
+from regard.fast.search.transformer_decoder import FusedTransformerDecoder
 from regard.kernels.search.beam import beam_step, find_candidates, greedy_step
 from regard.kernels.search.paths import copy_and_align, follow_paths
 from regard.models.bahdanau import Bahdanau

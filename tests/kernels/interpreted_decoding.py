@@ -14,20 +14,13 @@ from regard.decoding import Average, Beam, Greedy, Rules
 from regard.decoding.beam import beam_search
 from regard.decoding.forced_decoding import observe
 from regard.decoding.greedy import greedy_search
-from regard.decoding.slots import (
-    beam_slots,
-    captured_slots,
-    recorded_attention,
-    search_slots,
-    slot_runs,
-    slot_search,
-)
-from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
-from regard.decoding.slots.beam_slots import BeamSlots
-from regard.decoding.slots.decoder_choice import decoder_for
-from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
-from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.decoding.word_alignment import averaged
+from regard.fast.search import beams, captured, recorded_attention, search_loop, slot_search
+from regard.fast.search.bahdanau_decoder import BahdanauDecoder
+from regard.fast.search.beams import BeamSlots
+from regard.fast.search.choice import decoder_for
+from regard.fast.search.slots import GreedySlots
+from regard.fast.search.transformer_decoder import FusedTransformerDecoder
 from regard.kernels.search.paths import copy_and_align
 from regard.models import Model
 from regard.models.bahdanau import Bahdanau
@@ -129,7 +122,7 @@ def test_outputs_are_those_of_numpy(beams: int, best: int) -> None:
     search.pool_scores.copy_(-torch.rand(slots, best, generator=random))
     some = torch.tensor([0, 6, 1, 3, 2, 4])
     mine = search.results(some, length - 1)
-    with mock.patch.object(beam_slots, "by_kernel", mock.Mock(return_value=False)):
+    with mock.patch.object(beams, "by_kernel", mock.Mock(return_value=False)):
         theirs = search.results(some, length - 1)
     for name in ("tokens", "token_scores", "ranking"):
         np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), name)
@@ -179,8 +172,8 @@ def test_outputs_are_collected_before_it_is_known_which_are_done(
 
     early_bytes: larger attention weights are copied after it is known which slots are done.
     """
-    monkeypatch.setattr(captured_slots, "_cuda_graph", lambda step: step)
-    monkeypatch.setattr(beam_slots, "MOST_EARLY_BYTES", early_bytes)
+    monkeypatch.setattr(captured, "_cuda_graph", lambda step: step)
+    monkeypatch.setattr(beams, "MOST_EARLY_BYTES", early_bytes)
     lengths, how = (2, 9, 3, 1, 4, 2, 5), Beam(3, best=2, rules=Rules(maximum=18))
     torch.manual_seed(5)
     model = Bahdanau(WORDS, WORDS, 6).eval()
@@ -188,8 +181,8 @@ def test_outputs_are_collected_before_it_is_known_which_are_done(
     with torch.no_grad(), mock.patch.object(BeamSlots, "results") as results:
         model.readout.output.weight.mul_(4.0)
         recorded = recorded_attention(model, batch, "cross")
-        sentences = slot_runs.sentences_of(model, batch, how)
-        result = slot_runs.captured_search(model, how, sentences, recorded, most=most)
+        sentences = search_loop.sentences_of(model, batch, how)
+        result = search_loop.captured_search(model, how, sentences, recorded, most=most)
         expected = beam_search(copy.deepcopy(model).double(), batch, how)
     results.assert_not_called()
     assert len(result.lengths[:, 0].unique()) > 2
@@ -213,12 +206,14 @@ def step_of_both(
     results = []
     slots, beams, _ = logits.shape
     for kernel in (True, False):
-        decoder = mock.Mock(slots=slots, beams=beams, length=8, step=lambda *_: logits)
+        decoder = mock.Mock(
+            slots=slots, beams=beams, length=8, step=lambda *_: logits, in_inference_mode=False
+        )
         search = BeamSlots(decoder, how, 0, 8, logits.device)
         names = (*search.per_slot(), "tokens", "links", "token_scores")
         for name, values in state.items():
             getattr(search, name).copy_(values)
-        with mock.patch.object(search_slots, "uses_kernel", mock.Mock(return_value=kernel)):
+        with mock.patch("regard.fast.search.slots.by_kernel", mock.Mock(return_value=kernel)):
             search.step(8)
         results.append({name: getattr(search, name).clone() for name in names})
     return results

@@ -20,7 +20,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["Candidates", "beam_step", "find_candidates", "greedy_step", "token_candidates"]
+__all__ = [
+    "Candidates",
+    "beam_step",
+    "find_candidates",
+    "greedy_step",
+]
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 1024, 4096
 """Number of tokens of the vocabulary that a program loads; powers of two. The smallest block has one warp, so
@@ -127,21 +132,6 @@ def find_candidates(
             num_warps=max(1, block * WARPS // 1024),
         )  # fmt: skip
     return Candidates(values, tokens, largest, total)
-
-
-def token_candidates(
-    logits: Tensor, count: int, barred: Tensor, generated: Tensor, minimum: int, end: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log-probabilities and ids of tokens that include the `count` most probable ones of each row.
-
-    The arguments are those of find_candidates(). The results are log-probabilities and ids, (rows, C), and
-    the log-sum-exp of each row, (rows,). C is a multiple of `count`. Forbidden tokens have -inf.
-    """
-    values, tokens, largest, total = find_candidates(logits, count, barred, generated, minimum, end)
-    highest_R1 = largest.amax(1, keepdim=True)
-    log_R1 = (total * (largest - highest_R1).exp()).sum(1, keepdim=True).log()
-    scores = (values.flatten(1) - highest_R1) - log_R1
-    return scores, tokens.flatten(1).long(), (highest_R1 + log_R1)[:, 0]
 
 
 MOST_LANES, MOST_BEST = 8192, 32

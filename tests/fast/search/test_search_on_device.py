@@ -9,19 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.data.batch import Batch
+from regard.data.batch import EOS, Batch
 from regard.decoding import Average, Beam, Greedy, Prompts, Rules, Sample, Search, averaged, search
 from regard.decoding.batch_alignment import Place
-from regard.decoding.highest_values import highest_in_order
-from regard.decoding.slots import captured_slots, recorded_attention, slot_search
-from regard.decoding.slots.candidates import Forbidden, next_tokens
-from regard.decoding.slots.early_ends import EarlyEnds
-from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
-from regard.decoding.slots.transformer_decoder import TransformerDecoder
+from regard.decoding.highest_values import sortable
 from regard.errors import RegardWarning
+from regard.fast.search import captured, recorded_attention, slot_search
+from regard.fast.search.search_loop import EarlyEnds
+from regard.fast.search.transformer_decoder import FusedTransformerDecoder, TransformerDecoder
+from regard.kernels.search.beam import find_candidates
 from regard.models import build_language_model
 from regard.models.transformer import Size, Transformer
-from tests.decoding.slots.test_slot_search import MODELS, SIZE, WORDS, assert_same, prepared, simple
+from tests.fast.search.test_search import MODELS, SIZE, WORDS, assert_same, prepared, simple
 
 pytestmark = pytest.mark.gpu
 
@@ -89,7 +88,7 @@ def test_kernels_in_float32(name: str) -> None:
             for sources in (earlier, batch):  # the second time, graphs are used again
                 recorded = recorded_attention(model, sources, "cross")
                 result = slot_search(model, sources, how, recorded=recorded)
-            kept = next(reversed(captured_slots._kept[model].values()))
+            kept = next(reversed(captured._kept[model].values()))
             assert kept.replays and not kept.encoding.failed
             expected = simple(exact, batch, how)
             assert torch.equal(result.tokens, expected.tokens)
@@ -170,18 +169,20 @@ def test_steps_in_half_precision(options: dict[str, str], half: torch.dtype) -> 
     assert error <= 2 * allowed
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_next_tokens_are_the_most_probable_ones(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_candidates_are_the_most_probable_tokens(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     for size in (13, 4096, 9001, 32000):
-        logits = (3 * torch.randn(3, 2, size)).to(dtype)
-        forbidden = Forbidden.tokens(torch.tensor([0, 1, 2]), size)
-        generated = torch.tensor([1, 2, 5])
-        expected = next_tokens(logits, 8, forbidden, generated, 3, None)
-        on_gpu = Forbidden(*(each.cuda() for each in forbidden))
-        scores, tokens, _ = next_tokens(logits.cuda(), 8, on_gpu, generated.cuda(), 3, None)
-        for ours, theirs in zip((scores, tokens), expected[:2], strict=True):
-            order = highest_in_order(scores.flatten(0, 1), tokens.flatten(0, 1), 8)
-            other = highest_in_order(expected[0].flatten(0, 1), expected[1].flatten(0, 1), 8)
-            one, two = ours.flatten(0, 1).gather(1, order).cpu(), theirs.flatten(0, 1).gather(1, other)
-            torch.testing.assert_close(one, two, rtol=0, atol=1e-5)
+        logits = (3 * torch.randn(6, size)).to(dtype).cuda()
+        barred = torch.zeros(size, dtype=torch.uint8, device="cuda")
+        barred[:3] = 1
+        generated = torch.tensor([1, 2, 5], device="cuda")
+        values, tokens, _, _ = find_candidates(logits, 8, barred, generated, 3, EOS)
+        values, tokens = values.flatten(1), tokens.flatten(1)
+        expected = logits.float()
+        expected[:, :3] = -torch.inf
+        expected[:2, EOS] = -torch.inf  # the output would have fewer than 3 tokens
+        best, order = expected.sort(dim=-1, descending=True, stable=True)
+        places = sortable(values, tokens).topk(8).indices
+        assert torch.equal(values.gather(1, places), best[:, :8])
+        assert torch.equal(tokens.gather(1, places).long(), order[:, :8])

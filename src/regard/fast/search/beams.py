@@ -1,9 +1,10 @@
-"""BeamSlots: one step of beam search on preallocated tensors. Same results as regard.decoding.beam."""
+"""BeamSlots: the hypotheses of beam search on preallocated tensors. Same results as regard.decoding.beam."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,17 +12,14 @@ from torch import Tensor
 
 from regard.data.batch import EOS
 from regard.decoding.beam import Beam
-from regard.decoding.highest_values import highest_in_order
-from regard.decoding.slots.candidates import log_probabilities
-from regard.decoding.slots.decoder import SlotDecoder
-from regard.decoding.slots.host_beams import HostBeams
-from regard.decoding.slots.search_slots import (
+from regard.decoding.highest_values import highest
+from regard.fast.search.decoder import SlotDecoder
+from regard.fast.search.slots import (
     Array,
     EarlyOutputs,
     Outputs,
     SearchSlots,
     Sources,
-    follow,
     trimmed,
     with_attention,
 )
@@ -55,12 +53,9 @@ class BeamSlots(SearchSlots):
         self.pool_ranking = torch.full((self.slots, how.best), -torch.inf, device=device)
         self.pool_steps = torch.zeros(self.slots, how.best, dtype=torch.long, device=device)
         self.pool_beams, self.pool_scores = self.pool_steps.clone(), torch.zeros_like(self.pool_ranking)
-        self.beam_K = torch.arange(how.size, device=device)
         self.index_C = torch.arange(2 * how.size, device=device)
-        self.index_N = torch.arange(how.best + how.size, device=device)
         self.cpu_divisors = how.length.table(longest + 1, torch.device("cpu"))
         self.divisors = self.cpu_divisors.to(device)
-        self._host: HostBeams | None = None
         self.host_buffers: list[HostBuffer] = []
 
     def per_slot(self) -> tuple[str, ...]:
@@ -73,59 +68,37 @@ class BeamSlots(SearchSlots):
         self.sums[:, 0].index_fill_(0, slots, 0.0)  # sums[slots, 0] = 0.0 would wait for the device
         self.pool_ranking.index_fill_(0, slots, -torch.inf)
 
-    def step(self, upto: int) -> None:
-        size, logits_BKV = self.how.size, self.logits(upto)
-        vocabulary = logits_BKV.shape[-1]
-        count = min(2 * size, vocabulary)  # no beam has more than 2K of the 2K best continuations
-        candidates = self.candidates(logits_BKV, count)
+    def select(self, logits_BKV: Tensor) -> None:
+        size, vocabulary = self.how.size, logits_BKV.shape[-1]
+        # No beam has more than 2K of the 2K best continuations.
+        candidates = self.candidates(logits_BKV, min(2 * size, vocabulary))
         if candidates is not None:
             # Imported here, because it imports Triton.
             from regard.kernels.search.beam import beam_step
 
             if beam_step(logits_BKV, candidates, self, EOS):
                 return
-        if self._step_by_blocks(logits_BKV):
-            return
-        value_BKC, token_BKC = self.next_tokens(logits_BKV, count)
-        if value_BKC.device.type == "cpu" and self._on_host().step(value_BKC, token_BKC, vocabulary):
-            return
-        sums_BN = (self.sums[:, :, None] + value_BKC).flatten(1)
-        order_BN = (token_BKC + vocabulary * self.beam_K[:, None]).flatten(1)
-        place_BC = highest_in_order(sums_BN, order_BN, 2 * size)
-        beam_BC = place_BC // value_BKC.shape[-1]
-        sums_BC = sums_BN.gather(1, place_BC)
-        token_BC, score_BC = (each.flatten(1).gather(1, place_BC) for each in (token_BKC, value_BKC))
+        scores_BKV = self.permitted(logits_BKV)
+        sums_BN = (scores_BKV + self.sums[:, :, None]).flatten(1)
+        place_BC = highest(sums_BN, 2 * size)
+        beam_BC, token_BC = place_BC // vocabulary, place_BC % vocabulary
+        score_BC, sums_BC = scores_BKV.flatten(1).gather(1, place_BC), sums_BN.gather(1, place_BC)
 
-        ends_BC = token_BC == EOS
-        self._add_finished(ends_BC[:, :size], sums_BC[:, :size], beam_BC[:, :size], score_BC[:, :size])
-        # The first K continuations without EOS. All numbers differ, so the result of topk() is unique.
-        next_BK = (self.index_C + 2 * size * ends_BC).topk(size, largest=False).values % (2 * size)
-        *parts, sums_BK = (each.gather(1, next_BK) for each in (token_BC, beam_BC, score_BC, sums_BC))
-        self.write_step(*parts)
+        chosen, ends_BC = (token_BC, beam_BC, score_BC, sums_BC), token_BC == EOS
+        if ends_BC.is_cuda or ends_BC.any():  # a GPU would have to wait for the answer
+            self._add_finished(*(each[:, :size] for each in (ends_BC, sums_BC, beam_BC, score_BC)))
+            # The first K continuations without EOS. All numbers differ, so the result of topk() is unique.
+            next_BK = (self.index_C + 2 * size * ends_BC).topk(size, largest=False).values % (2 * size)
+            *tree, sums_BK = (each.gather(1, next_BK) for each in chosen)
+        else:
+            *tree, sums_BK = (each[:, :size] for each in chosen)
+        self.write_step(*tree)
         self.sums.copy_(torch.where(self.done[:, None], self.sums, sums_BK))
         self.count.add_(~self.done)
 
         largest_B = torch.maximum(self.divisors[self.count + 1], self.divisors[self.limits])
         final_B = self.pool_ranking[:, -1] >= self.sums.amax(-1) / largest_B
         self.done.logical_or_(final_B | (self.count >= self.limits))
-
-    def resized(self, slots: Tensor | None, length: int) -> Self:
-        other = super().resized(slots, length)
-        other._host = None  # its views are of the tensors before the change
-        return other
-
-    def _step_by_blocks(self, logits_BKV: Tensor) -> bool:
-        """Run HostBeams.step_by_blocks() if possible. Return whether the next beams were selected."""
-        suits = logits_BKV.device.type == "cpu" and logits_BKV.shape[-1] >= self._on_host().fewest_tokens
-        if not suits or self.prefix.shape[1]:
-            return False
-        return self._on_host().step_by_blocks(log_probabilities(logits_BKV))
-
-    def _on_host(self) -> HostBeams:
-        """Return the NumPy views of the tensors, which are created at the first call."""
-        if self._host is None:
-            self._host = HostBeams(self)
-        return self._host
 
     def early_results(
         self, slots: Tensor, longest: int, sources: Sources | None = None
@@ -225,7 +198,7 @@ class BeamSlots(SearchSlots):
         ranking_BK = sums / self.divisors[self.count + 1][:, None]
         ranking_BK = torch.where(ends & ~self.done[:, None], ranking_BK, -torch.inf)
         ranking_BN = torch.cat((self.pool_ranking, ranking_BK), 1)
-        place = highest_in_order(ranking_BN, self.index_N.expand_as(ranking_BN), self.how.best)
+        place = highest(ranking_BN, self.how.best)
         self.pool_ranking.copy_(ranking_BN.gather(1, place))
         steps_BK = self.count[:, None].expand_as(beams)
         for pool, new in (
@@ -234,3 +207,30 @@ class BeamSlots(SearchSlots):
             (self.pool_scores, scores),
         ):
             pool.copy_(torch.cat((pool, new), 1).gather(1, place))
+
+
+def follow(tree: Sequence[Array], steps: Array, beams: Array, room: int = 0) -> tuple[Array, Array, Array]:
+    """Return tokens, log-probabilities and readers of some outputs, (b, N, L), padded with PAD, 0 and 0.
+
+    tree: tokens, links and token_scores, (b, T, K), as in SearchSlots.
+    steps: (b, N), the number of tokens of each output; L is the largest, plus `room`.
+    beams: (b, N), the beam of each output after its last token.
+
+    For readers, see Outputs.
+    """
+    tokens, links, token_scores = tree
+    length, beam, (sentences, longest, size) = int(steps.max(initial=0)), beams, links.shape
+    first_b1 = np.arange(sentences)[:, None] * longest
+    path, readers = (np.zeros((length, *steps.shape), np.int64) for _ in range(2))
+    for at in range(length - 1, -1, -1):
+        path[at] = place = (first_b1 + at) * size + beam
+        readers[at] = reader = links.take(place)
+        beam = np.where(at < steps, reader, beam)
+    inside = np.arange(length)[:, None, None] < steps
+    path = np.where(inside, path, 0)
+    results = []
+    for values in (tokens.take(path), token_scores.take(path), readers):
+        result = np.zeros((*steps.shape, length + room), values.dtype)  # PAD is 0
+        np.copyto(result[..., :length], values.transpose(1, 2, 0), where=inside.transpose(1, 2, 0))
+        results.append(result)
+    return results[0], results[1], results[2]

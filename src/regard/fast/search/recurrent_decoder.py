@@ -1,4 +1,4 @@
-"""HiddenDecoder: the decoder of a model whose state is a tuple of tensors, on preallocated tensors."""
+"""RecurrentDecoder: the decoder of any model with a recurrent state, on preallocated tensors."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.decoding.slots.decoder import SlotDecoder
+from regard.fast.search.decoder import SlotDecoder
 from regard.masks.constructors import padding
 from regard.memory import Memory
 from regard.models.base import Encoded, Model, State
 
-__all__ = ["HiddenDecoder"]
+__all__ = ["RecurrentDecoder"]
 
 
-class HiddenDecoder(SlotDecoder):
+class RecurrentDecoder(SlotDecoder):
     """The decoder of a model whose steps do not use the position (Model.steps_use_position is False).
 
     Examples are recurrent decoders. Each step calls Model.step(). The buffers are the hidden state of the
@@ -38,11 +38,11 @@ class HiddenDecoder(SlotDecoder):
         self.first_row: Tensor | None = None
 
     @classmethod
-    def supports(cls, model: Model) -> bool:
-        return not model.steps_use_position
+    def reasons(cls, model: Model) -> list[str]:
+        return ["its steps use the position"] if model.steps_use_position else []
 
     @classmethod
-    def build(cls, model: Model, slots: int, beams: int, length: int, source_length: int) -> HiddenDecoder:
+    def build(cls, model: Model, slots: int, beams: int, length: int, source_length: int) -> RecurrentDecoder:
         return cls(model, slots, beams, length, source_length)
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
@@ -74,8 +74,8 @@ class HiddenDecoder(SlotDecoder):
     def refresh(self) -> None:
         """Do nothing: the decoder has no copy of the weights."""
 
-    def resized(self, slots: Tensor | None, length: int) -> HiddenDecoder:
-        other = object.__new__(HiddenDecoder)
+    def resized(self, slots: Tensor | None, length: int) -> RecurrentDecoder:
+        other = object.__new__(RecurrentDecoder)
         other.__dict__.update(self.__dict__)
         other.length = length
         if slots is not None and self.encoded is not None and self.first_row is not None:

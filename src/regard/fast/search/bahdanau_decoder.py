@@ -6,16 +6,15 @@ output layer. So [C; C_o] h_j is computed once for each source word, and its wei
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.functional import pad
 
-from regard.decoding.slots.decoder import SlotDecoder, resized_rows, write_rows
-from regard.decoding.slots.packed_linear import PackedWeights
-from regard.fast.recurrent.gated_steps import gated, mixed
+from regard.fast.search.decoder import SlotDecoder, resized_rows, write_rows
+from regard.fast.search.linear import linear
 from regard.kernels.choice import by_kernel
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
@@ -33,17 +32,20 @@ class BahdanauDecoder(SlotDecoder):
     values: (B, S, G), [C; C_o] h_j: the parts of the gates and of the output layer that depend on the source.
     lengths, mask: (B,) and (B, 1, S), the number of source tokens; 0 for them, and -inf for padding.
     states: (B, K, M), the decoder states s_{i-1}.
+    weights: the joined weights and the first bias, see _joined().
     """
 
     stops_at_position = True  # a recurrent decoder has no cache of earlier positions
+    in_inference_mode = True
+    int8 = True
 
     def __init__(self, model: Bahdanau, slots: int, beams: int, length: int, source_length: int):
         self.slots, self.beams, self.length, self.source_length = slots, beams, length, source_length
         self.embedding, self.cell, self.readout = model.target, model.cell, model.readout
         assert isinstance(model.score, Additive)
-        self.score, self.width = model.score, model.width
-        self.packed = PackedWeights(model, slots * beams, model.int8_steps)
-        self.weights, self.products = self._products()
+        self.score, self.width, self.int8_steps = model.score, model.width, model.int8_steps
+        self.weights = self._joined()
+        self._read_weights()
         like = model.first.weight
         hidden, both = model.score.key_weight.shape[-1], self.weights[1].shape[0]
         self.keys = like.new_zeros(slots, source_length, hidden)
@@ -54,13 +56,15 @@ class BahdanauDecoder(SlotDecoder):
         self.lengths = torch.zeros_like(self.rows[:, 0])
 
     @classmethod
-    def supports(cls, model: Model) -> bool:
-        return (
-            type(model) is Bahdanau
-            and type(model.score) is Additive
-            and not model.score.heads
-            and model.select == Soft()
-        )
+    def reasons(cls, model: Model) -> list[str]:
+        if type(model) is not Bahdanau:
+            return [f"{type(model).__name__} is not a Bahdanau model"]
+        reasons = []
+        if type(model.score) is not Additive or model.score.heads:
+            reasons.append("the attention is not additive with one head")
+        if model.select != Soft():
+            reasons.append("the attention weights are not computed with softmax")
+        return reasons
 
     @classmethod
     def build(cls, model: Model, slots: int, beams: int, length: int, source_length: int) -> BahdanauDecoder:
@@ -73,60 +77,69 @@ class BahdanauDecoder(SlotDecoder):
         return {model.site: model.role}
 
     def refresh(self) -> None:
-        if self.weights[0].device.type == "cpu":
-            self.weights, self.products = self._products()
-            return
         for own, new in zip(self.weights, self._joined(), strict=True):
             if own.data_ptr() != new.data_ptr():  # a weight that is not a copy
                 own.copy_(new)
+        if not self.states.is_cuda:
+            self._read_weights()
 
-    def _products(self) -> tuple[tuple[Tensor, ...], list[Any]]:
-        """Return the joined weights and the matrix products, see _joined() and PackedWeights."""
-        self.packed.start()
-        joined = from_word, _, from_state, from_new, to_output, bias = self._joined()
-        of_state = self.cell.state.weight
-        biases = bias, None, None, None, self.readout.output.bias
-        weights = from_word, from_state, of_state, from_new, to_output
-        return joined, [self.packed.linear(*each) for each in zip(weights, biases, strict=True)]
+    def _read_weights(self) -> None:
+        """Create the functions of the linear layers."""
+        from_word, _, from_state, from_new, to_output, bias = self.weights
+        rows, int8 = self.slots * self.beams, self.int8_steps
+        self.from_word = linear(from_word, bias, rows, int8)
+        self.from_state = linear(from_state, None, rows, int8)
+        self.from_reset = linear(self.cell.state.weight, None, rows, int8)
+        self.from_new = linear(from_new, None, rows, int8)
+        self.to_output = linear(to_output, self.readout.output.bias, rows, int8)
+        self.vector = 2 * self.score.vector.detach().flatten()
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         (memory,) = encoded.memories
         write_rows(self.keys, slots, memory.key)
         self.lengths.index_copy_(0, slots, encoded.lengths)
-        write_rows(self.values, slots, self._source_values(memory.value))
+        write_rows(self.values, slots, functional.linear(memory.value, self.weights[1]))
         inside = torch.arange(self.source_length, device=slots.device) < encoded.lengths[:, None]
         self.mask.index_copy_(0, slots, torch.where(inside, 0.0, -torch.inf).to(self.mask.dtype)[:, None])
         self.states[slots] = state.hidden[0][:, None]
 
-    def _source_values(self, states: Tensor) -> Tensor:
-        """Return [C; C_o] h_j for encoder states h_j, (b, S, 2 M)."""
-        return functional.linear(states, self.weights[1])
-
     def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
-        from_word, from_state, from_reset, from_new, to_output = self.products
         size, hidden, states_RM = self.width, self.keys.shape[-1], self.states.flatten(0, 1)
         state_RM = states_RM
         if self.beams > 1:
             state_RM = states_RM.index_select(0, (parents + self.rows * self.beams).flatten())
-        word_RE = self.embedding(tokens.flatten())
+        word_RE = functional.embedding(tokens.flatten(), self.embedding.weight)
         missing = self.weights[0].shape[1] - word_RE.shape[1]
-        gates_RG = from_word(pad(word_RE, (0, missing)) if missing else word_RE)
-        own_RN = from_state(state_RM)
+        gates_RG = self.from_word(pad(word_RE, (0, missing)) if missing else word_RE)
+        own_RN = self.from_state(state_RM)
         weights_BKS = self._attend(own_RN[:, :hidden], position)
         gates_RG.view(self.slots, self.beams, -1).baddbmm_(weights_BKS, self.values)
-        reset_RM = torch.empty_like(state_RM)
-        gated(gates_RG[:, : 3 * size], own_RN[:, hidden:], state_RM, reset_RM)
-        if self.states.is_cuda:  # one kernel for product and sum
-            gates_RG[:, 2 * size : 3 * size].addmm_(reset_RM, self.cell.state.weight.T)
+        own_RG, pairs_RP = gates_RG[:, : 3 * size], gates_RG[:, 3 * size :]
+        if by_kernel(state_RM):
+            self._advance_by_kernel(own_RG, own_RN[:, hidden:], state_RM, states_RM)
         else:
-            gates_RG[:, 2 * size : 3 * size] += from_reset(reset_RM)
-        mixed(gates_RG[:, : 3 * size], state_RM, states_RM)
-        pairs_RP = gates_RG[:, 3 * size :]
-        if self.states.is_cuda:
+            both_RG, new_RM = own_RG.tensor_split((2 * size,), 1)
+            update_RM, reset_RM = both_RG.add_(own_RN[:, hidden:]).sigmoid_().chunk(2, 1)
+            new_RM.add_(self.from_reset(reset_RM * state_RM)).tanh_()
+            torch.lerp(state_RM, new_RM, update_RM, out=states_RM)
+        if self.states.is_cuda:  # one kernel for product and sum
             pairs_RP.addmm_(states_RM, self.weights[3].T)
         else:
-            pairs_RP += from_new(states_RM)
-        return to_output(pairs_RP.unflatten(-1, (-1, 2)).amax(-1)).view(*tokens.shape, -1)
+            pairs_RP.add_(self.from_new(states_RM))
+        units_RU = torch.maximum(pairs_RP[:, ::2], pairs_RP[:, 1::2])
+        return self.to_output(units_RU).view(*tokens.shape, -1)
+
+    def _advance_by_kernel(
+        self, gates_RG: Tensor, more_RN: Tensor, state_RM: Tensor, states_RM: Tensor
+    ) -> None:
+        """Write the new states to states_RM, with one kernel before and one after the product U (r * s)."""
+        # Imported here, because it imports Triton.
+        from regard.kernels.recurrent.cells import gated, mixed
+
+        reset_RM = torch.empty_like(state_RM)
+        gated(gates_RG, more_RN, state_RM, reset_RM)
+        gates_RG[:, 2 * self.width :].addmm_(reset_RM, self.cell.state.weight.T)
+        mixed(gates_RG, state_RM, states_RM, None)
 
     def _attend(self, query_RA: Tensor, position: Tensor) -> Tensor:
         """Return the attention weights of every beam, (B, K, S), and record them if `looks` exists."""
@@ -136,8 +149,11 @@ class BahdanauDecoder(SlotDecoder):
 
             vector = self.score.vector.flatten()
             return additive_step_weights(query_RA, self.keys, vector, self.lengths, position, self.looks)
-        added_BKSA = (query_RA.view(self.slots, self.beams, 1, -1) + self.keys[:, None]).tanh_()
-        weights_BKS = (torch.matmul(added_BKSA, self.score.vector) + self.mask).softmax(-1)
+        # tanh(x) = 2 sigmoid(2 x) - 1, and PyTorch computes sigmoid several times as fast as tanh on a CPU.
+        # The softmax does not depend on the constant sum(v).
+        added_BKSA = query_RA.view(self.slots, self.beams, 1, -1) + self.keys[:, None]
+        scores_BKS = added_BKSA.mul_(2.0).sigmoid_() @ self.vector
+        weights_BKS = scores_BKS.add_(self.mask).softmax(-1)
         if self.looks is not None:
             self.looks[self.rows[:, 0], position] = weights_BKS[:, :, None, None].to(self.looks.dtype)
         return weights_BKS

@@ -1,4 +1,4 @@
-"""packed_linear() computes functional.linear(), and a search uses it for large layers on a CPU."""
+"""linear() computes functional.linear(), and a search uses it for large layers on a CPU."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch.nn import functional
 from regard.data.batch import Batch
 from regard.decoding import Beam, Rules, search
 from regard.decoding.beam import beam_search
-from regard.decoding.slots import packed_linear as module
-from regard.decoding.slots import slot_decoder, slot_search
-from regard.decoding.slots.packed_linear import PackedWeights, packed_linear
 from regard.errors import RegardWarning
+from regard.fast.search import linear as module
+from regard.fast.search import search_decoder, slot_search
+from regard.fast.search.linear import linear
 from regard.models import Model
 from regard.models.bahdanau import Bahdanau
 from regard.models.transformer import Size, Transformer
@@ -28,65 +28,28 @@ WORDS = 2100
 def test_same_as_linear() -> None:
     weight, bias = torch.randn(520, 256), torch.randn(520)
     for rows in (1, 2, 5, 80):
-        compute = packed_linear(weight, bias, rows)
+        compute = linear(weight, bias, rows)
         for x in (torch.randn(rows, 256), torch.randn(rows + 3, 300)[:, 20:276]):
             expected = functional.linear(x, weight, bias)
             torch.testing.assert_close(compute(x), expected, rtol=1e-4, atol=1e-4)
-            with_relu = packed_linear(weight, bias, rows, relu=True)(x)
+            with_relu = linear(weight, bias, rows, relu=True)(x)
             torch.testing.assert_close(with_relu, expected.relu(), rtol=1e-4, atol=1e-4)
-    tall = weight.T.contiguous()
-    row = torch.randn(1, 3, 520)
-    torch.testing.assert_close(
-        packed_linear(tall, None, 1)(row), functional.linear(row, tall), rtol=1e-4, atol=1e-4
-    )
-    small = packed_linear(weight[:8], None, 5, relu=True)
+    small = linear(weight[:8], None, 5, relu=True)
     assert torch.equal(small(x), functional.linear(x, weight[:8]).relu())
-    torch.testing.assert_close(
-        packed_linear(weight, None, 2)(x), functional.linear(x, weight), atol=1e-4, rtol=0
-    )
 
 
 @torch.no_grad()
 def test_weights_are_packed_only_where_it_is_faster() -> None:
-    large = torch.randn(520, 256)
+    large, x = torch.randn(520, 256), torch.randn(5, 256)
     small = large[:8].contiguous()
-    reorder = mock.Mock(side_effect=RuntimeError("this processor"))
+    reorder = mock.Mock(wraps=torch.ops.mkldnn._reorder_linear_weight)
     with mock.patch.object(torch.ops.mkldnn, "_reorder_linear_weight", reorder):
         for weight, rows in ((small, 5), (large, 1), (large.double(), 5), (large.bfloat16(), 5)):
-            packed_linear(weight, None, rows)
+            linear(weight, None, rows)
         reorder.assert_not_called()
-        x = torch.randn(5, 256)
-        assert torch.equal(packed_linear(large, None, 5)(x), functional.linear(x, large))
-    if module._available():
-        reorder.assert_called_once()
-
-
-def test_packed_weights_are_kept_until_an_element_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FEWEST_WEIGHTS", 1)
-    model, built = nn.Linear(40, 300), list[int]()
-    model.weight.data = torch.randn(40, 300).T  # not contiguous
-
-    def products(rows: int = 5, int8: bool = False) -> int:
-        packed = PackedWeights(model, rows, int8)
-        result = packed.keep((model.weight, None, model.bias), lambda *_: built.append(1) or len(built), int8)
-        x, linear = torch.randn(rows, 40), packed.linear(model.weight, model.bias)
-        torch.testing.assert_close(linear(x), model(x), rtol=1e-4, atol=0.2 if int8 else 1e-4)
-        return result
-
-    with torch.no_grad():
-        assert products() == products() == products(1) == 1
-        model.weight.mul_(2.0)
-        assert products() == products() == 2
-        model.weight.data[17, 3] *= -50  # does not change the version counter
-        assert products() == products() == 3
-        model.bias.numpy()[7] = 100
-        assert products(1) == products(1) == 4
-        earlier, model.weight = model.weight, nn.Parameter(model.weight.clone())
-        earlier.zero_()
-        assert products() == products() == 4
-        model.weight.data.zero_()
-        assert products() == products() == 5
-        assert products(int8=True) == products(int8=True) == 6
+        with mock.patch.object(module, "_can_pack", return_value=False):
+            assert torch.equal(linear(large, None, 5)(x), functional.linear(x, large))
+        reorder.assert_not_called()
 
 
 @pytest.mark.parametrize("kind", [nn.Linear, nn.LayerNorm])
@@ -99,7 +62,7 @@ def test_a_search_calls_a_forward_that_was_patched_in_its_class(
         called.append(self)
         return forward(self, *inputs)
 
-    assert slot_decoder(model, Beam(2))
+    assert not isinstance(search_decoder(model, Beam(2)), list)
     monkeypatch.setattr(kind, "forward", counted)
     search(model, Batch.collate([[4, 5]]), Beam(2, rules=Rules(maximum=2)), look=None)
     assert (model.output if kind is nn.Linear else model.decoded) in called
@@ -110,9 +73,9 @@ def test_int8_products_are_close() -> None:
     torch.manual_seed(0)
     weight, bias, x = torch.randn(520, 256), torch.randn(520), torch.randn(5, 256)
     expected = functional.linear(x, weight, bias)
-    error = packed_linear(weight, bias, 5, int8=True)(x) - expected
-    rectified = packed_linear(weight, bias, 5, int8=True, relu=True)(x)
-    assert torch.equal(rectified, packed_linear(weight, bias, 5, int8=True)(x).relu())
+    error = linear(weight, bias, 5, int8=True)(x) - expected
+    rectified = linear(weight, bias, 5, int8=True, relu=True)(x)
+    assert torch.equal(rectified, linear(weight, bias, 5, int8=True)(x).relu())
     assert 1e-4 < error.norm() / expected.norm() < 0.02
 
 
@@ -133,7 +96,7 @@ def test_search_with_packed_weights(name: str) -> None:
     scores = slot_search(model, batch, how).token_scores
     assert not torch.equal(scores, result.token_scores)
     assert (scores - result.token_scores)[:, 0, 0].abs().max() < 0.1
-    with pytest.warns(RegardWarning, match="at most 40"):
+    with pytest.warns(RegardWarning, match="above 40"):
         search(model, batch, Beam(41, rules=Rules(maximum=2)), look=None)
     output_name = "output" if name == "transformer" else "readout.output"
     replaced = copy.deepcopy(model)

@@ -10,8 +10,8 @@ import torch
 
 from regard.data.batch import Batch
 from regard.decoding import Beam
-from regard.decoding.slots import RecordedAttention, captured_slots, slot_runs
-from tests.decoding.slots.test_slot_search import transformer
+from regard.fast.search import RecordedAttention, captured, search_loop
+from tests.fast.search.test_search import transformer
 
 MODULE = sys.modules[RecordedAttention.__module__]  # a function has the same name as the module
 
@@ -40,15 +40,15 @@ def test_oldest_weights_are_copied_to_the_host(monkeypatch: pytest.MonkeyPatch) 
 
 @torch.no_grad()
 def test_slots_are_deleted_if_they_need_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured_slots, "_cuda_graph", lambda step: step)
+    monkeypatch.setattr(captured, "_cuda_graph", lambda step: step)
     model = transformer().eval()
     for memory, expected in ((float("inf"), 3), (1.0, 1)):
-        monkeypatch.setattr(captured_slots, "_memory", lambda _, memory=memory: memory)
+        monkeypatch.setattr(captured, "_memory", lambda _, memory=memory: memory)
         for size in (2, 3, 4):
             how = Beam(size)
-            sentences = slot_runs.sentences_of(model, Batch.collate([[4, 5], [6]]), how)
-            slot_runs.captured_search(model, how, sentences)
-        kept = captured_slots._kept[model]
+            sentences = search_loop.sentences_of(model, Batch.collate([[4, 5], [6]]), how)
+            search_loop.captured_search(model, how, sentences)
+        kept = captured._kept[model]
         assert len(kept) == expected
     caches = next(iter(kept.values())).slots.decoder.caches  # type: ignore[attr-defined]
     assert next(iter(kept.values())).nbytes > sum(each.nbytes for each in caches)

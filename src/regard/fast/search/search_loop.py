@@ -7,40 +7,34 @@ It is the reference for this one: the tests compare the two.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.data.batch import Batch
+from regard.data.batch_rows import BatchRows
+from regard.decoding.active_rows import ActiveRows, Ends, start_decoding, without_encoding
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import ROOM, SearchResult
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
-from regard.decoding.sampling import Sample
-from regard.decoding.slots.beam_slots import BeamSlots
-from regard.decoding.slots.captured_slots import forget_slots, kept_slots, round_up
-from regard.decoding.slots.decoder import SlotDecoder
-from regard.decoding.slots.decoder_choice import decoder_for
-from regard.decoding.slots.early_ends import EarlyEnds
-from regard.decoding.slots.greedy_slots import GreedySlots
-from regard.decoding.slots.recorded_attention import RecordedAttention
-from regard.decoding.slots.sample_slots import SampleSlots
-from regard.decoding.slots.search_slots import Outputs, SearchSlots, Sources
-from regard.decoding.slots.sentences import (
-    Sentences,
-    Sizes,
-    not_encoded,
-    sentences_of,
-    sizes_without_prefixes,
-)
+from regard.decoding.sampling import Sample, Seed
+from regard.fast.search.beams import BeamSlots
+from regard.fast.search.captured import forget_slots, kept_slots, round_up
+from regard.fast.search.choice import decoder_for
+from regard.fast.search.decoder import SlotDecoder
+from regard.fast.search.recorded_attention import RecordedAttention
+from regard.fast.search.slots import GreedySlots, Outputs, SampleSlots, SearchSlots, Sources
 from regard.kernels.choice import is_current
 from regard.layers.freed_memory import keep_freed_memory
-from regard.models.base import Model
+from regard.models.base import Model, State
 
 __all__ = [
+    "EarlyEnds",
     "SlotRun",
     "captured_search",
     "not_encoded",
@@ -78,7 +72,7 @@ def slot_search(
     recorded: RecordedAttention | None = None,
     early_ends: EarlyEnds | None = None,
 ) -> SearchResult:
-    """Run a search on preallocated tensors. slot_decoder() must find a decoder.
+    """Run a search on preallocated tensors. search_decoder() must find a decoder.
 
     The other arguments are those of search(). The result is on the CPU.
 
@@ -142,12 +136,12 @@ def recorded_attention(
     """Return an object in which slot_search() stores attention weights; None if it cannot record them.
 
     look: the attention layers (sites), as in search().
-    kind: the result of slot_decoder(). Default: that of decoder_for().
+    kind: the result of search_decoder(). Default: that of decoder_for().
     """
     if look is None or isinstance(batch, Prompts):
         return None
-    kind = kind or decoder_for(model)
-    return None if kind is None else RecordedAttention.of(model, kind, look)
+    decoder = kind or decoder_for(model)
+    return None if isinstance(decoder, list) else RecordedAttention.of(model, decoder, look)
 
 
 def captured_search(
@@ -385,6 +379,155 @@ class SlotRun:
         self.slots = self.slots.resized(index, length)
 
 
+class EarlyEnds:
+    """Ends outputs at a stop string or after Ctrl-C: see `ends` and `stopping` of search().
+
+    On a GPU, several steps are checked at a time. An output ends at the first step for which ends() returns
+    True, and its later tokens are dropped. So ends() gives the same outputs as a check after each step. When
+    stopping() returns True, each output ends after one more token.
+
+    stopped: whether stopping() has returned True.
+    """
+
+    def __init__(self, ends: Ends | None, stopping: Callable[[], bool] | None):
+        self.ends, self.stopping, self.stopped = ends, stopping, False
+        self._checked: dict[int, int] = {}
+
+    def clear(self) -> None:
+        """Forget which steps were checked, because the search starts again."""
+        self._checked.clear()
+
+    def check(self, slots: SearchSlots, rows: Sequence[int | None], samples: int) -> None:
+        """Check all steps since the last call.
+
+        slots: the state of the search. The slots of outputs that end are marked as done.
+        rows: for each slot, the number of the output that it generates, or None.
+        samples: the number of outputs of each sentence.
+        """
+        if self.ends is not None:
+            self._end_outputs(self.ends, slots, rows, samples)
+        if not self.stopped and self.stopping is not None and self.stopping():
+            self.stopped = True
+            slots.limits.copy_(torch.minimum(slots.limits, slots.count + 1))
+
+    def limits(self, limits: Tensor) -> Tensor:
+        """Return the maximum number of tokens of new outputs: `limits`, or 1 if the search is stopped."""
+        return limits.clamp(max=1) if self.stopped else limits
+
+    def _end_outputs(self, ends: Ends, slots: SearchSlots, rows: Sequence[int | None], samples: int) -> None:
+        running = [(slot, row) for slot, row in enumerate(rows) if row is not None]
+        tokens_BL, counts = slots.tokens[:, :, 0].cpu(), slots.count.tolist()
+        checked, ended = self._checked, dict[int, int]()
+        first = min(checked.get(row, 0) for _, row in running)
+        for step in range(first + 1, max(counts[slot] for slot, _ in running) + 1):
+            some = [
+                (slot, row)
+                for slot, row in running
+                if checked.get(row, 0) < step <= counts[slot] and slot not in ended
+            ]
+            if not some:
+                continue
+            tokens_b1t = tokens_BL[[slot for slot, _ in some], None, :step]
+            flags = ends(tokens_b1t, torch.tensor([row // samples for _, row in some]))
+            for (slot, _), end in zip(some, flags[:, 0].tolist(), strict=True):
+                if end:
+                    ended[slot] = step
+        checked.update((row, counts[slot]) for slot, row in running)
+        if ended:
+            index = torch.tensor(list(ended), device=slots.count.device)
+            slots.count.index_copy_(0, index, torch.tensor(list(ended.values()), device=index.device))
+            slots.done.index_fill_(0, index, True)
+
+
+class Sizes(NamedTuple):
+    """The sizes of a search, which determine the sizes of its slots.
+
+    outputs: the number of sentences times the number of samples of each.
+    source_length, longest: see Sentences.
+    prefix: the number of tokens of the longest prefix.
+    position: the number of tokens that the decoder has already read, for example of a prompt.
+    """
+
+    outputs: int
+    source_length: int
+    longest: int
+    prefix: int
+    position: int
+    device: torch.device
+
+
+@dataclass(frozen=True, eq=False)
+class Sentences(BatchRows):
+    """The sentences of a search: their encoder output and the decoder state before the first output token.
+
+    active: the encoder output, limits and prefixes.
+    state: the decoder state, with one row for each sentence.
+    first: (B,), the first input of the search: BOS, or the last token of a prompt.
+    longest: the maximum number of tokens of all outputs.
+    source_length: the number of source tokens, padding included; 0 if the model has no source.
+    seeds: the random seeds of all samples, those of one sentence after the other. None without sampling.
+    """
+
+    active: ActiveRows
+    state: State
+    first: Tensor
+    longest: int
+    source_length: int
+    seeds: list[Seed] | None = None
+
+    @property
+    def samples(self) -> int:
+        """The number of outputs of each sentence."""
+        return 1 if self.seeds is None else len(self.seeds) // len(self.first)
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of the search."""
+        first, prefix = self.first, self.active.prefix.shape[1]
+        sizes = len(first) * self.samples, self.source_length, self.longest, prefix
+        return Sizes(*sizes, self.state.position, first.device)
+
+
+def sentences_of(
+    model: Model,
+    batch: Batch | Prompts,
+    how: Beam | Greedy | Sample,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    limit: LengthLimit = TRANSLATION_LIMIT,
+) -> Sentences:
+    """Encode the sources of a batch, or read prompts. The arguments are those of search()."""
+    active, state, last_B1 = start_decoding(model, batch, how.rules, prefixes, 1, limit)
+    source_length = max((memory.length for memory in active.encoded.memories), default=0)
+    seeds = how.seeds(batch.index.tolist()) if isinstance(how, Sample) else None
+    return Sentences(active, state, last_B1[:, 0], int(active.limits.max()), source_length, seeds)
+
+
+def not_encoded(
+    model: Model,
+    batch: Batch,
+    how: Beam | Greedy | Sample,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    limit: LengthLimit = TRANSLATION_LIMIT,
+) -> Sentences:
+    """Return the sentences of a batch before they are encoded. The arguments are those of search()."""
+    active, _, last_B1 = without_encoding(model, batch, how.rules, prefixes, limit)
+    source_length = batch.source.shape[1]
+    if active.prefix.shape[1]:
+        longest = int(active.limits.max())
+    else:
+        longest = how.rules.longest(model, source_length, limit)
+    return Sentences(active, State(), last_B1[:, 0], longest, source_length)
+
+
+def sizes_without_prefixes(
+    model: Model, batch: Batch, how: Beam | Greedy, limit: LengthLimit = TRANSLATION_LIMIT
+) -> Sizes:
+    """Return not_encoded(...).sizes of a search without prefixes, computed on the host."""
+    count, source_length = batch.source.shape
+    longest = how.rules.longest(model, source_length, limit)
+    return Sizes(count, source_length, longest, 0, 0, batch.index.device)
+
+
 def _slot_sizes(sizes: Sizes, most: int | None = None) -> tuple[int, int, int]:
     """Return the number of slots, of source tokens and of positions that a search needs first."""
     most = MOST_SLOTS["cuda" if sizes.device.type == "cuda" else "cpu"] if most is None else most
@@ -417,7 +560,7 @@ def _allocated(
     records: whether the decoder stores attention weights, if there is memory for them.
     """
     kind = decoder_for(model)
-    assert kind is not None
+    assert not isinstance(kind, list)
     decoder = kind.build(model, count, how.size if isinstance(how, Beam) else 1, length, source)
     if records:
         decoder.record(len(kind.recordable(model)), next(model.parameters()))

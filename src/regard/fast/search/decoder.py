@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,6 +36,7 @@ class SlotDecoder(ABC):
     stops_at_position: whether a step reads only positions up to that of each slot, whatever `upto` is.
     in_inference_mode: whether steps on a CPU run in torch.inference_mode(), where operations take less time.
         Then, a step may not keep a tensor that it creates.
+    int8: whether the steps can use int8 weights, see Model.int8_steps.
     looks: (B, L, K, X, H, S): the attention weights of all steps at X sites, if record() was called. float32,
         or float16 if the model has half precision.
     heads: H, the number of heads of the attention; None if it has no heads.
@@ -48,6 +48,7 @@ class SlotDecoder(ABC):
     source_length: int
     stops_at_position: bool = False
     in_inference_mode: bool = False
+    int8: bool = False
     looks: Tensor | None = None
     heads: int | None = None
 
@@ -79,8 +80,8 @@ class SlotDecoder(ABC):
 
     @classmethod
     @abstractmethod
-    def supports(cls, model: Model) -> bool:
-        """Return whether this class computes the same as the model."""
+    def reasons(cls, model: Model) -> list[str]:
+        """Return why this class does not compute the same as the model; an empty list if it does."""
 
     @classmethod
     @abstractmethod
@@ -133,10 +134,9 @@ class SlotDecoder(ABC):
             readers = readers.to(self.looks.device, torch.int32, non_blocking=True)
             return copy_and_align(self.looks, slots, readers, sentences, lengths, done)
         _, length, beams, *sizes = self.looks.shape
-        # NumPy, because PyTorch takes longer for small arrays.
-        steps_bT = slots.cpu().numpy()[:, None] * length + np.arange(readers.shape[2])
-        rows_bNT = steps_bT[:, None] * beams + readers.cpu().numpy()
-        index = torch.from_numpy(rows_bNT.ravel()).to(self.looks.device, non_blocking=True)
+        readers = readers.to(self.looks.device)
+        steps_bT = slots[:, None] * length + torch.arange(readers.shape[2], device=slots.device)
+        index = (steps_bT[:, None] * beams + readers).flatten()
         picked = self.looks.flatten(0, 2).index_select(0, index)
         return picked.view(*readers.shape, *sizes), None
 

@@ -2,7 +2,8 @@
 
 A step launches a few hundred small kernels. Replayed from a graph, the host needs one launch. Capturing takes
 longer than decoding a batch, so that the slots of a model are kept and used again by later searches with the
-same settings and similar sizes.
+same settings and similar sizes. An encoder launches as many kernels as several decoding steps, so that it is
+captured too.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from regard.decoding.slots.captured_encoding import CapturedEncoding
-from regard.decoding.slots.search_slots import SearchSlots
+from regard.data.batch import PAD
 from regard.errors import RegardWarning
-from regard.models.base import Model, all_modules
+from regard.fast.search.decoder import SlotDecoder
+from regard.fast.search.slots import SearchSlots
+from regard.models.base import Encoded, Model, State, all_modules
 
 __all__ = ["CapturedSlots", "forget_slots", "kept_slots", "round_up"]
 
@@ -44,6 +46,59 @@ WARM_UPS = 2
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Sizes are rounded up to one of these numbers, or to a multiple of the last one."""
+
+
+class CapturedEncoding:
+    """The source tokens of B slots, and a captured function that encodes them and loads the decoder.
+
+    source, lengths: (B, S) and (B,), the tokens and the number of tokens of each slot. An unused slot has one
+        token, PAD.
+    encoded, state: the results of the captured function: encoder output and first decoder state.
+    failed: whether capturing has failed, so that sources are encoded without a graph.
+
+    The object has no reference to the model: the slots of a model are kept only as long as the model.
+    """
+
+    def __init__(self, slots: int, source_length: int, device: torch.device):
+        self.source = torch.full((slots, source_length), PAD, device=device)
+        self.lengths = torch.ones(slots, dtype=torch.long, device=device)
+        self.rows = torch.arange(slots, device=device)
+        self.encoded, self.state = Encoded(self.lengths), State()
+        self.replay: Callable[[], None] | None = None
+        self.failed = False
+
+    @classmethod
+    def for_slots(cls, slots: SearchSlots) -> CapturedEncoding:
+        """Return an object with the sizes of some slots."""
+        return cls(slots.slots, slots.decoder.source_length, slots.last.device)
+
+    def load(
+        self,
+        model: Model,
+        decoder: SlotDecoder,
+        source: Tensor,
+        lengths: Tensor,
+        capture: Callable[[Callable[[], None]], Callable[[], None]],
+    ) -> None:
+        """Encode sources, and load them into the first slots of a decoder.
+
+        source: (b, S), padded with PAD. lengths: (b,).
+        capture: see CapturedSlots.
+        """
+        count, longest = source.shape
+        self.source.fill_(PAD)
+        self.lengths.fill_(1)
+        self.source[:count, :longest] = source
+        self.lengths[:count] = lengths
+        if self.replay is None:
+            self.replay = capture(lambda: self._encode(model, decoder))
+        self.replay()
+
+    def _encode(self, model: Model, decoder: SlotDecoder) -> None:
+        decoder.refresh()
+        self.encoded = model.encode(self.source, self.lengths)
+        self.state = model.start(self.encoded)
+        decoder.load(self.rows, self.encoded, self.state)
 
 
 @dataclass(eq=False)

@@ -24,26 +24,16 @@ from regard.decoding import (
     Sample,
     Search,
     forced_decoding,
+    highest_values,
     search,
 )
 from regard.decoding.beam import beam_search
 from regard.decoding.greedy import greedy_search
 from regard.decoding.hypothesis import Hypothesis, SearchResult
 from regard.decoding.sampling import sample_search
-from regard.decoding.slots import (
-    candidates,
-    captured_slots,
-    cpu_bahdanau_decoder,
-    cpu_transformer_decoder,
-    decoder_choice,
-    slot_decoder,
-    slot_runs,
-    slot_search,
-    small_products,
-)
-from regard.decoding.slots import decoder as decoder_module
-from regard.decoding.slots.host_beams import HostBeams
 from regard.errors import RegardError
+from regard.fast.search import captured, choice, search_decoder, search_loop, slot_search
+from regard.fast.search import decoder as decoder_module
 from regard.layers.recurrent import Recurrence
 from regard.models import Model, build_language_model
 from regard.models.bahdanau import Bahdanau
@@ -101,6 +91,10 @@ def simple(
     return run(model, batch, how, *prefixes, **options).to("cpu")
 
 
+def supports(model: Model, how: Search, ends: object = None) -> bool:
+    return not isinstance(search_decoder(model, how, ends), list)
+
+
 def assert_same(result: SearchResult, expected: SearchResult) -> None:
     assert torch.equal(result.tokens, expected.tokens)
     torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=2e-5)
@@ -123,7 +117,7 @@ def test_same_hypotheses_as_the_simple_search(name: str) -> None:
     lengths = (3, 6, 1, 4)
     batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in lengths])
     for how, prefixes in SEARCHES:
-        assert slot_decoder(model, how)
+        assert supports(model, how)
         assert_same(slot_search(model, batch, how, prefixes), simple(model, batch, how, prefixes))
 
 
@@ -135,69 +129,26 @@ def test_blocks_of_a_large_vocabulary(words: int, equal: bool, monkeypatch: pyte
     model.table[:, EOS] += 4.0
     model.table = model.table.round() if equal else model.table
     monkeypatch.setattr(Table, "steps_use_position", False)
-    found, by_blocks = list[bool](), HostBeams.step_by_blocks
-    monkeypatch.setattr(
-        HostBeams, "step_by_blocks", lambda *given: found.append(by_blocks(*given)) or found[-1]
-    )
+    monkeypatch.setattr(highest_values, "FEWEST_VALUES", 1)
     batch = Batch.collate([[4, 5, 6], [7], [8, 9, 4, 5], [6, 6]])
     for rules in (Rules(minimum=4, forbidden=(7,)), Rules(forbidden=tuple(range(1, 600, 9)))):
         for how in (Beam(), Beam(rules=rules), Beam(size=3, best=3, length=GNMT(0.0), rules=rules)):
             for some in (batch, batch.select(slice(1))):
                 assert_same(slot_search(model, some, how), simple(model, some, how))
-    assert all(found) and len(found) > 8
 
 
+@pytest.mark.parametrize("name", ["sinusoidal", "rotary, post", "learned", "bahdanau", "luong, local-p"])
 @torch.no_grad()
-def test_bahdanau_on_a_cpu_without_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large models have no table of words, and their products are packed."""
-    monkeypatch.setattr(cpu_bahdanau_decoder, "MOST_TABLE_BYTES", 0)
-    monkeypatch.setattr(cpu_bahdanau_decoder, "FEW_WEIGHTS", 0)
-    torch.manual_seed(2)
-    model = prepared(MODELS["bahdanau"]())
-    batch = Batch.collate([[4, 5, 6], [7]])
-    assert_same(slot_search(model, batch, Beam(3)), simple(model, batch, Beam(3)))
-
-
-@pytest.mark.parametrize("most", [0, 10**6])
-@torch.no_grad()
-def test_bahdanau_on_a_cpu_with_products_of_numpy_or_pytorch(
-    most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The width is odd: the two halves of a product have different sizes. Sentences wait for a slot."""
-    for module in (cpu_bahdanau_decoder, small_products):
-        monkeypatch.setattr(module, "MOST_PRODUCTS", most)
-    monkeypatch.setitem(slot_runs.MOST_SLOTS, "cpu", 3)
-    torch.manual_seed(3)
-    model = prepared(Bahdanau(WORDS, WORDS, 7))
-    batch = Batch.collate([[4, 5, 6], [7], [8, 9, 10, 11, 12], [5, 5], [6]])
-    for how in (Beam(3, best=2), Greedy()):
-        for some in (batch, batch.select(slice(1))):
-            assert_same(slot_search(model, some, how), simple(model, some, how))
-
-
-@pytest.mark.parametrize("name", ["sinusoidal", "rotary, post", "learned"])
-@pytest.mark.parametrize("kind", ["FoldedTransformerDecoder", "CpuTransformerDecoder", "TransformerDecoder"])
-@torch.no_grad()
-def test_decoders_of_a_transformer_on_a_cpu(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_sentences_and_growing_buffers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sentences wait for a slot, so that slots are at different positions; buffers grow."""
-    module = cpu_transformer_decoder
-    monkeypatch.setattr(module, "MOST_PAIRS", 100 if kind == "FoldedTransformerDecoder" else 0)
-    monkeypatch.setattr(module, "MOST_SLOTS", 0 if kind == "TransformerDecoder" else 10**6)
-    monkeypatch.setattr(slot_runs, "FIRST_LENGTH", 4)
-    monkeypatch.setitem(slot_runs.MOST_SLOTS, "cpu", 3)
+    monkeypatch.setattr(search_loop, "FIRST_LENGTH", 4)
+    monkeypatch.setitem(search_loop.MOST_SLOTS, "cpu", 3)
     torch.manual_seed(6)
     model = prepared(MODELS[name]())
-    assert decoder_choice.decoder_for(model) is module.CpuTransformerDecoder
-    assert type(module.CpuTransformerDecoder.build(model, 3, 2, 8, 7)).__name__ == kind
     batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in (3, 6, 1, 4)])
     for how, prefixes in SEARCHES:
         assert_same(slot_search(model, batch, how, prefixes), simple(model, batch, how, prefixes))
     recorded = search(model, batch, Beam(3, best=2))
-    monkeypatch.setattr(small_products, "MOST_ROW_PRODUCTS", 0)
-    monkeypatch.setattr(small_products, "MOST_PRODUCTS", 40)  # most products run in PyTorch
-    assert_same_attention(search(model, batch, Beam(3, best=2)), recorded)
-    for how in (Greedy(), Beam(size=1)):
-        assert_same(slot_search(model, batch, how), simple(model, batch, how))
     monkeypatch.setitem(decoder_module.MOST_LOOK_BYTES, "cpu", 0)  # too large: forced decoding
     assert_same_attention(recorded, search(model, batch, Beam(3, best=2)))
 
@@ -214,24 +165,36 @@ def test_prompts_and_growing_buffers(name: str) -> None:
         assert_same(slot_search(model, prompts, how), simple(model, prompts, how))
 
 
-def test_simple_search_is_used_where_slots_do_not_apply() -> None:
+@pytest.mark.parametrize(
+    ("build", "how", "reason"),
+    [
+        (transformer, Beam(coverage=0.2), "coverage"),
+        (transformer, Beam(rules=Rules(repeat=2)), "repeat"),
+        (transformer, Greedy(Rules(repeat=3)), "repeat"),
+        (transformer, Sample(rules=Rules(repeat=2)), "repeat"),
+        (transformer, Beam(choice.MOST_BEAMS + 1), "above 40"),
+        (transformer, Greedy(Rules(forbidden=(1, *range(4, WORDS)))), "all tokens but one"),
+        (lambda: transformer(position="alibi"), Beam(), "positions"),
+        (lambda: transformer(score="dot"), Beam(), "inner product"),
+        (lambda: transformer(select="sparsemax"), Beam(), "softmax"),
+        (lambda: Luong(WORDS, WORDS, view="local-m"), Beam(), "position"),
+        (Looking, Beam(), "position"),  # a model of a user does not declare steps_use_position
+    ],
+)
+def test_reasons_for_the_simple_search(build: Callable[[], Model], how: Search, reason: str) -> None:
+    reasons = search_decoder(build(), how)
+    assert isinstance(reasons, list) and any(reason in each for each in reasons)
+
+
+def test_simple_search_is_used_where_slots_do_not_apply(monkeypatch: pytest.MonkeyPatch) -> None:
     model = transformer()
-    for how in (
-        Beam(coverage=0.2),
-        Beam(rules=Rules(repeat=2)),
-        Greedy(Rules(repeat=3)),
-        Sample(rules=Rules(repeat=2)),
-    ):
-        assert slot_decoder(model, how) is None
-    assert slot_decoder(model, Beam(), ends=lambda tokens, index: tokens[..., -1] == 5) is None
-    assert slot_decoder(transformer(position="alibi"), Beam()) is None
-    assert slot_decoder(transformer(score="dot"), Beam()) is None
-    assert slot_decoder(transformer(select="sparsemax"), Beam()) is None
-    assert slot_decoder(Luong(WORDS, WORDS, view="local-m"), Beam()) is None
-    assert slot_decoder(Looking(), Beam()) is None  # a model of a user does not declare steps_use_position
+    assert supports(model, Beam())
+    assert not supports(model, Beam(), ends=lambda tokens, index: tokens[..., -1] == 5)
     with scope():
-        assert slot_decoder(model, Beam()) is None
-    assert slot_decoder(model, Beam(decoder_choice.MOST_BEAMS + 1)) is None  # on a CPU
+        assert not supports(model, Beam())
+    monkeypatch.setenv("REGARD_FAST", "0")
+    assert search_decoder(model, Beam()) == ["REGARD_FAST=0 is set"]
+    search(model, Batch.collate([[4, 5]]), Beam(rules=Rules(maximum=2)))
 
 
 def test_a_hook_changes_the_scores_of_a_search() -> None:
@@ -242,34 +205,7 @@ def test_a_hook_changes_the_scores_of_a_search() -> None:
     )
     assert search(model, batch, how)[0][0].tokens == (9, 9, 9)
     handle.remove()
-    assert slot_decoder(model, how) and search(model, batch, how)[0][0].tokens != (9, 9, 9)
-
-
-@pytest.mark.parametrize("size", [8000, 8064])
-def test_highest_scores_of_blocks(size: int) -> None:
-    torch.manual_seed(2)
-    scores = torch.randn(20, size).log_softmax(-1)
-    scores[0, -3:] = scores[1, 70:75] = 1.0  # at the end, and equal ones
-    scores[2, 5:] = -torch.inf
-    values, indices = candidates._topk_of_blocks(scores, 11)
-    expected = scores.topk(11)
-    assert torch.equal(values, expected.values) and torch.equal(scores.gather(1, indices), values)
-    assert torch.equal(indices[3:], expected.indices[3:])
-    assert all(len(row.unique()) == 11 for row in indices)
-
-
-@pytest.mark.parametrize("rows", [4, 40])
-def test_large_logits_are_overwritten_with_their_log_probabilities(rows: int) -> None:
-    torch.manual_seed(3)
-    logits = 5 * torch.randn(rows, 3, 8000)
-    logits[0, 0, 7] = -torch.inf
-    expected = logits.log_softmax(-1)
-    assert torch.equal(candidates.log_probabilities(logits), expected)  # a copy: these may still be needed
-    with torch.inference_mode():
-        own = logits.clone()
-    result = candidates.log_probabilities(own)
-    assert torch.equal(result, expected)
-    assert (result.data_ptr() == own.data_ptr()) == (rows == 40)
+    assert supports(model, how) and search(model, batch, how)[0][0].tokens != (9, 9, 9)
 
 
 @torch.no_grad()
@@ -319,7 +255,7 @@ def assert_same_attention(hypotheses: list[list[Hypothesis]], expected: list[lis
 def test_steps_record_the_attention_of_forced_decoding(
     name: str, look: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(slot_runs.MOST_SLOTS, "cpu", 2)
+    monkeypatch.setitem(search_loop.MOST_SLOTS, "cpu", 2)
     torch.manual_seed(4)
     model = prepared(MODELS[name]())
     batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in (3, 6, 1, 4)])
@@ -348,7 +284,7 @@ def test_steps_record_the_attention_of_forced_decoding(
 @torch.no_grad()
 def test_fewer_slots_if_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(5)
-    model, counts, allocated = prepared(transformer()), list[int](), slot_runs._allocated
+    model, counts, allocated = prepared(transformer()), list[int](), search_loop._allocated
 
     def allocate(*arguments: Any) -> Any:
         counts.append(arguments[3])
@@ -358,10 +294,10 @@ def test_fewer_slots_if_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
 
     batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in (3, 6, 1, 4)])
     expected = search(model, batch, Beam(3))
-    monkeypatch.setattr(slot_runs, "_allocated", allocate)
+    monkeypatch.setattr(search_loop, "_allocated", allocate)
     assert_same_attention(search(model, batch, Beam(3)), expected)
     assert counts == [4, 2, 1]
-    monkeypatch.setattr(slot_runs, "_allocated", mock.Mock(side_effect=torch.OutOfMemoryError("no memory")))
+    monkeypatch.setattr(search_loop, "_allocated", mock.Mock(side_effect=torch.OutOfMemoryError("no memory")))
     with pytest.raises(torch.OutOfMemoryError):
         slot_search(model, batch, Beam(3))
 
@@ -369,16 +305,16 @@ def test_fewer_slots_if_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["rotary, post", "bahdanau"])
 @torch.no_grad()
 def test_waiting_sentences_and_captured_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    captured = []
+    steps = list[Callable[[], None]]()
 
     def capture(step: Callable[[], None]) -> Callable[[], None]:
         step()
         step()
-        captured.append(step)
+        steps.append(step)
         return step
 
-    monkeypatch.setitem(slot_runs.MOST_SLOTS, "cpu", 2)
-    monkeypatch.setattr(captured_slots, "_cuda_graph", capture)
+    monkeypatch.setitem(search_loop.MOST_SLOTS, "cpu", 2)
+    monkeypatch.setattr(captured, "_cuda_graph", capture)
     torch.manual_seed(3)
     model = prepared(MODELS[name]())
     for lengths in ((3, 6, 1, 4, 2), (5, 2, 2)):
@@ -386,16 +322,16 @@ def test_waiting_sentences_and_captured_steps(name: str, monkeypatch: pytest.Mon
         for how in (Beam(size=3, best=2), Greedy(), Sample(seed=len(lengths), count=2)):
             expected = simple(model, batch, how)
             assert_same(slot_search(model, batch, how), expected)
-            sentences = slot_runs.sentences_of(model, batch, how)
-            assert_same(slot_runs.captured_search(model, how, sentences), expected)
+            sentences = search_loop.sentences_of(model, batch, how)
+            assert_same(search_loop.captured_search(model, how, sentences), expected)
             if isinstance(how, Sample):
                 continue
             with monkeypatch.context() as patch:
-                patch.setitem(slot_runs.MOST_SLOTS, "cpu", 8)
-                encoded_later = slot_runs.not_encoded(model, batch, how)
-                assert_same(slot_runs.captured_search(model, how, encoded_later, None, batch), expected)
+                patch.setitem(search_loop.MOST_SLOTS, "cpu", 8)
+                encoded_later = search_loop.not_encoded(model, batch, how)
+                assert_same(search_loop.captured_search(model, how, encoded_later, None, batch), expected)
     # Once for each search method, because sizes are rounded up, with 2 slots and with 4 or 8. Sampling runs
     # only with 2 slots, and its steps do not depend on the seed. A recurrent decoder has no cache of which
     # only a part is read. The encoder is captured for 4 and 8 slots.
-    steps = 1 if name == "bahdanau" else captured_slots.PARTS
-    assert len(captured) == 2 * (3 * steps + 2) + steps
+    parts = 1 if name == "bahdanau" else captured.PARTS
+    assert len(steps) == 2 * (3 * parts + 2) + parts
