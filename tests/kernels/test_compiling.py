@@ -33,7 +33,7 @@ KERNELS = {
     "compiled_decoding": {
         "token_candidates_kernel", "beam_step_kernel", "greedy_step_kernel", "embed_norm_kernel",
         "add_norm_kernel", "reorder_history_kernel", "history_attention_kernel",
-        "source_attention_kernel", "follow_paths_kernel", "copy_and_align_kernel",
+        "source_attention_kernel",
         "additive_step_kernel", "gated_forward_kernel", "mixed_forward_kernel",
     },
     "compiled_tape": {"tape_forward_kernel", "tape_backward_kernel"},
