@@ -19,7 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,12 @@ computed from float32 logits."""
 Loss = Callable[[Batch], Tensor]
 
 
-def our_loss(model: Any) -> Loss:
-    """Return the loss of the translation task."""
-    twins = Twins(model)
+def our_loss(model: Any, fast: bool = True) -> Loss:
+    """Return the loss of the translation task.
+
+    fast: whether to use the twins of the model, as the trainer does without torch.compile.
+    """
+    twins = Twins(model) if fast else nullcontext()
 
     def loss(batch: Batch) -> Tensor:
         with twins:
@@ -150,7 +153,7 @@ def ways(case: Case) -> Iterator[tuple[str, Callable[[], Training]]]:
             model, loss = hugging_face(case)
         else:
             model = case.build(device=DEVICE.type)
-            loss = eager_loop(model) if peer == "eager loop" else our_loss(model)
+            loss = eager_loop(model) if peer == "eager loop" else our_loss(model, not compile_it)
         batches = [case.batch(seed) for seed in range(4)]
         by_trainer = captured and not peer
         loss = compiled(loss) if compile_it else loss

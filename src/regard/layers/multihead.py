@@ -82,7 +82,9 @@ class MultiHead(nn.Module):
                 )
             )
         size = width // heads
-        self.heads, self.key_heads, self.dropout, self.site = heads, key_heads, dropout, "multihead"
+        self.heads: int = heads
+        self.key_heads: int = key_heads
+        self.dropout, self.site = dropout, "multihead"
         self.role: Role | None = None
         self.batch_first = batch_first
         self.query = nn.Linear(width, width, bias)

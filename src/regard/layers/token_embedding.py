@@ -19,6 +19,7 @@ def embed_tokens(
     position: a position scheme that is added to the embeddings, or None.
     start: position of the first token.
 
+    >>> import torch
     >>> table = nn.Embedding(5, 2)
     >>> x = embed_tokens(table, torch.tensor([[3, 1]]), 2.0, None, 0, nn.Dropout(0.0))
     >>> torch.equal(x[0, 1], 2 * table.weight[1])

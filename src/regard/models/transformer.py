@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import signature
 from typing import Any
 
@@ -26,7 +27,15 @@ from regard.models.transformer_settings import (
 )
 from regard.roles import CROSS_ATTENTION, DECODER_SELF, ENCODER_SELF
 
-__all__ = ["SIZES", "LayerSettings", "Size", "Transformer", "TransformerLayer", "find_size"]
+__all__ = [
+    "SIZES",
+    "LayerSettings",
+    "Size",
+    "Transformer",
+    "TransformerLayer",
+    "TransformerLayers",
+    "find_size",
+]
 
 
 class Transformer(Model):
@@ -90,9 +99,9 @@ class Transformer(Model):
         layer = LayerSettings(
             size, inside, norm == "pre", activation, dropout, inner_dropout, options, self.without
         )
-        self.encoder = nn.ModuleList(TransformerLayer(layer, f"encoder.{i}") for i in range(size.layers))
+        self.encoder = TransformerLayers(TransformerLayer(layer, f"encoder.{i}") for i in range(size.layers))
         depth = size.layers if size.decoder_layers is None else size.decoder_layers
-        self.decoder = nn.ModuleList(
+        self.decoder = TransformerLayers(
             TransformerLayer(layer, f"decoder.{i}", decodes=True) for i in range(depth)
         )
         self.encoded = nn.LayerNorm(size.width) if norm == "pre" else nn.Identity()
@@ -103,24 +112,18 @@ class Transformer(Model):
         self.dropout = nn.Dropout(dropout)
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
-        x_BSM, visible = self.embed(self.source, source), padding(lengths)
-        for layer in self.encoder:
-            x_BSM, _ = layer(x_BSM, visible)
-        x_BSM = self.encoded(x_BSM)
-        crossing = [layer.cross for layer in self.decoder if isinstance(layer.cross, MultiHead)]
-        return Encoded(lengths, tuple(cross.remember(x_BSM, mask=visible) for cross in crossing))
+        visible = padding(lengths)
+        x_BSM, _ = self.encoder(self.embed(self.source, source), visible)
+        return Encoded(lengths, self.decoder.remember(self.encoded(x_BSM), visible))
 
     def start(self, encoded: Encoded) -> State:
         return State()
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         x_RTM = self.embed(self.target, tokens, state.position)
-        past: list[Memory] = []
-        for i, layer in enumerate(self.decoder):
-            before = state.past[i] if state.past else None
-            x_RTM, memory = layer(x_RTM, self.visible(), state.position, before, encoded.memories[i])
-            past.append(memory)
-        return State(state.position + tokens.shape[1], past=tuple(past)), self.decoded(x_RTM)
+        mask = Mask() if "causal-mask" in self.without else causal()
+        x_RTM, past = self.decoder(x_RTM, mask, state.position, state.past, encoded.memories)
+        return State(state.position + tokens.shape[1], past=past), self.decoded(x_RTM)
 
     def output_layer(self) -> nn.Module:
         return self.output
@@ -129,9 +132,33 @@ class Transformer(Model):
         """Return the input of the first layer (B, T, M): sqrt(M) times the embeddings, plus positions."""
         return embed_tokens(table, tokens, self.width**0.5, self.position, start, self.dropout)
 
-    def visible(self) -> Mask:
-        """Return the mask of the self-attention of the decoder."""
-        return Mask() if "causal-mask" in self.without else causal()
+
+class TransformerLayers(nn.ModuleList):
+    """The layers of an encoder or a decoder, one after another; each is a TransformerLayer."""
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask,
+        start: int = 0,
+        past: Sequence[Memory] = (),
+        sources: Sequence[Memory] = (),
+    ) -> tuple[Tensor, tuple[Memory, ...]]:
+        """Return the output (R, T, M) of the last layer, and the self-attention caches of all layers.
+
+        past, sources: the arguments `past` and `source` of each layer; empty for None.
+        """
+        caches: list[Memory] = []
+        for i, layer in enumerate(self):
+            before, source = past[i] if past else None, sources[i] if sources else None
+            x, cache = layer(x, mask, start, before, source)
+            caches.append(cache)
+        return x, tuple(caches)
+
+    def remember(self, x: Tensor, mask: Mask) -> tuple[Memory, ...]:
+        """Return the encoded source x (B, S, M) as the memory of the cross-attention of each layer."""
+        crossing = [layer.cross for layer in self if isinstance(layer.cross, MultiHead)]
+        return tuple(cross.remember(x, mask=mask) for cross in crossing)
 
 
 class TransformerLayer(nn.Module):

@@ -17,7 +17,7 @@ from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import padding
 from regard.models.base import words
 from regard.models.classifier import POOL, Classifier, pooled, site_of
-from regard.models.transformer import TransformerLayer
+from regard.models.transformer import TransformerLayer, TransformerLayers
 from regard.models.transformer_settings import NORMS, LayerSettings, Size, find_size, split_position
 
 __all__ = ["TransformerClassifier"]
@@ -96,7 +96,9 @@ class TransformerClassifier(Classifier):
         if longest_table is not None:
             self.longest = longest_table - self.begins
         settings = LayerSettings(chosen, inside, norm == "pre", "relu", dropout, dropout, options)
-        self.encoder = nn.ModuleList(TransformerLayer(settings, f"encoder.{i}") for i in range(chosen.layers))
+        self.encoder = TransformerLayers(
+            TransformerLayer(settings, f"encoder.{i}") for i in range(chosen.layers)
+        )
         self.encoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
         self.pooling = POOLINGS[how.name](chosen.width, how)
         self.pool_site = site_of(self.pooling)
@@ -104,12 +106,6 @@ class TransformerClassifier(Classifier):
     def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         if self.begins:
             tokens, lengths = pad(tokens, (1, 0), value=BOS), lengths + 1
-        return pooled(self.pooling, self.states(tokens, lengths), lengths)
-
-    def states(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Return the states x of all tokens, (B, S, M)."""
         x_BSM = embed_tokens(self.embedding, tokens, self.width**0.5, self.position, 0, self.dropout)
-        for layer in self.encoder:
-            x_BSM, _ = layer(x_BSM, padding(lengths))
-        states: Tensor = self.encoded(x_BSM)
-        return states
+        x_BSM, _ = self.encoder(x_BSM, padding(lengths))
+        return pooled(self.pooling, self.encoded(x_BSM), lengths)

@@ -11,10 +11,9 @@ from regard.errors import ArgumentError, Setting, UnknownName, message, positive
 from regard.layers.attention_options import AttentionOptions, PositionOption
 from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import causal
-from regard.memory import Memory
 from regard.models.base import Encoded, State, words
 from regard.models.language_base import LanguageModel
-from regard.models.transformer import TransformerLayer
+from regard.models.transformer import TransformerLayer, TransformerLayers
 from regard.models.transformer_settings import NORMS, LayerSettings, Size, find_size, split_position
 
 __all__ = ["TransformerLanguageModel"]
@@ -74,7 +73,7 @@ class TransformerLanguageModel(LanguageModel):
         options = AttentionOptions.checked(call, attention, signature(TransformerLanguageModel).parameters)
         settings = LayerSettings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
         names = (f"decoder.{i}" for i in range(chosen.layers))
-        self.decoder = nn.ModuleList(TransformerLayer(settings, name, causal=True) for name in names)
+        self.decoder = TransformerLayers(TransformerLayer(settings, name, causal=True) for name in names)
         self.decoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
         self.output = nn.Linear(chosen.width, vocabulary_size)
         if tie:
@@ -85,15 +84,10 @@ class TransformerLanguageModel(LanguageModel):
         return self.output
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        x_RTM = embed_tokens(
-            self.embedding, tokens, self.width**0.5, self.position, state.position, self.dropout
-        )
-        past: list[Memory] = []
-        for i, layer in enumerate(self.decoder):
-            before = state.past[i] if state.past else None
-            x_RTM, memory = layer(x_RTM, causal(), state.position, before)
-            past.append(memory)
-        return State(state.position + tokens.shape[1], past=tuple(past)), self.decoded(x_RTM)
+        scale, start = self.width**0.5, state.position
+        x_RTM = embed_tokens(self.embedding, tokens, scale, self.position, start, self.dropout)
+        x_RTM, past = self.decoder(x_RTM, causal(), start, state.past)
+        return State(start + tokens.shape[1], past=past), self.decoded(x_RTM)
 
 
 def _check_size(call: str, size: str | Size) -> Size:
