@@ -45,7 +45,7 @@ def facts(section: str) -> dict[str, Fact]:
 def test_report_of_this_machine(run):
     status, shown, complaints = run()
     assert (status, complaints) == (0, "")
-    for section in (*SECTIONS, "check"):
+    for section in (*SECTIONS, "fast code", "check"):
         assert f"\n{section}" in f"\n{shown}"
     for word in (
         "Python",
@@ -54,6 +54,7 @@ def test_report_of_this_machine(run):
         "memory",
         "C++ compiler",
         "agrees with the reference",
+        "FastBahdanau",
     ):
         assert word in shown
     assert not re.search(r"\x1b", shown), "what is no terminal gets no colours"
