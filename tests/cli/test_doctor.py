@@ -70,7 +70,7 @@ def test_json_has_the_same_facts(run):
     status, shown, complaints = run("--json")
     report = json.loads(shown)
     assert (status, complaints) == (0, "") and report.pop("well") is True
-    assert list(report) == [*SECTIONS, "check"]
+    assert list(report) == [*SECTIONS, "fast code", "check"]
     for section in report.values():
         for fact in section:
             assert set(fact) == {"name", "value", "state", "hint"}

@@ -24,8 +24,10 @@ def fast_code(model: nn.Module) -> dict[str, str]:
     rows = {"training": "; ".join((*_used(twins), *_refused(model, twins))) or "plain"}
     if isinstance(model, Model):
         decoder = search_decoder(model, Beam())
-        plain = isinstance(decoder, list)
-        rows["search"] = f"plain, because {'; '.join(decoder)}" if plain else decoder.__name__
+        if isinstance(decoder, list):
+            rows["search"] = f"plain, because {'; '.join(decoder)}"
+        else:
+            rows["search"] = decoder.__name__
     return rows
 
 
