@@ -25,7 +25,6 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 from __future__ import annotations
 
 import functools
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +35,7 @@ from torch.nn import functional
 
 from regard.kernels import interpreting
 from regard.kernels.additive.forward import Sight
+from regard.kernels.choice import on_device
 from regard.kernels.inner.masks import key_tiles
 from regard.kernels.launch import in_eights, in_rows, precision_of, steps
 from regard.kernels.looking.scores import (
@@ -566,7 +566,7 @@ def run_inner_look(
     results = _buffers(query, keys, tiles, (entropy, alignment, mass, pooled > 0, maxima))
     block = key_block(key, tiles) if width == padded and has_tma(query.device) else None
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
-    with torch.cuda.device(query.device) if query.is_cuda else nullcontext():
+    with on_device(query):
         inner_look_kernel[(-(-queries // tiles.rows), batch * heads)](
             query, key, key if block is None else block, lse, query if bias is None else bias,
             query if table is None else table.view(torch.uint8), *results,

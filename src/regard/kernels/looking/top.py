@@ -15,7 +15,6 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from regard.kernels import interpreting
 from regard.kernels.additive.forward import Sight
+from regard.kernels.choice import on_device
 from regard.kernels.inner.masks import key_tiles
 from regard.kernels.launch import in_eights, in_rows, precision_of, steps
 from regard.kernels.looking.candidates import (
@@ -292,7 +292,7 @@ def run_inner_top(
         "BIAS": bias is not None, "TABLE": table is not None, "WIDTH": max(16, 1 << (width - 1).bit_length()),
         "EIGHTS": in_eights(query, key), "PRECISION": precision_of(query),
     }  # fmt: skip
-    with torch.cuda.device(query.device) if query.is_cuda else nullcontext():
+    with on_device(query):
         records, listed = chosen, 0
         if maxima is not None:
             records = _listed(query, key, lse, bias_and_table, maxima, weights, chosen, options)
