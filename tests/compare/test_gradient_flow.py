@@ -80,8 +80,8 @@ def test_state_gradient_includes_the_path_through_later_states():
     def loss_from(state_BM: torch.Tensor, j: int) -> torch.Tensor:
         """Run the encoder on from the state after word j, then the decoder."""
         hidden = (state_BM[:, None],)
-        for x_B1I in embedded[:, j + 1 :].split(1, 1):
-            _, hidden = model.encoder.run(x_B1I, hidden)
+        if j + 1 < S:
+            _, hidden = model.encoder.run(embedded[:, j + 1 :], hidden)
         encoded = model.encode(batch.source, batch.source_lengths)
         start = type(model.start(encoded))(hidden=hidden)
         logits = model.step(start, batch.inputs, encoded)[1]

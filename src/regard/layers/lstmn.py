@@ -228,7 +228,7 @@ class LSTMN(nn.Module):
         added: (B, T, width), vectors to add to the cell states c_t of the first layer, as in the deep fusion
             of an encoder-decoder (Cheng et al. 2016).
         """
-        dtype = self.layers[0].input.weight.dtype
+        dtype = next(self.parameters()).dtype
         x, added = x.to(dtype), None if added is None else added.to(dtype)
         tapes_BLSE, keys_BLSA, summaries_BLM = (each.to(dtype) for each in state)
         gated = self.connections == "gated"

@@ -109,7 +109,7 @@ class Recurrent(nn.Module):
         Returns the states (B, S, E), which are 0 on padding, and the last state of each sequence. E is width,
         or 2 width for bidirectional layers.
         """
-        x = x.to(self.layers.weight_hh_l0.dtype)
+        x = x.to(next(self.parameters()).dtype)
         packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         with full_precision(x):
             states, last = self.layers(packed)
@@ -122,7 +122,7 @@ class Recurrent(nn.Module):
         x: (B, T, input_size), the inputs.
         hidden: the state before the first step, for example the result of zeros().
         """
-        dtype = self.layers.weight_hh_l0.dtype
+        dtype = next(self.parameters()).dtype
         first = tuple(each.transpose(0, 1).to(dtype).contiguous() for each in hidden)
         with full_precision(x):
             outputs, last = self.layers(x.to(dtype), first if len(first) > 1 else first[0])

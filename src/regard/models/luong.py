@@ -192,10 +192,10 @@ class Luong(Model):
             states_RTM, hidden = self.decoder.run(embedded_RTM, state.hidden)
             contexts_RTE = self._attend(states_RTM, encoded, position).output
             return State(position + tokens.shape[1], hidden), self.readout.join(contexts_RTE, states_RTM)
-        (*hidden, fed_RM), joined = state.hidden, []
+        hidden, fed_RM, joined = state.hidden[:-1], state.hidden[-1], []
         for at, word_RM in enumerate(embedded_RTM.unbind(1), position):
             inputs_RI = torch.cat((word_RM, fed_RM), -1)
-            state_R1M, hidden = self.decoder.run(inputs_RI[:, None], tuple(hidden))
+            state_R1M, hidden = self.decoder.run(inputs_RI[:, None], hidden)
             context_R1E = self._attend(state_R1M, encoded, at).output
             fed_RM = self.readout.join(context_R1E, state_R1M)[:, 0]
             joined.append(fed_RM)

@@ -111,6 +111,9 @@ class CudaSteps(torch.autograd.Function):
         gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE, norms, scores = saved
         (steps, batch, width), size, hidden = reset_TBM.shape, len(joint_NM), key.shape[2]
         memory = (key[:, None], value[:, None], vector[None])
+        of_query: list[Any]
+        of_memory: list[Any]
+        of_query, of_memory = ([*NO_MASK, others, *NO_EXTRA, False] for others in (False, True))
         # The kernels read rows with any stride, but not expanded gradients, such as those of sum().
         dstates, dcontexts = (
             each if each.stride(2) == 1 else each.contiguous() for each in (dstates, dcontexts)
@@ -148,25 +151,23 @@ class CudaSteps(torch.autograd.Function):
             torch.add(torch.bmm(dgates_PBG, context_PGE).sum(0), more_BE, out=dcontext_BE)
             query = both_BN[:, None, None, :hidden]
             arguments: list[Any] = [dcontext_BE[:, None, None], query, *memory, norm, score, ctx.lengths]
-            dquery, *_ = operators.run_backward(*arguments, *NO_MASK, False, *NO_EXTRA, False)
+            dquery, *_ = operators.run_backward(*arguments, *of_query)
             dquery_BA.copy_(dquery.view(batch, -1))
             parts_PBM = torch.bmm(djoint_PBN, joint_PNM)
         # The gradients of keys, values and v: all steps are queries of one attention call.
         queries_BTA = both_TBN[..., :hidden].transpose(0, 1)
         norm, score = norms[..., 0].movedim(0, -1).contiguous(), scores
         score = scores[:, :, 0].transpose(0, 1).contiguous() if scores.dim() == 4 else scores[0]
-        arguments = [dcontexts_TBE.transpose(0, 1)[:, None], queries_BTA[:, None], *memory, norm, score]
-        _, dkey, dvalue, dvector, _ = operators.run_backward(
-            *arguments, ctx.lengths, *NO_MASK, True, *NO_EXTRA, False
-        )
+        doutput, query = dcontexts_TBE.transpose(0, 1)[:, None], queries_BTA[:, None]
+        arguments = [doutput, query, *memory, norm, score, ctx.lengths]
+        _, dkey, dvalue, dvector, _ = operators.run_backward(*arguments, *of_memory)
         flat = d_TBN.flatten(0, 1)
         djoint_NM = product_in_float32(flat[:, :size].T, states_TBM[:-1].flatten(0, 1))
         dof_context = product_in_float32(flat[:, hidden:].T, contexts_TBE.flatten(0, 1))
         dof_state = product_in_float32(flat[:, hidden + 2 * width :].T, reset_TBM.flatten(0, 1))
         dgates, dfirst = d_TBN[..., hidden:].transpose(0, 1), dstate_BM + parts_PBM.sum(0)
-        of_memory = dkey[:, 0], dvalue[:, 0], dvector[0]
-        of_weights = djoint_NM[:hidden].T, dof_context, djoint_NM[hidden:], dof_state
-        gradients = dgates, dfirst, *of_memory, *of_weights
+        dweights = djoint_NM[:hidden].T, dof_context, djoint_NM[hidden:], dof_state
+        gradients = dgates, dfirst, dkey[:, 0], dvalue[:, 0], dvector[0], *dweights
         return None, None, *(each.to(dtype) for each, dtype in zip(gradients, ctx.dtypes, strict=True))
 
 

@@ -55,9 +55,11 @@ class FastBahdanau(Bahdanau, Twin):
             return None
         if torch.compiler.is_compiling() or in_transform() or scopes_at(self.site, self.role):
             return None
-        layers = (cell.context, cell.gate, cell.state)
-        if is_hooked(cell) or any(is_hooked(layer) or not isinstance(layer, nn.Linear) for layer in layers):
+        if is_hooked(cell):
             return None
+        for layer in (cell.context, cell.gate, cell.state):
+            if not isinstance(layer, nn.Linear) or is_hooked(layer):
+                return None
         # In memory, time is the first dimension of the gates: the steps read them in this order.
         gates_RTG = cell.gates(embedded_RTM.transpose(0, 1)).transpose(0, 1)
         return attend_along(cell, gates_RTG, state_RM, memory)
