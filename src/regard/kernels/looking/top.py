@@ -39,12 +39,10 @@ from regard.kernels.looking.candidates import (
 )
 from regard.kernels.looking.measures import (
     ARGUMENTS,
-    QUADS,
     Tiles,
     broadcast_steps,
     has_tma,
     key_block,
-    on_hopper,
     slots_of,
 )
 from regard.kernels.looking.measures import tiles_of as look_tiles_of
@@ -359,9 +357,14 @@ def _listed(
     return records
 
 
+def on_hopper(device: torch.device) -> bool:
+    """Whether the device is a Hopper GPU, whose matrix products have the layout of collected_assembly()."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+
+
 def _in_one_warp_group(tiles: Tiles) -> bool:
     """Whether one warp group computes 64 keys x 64 queries, for which collected_assembly() is written."""
-    return (tiles.warps, tiles.groups, tiles.columns, tiles.rows) == (*QUADS, 64)
+    return (tiles.warps, tiles.groups, tiles.columns, tiles.rows) == (4, 1, 64, 64)
 
 
 def _assembly(tiles: Tiles, listed: int, threads: int, held: int, collected: bool) -> dict[str, Any]:
