@@ -242,6 +242,19 @@ def test_scopes_transforms_and_double_backward():
     assert torch.equal(results(query, key, value, leaves=[query], mask=mask)[0], inside)
 
 
+def test_the_default_dtype_does_not_matter():
+    query, key = (torch.randn(2, each, 8) for each in (4, 6))
+    score, mask = regard.Additive(8, 8), regard.padding([6, 0])
+    try:
+        torch.set_default_dtype(torch.float64)
+        for inputs in ((query, key), (query, regard.prepare(key, score=score))):
+            for backend in ("auto", "reference", regard.explain(*inputs, mask=mask).backend):
+                found = regard.attention(*inputs, mask=mask, backend=backend)
+                assert found.output.dtype == found.lse.dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_the_default_device_does_not_matter():
     query, key, value = tensors(4, 6)
     mask = regard.padding([6, 3])

@@ -1,4 +1,4 @@
-"""The lists of files in docs/design.md are the files that a call, a training step and a search step run through."""
+"""The lists in docs/design.md name the files that a call, a training step and a search step run through."""
 
 from __future__ import annotations
 

@@ -75,7 +75,8 @@ def _run_small(call: Call) -> Forward:
     if call.mask.parts:
         visible = call.mask.tile(call.whole)
         seeing = visible.any(-1)
-        bias = torch.where(visible | ~seeing.unsqueeze(-1), 0.0, -torch.inf)
+        wide = torch.promote_types(call.query.dtype, torch.float32)
+        bias = torch.where(visible | ~seeing.unsqueeze(-1), 0.0, -torch.inf).to(wide)
     tensors = (call.query, call.key, call.value, call.vector)
     return Forward(*attend_small(*tensors, bias, seeing, call.temperature))
 

@@ -42,6 +42,7 @@ def attend_directly(
     mask: Mask | Tensor | None,
     select: Select,
     start: int,
+    beams: int,
 ) -> Attended | None:
     """Compute a frequent call; return None if attention() must check it, or if another backend runs it."""
     if torch.compiler.is_compiling() or sites._any_open or _is_transformed():
@@ -57,37 +58,25 @@ def attend_directly(
         key_size, score, value, key = key.key_size, key.score, key.value, key.key
     elif value is None:
         value = key
-    if type(query) not in PLAIN or type(key) not in PLAIN or type(value) not in PLAIN:
+    if not (_is_plain(query) and _is_plain(key) and _is_plain(value)):
         return None
     assert isinstance(key, Tensor) and isinstance(value, Tensor)
-    if (
-        not (query.is_cpu and key.is_cpu and value.is_cpu)
-        or query.is_nested
-        or key.is_nested
-        or value.is_nested
-    ):
-        return None
     dtype, of_query, of_key, of_value = query.dtype, query.shape, key.shape, value.shape
     if key.dtype is not dtype or value.dtype is not dtype or dtype not in DTYPES:
-        return None
-    if not (query.layout is key.layout is value.layout is torch.strided):
         return None
     dims = len(of_query)
     if dims not in (2, 3, 4) or len(of_key) != dims or of_key[:-1] != of_value[:-1]:
         return None
     batch = 1 if dims == 2 else of_query[0]
     heads, key_heads = (of_query[1], of_key[1]) if dims == 4 else (1, 1)
-    if (
-        (dims > 2 and of_key[0] != batch)
-        or 0 in of_query
-        or 0 in of_key
-        or not of_value[-1]
-        or heads % key_heads
-    ):
+    queries, keys = of_query[-2], of_key[-2]
+    if 0 in of_query or 0 in of_key or not of_value[-1] or (dims > 2 and of_key[0] != batch):
+        return None
+    if heads % key_heads or type(beams) is not int or beams < 1 or queries % beams:
         return None
     if not _suits(score, of_query, of_key, key_size, (heads, key_heads), dtype):
         return None
-    is_causal, bias, seeing, queries, keys = False, None, None, of_query[-2], of_key[-2]
+    is_causal, bias, seeing = False, None, None
     if mask is not None:
         if type(mask) is not Mask or not mask.only("causal", "lengths"):
             return None
@@ -109,12 +98,15 @@ def attend_directly(
                 if not least:
                     seeing = (lengths > 0).view(-1, 1, 1)
                     visible = visible | ~seeing.unsqueeze(-1)
-                bias = torch.where(visible, 0.0, -torch.inf)
+                wide = dtype if dtype is torch.float64 else torch.float32
+                bias = torch.where(visible, 0.0, -torch.inf).to(wide)
     tensors = (score.project_query(query), key, value)
     if score.combine == "additive":
         if is_causal or heads != key_heads:
             return None
         return _additive(tensors, score, bias, seeing, select.temperature)
+    if score.combine != "inner":
+        return None
     return _inner(tensors, score.scale(of_query[-1]) / select.temperature, is_causal, bias, seeing)
 
 
@@ -152,8 +144,6 @@ def _inner(
         query, key, value = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
     elif dims == 2:
         query, key, value = query[None, None], key[None, None], value[None, None]
-    if bias is not None and query.dtype is torch.float64:
-        bias = bias.double()
     output, lse = torch._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, is_causal, attn_mask=bias, scale=scale
     )
@@ -168,6 +158,14 @@ def _inner(
     if dims == 3:
         return Attended(output.squeeze(1), lse.squeeze(1))
     return Attended(output[0, 0], lse[0, 0])
+
+
+def _is_plain(tensor: object) -> bool:
+    """Whether this is a dense tensor on a CPU, with values that Python code may read."""
+    if type(tensor) not in PLAIN:
+        return False
+    assert isinstance(tensor, Tensor)
+    return tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _suits(
