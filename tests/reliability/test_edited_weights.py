@@ -12,7 +12,7 @@ from torch import nn
 
 from regard.data.batch import Batch
 from regard.decoding import Beam, Greedy, Rules
-from regard.decoding.slots import packed_linear, slot_decoder, slot_search
+from regard.fast.search import linear, search_decoder, slot_search
 from regard.layers.recurrent import Recurrence
 from regard.models import Model
 from regard.models.bahdanau import Bahdanau
@@ -91,7 +91,7 @@ SILENT = (by_data, by_numpy, by_new_data)
 EDITS = (*SILENT, *SILENT[:2], in_place, by_state, by_assigned_state, by_new_parameter, by_old_storage)
 
 
-def check_edits(name: str, count: int, device: str = "cpu") -> None:
+def assert_searches_use_edits(name: str, count: int, device: str = "cpu") -> None:
     """Edit a random row or element of a random parameter `count` times, and search before and after."""
     chance = random.Random(seed())
     model = MODELS[name]().eval().to(device)
@@ -107,7 +107,7 @@ def check_edits(name: str, count: int, device: str = "cpu") -> None:
         sources = [[chance.randrange(4, WORDS) for _ in range(length)] for length in lengths]
         batch = Batch.collate(sources).to(device)
         model.int8_steps = name != "luong" and device == "cpu" and chance.random() < 0.3
-        assert slot_decoder(model, how)
+        assert not isinstance(search_decoder(model, how), list)
         before = slot_search(model, batch, how)
         edit(model, parameter, place)
         result, expected = slot_search(model, batch, how), slot_search(copy.deepcopy(model), batch, how)
@@ -122,20 +122,20 @@ def check_edits(name: str, count: int, device: str = "cpu") -> None:
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_sample_of_edits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_linear, "FEWEST_WEIGHTS", 1)
-    check_edits(name, SAMPLE)
+    monkeypatch.setattr(linear, "FEWEST_WEIGHTS", 1)
+    assert_searches_use_edits(name, SAMPLE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_edits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_linear, "FEWEST_WEIGHTS", 1)
-    check_edits(name, COUNT)
+    monkeypatch.setattr(linear, "FEWEST_WEIGHTS", 1)
+    assert_searches_use_edits(name, COUNT)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_edits_on_a_gpu(name: str) -> None:
-    check_edits(name, SAMPLE, "cuda")
+    assert_searches_use_edits(name, SAMPLE, "cuda")

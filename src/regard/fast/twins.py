@@ -8,24 +8,27 @@ from typing import Any
 from torch import nn
 
 from regard.fast import enabled
+from regard.fast.aligned_linear import AlignedLinear
+from regard.fast.recurrent.bahdanau import FastBahdanau
+from regard.fast.recurrent.lstmn import FastLSTMNLayer
+from regard.fast.recurrent.recurrent import FastRecurrent
+from regard.fast.recurrent.turing_machine import FastTuringMachine
+from regard.fast.twin import Twin
+from regard.layers.lstmn import LSTMNLayer
+from regard.layers.recurrent import Recurrent
+from regard.models.bahdanau import Bahdanau
+from regard.models.turing_machine import NeuralTuringMachine
 
 __all__ = ["TWINS", "Twin", "Twins"]
 
 
-class Twin(nn.Module):
-    """Base of a twin: a subclass of a plain module that computes the same from the same parameters, faster.
-
-    A twin has no state of its own: inside Twins, the class of a module is replaced by its twin, and the
-    attributes stay. Where a call does not suit the twin, such as inside record(), its methods call super().
-    """
-
-    @classmethod
-    def reasons(cls, module: Any) -> list[str]:
-        """Why the twin cannot replace this module; an empty list if it can."""
-        return []
-
-
-TWINS: dict[type[nn.Module], type[nn.Module]] = {}
+TWINS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: AlignedLinear,
+    Bahdanau: FastBahdanau,
+    LSTMNLayer: FastLSTMNLayer,
+    NeuralTuringMachine: FastTuringMachine,
+    Recurrent: FastRecurrent,
+}
 """The twin of each plain class. Subclasses by users have no twin, because they may change a method."""
 
 

@@ -217,7 +217,7 @@ def evaluate_translation(
             problem = "--output, --page and --faithfulness need a run"
             raise ArgumentError(message("--translations", problem))
         scores = EvaluationOptions(options["tokenize"] or "13a", bool(options["lowercase"]), options["moses"])
-        return TranslationEvaluation(evaluate_file(translations, references, scores, options["encoding"]))
+        return TranslationEvaluation(evaluate_file(translations, references, scores, options.get("encoding")))
     if translations is not None:
         problem, expected = "it cannot be combined with a run", "either a run folder or --translations"
         raise ArgumentError(message("--translations", problem, expected=expected))
@@ -300,6 +300,7 @@ class ReferenceOptions:
         if self.split is None and not complete and not self.rows:
             hint = "" if translations else "regard show RUN prints the scores on the validation data"
             problem = "there are no reference translations"
+            expected = expected if translations else f"a file of pairs, or {expected}"
             raise ArgumentError(message("regard evaluate", problem, expected=expected, hint=hint))
         if (
             self.gold_alignments is not None
