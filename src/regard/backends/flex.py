@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from regard.backends import blocked
-from regard.backends.transforms import once_differentiable, once_differentiable_node, reasons_of_transforms
+from regard.backends.transforms import once_differentiable_node, reasons_of_transforms
 from regard.call import Call, Forward
 from regard.masks.mask import PLAIN, Mask, Tile, Window, whole_tile
 from regard.positions import Bias
@@ -100,11 +100,6 @@ def run(call: Call) -> Forward:
     """Compute the forward pass with FlexAttention; mask and bias are compiled into its kernel."""
     from torch.nn.attention.flex_attention import AuxRequest
 
-    if call.trains:
-        query, key, value = once_differentiable(call.query, call.key, call.value)
-        call = replace(call, query=query, key=key, value=value)
-        if isinstance(call.bias, Tensor):
-            call = replace(call, bias=once_differentiable(call.bias)[0])
     options = {
         "score_mod": _score_change(call),
         "block_mask": seen_blocks(call) if call.mask.parts else None,
@@ -123,7 +118,7 @@ def run(call: Call) -> Forward:
             call.query, call.key, call.value, **options, return_aux=AuxRequest(lse=True)
         )
         lse = aux.lse
-    if call.trains and isinstance(call.bias, Bias):
+    if call.trains:
         once_differentiable_node(output)
     assert lse is not None
     if not call.mask.parts and not isinstance(call.bias, Tensor):

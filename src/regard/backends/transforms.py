@@ -14,14 +14,7 @@ from regard.backends import reference
 from regard.call import Call
 from regard.errors import BackendError, message
 
-__all__ = [
-    "differentiable",
-    "once_differentiable",
-    "once_differentiable_node",
-    "raise_in_double_backward",
-    "reasons_of_transforms",
-    "refuse_double_backward",
-]
+__all__ = ["differentiable", "once_differentiable_node", "reasons_of_transforms"]
 
 _HINT = 'use backend="reference", which supports torch.func, forward-mode AD and double backward'
 
@@ -46,65 +39,25 @@ def reasons_of_transforms(vmap: bool = False) -> list[str]:
     return []
 
 
-def once_differentiable(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return views of the tensors; a double backward through these views raises a BackendError.
-
-    A tensor that requires no gradient is returned unchanged. Inside torch.compile or torch.func, all tensors
-    are returned unchanged.
-    """
-    if torch.compiler.is_compiling() or torch._C._functorch.get_interpreter_stack():
-        return tensors
-    return tuple(_hooked(tensor) if tensor.requires_grad else tensor for tensor in tensors)
-
-
 def once_differentiable_node(output: Tensor) -> None:
     """Make a double backward through the operation that computed `output` raise a BackendError.
 
-    Unlike once_differentiable(), this also covers tensors that the operation uses but does not get as
-    arguments, such as the parameters of a position scheme.
+    This covers tensors that the operation uses but does not get as arguments too, such as the parameters of a
+    position scheme.
     """
     if torch.compiler.is_compiling() or torch._C._functorch.get_interpreter_stack():
         return
     if output.grad_fn is not None:
-        output.grad_fn.register_hook(raise_in_double_backward)
+        output.grad_fn.register_hook(_raise_in_double_backward)
 
 
-def refuse_double_backward(output: Any) -> None:
-    """Do the same as once_differentiable_node(), in less time.
-
-    output: a tensor with a grad_fn. No transform may be active.
-
-    Node.register_hook() creates several Python objects. This function registers a dict of hooks that all
-    calls share, in the same way as Tensor.register_hook() registers the dict of a tensor. The attribute
-    _backward_hooks of the output is set only for this.
-    """
-    output._backward_hooks = _HOOKS
-    output.grad_fn._register_hook_dict(output)
-    output._backward_hooks = None
-
-
-def _prepare_node(_: Tensor) -> None:
-    """Hook that runs before an autograd node, with the gradient of its output."""
-    if torch.is_grad_enabled():
-        torch._C._current_autograd_node().register_hook(raise_in_double_backward)
-
-
-_HOOKS = {0: _prepare_node}
-
-
-def raise_in_double_backward(
+def _raise_in_double_backward(
     gradients: tuple[Tensor | None, ...], _: object
 ) -> tuple[Tensor | None, ...] | None:
     """Hook of an autograd node: a double backward through the gradients of this node raises."""
     if not torch.is_grad_enabled():
         return None
     return tuple(None if gradient is None else _Once.apply(gradient) for gradient in gradients)
-
-
-def _hooked(tensor: Tensor) -> Tensor:
-    view = tensor.view_as(tensor)  # the hook is on the view, not on the user's tensor
-    view.register_hook(lambda gradient: _Once.apply(gradient) if torch.is_grad_enabled() else gradient)
-    return view
 
 
 class _Once(torch.autograd.Function):
