@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from regard.cli import _warning_text
+from regard.errors import RegardWarning
 from regard.tasks.language.language_data import read_texts
 from regard.tasks.language.language_settings import TextData
 from regard.tasks.task_table import find_task
@@ -30,6 +32,33 @@ def test_the_error_prints_the_command_with_the_encoding(command, files):
     assert answer.status == 2 and "cp949" in answer.err
 
 
+def test_the_printed_command_replaces_a_wrong_encoding(command, files):
+    for given in (("--encoding", "utf-16"), ("--encoding=utf-16",)):
+        answer = command("data", "check", *given, *files)
+        line = " ".join(map(str, ("regard data check", *files, "--encoding cp949")))
+        assert answer.status == 2 and f"{line}\n" in answer.err
+
+
+def test_compare_reads_files_in_another_encoding(command, files, tmp_path):
+    compare = ("compare", "--quick", "--study", "length", "--length-bins", "2,4", "--output", tmp_path / "c")
+    answer = command(*compare, *files)
+    assert answer.status == 2 and "--encoding cp949" in answer.err
+    answer = command(*compare, *files, "--encoding", "cp949", "--stop-after", 0)
+    assert "not valid UTF-8" not in answer.err and "안녕" not in answer.err
+
+
+def test_columns_are_for_train_file_too_if_its_name_says_the_format(command, tmp_path):
+    path = tmp_path / "a.csv"
+    rows = [f"{i},{('good', 'bad')[i % 2]},Day {i} was fine.\n" for i in range(30)]
+    path.write_text("id,label,text\n" + "".join(rows), encoding="utf-8")
+    train = ("train", "--task", "classification", "--output", tmp_path / "run", "--dry-run", "--threads", 1)
+    answer = command(*train, "--train-file", path, "--columns", "label,text")
+    assert answer.status == 0, answer.err
+    (tmp_path / "a.txt").write_bytes(path.read_bytes())
+    answer = command(*train, "--train-file", tmp_path / "a.txt", "--columns", "label,text")
+    assert answer.status == 2 and "--tsv instead of --train-file" in answer.err
+
+
 def test_fields_of_nested_records_are_recommended_as_a_command(command, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"translation": {"ko": "가.", "en": "Go."}}\n')
     answer = command("data", "check", "--jsonl", tmp_path / "a.jsonl")
@@ -41,6 +70,32 @@ def test_fields_of_nested_records_are_recommended_as_a_command(command, tmp_path
         "data", "check", "--parquet", tmp_path / "a.jsonl", "--fields", "translation.ko,translation.en"
     )
     assert answer.status == 0
+
+
+def test_fields_of_translations_are_recommended_beside_other_fields(command, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": "7", "translation": {"ko": "가.", "en": "Go."}}\n')
+    assert "--fields translation.ko,translation.en" in command("data", "check", "--jsonl", path).err
+    path.write_text('{"a": "x", "b": "y", "c": "z"}\n')
+    answer = command("data", "check", "--jsonl", path)
+    assert "a, b, c" in answer.err and "check --fields" in answer.err
+
+
+def test_a_column_of_numbers_beside_other_columns_is_a_warning(command, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("".join(f"{i},가 {i}.,Go {i}.\n" for i in range(9)), encoding="utf-8")
+    with pytest.warns(RegardWarning, match="3 columns") as caught:
+        assert command("data", "check", "--csv", path).status == 0
+    printed = _warning_text(caught[0].message, RegardWarning, "x.py", 1)
+    assert printed.startswith("regard: warning: ") and "name other columns: --columns\n" in printed
+    answer = command("data", "check", "--csv", path, "--columns", "2,3")
+    assert answer.status == 0 and "warning" not in answer.err
+
+
+def test_names_of_columns_with_a_space_are_answered_with_the_right_form(command, tmp_path):
+    for first in ("ko", "ko,"):
+        answer = command("train", "--csv", "a.csv", "--columns", first, "en", "--output", tmp_path / "x")
+        assert answer.status == 2 and "--columns ko,en" in answer.err
 
 
 def test_a_csv_header_is_recognized(command, tmp_path):

@@ -96,6 +96,20 @@ def test_text_in_another_encoding_is_read_if_it_is_named(tmp_path, encoding):
     assert list(read_lines(path, encoding)) == ["안녕하세요.", "고맙습니다."]
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "UTF16", "utf-32"])
+def test_text_without_the_byte_order_mark_of_the_named_encoding_is_an_error(tmp_path, encoding):
+    path = tmp_path / "a.ko"
+    path.write_bytes("안녕하세요. 고맙습니다.\n".encode("cp949"))
+    with pytest.raises(DataError, match=r"(?s)a\.ko: .*byte order mark; probably CP949.*encoding=.cp949"):
+        list(read_lines(path, encoding))
+    path.write_bytes("안녕하세요. 고맙습니다.\n".encode("utf-16-be"))
+    with pytest.raises(DataError, match=r"(?s)byte order mark; probably UTF-16.*encoding=.utf-16-be"):
+        list(read_lines(path, encoding))
+    path.write_text("Hello.\n")
+    with pytest.raises(DataError, match=r"(?s)a\.ko: .*UTF-8 or ASCII.*remove encoding=.*iconv"):
+        list(read_lines(path, encoding))
+
+
 def test_bytes_that_are_invalid_in_the_named_encoding_are_an_error(tmp_path):
     path = tmp_path / "a.ko"
     path.write_bytes("안녕.\n".encode("cp949") + b"\xff\xffx\n")

@@ -7,22 +7,11 @@ import torch
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from regard.kernels import (
-    activated_product,
-    additive_gated,
-    additive_recurrent,
-    embedding_dropout,
-    lstmn_step,
-    recurrent_cells,
-    step_order,
-)
-from regard.kernels.activation_dropout import KINDS, ActivationDropout
-from regard.kernels.embedding_dropout import EmbeddingDropout
-from regard.kernels.maxout import PairMaximum
-from regard.kernels.residual_norm import ResidualNorm
-from regard.kernels.row_copy import copy_rows
-from regard.kernels.short_attention import ShortAttention
-from regard.kernels.vocabulary_loss import VocabularyLoss
+from regard.kernels.inner.short import ShortAttention
+from regard.kernels.recurrent import cells, lstmn
+from regard.kernels.training.dropout import KINDS, ActivationDropout
+from regard.kernels.training.residual_norm import ResidualNorm
+from regard.kernels.training.vocabulary_loss import VocabularyLoss
 from tests.kernels.compiled import Hopper, compiling
 
 ROWS, WIDTH = 4, 40
@@ -38,44 +27,24 @@ def main() -> None:
             return torch.zeros(*sizes, dtype=dtype)
 
         one, two, three = (zeros(ROWS, many * WIDTH) for many in (1, 2, 3))
-        recurrent_cells.gated(three, two, one, one)
-        recurrent_cells.mixed(three, one, one)
+        cells.gated(three, two, one, one)
+        cells.mixed(three, one, one)
         for parts in (1, 3):
-            recurrent_cells.mixed(three, one, one, zeros(parts, ROWS, WIDTH))
-            recurrent_cells.gated_backward(zeros(parts, ROWS, WIDTH), three, one, three, one)
-            recurrent_cells.mixed_backward(zeros(parts, ROWS, WIDTH), one, one, three, one, three)
+            cells.mixed(three, one, one, zeros(parts, ROWS, WIDTH))
+            cells.gated_backward(zeros(parts, ROWS, WIDTH), three, one, three, one)
+            cells.mixed_backward(zeros(parts, ROWS, WIDTH), one, one, three, one, three)
         six, states, gates = (zeros(ways, ROWS // 2, many * WIDTH) for ways, many in ((6, 1), (2, 1), (2, 3)))
-        recurrent_cells.gru(gates, gates, zeros(2, 3 * WIDTH), states, states)
-        recurrent_cells.gru_backward(six, states, states, gates, gates, states, gates, six)
-        for into, masked in ((True, False), (True, True), (False, True), (False, False)):
-            by_step = zeros(3, 2, ROWS, WIDTH)
-            more = one if into and masked else None
-            step_order.reorder(zeros(ROWS, 3, 2, WIDTH), by_step, torch.ones(ROWS).long(), into, masked, more)
-        PairMaximum.apply(two.clone().requires_grad_()).sum().backward()
-        for more in (None, 1.0, zeros(ROWS)):
-            copy_rows(one, zeros(ROWS, WIDTH + 8), more=more, factor=zeros(()) if more is None else None)
+        cells.gru(gates, gates, zeros(2, 3 * WIDTH), states, states)
+        cells.gru_backward(six, states, states, gates, gates, states, gates, six)
         tapes = zeros(ROWS, 9, 30), zeros(ROWS, 9, 2 * WIDTH)
         query, scores, totals = zeros(ROWS, 30), zeros(ROWS, 9).float(), zeros(ROWS).float()
         read = query, *tapes, zeros(30), 0, 7, scores, totals, two
-        lstmn_step.read(*read)
-        lstmn_step.read_backward(*read, two, *tapes, query, query)
+        lstmn.read(*read)
+        lstmn.read_backward(*read, two, *tapes, query, query)
         for gates, added in ((4, None), (4, one), (5, one)):
             whole = zeros(ROWS, gates * WIDTH)
-            lstmn_step.cell(whole, two, added, two)
-            lstmn_step.cell_backward(whole, two, two, two, whole, two, added, added)
-        for lengths in (None, torch.tensor([3])):
-            memory = zeros(ROWS, 9, 32), zeros(ROWS, 9, 3 * WIDTH), zeros(32), lengths
-            both, whole, query = (zeros(ROWS, 32 + many * WIDTH) for many in (2, 3, 0))
-            results = three, one, query, scores
-            additive_gated.attend_gated(both[None], *memory, three, one, *results)
-            of_reset = zeros(2, ROWS, WIDTH), three, one, whole[:, 32:], one, scores
-            of_scores = scores, whole[:, :32], scores
-            additive_gated.attend_gated_backward(*of_reset, query, *memory, *of_scores)
-        query, inputs = zeros(ROWS, 30), (zeros(ROWS, 3, 30), zeros(2, 3, ROWS, 32))
-        step_order.order_inputs(*inputs, torch.ones(ROWS).long())
-        step_order.add_inputs(*reversed(inputs), torch.ones(ROWS).long())
-        additive_recurrent.context_products(zeros(ROWS, 5, WIDTH), zeros(ROWS, 9, WIDTH))
-        additive_recurrent.memory_backward(query[None], zeros(ROWS, 9, 30), zeros(30), scores[None])
+            lstmn.cell(whole, two, added, two)
+            lstmn.cell_backward(whole, two, two, two, whole, two, added, added)
         weight = zeros(5000, 16).requires_grad_()
         VocabularyLoss.apply(
             zeros(ROWS, 16), weight, None, torch.ones(ROWS, dtype=torch.long), 0.1, 0, dtype == torch.float32
@@ -97,19 +66,10 @@ def compile_training(dtype: torch.dtype) -> None:
             for lengths in (None, torch.tensor([5, 30])):
                 output, _ = ShortAttention.apply(*heads, lengths, 0, lengths is None, 0.1, dropout)
                 output.sum().backward()
-        table, tokens = torch.zeros(9, width, requires_grad=True), torch.ones(ROWS, 5, dtype=torch.long)
-        places = torch.zeros(5, width) if change else None
-        for few in (0, 100):
-            embedding_dropout.FEW = few
-            EmbeddingDropout.apply(table, tokens, places, 2.0, dropout, 0).sum().backward()
         for kind in KINDS:
             hidden = torch.zeros(ROWS, width, dtype=dtype, requires_grad=True)
             bias = torch.zeros(width) if change else None
             ActivationDropout.apply(hidden, bias, kind, dropout).sum().backward()
-    for seed in (None, torch.zeros(1, dtype=torch.long)):
-        x, weight = (torch.zeros(rows, 64, dtype=torch.bfloat16) for rows in (300, 136))
-        hidden = activated_product.activated_product(x, weight, torch.zeros(136), seed, 0.1)
-        activated_product.activated_product_gradient(x, weight.T.contiguous(), hidden, 0.1)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
-from regard.data.read_text import LONGEST_LINE, START, check_start, checked_path
-from regard.data.text_encoding import INVALID, advice, check_encoding
+from regard.data.read_text import (
+    LONGEST_LINE,
+    START,
+    Raw,
+    check_likely_encoding,
+    check_start,
+    checked_path,
+)
+from regard.data.text_encoding import INVALID, check_encoding
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import naming_file, write_all
 
@@ -36,6 +43,9 @@ Place = str | bytes
 """Where lines are read from: a file name, "-" for standard input, or the text itself as bytes."""
 
 STANDARD = "-"
+
+TABLE = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz)?$", re.IGNORECASE)
+"""Names of files that are usually tables."""
 
 
 @dataclass
@@ -132,10 +142,7 @@ def _lines(name: str, file: BinaryIO, encoding: str | None) -> Iterator[bytes]:
             raise DataError(message(f"{name}, line {number}", problem))
         if not checked and not line.isascii():
             checked = True
-            ahead = line + _ahead(file)
-            named, hint = advice(ahead, line)
-            if named and len(re.findall(rb"[\x80-\xff]", ahead)) > 3:  # a few bytes may be errors
-                raise DataError(message(f"{name}, line {number}", f"not valid UTF-8; {named}", hint=hint))
+            check_likely_encoding(Raw(name, line + _ahead(file)), 0, f"{name}, line {number}")
         line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
@@ -319,6 +326,10 @@ def given_lines(
             kind = "sentence" if option == "--text" else "sequence"
             hint = f'for a {kind} instead of a file, use {option} "{printable(each[:60])}"'
             raise DataError(message(shown(each), "there is no such file", hint=hint))
+    for each in files or ():
+        if TABLE.search(each):
+            hint = "save the texts alone, one in each line"
+            say(f"{shown(each)}: each line is read as one text, with its commas and quotes; {hint}")
     lines = Lines(files or [STANDARD], encoding=encoding)
     if lines.keyboard:
         say("reading standard input; end with Ctrl-D")

@@ -20,6 +20,7 @@ __all__ = [
     "check_encoding",
     "find_mojibake",
     "is_utf_8_text",
+    "lacks_byte_order_mark",
     "likely_encoding",
     "utf_8_chunks",
 ]
@@ -123,11 +124,27 @@ def is_utf_8_text(data: bytes, encoding: str) -> bool:
     """
     if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig"):
         return False
-    if encoding.lower().replace("_", "-").startswith(("utf-16", "utf-32")):
+    if codecs.lookup(encoding).name.startswith(("utf-16", "utf-32")):
         marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         return bool(data) and not marked and b"\0" not in data and likely_encoding(data) is None
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(data)
     return "\ufffd" not in text and len(re.findall(r"[^\x00-\x7f]", text)) >= CERTAIN
+
+
+def lacks_byte_order_mark(data: bytes, encoding: str) -> bool:
+    """Return whether a file cannot be decoded because it does not begin with a byte order mark.
+
+    data: the beginning of the file.
+
+    >>> lacks_byte_order_mark(b"a", "utf-16"), lacks_byte_order_mark(b"a", "utf-16-le")
+    (True, False)
+    """
+    marks = {
+        "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+        "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    }
+    name = codecs.lookup(encoding).name
+    return name in marks and not data.startswith(marks[name])
 
 
 CERTAIN = 5

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.errors import RegardError, Setting, message
+from regard.fast.twins import Twins
 from regard.layers.freed_memory import keep_freed_memory
 from regard.training.cuda_graphs import Captured, Uncaptured
 from regard.training.distributed import Processes
@@ -68,6 +69,7 @@ class Gradients:
         if device.type == "cpu":
             keep_freed_memory()
         objective: Any = Objective(task)
+        self.twins = Twins(task.model)
         self._own = objective  # without DistributedDataParallel
         if self.processes.world > 1 and captured:
             self.processes.copy_first([*task.model.parameters(), *task.model.buffers()])
@@ -177,7 +179,8 @@ class Gradients:
     def _loss(self, ready: Any) -> Loss:
         if not self.compiled:
             # CapturedSteps exchanges the gradients of several processes itself.
-            return (self._own if self.captures else self._objective)(ready)
+            with self.twins:
+                return (self._own if self.captures else self._objective)(ready)
         try:
             return self._objective(ready)
         except torch._dynamo.exc.FailOnRecompileLimitHit:

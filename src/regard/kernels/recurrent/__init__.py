@@ -1,0 +1,1 @@
+"""Steps of recurrent layers: gated cells, GRU, LSTMN and neural Turing machines."""
