@@ -13,7 +13,7 @@ from regard.masks.mask import Mask
 from regard.masks.tile import whole_tile
 from regard.scores import ScaledDot, Score
 
-__all__ = ["Memory", "cleaned", "prepare", "prepare_zero_padded", "projected"]
+__all__ = ["Memory", "cleaned", "prepare", "projected"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -137,19 +137,6 @@ def prepare(
     if as_mask.lengths is not None:
         key, value = cleaned(key, value, Mask(lengths=as_mask.lengths), queries=1, start=0, heads=1)
     return Memory(projected(score, key), value, score, as_mask, key.shape[-1])
-
-
-def prepare_zero_padded(key: Tensor, value: Tensor, score: Score, mask: Mask) -> Memory:
-    """Return the same as prepare(), for keys and values that are finite, and 0 where the mask hides them.
-
-    prepare() also reads all keys and values to replace those that are hidden, NaN or infinite. This is not
-    necessary here.
-
-    mask: a mask of lengths only, such as padding(lengths).
-    """
-    as_mask = lifted_mask(mask, key.dim()).to(key.device)
-    _check_prepared(key, value, score, as_mask)
-    return Memory(score.project_key(key, 0), value, score, as_mask, key.shape[-1])
 
 
 def projected(score: Score, key: Tensor, start: int = 0) -> Tensor:

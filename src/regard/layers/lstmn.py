@@ -264,7 +264,7 @@ class LSTMN(nn.Module):
         """
         tapes_BLSE, keys_BLSA, summaries_BLM = state
         last = (
-            each[:, :, -1:].clone(memory_format=torch.contiguous_format) for each in (tapes_BLSE, keys_BLSA)
+            each[:, :, -1:].clone() for each in (tapes_BLSE, keys_BLSA)
         )
         return *last, summaries_BLM
 
