@@ -21,8 +21,8 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.decoding import CASES, LENGTH, ours
-from regard.decoding.slots import captured_slots, recorded_attention
-from regard.decoding.slots.slot_runs import captured_search, sentences_of
+from regard.fast.search import captured, recorded_attention
+from regard.fast.search.search_loop import captured_search, sentences_of
 from regard.models.base import Model
 
 REPEATS = 10
@@ -72,7 +72,7 @@ def parts_of_a_call(model: Model, name: str, look: str | None) -> list[tuple[str
         parts = [("whole call of search()", milliseconds(whole))]
         parts.append(("encoding", milliseconds(lambda: sentences_of(model, batch, how))))
         parts.append(("search on the slots", milliseconds(searched)))
-    (kept,) = list(captured_slots._kept[model].values())[-1:]
+    (kept,) = list(captured._kept[model].values())[-1:]
     replay = next(iter(kept.replays.values()))
     kept.slots.done.fill_(False)
     kept.slots.count.fill_(LENGTH // 2)
@@ -122,7 +122,7 @@ def main() -> int:
         print_host_profile(model, arguments.case, arguments.look)
     if arguments.no_kernels:
         return 0
-    (kept,) = list(captured_slots._kept[model].values())[-1:]
+    (kept,) = list(captured._kept[model].values())[-1:]
     with torch.no_grad():
         rows = kernels_of(lambda: kept.slots.step(kept.slots.decoder.length))
     count, total = sum(row[1] for row in rows), sum(row[2] for row in rows)

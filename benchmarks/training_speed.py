@@ -47,7 +47,6 @@ PLAIN = (
     "regard.training.losses.by_kernel",
     "regard.layers.residual_stream.by_kernel",
     "regard.layers.feedforward.by_kernel",
-    "regard.layers.token_embedding.by_kernel",
     "regard.layers.joint_linear.trains_in_half",
 )
 """Functions that choose the kernels of training. Without them, a model runs in plain PyTorch, and the loss is

@@ -16,7 +16,7 @@ from rich.console import Console
 
 import regard
 from regard.decoding import Beam
-from regard.decoding.slots.early_ends import EarlyEnds
+from regard.fast.search.search_loop import EarlyEnds
 from regard.runs.prepare_run import Machine
 from regard.runs.train_run import train_run
 from regard.tasks.language import LanguageTask

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from regard.data.batch import EOS, Batch
 from regard.data.tokenizers import train_tokenizer
 from regard.decoding import Beam, Greedy, Rules, Sample, Translator, search
-from regard.decoding.slots import RecordedAttention
 from regard.errors import ArgumentError, RegardWarning, UnknownName
+from regard.fast.search import RecordedAttention
 from regard.models import build_model
 from tests.decoding.toys import Looking, Spaced, Table
 from tests.models.variants import make

@@ -8,16 +8,13 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.decoding import Beam, Greedy
-from regard.decoding.slots import bahdanau_decoder
-from regard.decoding.slots.bahdanau_decoder import BahdanauDecoder
-from regard.decoding.slots.beam_slots import BeamSlots
-from regard.decoding.slots.fused_transformer_decoder import FusedTransformerDecoder
-from regard.decoding.slots.greedy_slots import GreedySlots
 from regard.fast.recurrent import gated_steps
-from regard.kernels.search.alignments import copy_and_align
-from regard.kernels.search.beam import beam_step, greedy_step
-from regard.kernels.search.candidates import find_candidates
-from regard.kernels.search.paths import follow_paths
+from regard.fast.search import bahdanau_decoder
+from regard.fast.search.bahdanau_decoder import BahdanauDecoder
+from regard.fast.search.beams import BeamSlots
+from regard.fast.search.slots import GreedySlots
+from regard.fast.search.transformer_decoder import FusedTransformerDecoder
+from regard.kernels.search.beam import beam_step, find_candidates, greedy_step
 from regard.models.bahdanau import Bahdanau
 from regard.models.transformer import Size, Transformer
 from tests.kernels.compiled import Hopper, compiling
@@ -49,17 +46,12 @@ def main() -> None:
                 if beams > 1:
                     decoder.record(1, model.output.weight)
                 decoder.step(tokens, tokens, generated, LENGTH)
-                if decoder.looks is not None:
-                    readers = torch.zeros(SLOTS, 2, LENGTH, dtype=torch.int32)
-                    for done in (None, generated > 0):
-                        copy_and_align(decoder.looks, generated, readers, generated, generated, done)
             count = 2 * beams if beams > 1 else 1
             logits = torch.zeros(SLOTS * beams, WORDS, dtype=dtype)
             found = find_candidates(logits, count, barred, generated, 3, 3)
             if isinstance(how, Beam):
                 search = BeamSlots(decoder, how, 0, LENGTH, generated.device)
                 assert beam_step(logits, found, search, 3)
-                assert follow_paths(search, generated, LENGTH - 1, 3) is not None
             else:
                 greedy_step(found, GreedySlots(decoder, how.rules, 0, generated.device), 3)
 

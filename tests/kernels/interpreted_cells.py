@@ -10,16 +10,14 @@ from torch import Tensor, nn
 
 import regard
 from regard.data.batch import EOS, PAD
-from regard.decoding.highest_values import highest_in_order
-from regard.decoding.slots.candidates import Forbidden, next_tokens
+from regard.decoding.highest_values import sortable
 from regard.fast.recurrent import gated_steps, gru_cuda
 from regard.fast.recurrent.bahdanau import attend_along
 from regard.fast.twins import Twins
-from regard.kernels import launch
+from regard.kernels.additive import tile_sizes
 from regard.kernels.choice import by_kernel
-from regard.kernels.recurrent.maxout import PairMaximum
+from regard.kernels.search.beam import find_candidates
 from regard.kernels.training import vocabulary_loss
-from regard.kernels.training.row_copy import copy_rows
 from regard.layers.gated_cell import GatedCell
 from regard.layers.recurrent import Recurrence, Recurrent
 from regard.training.losses import cross_entropy, output_loss
@@ -93,7 +91,7 @@ def test_all_steps_with_attention(
     """
     width, depth, hidden = sizes
     monkeypatch.setattr(
-        launch, "LAUNCHES", {name: replace(each, width=16) for name, each in launch.LAUNCHES.items()}
+        tile_sizes, "LAUNCHES", {name: replace(each, width=16) for name, each in tile_sizes.LAUNCHES.items()}
     )
     torch.manual_seed(0)
     cell = GatedCell(3, width, context_size=depth)
@@ -160,34 +158,6 @@ def test_gru_with_padding(both_ways: bool):
         results.append([states, last, *torch.autograd.grad(loss, [own, *layers.parameters()])])
     for mine, exact in zip(*results, strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("width", [12, 7, 600])
-@pytest.mark.parametrize("more", [None, 1.0, "rows"])
-def test_copy_rows(width: int, more: float | str | None):
-    """Rows of a transposed tensor, to the middle of a tensor that is NaN elsewhere."""
-    source = torch.randn(3, 5, width).transpose(0, 1)
-    added, factor = torch.randn(15) if more == "rows" else more, torch.tensor(0.5) if more else None
-    whole = torch.full((15, width + 20), torch.nan)
-    copy_rows(source, whole[:, 8 : width + 12], more=added, factor=factor)
-    expected = torch.zeros(15, width + 4)
-    expected[:, :width] = source.flatten(0, 1)
-    if added is not None:
-        expected[:, width] = added
-    assert whole[:, 8 : width + 12].equal(expected * 0.5 if more else expected)
-    assert whole.isnan().sum() == 15 * 16
-
-
-def test_pair_maximum():
-    """The reference is amax(), which divides the gradient between equal elements."""
-    x, gradient = torch.randn(3, 5, 14), torch.randn(3, 5, 7)
-    x[0, 0, 0] = x[0, 0, 1]
-    own, plain = x.clone().requires_grad_(), x.clone().requires_grad_()
-    mine, expected = PairMaximum.apply(own), plain.unflatten(-1, (-1, 2)).amax(-1)
-    assert mine.equal(expected)
-    assert torch.autograd.grad(mine, own, gradient)[0].equal(
-        torch.autograd.grad(expected, plain, gradient)[0]
-    )
 
 
 @pytest.mark.parametrize("width", [300, 1000])
@@ -271,19 +241,20 @@ def test_vocabulary_loss_without_gradients_in_bfloat16():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_next_tokens_of_a_search(dtype: torch.dtype):
+def test_candidates_of_a_search(dtype: torch.dtype):
     """The kernel gives the tokens of a stable sort: bfloat16 logits are often equal."""
     source = torch.Generator().manual_seed(2)
-    logits = (3 * torch.randn(2, 3, 5000, generator=source)).to(dtype)
-    generated, forced = torch.tensor([1, 2]), torch.tensor([[5, 6, 7], [8, 9, 1]])
-    forbidden = Forbidden.tokens(torch.tensor([0, 1, 2]), 5000)
-    scores, tokens, of_prefix = next_tokens(logits, 8, forbidden, generated, 3, forced)
-    expected = logits.double().log_softmax(-1)
-    torch.testing.assert_close(of_prefix.double(), expected.gather(2, forced[..., None])[..., 0])
-    expected[..., :3] = -torch.inf
-    expected[0, :, EOS] = -torch.inf
+    logits = (3 * torch.randn(6, 5000, generator=source)).to(dtype)
+    barred, generated = torch.zeros(5000, dtype=torch.uint8), torch.tensor([1, 2])
+    barred[:3] = 1
+    values, tokens, largest, total = find_candidates(logits, 8, barred, generated, 3, EOS)
+    expected = logits.float()
+    lse = ((largest - expected.amax(1)[:, None]).exp() * total).sum(1).log() + expected.amax(1)
+    torch.testing.assert_close(lse, logits.double().logsumexp(1).float())
+    expected[:, :3] = -torch.inf
+    expected[:3, EOS] = -torch.inf
     best, order = expected.sort(dim=-1, descending=True, stable=True)
-    places = highest_in_order(scores.flatten(0, 1), tokens.flatten(0, 1), 8)
-    assert torch.equal(tokens.flatten(0, 1).gather(1, places), order.flatten(0, 1)[:, :8])
-    found = scores.flatten(0, 1).gather(1, places).double()
-    torch.testing.assert_close(found, best.flatten(0, 1)[:, :8], rtol=1e-6, atol=3e-6)
+    values, tokens = values.flatten(1), tokens.flatten(1)
+    places = sortable(values, tokens).topk(8).indices
+    assert torch.equal(tokens.gather(1, places).long(), order[:, :8])
+    assert torch.equal(values.gather(1, places), best[:, :8])

@@ -11,20 +11,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batch import Batch
-from regard.kernels.seeds import next_seed
-from regard.kernels.training import activated_product, embedding_dropout, residual_norm
-from regard.kernels.training.activation_dropout import ActivationDropout
-from regard.kernels.training.embedding_dropout import EmbeddingDropout
-from regard.kernels.training.partial_sums import sum_over_rows
+from regard.kernels.training import residual_norm
+from regard.kernels.training.dropout import ActivationDropout
 from regard.kernels.training.residual_norm import ResidualNorm
 from regard.layers import feedforward, residual_stream
 from regard.layers.attention_options import AttentionOptions
 from regard.layers.feedforward import FeedForward
 from regard.layers.residual_stream import ResidualStream
-from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import causal
 from regard.models.transformer import LayerSettings, Size, Transformer, TransformerLayer
-from regard.positions import Learned, Sinusoidal
 from regard.training.losses import model_loss
 
 WIDE, HALF = (3, 5, 300), torch.bfloat16
@@ -123,35 +118,6 @@ def test_activation_and_dropout(kind: str, dropout: float, biased: bool):
         torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.4])
-@pytest.mark.parametrize(("rows", "width", "columns"), [(40, 24, 48), (5, 40, 16), (64, 16, 96)])
-def test_activated_product(
-    rows: int, width: int, columns: int, dropout: float, monkeypatch: pytest.MonkeyPatch
-):
-    """With tiles that exceed the matrices, and with the same dropout as other kernels."""
-    for name, size in {"ROWS": 32, "COLUMNS": 32, "DEPTH": 16, "GROUP": 2}.items():
-        monkeypatch.setattr(activated_product, name, size)
-    torch.manual_seed(0)
-    x, weight, bias = torch.randn(rows, width), torch.randn(columns, width), torch.randn(columns)
-    outer, gradient = torch.randn(12, columns), torch.randn(rows, 12)
-    factors = kept_by_dropout((rows, columns), dropout) if dropout else torch.ones(rows, columns)
-    seed = next_seed(x.device) if dropout else None
-    hidden = activated_product.activated_product(x, weight, bias, seed, dropout)
-    before = (x.double() @ weight.T.double() + bias).requires_grad_()
-    expected = before.relu() * factors
-    torch.testing.assert_close(hidden.double(), expected, rtol=1e-5, atol=1e-5)
-    mine = activated_product.activated_product_gradient(gradient, outer, hidden, dropout)
-    (right,) = torch.autograd.grad(expected @ outer.T.double(), before, gradient.double())
-    torch.testing.assert_close(mine[0].double(), right, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(mine[1].double(), right.sum(0), rtol=1e-5, atol=2e-5)
-
-
-@pytest.mark.parametrize("shape", [(1, 3), (300, 40), (2, 700, 17), (3, 0, 5), (2, 4, 0)])
-def test_sum_over_rows(shape: tuple[int, ...]):
-    parts = torch.randn(shape)
-    torch.testing.assert_close(sum_over_rows(parts), parts.sum(-2), rtol=1e-5, atol=1e-4)
-
-
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_transformer_layer_by_kernels_equals_plain_pytorch(norm: str, monkeypatch: pytest.MonkeyPatch):
     torch.manual_seed(0)
@@ -199,42 +165,3 @@ def test_dropout_of_a_model_depends_on_the_seed_alone():
         torch.manual_seed(seed)
         totals.append(model_loss(model, batch, batch.labels)[0].item())
     assert totals[0] == totals[2] != totals[1]
-
-
-@pytest.mark.parametrize("position", [None, Sinusoidal(600)])
-@pytest.mark.parametrize("dropout", [0.0, 0.4])
-@pytest.mark.parametrize("few", [True, False])
-def test_embeddings_and_dropout(
-    position: Sinusoidal | None, dropout: float, few: bool, monkeypatch: pytest.MonkeyPatch
-):
-    """few: whether a kernel sorts the tokens. One token fills more than one tile of rows."""
-    monkeypatch.setattr(embedding_dropout, "FEW", 200 if few else 0)
-    torch.manual_seed(0)
-    table = nn.Embedding(9, 600, padding_idx=0)
-    rows = [[3, 4, 3, 5, 5, 1, 3, 7, 6, 4] + 40 * [7], [8, 0, 0, 2, 3, 3, 8, 5, 1, 0] + 40 * [7]]
-    tokens, gradient = torch.tensor(rows), torch.randn(2, 50, 600)
-    x = embed_tokens(table, tokens, 2.0, position, 5, nn.Dropout(dropout))
-    assert x.grad_fn.name() == "EmbeddingDropoutBackward"
-    plain = table(tokens) * 2.0
-    plain = plain if position is None else position(plain, 5)
-    kept = (x != 0) | (plain == 0)
-    expected = torch.where(kept, plain / (1 - dropout), 0.0)
-    assert abs(kept[tokens > 0].float().mean() - (1 - dropout)) < 0.04
-    torch.testing.assert_close(x, expected)
-    (theirs,) = torch.autograd.grad(expected, table.weight, gradient)
-    gradient[tokens == 0] = torch.nan  # padding
-    (ours,) = torch.autograd.grad(x, table.weight, gradient)
-    torch.testing.assert_close(ours, theirs)
-    assert ours[3].any() and not ours[0].any()
-    tokens[0, 0] = 9
-    invalid = embed_tokens(table, tokens, 2.0, position, 5, nn.Dropout(0.0))
-    assert invalid[0, 0].isnan().all() and not invalid[1].isnan().any()
-
-
-def test_learned_positions_and_hooked_tables_run_in_plain_pytorch():
-    table, tokens, dropout = nn.Embedding(9, 4), torch.tensor([[1, 2]]), nn.Dropout(0.0)
-    with mock.patch.object(EmbeddingDropout, "apply") as kernel:
-        embed_tokens(table, tokens, 1.0, Learned(4, 8), 0, dropout)
-        table.register_forward_hook(lambda *_: None)
-        embed_tokens(table, tokens, 1.0, None, 0, dropout)
-    assert not kernel.called

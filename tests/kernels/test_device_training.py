@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.data.batch import PAD, Batch
 from regard.kernels import choice
-from regard.layers import feedforward, residual_stream, token_embedding
+from regard.layers import feedforward, residual_stream
 from regard.layers.residual_stream import ResidualStream
 from regard.models.transformer import Size, Transformer
 from regard.training import losses
@@ -121,7 +121,6 @@ def test_products_of_a_feed_forward_layer_are_as_precise_as_plain_pytorch(
         own = x.to(layer.inner.weight.dtype).requires_grad_()
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
             result, bias = layer.without_bias(own)
-        assert not half or not feedforward.by_kernel(own) or result.grad_fn.name() == "_ReluProductsBackward"
         result = result if bias is None else result + bias
         inputs = (own, *layer.parameters())
         return [result, *torch.autograd.grad(result, inputs, gradient.to(result.dtype))]
@@ -174,18 +173,3 @@ def test_dropout_of_a_captured_step_depends_on_the_seed_alone():
     replay()
     assert all(torch.equal(one, two) for one, two in zip(found[0], found[2], strict=True))
     assert found[0][0] != found[1][0] and results[0] != found[2][0]
-
-
-@pytest.mark.parametrize(("count", "width"), [(4096, 512), (2400, 620), (9000, 64), (20000, 512)])
-def test_embedding_gradient_equals_plain_pytorch(count: int, width: int):
-    """Some tokens occur often, as in text, and the padding token gets no gradient."""
-    torch.manual_seed(0)
-    table = nn.Embedding(300, width, padding_idx=PAD, device=CUDA)
-    tokens = (300 * torch.rand(4, count // 4, device=CUDA) ** 3).long()
-    gradient = torch.randn(4, count // 4, width, device=CUDA)
-    x = token_embedding.embed_tokens(table, tokens, 2.0, None, 0, nn.Dropout(0.0))
-    assert x.grad_fn is not None and x.grad_fn.name() == "EmbeddingDropoutBackward"
-    first, second = (torch.autograd.grad(x, table.weight, gradient, retain_graph=True)[0] for _ in range(2))
-    table.double()
-    (exact,) = torch.autograd.grad(table(tokens) * 2.0, table.weight, gradient.double())
-    assert relative(first, exact) < 1e-6 and torch.equal(first, second)

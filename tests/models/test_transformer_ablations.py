@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from regard.data.batch import Batch
-from regard.decoding.slots.transformer_decoder import TransformerDecoder
 from regard.errors import UnknownName
+from regard.fast.search.transformer_decoder import TransformerDecoder
 from regard.models import build_model
 
 SIZES = {"width": 8, "heads": 2, "inner": 12, "layers": 2, "dropout": 0.0}

@@ -12,7 +12,7 @@ from torch import nn
 
 from regard.data.batch import Batch
 from regard.decoding import Beam, Greedy, Rules
-from regard.decoding.slots import packed_linear, slot_decoder, slot_search
+from regard.fast.search import linear, search_decoder, slot_search
 from regard.layers.recurrent import Recurrence
 from regard.models import Model
 from regard.models.bahdanau import Bahdanau
@@ -107,7 +107,7 @@ def assert_searches_use_edits(name: str, count: int, device: str = "cpu") -> Non
         sources = [[chance.randrange(4, WORDS) for _ in range(length)] for length in lengths]
         batch = Batch.collate(sources).to(device)
         model.int8_steps = name != "luong" and device == "cpu" and chance.random() < 0.3
-        assert slot_decoder(model, how)
+        assert not isinstance(search_decoder(model, how), list)
         before = slot_search(model, batch, how)
         edit(model, parameter, place)
         result, expected = slot_search(model, batch, how), slot_search(copy.deepcopy(model), batch, how)
@@ -122,7 +122,7 @@ def assert_searches_use_edits(name: str, count: int, device: str = "cpu") -> Non
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_sample_of_edits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_linear, "FEWEST_WEIGHTS", 1)
+    monkeypatch.setattr(linear, "FEWEST_WEIGHTS", 1)
     assert_searches_use_edits(name, SAMPLE)
 
 
@@ -130,7 +130,7 @@ def test_sample_of_edits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_edits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_linear, "FEWEST_WEIGHTS", 1)
+    monkeypatch.setattr(linear, "FEWEST_WEIGHTS", 1)
     assert_searches_use_edits(name, COUNT)
 
 

@@ -114,14 +114,13 @@ def _mask(call: Call) -> tuple[Any, ...]:
 
 
 _functions: list[Callable[..., Any]] = []
-"""Hidden, forward() and backward() of kernels/inner/launch.py, after the first call."""
+"""Hidden, forward() and backward() of kernels/inner/operators.py, after the first call."""
 
 
 def _load() -> bool:
     """Import the custom operators and Triton on the first call, and register the backward pass."""
     if not _functions:
-        from regard.kernels.inner.launch import Hidden, backward, forward
-        from regard.kernels.inner.operators import inner_forward
+        from regard.kernels.inner.operators import Hidden, backward, forward, inner_forward
 
         inner_forward.register_autograd(_operator_backward, setup_context=_save)
         _functions.extend((Hidden, forward, backward))

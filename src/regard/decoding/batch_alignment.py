@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from regard.decoding.word_alignment import Alignment, Block, Choice
 
 if TYPE_CHECKING:
-    from regard.decoding.slots import RecordedAttention
+    from regard.fast.search import RecordedAttention
 
 __all__ = ["BatchAlignments", "Place", "Words", "align_batch"]
 

@@ -1,7 +1,7 @@
 """Forced decoding: the log-probability of each token of given targets, and the attention of the model.
 
 search() also uses it to record the attention of its hypotheses, if the steps of the search do not record it
-(see regard.decoding.slots). Then one forward pass over all tokens of the hypotheses records it after the
+(see regard.fast.search). Then one forward pass over all tokens of the hypotheses records it after the
 search. This forward pass computes the same attention as the single steps of the search.
 """
 

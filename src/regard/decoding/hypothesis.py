@@ -22,7 +22,7 @@ from regard.decoding.word_alignment import averaged
 from regard.roles import BySite
 
 if TYPE_CHECKING:
-    from regard.decoding.slots import RecordedAttention
+    from regard.fast.search import RecordedAttention
 
 __all__ = ["Hypothesis", "ROOM", "SearchResult", "rows_as_tuples", "unfinished_note"]
 

@@ -14,7 +14,7 @@ from regard.data.batch import Batch
 from regard.decoding.active_rows import Ends
 from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.greedy import generate
-from regard.decoding.highest_values import highest_in_order
+from regard.decoding.highest_values import highest
 from regard.decoding.hypothesis import SearchResult
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules, check_integers
@@ -143,8 +143,7 @@ def _most_probable(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if count == scores.shape[-1]:
         sorted_RV, token_RV = scores.sort(dim=-1, descending=True, stable=True)
         return sorted_RV, token_RV
-    order_RV = torch.arange(scores.shape[-1], device=scores.device).expand_as(scores)
-    token_RC = highest_in_order(scores, order_RV, count)
+    token_RC = highest(scores, count)
     return scores.gather(1, token_RC), token_RC
 
 

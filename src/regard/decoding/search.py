@@ -22,14 +22,17 @@ from regard.decoding.overflow import float32_copy
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, sample_search
-from regard.decoding.slots import RecordedAttention, recorded_attention, slot_decoder, slot_search
-from regard.decoding.slots.decoder_choice import INT8_DECODERS, MOST_BEAMS
-from regard.decoding.slots.early_ends import EarlyEnds
 from regard.errors import ArgumentError, RegardError, RegardWarning, message
+from regard.fast.search.choice import search_decoder
+from regard.fast.search.recorded_attention import RecordedAttention
+from regard.fast.search.search_loop import EarlyEnds, recorded_attention, slot_search
 from regard.models.base import Model
 from regard.roles import CROSS, BySite
 
 __all__ = ["Search", "search"]
+
+NO_INT8 = "only the decoders of a Transformer and of bahdanau, without replaced layers, can use them"
+"""Why a search with another decoder on preallocated tensors does not use int8 weights."""
 
 Search = Greedy | Beam | Sample
 """A search method with its settings."""
@@ -61,8 +64,9 @@ def search(
     stopping: a function that returns True if all hypotheses must end, for example after Ctrl-C. The search on
         preallocated tensors then generates one more token.
 
-    The search runs on preallocated tensors if slots.slot_decoder() supports the model and the options.
-    Otherwise, beam_search(), greedy_search() or sample_search() runs. The hypotheses are the same.
+    The search runs on preallocated tensors if regard.fast.search.search_decoder() finds a decoder for the
+    model and the options. Otherwise, beam_search(), greedy_search() or sample_search() runs. The hypotheses
+    are the same.
 
     Every source has at least one hypothesis. Beam search returns unfinished hypotheses (cut at the maximum
     length) only if no hypothesis of the source is finished.
@@ -121,12 +125,12 @@ def _run_search(
 
     The second result has the attention that the steps recorded; None if they recorded nothing.
     """
-    kind = slot_decoder(model, how, ends)
-    if model.int8_steps and kind not in INT8_DECODERS:
-        _warn_of_float32()
-    if kind is not None:
+    decoder = search_decoder(model, how, ends)
+    if model.int8_steps and (isinstance(decoder, list) or not decoder.int8):
+        _warn_of_float32(decoder if isinstance(decoder, list) else [NO_INT8])
+    if not isinstance(decoder, list):
         single = not isinstance(how, Sample) or how.count == 1
-        recorded = recorded_attention(model, batch, look, kind) if single else None
+        recorded = recorded_attention(model, batch, look, decoder) if single else None
         early = None if ends is None and stopping is None else EarlyEnds(ends, stopping)
         run = functools.partial(slot_search, model, batch, how, prefixes, limit=limit)
         return run(recorded=recorded, early_ends=early), recorded
@@ -152,15 +156,10 @@ def _ends_or_stops(ends: Ends | None, stopping: Callable[[], bool] | None) -> En
     return check
 
 
-def _warn_of_float32() -> None:
-    """Warn that a search of a model with int8_steps does not use int8 weights."""
-    problem = "this search does not use int8 weights; it computes in float32"
-    expected = (
-        f"on a CPU: greedy search, sampling, or beam search with a beam size of at most {MOST_BEAMS}, "
-        "without coverage penalty and Rules(repeat=...), of a model without hooks and without replaced "
-        "layers such as LoRA, outside record() and intervene()"
-    )
-    warnings.warn(message("search()", problem, expected=expected), RegardWarning, stacklevel=3)
+def _warn_of_float32(reasons: Sequence[str]) -> None:
+    """Warn that a search of a model with int8_steps does not use int8 weights, and why."""
+    problem = f"this search uses float32 weights instead of int8, because {'; '.join(reasons)}"
+    warnings.warn(message("search()", problem), RegardWarning, stacklevel=3)
 
 
 Recorded = tuple[BySite[Tensor], dict[str, Tensor]]

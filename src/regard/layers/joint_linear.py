@@ -11,8 +11,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules import module as modules
 
 from regard.dimensions import autocast_on, in_transform
-from regard.kernels.training.adjacent_slices import adjacent
-from regard.kernels.training.gradient_sums import column_parts
 
 __all__ = [
     "are_plain_linear",
@@ -24,7 +22,6 @@ __all__ = [
     "linear_in_half",
     "linear_without_bias",
     "product_in_float32",
-    "split_adjacent",
     "trains_in_half",
 ]
 
@@ -73,36 +70,7 @@ def linear_in_half(x: Tensor, parameters: Sequence[dict[str, Any]], dtype: torch
     """
     weights, biases = ([each[name] for each in parameters] for name in ("weight", "bias"))
     joint = _HalfLinear.apply(x, dtype, len(weights), *weights, *biases)
-    return [joint] if len(weights) == 1 else split_adjacent(joint, [len(weight) for weight in weights])
-
-
-def split_adjacent(tensor: Tensor, sizes: list[int]) -> list[Tensor]:
-    """Split a tensor along its last dimension, like Tensor.split().
-
-    If the gradients of the parts are themselves slices of one tensor, as the kernels of short attention
-    return them, the backward pass does not copy them.
-
-    >>> [each.shape[1] for each in split_adjacent(torch.zeros(2, 5), [2, 3])]
-    [2, 3]
-    """
-    return list(_Split.apply(tensor, sizes))
-
-
-class _Split(torch.autograd.Function):
-    """Tensor.split() along the last dimension; see split_adjacent()."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
-        ctx.sizes, ctx.shape = sizes, tensor.shape
-        return tuple(tensor.split(sizes, -1))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        first = gradients[0]
-        if adjacent(gradients):
-            return first.as_strided(ctx.shape, first.stride()), None
-        return torch.cat(gradients, -1), None
+    return [joint] if len(weights) == 1 else list(joint.split([len(weight) for weight in weights], -1))
 
 
 class _HalfLinear(torch.autograd.Function):
@@ -135,19 +103,9 @@ class _HalfLinear(torch.autograd.Function):
             if any(needed[3 : 3 + count]):
                 dweights = product_in_float32(d.T, rows).split(ctx.sizes)
             if ctx.biased and any(needed[3 + count :]):
-                dbiases = _bias_gradient(d).split(ctx.sizes)
+                dbiases = column_sums(d).split(ctx.sizes)
         pairs = zip((*dweights, *dbiases), needed[3:], strict=True)
         return dx, None, None, *(gradient if wanted else None for gradient, wanted in pairs)
-
-
-def _bias_gradient(d: Tensor) -> Tensor:
-    """Return the column sums of a gradient, (R, O). A kernel of attention may have computed them already."""
-    parts = column_parts(d)
-    if parts is None:
-        return column_sums(d)
-    from regard.kernels.training.partial_sums import sum_over_rows
-
-    return sum_over_rows(parts)
 
 
 def _joint_copies(weights: list[Tensor], biases: list[Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:

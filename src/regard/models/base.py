@@ -104,9 +104,9 @@ class Model(nn.Module):
     auto_precision: the precision of training with training.precision = "auto" on GPUs that support bfloat16:
         "tf32" for models that were faster in it and trained as well, otherwise "bfloat16".
     steps_use_position: whether the result of step() depends on State.position, or the state has `past`. If
-        False, the search runs on preallocated tensors (see regard.decoding.slots).
+        False, the search runs on preallocated tensors (see regard.fast.search).
     int8_steps: whether beam search and greedy search on a CPU compute the matrix products of the decoder with
-        int8 weights. Only for models with their own decoder in regard.decoding.slots.
+        int8 weights. Only for models with their own decoder in regard.fast.search.
     """
 
     source_size: int

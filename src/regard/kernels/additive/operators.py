@@ -21,8 +21,8 @@ from torch import Tensor
 
 from regard.kernels.additive.backward import Backward
 from regard.kernels.additive.forward import Extra, Forward, Sight
+from regard.kernels.additive.tile_sizes import Shape
 from regard.kernels.choice import is_current
-from regard.kernels.launch import Shape
 
 __all__ = [
     "additive_backward",
@@ -68,7 +68,7 @@ def run_forward(
     lengths, document_of_query, document_of_key, start, left, right: the mask, as in additive/forward.Sight.
     scale: the factor of the score.
     hold: whether to return the scores, so that the backward pass need not recompute them. If there are too
-        many scores (see launch.Shape.held), they are not returned.
+        many scores (see tile_sizes.Shape.held), they are not returned.
     bias, seed, dropout: as in additive/forward.Extra.
 
     Returns:

@@ -10,8 +10,8 @@ import torch
 from regard.data.korean.corpus import separate_marks
 from regard.decoding import Beam, Translator
 from regard.decoding.input_checks import check_load_keywords
-from regard.decoding.slots import supports_int8
 from regard.errors import ArgumentError, UnknownName, message
+from regard.fast.search import supports_int8
 from regard.models import Model, build_model
 from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_task import StoredRun
