@@ -18,7 +18,9 @@ from regard.cli.backends import devices
 from regard.cli.json_output import print_json
 from regard.cli.printable_console import printable_console
 from regard.data import korean_english, train_tokenizer
+from regard.fast.report import fast_code
 from regard.files.requirements import without_paths
+from regard.models import MODELS, build_model
 from regard.runs.system_report import SECTIONS, Fact
 
 __all__ = ["doctor"]
@@ -47,7 +49,7 @@ def doctor(
     """
     report: dict[str, list[Fact]] = {}
     console = printable_console()
-    for section, facts in {**SECTIONS, "check": checks}.items():
+    for section, facts in {**SECTIONS, "fast code": fast_twins, "check": checks}.items():
         report[section] = list(facts())
         if not as_json:
             console.print(_table(section, report[section]))
@@ -80,6 +82,17 @@ def _table(section: str, facts: list[Fact]) -> Table:
         table.add_row(Text(mark, style=style), Text(fact.name, style="cyan"), value)
     table.add_row("")
     return table
+
+
+def fast_twins() -> Iterator[Fact]:
+    """Yield a Fact for training and for searching each translation model: its fast twins, or why it has none.
+
+    The models are small and have default options. Other options are shown by regard train --dry-run.
+    """
+    for name in MODELS:
+        size = {"size": "tiny"} if name == "transformer" else {"width": 16}
+        for work, code in fast_code(build_model(name, 16, 16, **size)).items():
+            yield Fact(f"{name}, {work}", code)
 
 
 def checks() -> Iterator[Fact]:

@@ -44,6 +44,9 @@ Place = str | bytes
 
 STANDARD = "-"
 
+TABLE = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz)?$", re.IGNORECASE)
+"""Names of files that are usually tables."""
+
 
 @dataclass
 class Lines:
@@ -323,6 +326,10 @@ def given_lines(
             kind = "sentence" if option == "--text" else "sequence"
             hint = f'for a {kind} instead of a file, use {option} "{printable(each[:60])}"'
             raise DataError(message(shown(each), "there is no such file", hint=hint))
+    for each in files or ():
+        if TABLE.search(each):
+            hint = "save the texts alone, one in each line"
+            say(f"{shown(each)}: each line is read as one text, with its commas and quotes; {hint}")
     lines = Lines(files or [STANDARD], encoding=encoding)
     if lines.keyboard:
         say("reading standard input; end with Ctrl-D")

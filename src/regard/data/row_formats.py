@@ -288,10 +288,17 @@ def _names(row: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _fields_to_use(row: Any) -> Setting | None:
-    """Return the setting that names the two fields of a row with a text, if there are two."""
+    """Return the setting that names the two fields of a row with a text; without value if there are not two.
+
+    Fields in "translation" come first: rows of Hugging Face datasets also have fields such as "id".
+    """
     names = list(_names(row)) if isinstance(row, MAPPINGS) else []
     texts = [name for name in names if isinstance(field_of(row, name), str)]
-    return Setting("read_pairs", "fields", ",".join(texts)) if len(texts) == 2 else None
+    translations = [name for name in texts if name.startswith("translation.")]
+    for chosen in (texts, translations):
+        if len(chosen) == 2:
+            return Setting("read_pairs", "fields", ",".join(chosen))
+    return Setting("read_pairs", "fields")
 
 
 def fields_of(row: Any, names: Sequence[str]) -> list[Any]:

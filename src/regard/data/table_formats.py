@@ -69,6 +69,8 @@ def csv_rows(path: Path, encoding: str | None = None) -> Iterator[Row]:
             cells = next(reader, None)
         except csv.Error as error:
             cells, reason = None, f"not valid CSV: {error}"
+            if "unexpected end" in str(error):
+                reason = 'not valid CSV: a quote (") in this line is not closed before the file ends'
         else:
             if cells is None:
                 return

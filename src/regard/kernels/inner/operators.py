@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.kernels.choice import is_current
+from regard.kernels.choice import on_device
 from regard.kernels.inner.backward import inner_key_backward_kernel, inner_query_backward_kernel
 from regard.kernels.inner.forward import inner_forward_kernel
 from regard.kernels.inner.masks import DocumentRanges, Listing
@@ -135,20 +135,18 @@ def forward(query: Tensor, key: Tensor, value: Tensor, hidden: Hidden, scale: fl
     query: (B, H, T, D); key: (B, K, S, D), with K key heads; value: (B, K, S, E).
     scale: factor of the inner product.
     """
-    if not is_current(query.device):
-        with torch.cuda.device(query.device):  # kernels are launched on the current device
-            return forward(query, key, value, hidden, scale)
     query, key, value = map(in_rows, (query, key, value))
     tiles = tiles_of("forward", query, key, value, hidden)
     output = _like(query, query.shape[2], value.shape[3])
     lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-    masks, mask_steps = _mask_arguments(hidden, query, key, tiles)
-    programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // tiles.rows)
-    _launch(
-        inner_forward_kernel, programs, (query, key, value, output, lse, *masks),
-        **_sizes(hidden, query, key, value, scale), **mask_steps, **steps("output", output),
-        **_constants(hidden, query, key, value, tiles),
-    )  # fmt: skip
+    with on_device(query):
+        masks, mask_steps = _mask_arguments(hidden, query, key, tiles)
+        programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // tiles.rows)
+        _launch(
+            inner_forward_kernel, programs, (query, key, value, output, lse, *masks),
+            **_sizes(hidden, query, key, value, scale), **mask_steps, **steps("output", output),
+            **_constants(hidden, query, key, value, tiles),
+        )  # fmt: skip
     return output, lse
 
 
@@ -166,30 +164,29 @@ def backward(
 
     doutput: gradient of the output. output, lse: the results of forward(). The others: as in forward().
     """
-    if not is_current(query.device):
-        with torch.cuda.device(query.device):
-            return backward(doutput, query, key, value, output, lse, hidden, scale)
     doutput, query, key, value = map(in_rows, (doutput, query, key, value))
     dquery, dkey, dvalue = (_like(each, *each.shape[2:]) for each in (query, key, value))
     delta = torch.empty_like(lse)
     sizes = {**_sizes(hidden, query, key, value, scale), **steps("doutput", doutput)}
-    tiles = tiles_of("query", query, key, value, hidden)
-    masks, mask_steps = _mask_arguments(hidden, query, key, tiles)
-    programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // tiles.rows)
-    _launch(
-        inner_query_backward_kernel, programs,
-        (query, key, value, output, lse, *masks, doutput, dquery, delta), **sizes, **mask_steps,
-        **steps("output", output), **steps("dquery", dquery),
-        **_constants(hidden, query, key, value, tiles),
-    )  # fmt: skip
-    tiles = tiles_of("key", query, key, value, hidden)
-    masks, mask_steps = _mask_arguments(hidden, query, key, tiles, turned=True, words=masks[1])
-    programs = key.shape[0] * key.shape[1] * -(-key.shape[2] // tiles.columns)
-    _launch(
-        inner_key_backward_kernel, programs, (query, key, value, lse, *masks, doutput, delta, dkey, dvalue),
-        **sizes, **mask_steps, **steps("dkey", dkey), **steps("dvalue", dvalue),
-        **_constants(hidden, query, key, value, tiles),
-    )  # fmt: skip
+    with on_device(query):
+        tiles = tiles_of("query", query, key, value, hidden)
+        masks, mask_steps = _mask_arguments(hidden, query, key, tiles)
+        programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // tiles.rows)
+        _launch(
+            inner_query_backward_kernel, programs,
+            (query, key, value, output, lse, *masks, doutput, dquery, delta), **sizes, **mask_steps,
+            **steps("output", output), **steps("dquery", dquery),
+            **_constants(hidden, query, key, value, tiles),
+        )  # fmt: skip
+        tiles = tiles_of("key", query, key, value, hidden)
+        masks, mask_steps = _mask_arguments(hidden, query, key, tiles, turned=True, words=masks[1])
+        programs = key.shape[0] * key.shape[1] * -(-key.shape[2] // tiles.columns)
+        _launch(
+            inner_key_backward_kernel, programs,
+            (query, key, value, lse, *masks, doutput, delta, dkey, dvalue), **sizes, **mask_steps,
+            **steps("dkey", dkey), **steps("dvalue", dvalue),
+            **_constants(hidden, query, key, value, tiles),
+        )  # fmt: skip
     return dquery, dkey, dvalue
 
 

@@ -25,7 +25,6 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 from __future__ import annotations
 
 import functools
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +35,7 @@ from torch.nn import functional
 
 from regard.kernels import interpreting
 from regard.kernels.additive.forward import Sight
+from regard.kernels.choice import on_device
 from regard.kernels.inner.masks import key_tiles
 from regard.kernels.launch import in_eights, in_rows, precision_of, steps
 from regard.kernels.looking.scores import (
@@ -52,7 +52,6 @@ from regard.kernels.matrix_product import row_products
 
 __all__ = [
     "ARGUMENTS",
-    "QUADS",
     "Tiles",
     "broadcast_steps",
     "has_tma",
@@ -60,7 +59,6 @@ __all__ = [
     "inner_look_kernel",
     "inner_mass_kernel",
     "key_block",
-    "on_hopper",
     "run_inner_look",
     "slots_of",
     "tiles_of",
@@ -122,50 +120,12 @@ def _larger_with_half(value, tile, first, best, best_tile, best_first, ASSEMBLY:
 
 
 @triton.jit
-def _begin_quads(THREADS: tl.constexpr):
-    """Declare the register regard_key: the key of a tile whose mass the thread adds, see _add_mass().
-
-    In the result of a matrix product of one warp group on Hopper, four neighbouring threads have the same
-    keys, j and j + 8. The first one adds the mass of j, the second one that of j + 8. The others have a
-    number that is larger than every key. The declaration is not in braces, so that it belongs to the whole
-    kernel.
-    """
-    tl.inline_asm_elementwise(
-        ".reg .u32 regard_key; { .reg .u32 thread, part; .reg .pred none; mov.u32 thread, %tid.x;"
-        " shr.u32 part, thread, 5; shl.b32 regard_key, part, 4; bfe.u32 part, thread, 2, 3;"
-        " add.u32 regard_key, regard_key, part; and.b32 part, thread, 1;"
-        " mad.lo.u32 regard_key, part, 8, regard_key; and.b32 part, thread, 2; setp.ne.u32 none, part, 0;"
-        " @none mov.u32 regard_key, 1073741824; } mov.u32 $0, 0;",
-        "=r,r", [tl.arange(0, THREADS)], dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@triton.jit
-def _add_mass(
-    sums, mass, tile, end, unit, nan_units, COLUMNS: tl.constexpr, GROUPS: tl.constexpr, QUADS: tl.constexpr
-):
-    """Add the column mass of a tile, (COLUMNS, GROUPS), to `mass`, (S,), by integer atomics.
-
-    QUADS: use inline assembly, in which each thread adds one key, see _begin_quads(). tl.atomic_add moves the
-        sums between threads before, and computes the address of each key again.
-    """
-    if QUADS:
-        room, pointer = tl.cast(end - tile * COLUMNS, tl.int32), (mass + tile * COLUMNS).to(tl.int64)
-        tl.inline_asm_elementwise(
-            "{ .reg .pred p; .reg .f32 sum, units; .reg .u32 half; .reg .b64 number, at;"
-            " and.b32 half, regard_key, 8; setp.ne.u32 p, half, 0; selp.f32 sum, $2, $1, p;"
-            " mul.f32 units, sum, $7; setp.num.f32 p, sum, sum; selp.f32 units, units, $9, p;"
-            " cvt.rzi.s64.f32 number, units; mad.wide.u32 at, regard_key, 8, $3;"
-            " setp.lt.s32 p, regard_key, $5; @p red.relaxed.gpu.global.add.u64 [at], number;"
-            " mov.u32 $0, 0; }",
-            "=r,f,f,l,l,r,r,f,f,f,f", [sums, pointer, room, unit, nan_units], dtype=tl.int16, is_pure=False,
-            pack=2,
-        )  # fmt: skip
-    else:
-        columns = tile * COLUMNS + tl.arange(0, COLUMNS)
-        units = tl.where(sums == sums, sums * unit, nan_units).to(tl.int64)
-        at = mass + columns[:, None] + tl.arange(0, GROUPS)[None, :] * 0
-        tl.atomic_add(at, units, mask=(columns < end)[:, None], sem="relaxed")
+def _add_mass(sums, mass, tile, end, unit, nan_units, COLUMNS: tl.constexpr, GROUPS: tl.constexpr):
+    """Add the column mass of a tile, (COLUMNS, GROUPS), to `mass`, (S,), by integer atomics."""
+    columns = tile * COLUMNS + tl.arange(0, COLUMNS)
+    units = tl.where(sums == sums, sums * unit, nan_units).to(tl.int64)
+    at = mass + columns[:, None] + tl.arange(0, GROUPS)[None, :] * 0
+    tl.atomic_add(at, units, mask=(columns < end)[:, None], sem="relaxed")
 
 
 @triton.jit
@@ -178,7 +138,7 @@ def _with_tiles(
     ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr, MAXIMA: tl.constexpr, MASS: tl.constexpr,
     POOLED: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, HALVES: tl.constexpr, QUADS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    PRECISION: tl.constexpr, HALVES: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Process the tiles of keys first_tile to last_tile - 1 for one tile of queries.
 
@@ -235,7 +195,7 @@ def _with_tiles(
                     at = groups[None, :] * pooled_step + tile * BLOCKS + blocks[:, None]
                     tl.store(pooled + at, of_blocks, mask=(tile * BLOCKS + blocks < pooled_step)[:, None])
                 if MASS:
-                    _add_mass(sums, mass, tile, end, unit, nan_units, COLUMNS, GROUPS, QUADS)
+                    _add_mass(sums, mass, tile, end, unit, nan_units, COLUMNS, GROUPS)
     return total, best, best_tile, best_first
 
 
@@ -310,15 +270,13 @@ def _with_queries(
     MAXIMA: tl.constexpr, MASS: tl.constexpr, POOLED: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr,
     WHOLE: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, HALVES: tl.constexpr,
-    QUADS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Load the queries row, ..., row + ROWS - 1, and process all tiles of keys that they see.
 
     Returns total, best, best_tile and best_first, see _with_tiles(), and level, low and high of the queries.
     """
     SLOTS: tl.constexpr = 32 if COLUMNS == 128 else COLUMNS // 2
-    if MASS and QUADS:
-        _begin_quads(128)
     rows = row + tl.arange(0, ROWS)
     queries_RD, level, low, high = load_queries(
         query, lse, rows, start, left, right, queries, end, width, query_row, RIGHT, WIDTH
@@ -342,7 +300,7 @@ def _with_queries(
                 document_of_key, start, scale, cap, bias_scale, unit, nan_units, queries, end, width, key_row,
                 pooled_step, bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS,
                 TABLE, ENTROPY, ALIGNMENT, MAXIMA, MASS, POOLED, part != 1, ROWS, COLUMNS, WIDTH, GROUPS,
-                BLOCKS, WHOLE, TMA, PRECISION, HALVES, QUADS, ASSEMBLY,
+                BLOCKS, WHOLE, TMA, PRECISION, HALVES, ASSEMBLY,
             )  # fmt: skip
     return total, best, best_tile, best_first, level, low, high
 
@@ -360,7 +318,7 @@ def inner_look_kernel(
     ALIGNMENT: tl.constexpr, MAXIMA: tl.constexpr, MASS: tl.constexpr, POOLED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr,
     BLOCKS: tl.constexpr, WHOLE: tl.constexpr, EIGHTS: tl.constexpr, TMA: tl.constexpr,
-    PRECISION: tl.constexpr, HALVES: tl.constexpr, QUADS: tl.constexpr, ASSEMBLY: tl.constexpr,
+    PRECISION: tl.constexpr, HALVES: tl.constexpr, ASSEMBLY: tl.constexpr,
 ):  # fmt: skip
     """Compute the requested values for one tile of queries.
 
@@ -382,7 +340,6 @@ def inner_look_kernel(
     TMA: load keys with the tensor memory accelerator of Hopper and later GPUs. Needs WHOLE.
     HALVES: keep which key of a slot has the largest weight, for slots of two keys. This takes more time for
         each tile. Otherwise, it is computed at the end, see _key_of_slot().
-    QUADS: whether a tile is computed by one warp group of Hopper; see _add_mass(). Needs ASSEMBLY.
     """
     if EIGHTS:
         width, query_row, key_row = width // 8 * 8, query_row // 8 * 8, key_row // 8 * 8
@@ -409,7 +366,7 @@ def inner_look_kernel(
         pooled, document_of_query, document_of_key, row, start, left, right, scale, cap, bias_scale, unit,
         nan_units, queries, end, width, query_row, key_row, key_blocks, bias_row, bias_column, table_row,
         table_column, LEFT, RIGHT, DOCUMENTS, CAP, BIAS, TABLE, ENTROPY, ALIGNMENT, MAXIMA, MASS,
-        POOLED, ROWS, COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA, PRECISION, HALVES, QUADS, ASSEMBLY,
+        POOLED, ROWS, COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA, PRECISION, HALVES, ASSEMBLY,
     )  # fmt: skip
     rows = row + tl.arange(0, ROWS)
     SLOTS: tl.constexpr = 32 if COLUMNS == 128 else COLUMNS // 2
@@ -464,10 +421,6 @@ ARGUMENTS = (
     "float scale, float cap, float bias_scale"
 )
 """The arguments of inner_look() and inner_top() that define the weights, as part of their schemas."""
-
-QUADS = (4, 1, 64)
-"""Warps, groups and columns of the tiles whose column mass is added without moving it between threads, see
-_add_mass() in measures.py. In tiles of 128 keys, this takes more registers and is slower."""
 
 BLOCK = 64
 """Number of keys of a block, for which the kernel returns the sum of the weights; fewer in a smaller tile."""
@@ -566,7 +519,7 @@ def run_inner_look(
     results = _buffers(query, keys, tiles, (entropy, alignment, mass, pooled > 0, maxima))
     block = key_block(key, tiles) if width == padded and has_tma(query.device) else None
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
-    with torch.cuda.device(query.device) if query.is_cuda else nullcontext():
+    with on_device(query):
         inner_look_kernel[(-(-queries // tiles.rows), batch * heads)](
             query, key, key if block is None else block, lse, query if bias is None else bias,
             query if table is None else table.view(torch.uint8), *results,
@@ -580,8 +533,6 @@ def run_inner_look(
             WHOLE=width == padded, EIGHTS=in_eights(query, key), TMA=block is not None,
             PRECISION=precision_of(query), ASSEMBLY=not interpreting(),
             HALVES=tiles.columns < 128 and seen <= HALVES,
-            QUADS=block is not None and bias is None and table is None and document_of_query is None
-            and on_hopper(query.device) and (tiles.warps, tiles.groups, tiles.columns) == QUADS,
             num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
         )  # fmt: skip
         entropy_BHT, alignment_BHT, units_BHS, blocks_BHNM, maxima_BHTK = results
@@ -625,11 +576,6 @@ def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, T
 def has_tma(device: torch.device) -> bool:
     """Whether the device has a tensor memory accelerator, which copies tiles to shared memory."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-def on_hopper(device: torch.device) -> bool:
-    """Whether the device is a Hopper GPU, whose matrix products leave their results as QUADS requires."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
 
 
 def key_block(key: Tensor, tiles: Tiles) -> Any:

@@ -15,7 +15,6 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from regard.kernels import interpreting
 from regard.kernels.additive.forward import Sight
+from regard.kernels.choice import on_device
 from regard.kernels.inner.masks import key_tiles
 from regard.kernels.launch import in_eights, in_rows, precision_of, steps
 from regard.kernels.looking.candidates import (
@@ -39,12 +39,10 @@ from regard.kernels.looking.candidates import (
 )
 from regard.kernels.looking.measures import (
     ARGUMENTS,
-    QUADS,
     Tiles,
     broadcast_steps,
     has_tma,
     key_block,
-    on_hopper,
     slots_of,
 )
 from regard.kernels.looking.measures import tiles_of as look_tiles_of
@@ -292,7 +290,7 @@ def run_inner_top(
         "BIAS": bias is not None, "TABLE": table is not None, "WIDTH": max(16, 1 << (width - 1).bit_length()),
         "EIGHTS": in_eights(query, key), "PRECISION": precision_of(query),
     }  # fmt: skip
-    with torch.cuda.device(query.device) if query.is_cuda else nullcontext():
+    with on_device(query):
         records, listed = chosen, 0
         if maxima is not None:
             records = _listed(query, key, lse, bias_and_table, maxima, weights, chosen, options)
@@ -359,9 +357,14 @@ def _listed(
     return records
 
 
+def on_hopper(device: torch.device) -> bool:
+    """Whether the device is a Hopper GPU, whose matrix products have the layout of collected_assembly()."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+
+
 def _in_one_warp_group(tiles: Tiles) -> bool:
     """Whether one warp group computes 64 keys x 64 queries, for which collected_assembly() is written."""
-    return (tiles.warps, tiles.groups, tiles.columns, tiles.rows) == (*QUADS, 64)
+    return (tiles.warps, tiles.groups, tiles.columns, tiles.rows) == (4, 1, 64, 64)
 
 
 def _assembly(tiles: Tiles, listed: int, threads: int, held: int, collected: bool) -> dict[str, Any]:
