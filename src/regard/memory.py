@@ -12,7 +12,7 @@ from regard.errors import ArgumentError, message
 from regard.masks.mask import Mask, as_mask
 from regard.scores import ScaledDot, Score
 
-__all__ = ["Memory", "prepare", "prepare_zero_padded", "projected"]
+__all__ = ["Memory", "prepare", "projected"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -132,19 +132,6 @@ def prepare(
     if whole.lengths is not None:
         key, value = cleaned(key, value, Mask(lengths=whole.lengths), queries=1, start=0, heads=1)
     return Memory(projected(score, key), value, score, whole, key.shape[-1])
-
-
-def prepare_zero_padded(key: Tensor, value: Tensor, score: Score, mask: Mask) -> Memory:
-    """Return the same as prepare(), for keys and values that are finite, and 0 where the mask hides them.
-
-    prepare() also reads all keys and values to replace those that are hidden, NaN or infinite. This is not
-    necessary here.
-
-    mask: a mask of lengths only, such as padding(lengths).
-    """
-    whole = as_mask(mask, key.dim()).to(key.device)
-    _check_prepared(key, value, score, whole)
-    return Memory(score.project_key(key, 0), value, score, whole, key.shape[-1])
 
 
 def projected(score: Score, key: Tensor, start: int = 0) -> Tensor:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
+from regard import record
 from regard.data.batch import Batch
+from regard.data.labelled_batch import LabelledBatch
+from regard.data.text_batch import TextBatch
+from regard.fast.transformer import ResidualStream
+from regard.fast.twins import Twins
 from regard.kernels.training import residual_norm
 from regard.kernels.training.dropout import ActivationDropout
 from regard.kernels.training.residual_norm import ResidualNorm
-from regard.layers import feedforward, residual_stream
-from regard.layers.attention_options import AttentionOptions
 from regard.layers.feedforward import FeedForward
-from regard.layers.residual_stream import ResidualStream
-from regard.masks.constructors import causal
-from regard.models.transformer import LayerSettings, Size, Transformer, TransformerLayer
+from regard.models.transformer import Size, Transformer
+from regard.models.transformer_classifier import TransformerClassifier
+from regard.models.transformer_language import TransformerLanguageModel
 from regard.training.losses import model_loss
 
 WIDE, HALF = (3, 5, 300), torch.bfloat16
@@ -118,20 +125,74 @@ def test_activation_and_dropout(kind: str, dropout: float, biased: bool):
         torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_transformer_layer_by_kernels_equals_plain_pytorch(norm: str, monkeypatch: pytest.MonkeyPatch):
+SMALL = Size(8, 2, 16, 2)
+PAIRS = Batch.collate([[4, 5, 6], [7]], [[8, 9], [10, 4, 11]])
+TEXTS = TextBatch.collate([[4, 5, 6, 8], [7]])
+LABELLED = LabelledBatch.collate([[4, 5, 6], [7]])
+MODELS: dict[str, tuple[Callable[..., nn.Module], Any]] = {
+    "transformer": (partial(Transformer, 12, 12, SMALL, tie="all"), PAIRS),
+    "post": (partial(Transformer, 12, 12, SMALL, norm="post", position="rotary"), PAIRS),
+    "no feed-forward": (partial(Transformer, 12, 12, SMALL, without="feed-forward"), PAIRS),
+    "additive": (partial(Transformer, 12, 12, SMALL, score="additive", position="learned"), PAIRS),
+    "language": (partial(TransformerLanguageModel, 12, SMALL, position="alibi"), TEXTS),
+    "swiglu": (partial(TransformerLanguageModel, 12, SMALL, activation="swiglu"), TEXTS),
+    "classifier": (partial(TransformerClassifier, 12, 3, SMALL), LABELLED),
+    "first": (partial(TransformerClassifier, 12, 3, SMALL, pooling="first", norm="post"), LABELLED),
+}
+
+
+def gradients_of(model: nn.Module, batch: Any) -> list[Tensor]:
+    """Return the output of a model, and the gradients of a loss of it."""
+    output = model(batch)
+    wanted = [each for each in model.parameters() if each.requires_grad]
+    found = torch.autograd.grad(output.square().sum(), wanted, allow_unused=True)
+    return [output, *(torch.zeros(()) if each is None else each for each in found)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_twins_of_transformers_have_the_results_and_gradients_of_plain_models(name: str):
     torch.manual_seed(0)
-    settings = LayerSettings(Size(8, 2, 16, 1), None, norm == "pre", "relu", 0.0, 0.0, AttentionOptions())
-    layer, x = TransformerLayer(settings, "decoder.0", causal=True), torch.randn(2, 5, 8, requires_grad=True)
-    results = []
-    for kernels in (True, False):
-        with monkeypatch.context() as patch:
-            for module in (residual_stream, feedforward):
-                patch.setattr(module, "by_kernel", lambda _, kernels=kernels: kernels)
-            output, _ = layer(x, causal())
-        results.append([output, *torch.autograd.grad(output.square().sum(), (x, *layer.parameters()))])
-    for mine, theirs in zip(*results, strict=True):
+    build, batch = MODELS[name]
+    model = build(dropout=0.0).train()
+    plain = gradients_of(model, batch)
+    kernels = mock.patch.object(ResidualNorm, "apply", wraps=ResidualNorm.apply)
+    with Twins(model) as twins, kernels as called, record() as seen:
+        fused = gradients_of(model, batch)
+    assert called.call_count >= 4 and not {"encoder", "decoder"} & set(twins.reasons)
+    assert type(model) is build.func and next(iter(seen.values()))[0].weights is not None
+    for mine, theirs in zip(fused, plain, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("where", ["hooked", "float64", "eval", "no_grad", "torch.func", "subclass", "other"])
+def test_twins_of_transformers_fall_back(where: str):
+    """The results are those of the plain model, and hooks are called."""
+    torch.manual_seed(0)
+    model, calls = TransformerLanguageModel(12, SMALL, dropout=0.0).train(), []
+
+    def run() -> Tensor:
+        if where != "torch.func":
+            with torch.set_grad_enabled(where != "no_grad"):
+                return model(TEXTS)
+        weights = dict(model.named_parameters())
+        loss = torch.func.grad(lambda named: functional_call(model, named, (TEXTS,)).square().sum())
+        return loss(weights)["decoded.weight"]
+
+    if where == "subclass":
+        model.decoder[0].feedforward.__class__ = type("Own", (FeedForward,), {})
+    expected = run()
+    with Twins(model), mock.patch.object(ResidualNorm, "apply", side_effect=AssertionError):
+        if where == "hooked":
+            model.decoder[1].register_forward_hook(lambda *_: calls.append(1))
+        elif where == "float64":
+            model.double()
+            expected = expected.double()
+        elif where == "eval":
+            model.eval()
+        elif where == "other":
+            model.decoder[0].dropout = nn.Identity()
+        torch.testing.assert_close(run(), expected, rtol=1e-5, atol=1e-5)
+    assert calls == ([1] if where == "hooked" else [])
 
 
 def test_kernels_run_only_in_training():
@@ -149,7 +210,8 @@ def test_the_loss_of_a_transformer_by_kernels_agrees_with_float64():
     batch = Batch.collate([[4, 5, 6], [7]], [[8, 9], [10, 4, 11]])
     results = []
     for dtype in (torch.float32, torch.float64):
-        total, plain = model_loss(model.to(dtype), batch, batch.labels, 0.1)
+        with Twins(model.to(dtype)):
+            total, plain = model_loss(model, batch, batch.labels, 0.1)
         assert (total.grad_fn.name() == "VocabularyLossBackward") == (dtype == torch.float32)
         results.append([total, plain, *torch.autograd.grad(total, list(model.parameters()))])
     for mine, exact in zip(*results, strict=True):
@@ -163,5 +225,6 @@ def test_dropout_of_a_model_depends_on_the_seed_alone():
     totals = []
     for seed in (1, 2, 1):
         torch.manual_seed(seed)
-        totals.append(model_loss(model, batch, batch.labels)[0].item())
+        with Twins(model):
+            totals.append(model_loss(model, batch, batch.labels)[0].item())
     assert totals[0] == totals[2] != totals[1]

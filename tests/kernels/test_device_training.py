@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch import PAD, Batch
+from regard.fast import transformer as fused
+from regard.fast.transformer import ResidualStream
+from regard.fast.twins import Twins
 from regard.kernels import choice
-from regard.layers import feedforward, residual_stream
-from regard.layers.residual_stream import ResidualStream
+from regard.layers.feedforward import FeedForward
 from regard.models.transformer import Size, Transformer
 from regard.training import losses
 from regard.training.cuda_graphs import new_pool, recorded
@@ -103,7 +105,7 @@ def test_residual_norm_is_as_precise_as_plain_pytorch(rows: int, width: int, mon
     for half in (False, True):
         mine = results(torch.float32, half)
         with monkeypatch.context() as patch:
-            patch.setattr(residual_stream, "by_kernel", lambda _: False)
+            patch.setattr(fused, "by_kernel", lambda _: False)
             theirs, exact = results(torch.float32, half), results(torch.float64, False)
         for one, two, right in zip(mine, theirs, exact, strict=True):
             assert relative(one, right) <= 2 * relative(two, right) + (2**-8 if half else 1e-6)
@@ -114,18 +116,18 @@ def test_products_of_a_feed_forward_layer_are_as_precise_as_plain_pytorch(
     rows: int, width: int, inner: int, monkeypatch: pytest.MonkeyPatch
 ):
     torch.manual_seed(0)
-    layer = feedforward.FeedForward(width, inner).to(CUDA)
+    layer = FeedForward(width, inner).to(CUDA)
     x, gradient = (torch.randn(rows, width, device=CUDA) for _ in range(2))
 
     def results(half: bool) -> list[Tensor]:
         own = x.to(layer.inner.weight.dtype).requires_grad_()
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
-            result, bias = layer.without_bias(own)
+            result, bias = fused.feed_forward(layer, own)
         result = result if bias is None else result + bias
         inputs = (own, *layer.parameters())
         return [result, *torch.autograd.grad(result, inputs, gradient.to(result.dtype))]
 
-    assert_as_precise(results, layer, feedforward, monkeypatch)
+    assert_as_precise(results, layer, fused, monkeypatch)
 
 
 def training_step(model: Transformer) -> Callable[[], list[Tensor]]:
@@ -135,7 +137,8 @@ def training_step(model: Transformer) -> Callable[[], list[Tensor]]:
     batch = Batch.collate(*lines).to(CUDA)
 
     def step() -> list[Tensor]:
-        with torch.autocast("cuda", torch.bfloat16, enabled=model.output.weight.dtype == torch.float32):
+        half = model.output.weight.dtype == torch.float32
+        with Twins(model), torch.autocast("cuda", torch.bfloat16, enabled=half):
             total, _ = losses.model_loss(model, batch, batch.labels, 0.1)
         return [total.detach(), *torch.autograd.grad(total, list(model.parameters()))]
 
@@ -150,7 +153,7 @@ def test_a_transformer_trains_as_precisely_as_in_plain_pytorch(norm: str, monkey
     step = training_step(model)
     mine = step()
     with monkeypatch.context() as patch:
-        for module in (losses, residual_stream, feedforward):
+        for module in (losses, fused):
             patch.setattr(module, "by_kernel", lambda _: False)
         theirs = step()
         model.double()

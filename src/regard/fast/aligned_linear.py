@@ -10,8 +10,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from regard.dimensions import autocast_on, in_transform
+from regard.fast.joint_linear import column_sums, product_in_float32
 from regard.fast.twin import Twin
-from regard.layers.joint_linear import column_sums, product_in_float32
 
 __all__ = ["AlignedLinear", "linear"]
 

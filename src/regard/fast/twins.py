@@ -13,10 +13,12 @@ from regard.fast.recurrent.bahdanau import FastBahdanau
 from regard.fast.recurrent.lstmn import FastLSTMNLayer
 from regard.fast.recurrent.recurrent import FastRecurrent
 from regard.fast.recurrent.turing_machine import FastTuringMachine
+from regard.fast.transformer import FastTransformerLayers
 from regard.fast.twin import Twin
 from regard.layers.lstmn import LSTMNLayer
 from regard.layers.recurrent import Recurrent
 from regard.models.bahdanau import Bahdanau
+from regard.models.transformer import TransformerLayers
 from regard.models.turing_machine import NeuralTuringMachine
 
 __all__ = ["TWINS", "Twin", "Twins"]
@@ -28,6 +30,7 @@ TWINS: dict[type[nn.Module], type[nn.Module]] = {
     LSTMNLayer: FastLSTMNLayer,
     NeuralTuringMachine: FastTuringMachine,
     Recurrent: FastRecurrent,
+    TransformerLayers: FastTransformerLayers,
 }
 """The twin of each plain class. Subclasses by users have no twin, because they may change a method."""
 

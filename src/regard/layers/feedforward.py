@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import UnknownName
-from regard.kernels.choice import by_kernel
-from regard.layers.joint_linear import (
-    is_hooked,
-    joint_linear,
-    linear_without_bias,
-)
 
 __all__ = ["ACTIVATIONS", "FeedForward"]
 
@@ -56,27 +49,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the feed-forward layer to each position of x, (..., width). The result has the shape of x."""
-        return joint_linear(self._hidden(x), [self.outer])[0]
-
-    def without_bias(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the result of forward() before its last bias is added, and this bias, or None."""
-        if is_hooked(self):
-            return self(x), None
-        return linear_without_bias(self._hidden(x), self.outer)
-
-    def _hidden(self, x: Tensor) -> Tensor:
-        """Return the hidden layer, after activation and dropout."""
-        if self._by_kernel(x):
-            from regard.kernels.training.dropout import ActivationDropout
-
-            hidden, bias = linear_without_bias(x, self.inner)
-            return ActivationDropout.apply(hidden, bias, self.activation, self.dropout.p)
-        hidden, *gate = joint_linear(x, [self.inner] if self.gate is None else [self.inner, self.gate])
-        hidden = ACTIVATIONS[self.activation](hidden)
-        return self.dropout(hidden * gate[0] if gate else hidden)
-
-    def _by_kernel(self, x: Tensor) -> bool:
-        """Whether one kernel can compute activation and dropout: in training, on CUDA, without a gate."""
-        trains = not torch.compiler.is_compiling() and self.training and torch.is_grad_enabled()
-        plain = self.gate is None and type(self.dropout) is nn.Dropout and not is_hooked(self.dropout)
-        return trains and plain and by_kernel(x)
+        hidden = ACTIVATIONS[self.activation](self.inner(x))
+        if self.gate is not None:
+            hidden = hidden * self.gate(x)
+        result: Tensor = self.outer(self.dropout(hidden))
+        return result

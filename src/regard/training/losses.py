@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from regard.data.batch import PAD
 from regard.fast.aligned_linear import AlignedLinear
+from regard.fast.hooks import contains_hooks, is_hooked, is_plain_linear
 from regard.kernels.choice import by_kernel
 from regard.kernels.seeds import together
-from regard.layers.joint_linear import contains_hooks, is_hooked, is_plain_linear
 from regard.models.base import Model
 
 __all__ = [

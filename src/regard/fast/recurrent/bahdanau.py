@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.dimensions import autocast_on, in_transform
+from regard.fast.hooks import are_plain_linear, is_hooked
 from regard.fast.recurrent.attentive_steps_cpu import CpuSteps, suits_cpu_steps
 from regard.fast.recurrent.attentive_steps_cuda import CudaSteps, suits_cuda_steps
 from regard.fast.twin import Twin
 from regard.layers.gated_cell import GatedCell
-from regard.layers.joint_linear import are_plain_linear, is_hooked
 from regard.memory import Memory
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
+from regard.fast.joint_linear import product_in_float32
 from regard.kernels.choice import by_kernel
-from regard.layers.joint_linear import product_in_float32
 
 __all__ = ["gru", "gru_backward", "gru_ways"]
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.dimensions import in_transform
+from regard.fast.hooks import is_hooked
 from regard.fast.recurrent.lstmn_steps import lstmn_steps
 from regard.fast.twin import Twin
-from regard.layers.joint_linear import is_hooked
 from regard.layers.lstmn import LSTMNLayer, last_steps
 from regard.memory import Memory
 from regard.sites import scopes_at

@@ -11,11 +11,11 @@ from torch.nn import functional
 
 from regard.dimensions import autocast_on, in_transform
 from regard.fast.aligned_linear import linear
+from regard.fast.hooks import is_hooked
 from regard.fast.recurrent.gru_cpu import gru_on_cpu
 from regard.fast.recurrent.gru_cuda import gru_ways
 from regard.fast.twin import Twin
 from regard.kernels.choice import by_kernel
-from regard.layers.joint_linear import is_hooked
 from regard.layers.precision import full_precision
 from regard.layers.recurrent import Hidden, Recurrent, flip
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.fast.hooks import is_hooked
 from regard.fast.recurrent.tape_steps import MachineSteps, machine_steps
 from regard.fast.twin import Twin
-from regard.layers.joint_linear import is_hooked
 from regard.models.turing_machine import MachineState, NeuralTuringMachine, TapeSite
 from regard.sites import scopes_at
 

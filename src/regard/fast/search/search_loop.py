@@ -23,6 +23,7 @@ from regard.decoding.hypothesis import ROOM, SearchResult
 from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, Seed
+from regard.fast.freed_memory import keep_freed_memory
 from regard.fast.search.beams import BeamSlots
 from regard.fast.search.captured import forget_slots, kept_slots, round_up
 from regard.fast.search.choice import decoder_for
@@ -30,7 +31,6 @@ from regard.fast.search.decoder import SlotDecoder
 from regard.fast.search.recorded_attention import RecordedAttention
 from regard.fast.search.slots import GreedySlots, Outputs, SampleSlots, SearchSlots
 from regard.kernels.choice import is_current
-from regard.layers.freed_memory import keep_freed_memory
 from regard.models.base import Model, State
 
 __all__ = [

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.layers.joint_linear import joint_linear, linear_in_half
+from regard.fast.joint_linear import joint_linear, linear_in_half
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -8,25 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.modules import module as modules
 
 from regard.dimensions import autocast_on, in_transform
+from regard.fast.hooks import are_plain_linear, is_plain_linear
 
 __all__ = [
-    "are_plain_linear",
     "column_sums",
-    "contains_hooks",
-    "is_hooked",
-    "is_plain_linear",
     "joint_linear",
     "linear_in_half",
     "linear_without_bias",
     "product_in_float32",
     "trains_in_half",
 ]
-
-_forward = nn.Linear.forward
-"""The method of PyTorch. A profiler can replace it in the class; then the layers are called."""
 
 ALIGNMENT = 8
 """Under autocast, one product is used for sizes that are multiples of this number, as tensor cores need."""
@@ -156,76 +149,3 @@ def trains_in_half(x: Tensor, parameters: Sequence[dict[str, Any]]) -> bool:
     weights = [each["weight"] for each in parameters]
     same = len(set(biased)) == 1 and all(weight.dtype == torch.float32 for weight in weights)
     return same and not any(size % ALIGNMENT for weight in weights for size in weight.shape)
-
-
-def is_plain_linear(layer: nn.Module) -> bool:
-    """Whether calling the layer only computes functional.linear() with its weight and bias.
-
-    >>> is_plain_linear(nn.Linear(2, 3)), is_plain_linear(nn.Bilinear(2, 2, 3))
-    (True, False)
-    """
-    return are_plain_linear((layer,))
-
-
-def are_plain_linear(layers: Sequence[nn.Module]) -> bool:
-    """Whether is_plain_linear() is True for all layers."""
-    if (
-        modules._global_forward_hooks
-        or modules._global_forward_pre_hooks
-        or modules._global_backward_hooks
-        or modules._global_backward_pre_hooks
-        or nn.Linear.forward is not _forward  # patched, for example by a profiler
-    ):
-        return False
-    for layer in layers:  # without other function calls, because layers call this each time
-        own = layer.__dict__
-        if type(layer) is not nn.Linear or "forward" in own or own["_forward_hooks"]:
-            return False
-        if own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]:
-            return False
-        if "weight" not in own["_parameters"]:  # a parametrized layer, or a replica of nn.DataParallel
-            return False
-    return True
-
-
-def is_hooked(layer: nn.Module) -> bool:
-    """Whether calling the layer does more than its forward()."""
-    return bool(
-        _has_own_hooks(layer)
-        or modules._global_forward_hooks
-        or modules._global_forward_pre_hooks
-        or modules._global_backward_hooks
-        or modules._global_backward_pre_hooks
-    )
-
-
-def contains_hooks(model: nn.Module) -> bool:
-    """Whether calling the model or one of its submodules does more than their forward().
-
-    >>> model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
-    >>> before = contains_hooks(model)
-    >>> handle = model[0].register_forward_hook(print)
-    >>> before, contains_hooks(model)
-    (False, True)
-    """
-    if is_hooked(model):
-        return True
-    waiting: list[nn.Module | None] = [model]  # in less than half the time of a loop over modules()
-    while waiting:
-        module = waiting.pop()
-        if module is not None:
-            own = module.__dict__
-            if own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own:
-                return True
-            waiting.extend(own["_modules"].values())
-    return False
-
-
-def _has_own_hooks(layer: nn.Module) -> bool:
-    return bool(
-        layer._forward_hooks
-        or layer._forward_pre_hooks
-        or layer._backward_hooks
-        or layer._backward_pre_hooks
-        or "forward" in layer.__dict__
-    )
