@@ -15,6 +15,7 @@ from regard.data.read_text import Raw, invalid_line, read_lines
 from regard.data.row_formats import fields_of
 from regard.data.table_formats import Row as TableRow
 from regard.data.table_formats import csv_rows, is_csv, json_array_rows, parquet_rows, record_format
+from regard.data.text_encoding import other_encoding
 from regard.errors import ArgumentError, DataError, message, printable, shown
 
 __all__ = ["FORMATS", "Columns", "Format", "Row", "fields_of_json", "text_of_json"]
@@ -87,7 +88,7 @@ def _valid(cell: str, place: str, encoding: str | None) -> str:
     """Return a cell; raise DataError if it has bytes that are not valid in the encoding of the file."""
     if not cell.isascii() and any("\udc80" <= each <= "\udcff" for each in cell):
         data = cell.encode("utf-8", "surrogateescape")
-        problem, hint = invalid_line(Raw("", data, encoding=encoding), 0)
+        problem, hint = invalid_line(Raw("", data, encoding=other_encoding(encoding)), 0)
         raise DataError(message(place, problem, hint=hint))
     return cell
 
