@@ -227,7 +227,7 @@ def test_channels_are_wide_if_query_and_key_have_large_elements_of_opposite_sign
     [((2, 2), 60.0, None), ((2, 1), 3.0, regard.causal()), ((1, 1), 1.0, regard.padding([45, 30]))],
 )
 def test_gradients_in_one_pass_agree(heads: tuple[int, int], scale: float, mask: regard.Mask | None):
-    """In half precision, joint_kernels.py computes the gradients of query, key and vector."""
+    """In half precision, joint_gradients.py computes the gradients of query, key and vector."""
     shapes = [(2, heads[0], 40, 70), (2, heads[1], 45, 70), (2, heads[1], 45, 5), (1, 70)]
     tensors = [torch.randn(shape) * (scale if i < 2 else 1.0) for i, shape in enumerate(shapes)]
     assert_precise_in(torch.float16, tensors, mask)

@@ -85,7 +85,7 @@ def attend(
 
 
 def hidden_of(*mask: Any) -> Any:
-    """Return the mask as kernels/inner/launch.Hidden. mask: the seven values that _mask() returns."""
+    """Return the mask as kernels/inner/operators.Hidden. mask: the seven values that _mask() returns."""
     _load()
     return _functions[0](*mask)
 

@@ -12,11 +12,10 @@ search      greedy and beam search
 Files that they share:
 
 choice          whether layers and losses run as Triton kernels
-seeds           seeds of dropout, drawn on the device
 launch          sizes, strides and precision that launches need
 tanh            tanh(q + k) from e^2q and e^2k, with shared reciprocals
 mask            masks inside a kernel
-dropout         dropout inside a kernel
+dropout         dropout inside a kernel, and its seeds
 matrix_product  matrix products inside a kernel
 
 Letters in the formulas: q, k, v are elements of query, key and vector; r = 1 / (1 + e^2q e^2k), so that

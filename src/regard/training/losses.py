@@ -12,7 +12,6 @@ from regard.data.batch import PAD
 from regard.fast.aligned_linear import AlignedLinear
 from regard.fast.hooks import contains_hooks, is_hooked, is_plain_linear
 from regard.kernels.choice import by_kernel
-from regard.kernels.seeds import together
 from regard.models.base import Model
 
 __all__ = [
@@ -51,8 +50,7 @@ def output_features(model: Model, batch: Any) -> OutputFeatures | None:
     layer = model.output_layer() if model.separates_output() else None
     if layer is None or contains_hooks(model) or not by_kernel(next(layer.parameters())):
         return None
-    with together():
-        return OutputFeatures(model.batch_features(batch), layer)
+    return OutputFeatures(model.batch_features(batch), layer)
 
 
 def output_loss(

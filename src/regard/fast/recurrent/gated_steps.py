@@ -1,6 +1,6 @@
 """One step of GatedCell in place, forward and backward: for loops over steps with their own backward pass.
 
-On CUDA, each function is one Triton kernel (kernels/cells.py).
+On CUDA, each function is one Triton kernel (kernels/recurrent/cells.py).
 """
 
 from __future__ import annotations

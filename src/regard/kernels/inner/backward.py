@@ -55,7 +55,7 @@ def _add_key_tiles(
 ):  # fmt: skip
     """Return dquery_RD plus the sum of g_ij key_j over the tiles of keys `first` to last - 1.
 
-    indices, used: if LISTED, see _read_tiles() in inner_forward.py.
+    indices, used: if LISTED, see _read_tiles() in forward.py.
     """
     rows = row + tl.arange(0, ROWS)
     for index in range(first, last):

@@ -17,11 +17,10 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.kernels.dropout import kept, limit
+from regard.kernels.dropout import kept, limit, next_seed
 from regard.kernels.inner.operators import up
 from regard.kernels.launch import precision_of
 from regard.kernels.matrix_product import product
-from regard.kernels.seeds import next_seed
 
 __all__ = ["ShortAttention"]
 

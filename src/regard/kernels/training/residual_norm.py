@@ -19,9 +19,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.kernels.dropout import kept, limit
+from regard.kernels.dropout import kept, limit, next_seed
 from regard.kernels.launch import processors
-from regard.kernels.seeds import next_seed
 
 __all__ = ["WIDEST", "ResidualNorm"]
 
