@@ -7,8 +7,8 @@ python -m benchmarks.answering --data data --folder en-10k                     1
 python -m benchmarks.answering --data data --measured                          a table of finished runs
 
 DATA/babi/en and DATA/babi/en-10k have the files of bAbI 1.2: qa1_single-supporting-fact_train.txt.gz etc.
-A task without a training file is left out. As in the paper, the run with the lowest training loss is reported. A run with a measured.json in its
-folder is not measured again; an interrupted run is resumed.
+A task without a training file is left out. As in the paper, the run with the lowest training loss is
+reported. A run with a measured.json in its folder is not measured again; an interrupted run is resumed.
 """
 
 from __future__ import annotations
