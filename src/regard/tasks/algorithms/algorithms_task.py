@@ -70,7 +70,6 @@ class AlgorithmsTask(RunTask):
         }
     )
     best = "bits"
-    deterministic = True
     counted = "answered bits"
     ahead = True
     fixed = ("task", "model", "data")
@@ -192,12 +191,6 @@ class AlgorithmsTask(RunTask):
             steps = next((each for each in self._lengths if each >= batch.steps), batch.steps)
             batch = batch.padded_to(len(batch), steps)
         return batch.to(device)
-
-    def padded_sizes(self, ready: TapeBatch) -> tuple[int, ...]:
-        return len(ready), ready.steps
-
-    def padded(self, ready: TapeBatch, sizes: tuple[int, ...]) -> TapeBatch:
-        return ready.padded_to(*sizes)
 
     def restored(self, tensors: dict[str, Tensor]) -> TapeBatch:
         return TapeBatch.from_tensors(tensors)

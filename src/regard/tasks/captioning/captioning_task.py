@@ -332,14 +332,6 @@ class CaptioningTask(RunTask):
             batch = batch.padded_to(max(rows, len(batch)), 0, length)
         return batch.to(device)
 
-    def padded_sizes(self, ready: ImageBatch) -> tuple[int, ...]:
-        # () means no padding: with an estimator, the loss is a mean over all rows, also rows of padding.
-        return () if self._estimator is not None else (len(ready), ready.target.shape[1] - 1)
-
-    def padded(self, ready: ImageBatch, sizes: tuple[int, ...]) -> ImageBatch:
-        rows, length = sizes
-        return ready.padded_to(rows, 0, length)
-
     def restored(self, tensors: dict[str, Tensor]) -> ImageBatch:
         return ImageBatch.from_tensors(tensors)
 

@@ -268,17 +268,6 @@ class ClassificationTask(RunTask):
         rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
         return batch.padded_to(max(rows, len(batch)), length)
 
-    def padded_sizes(self, ready: LabelledBatch) -> tuple[int, ...]:
-        # () means no padding: with REINFORCE (training.estimator), the loss is a mean over all texts.
-        if self._estimator is not None:
-            return ()
-        return len(ready), *(each.shape[1] for each in (ready.first, ready.second) if each is not None)
-
-    def padded(self, ready: LabelledBatch, sizes: tuple[int, ...]) -> LabelledBatch:
-        rows, *lengths = sizes
-        # Pad to max_length tokens plus EOS at most, because the model may have no more positions.
-        return ready.padded_to(rows, *(min(each, self.settings.data.max_length + 1) for each in lengths))
-
     def restored(self, tensors: dict[str, Tensor]) -> LabelledBatch:
         return LabelledBatch.from_tensors(tensors)
 

@@ -299,19 +299,6 @@ class LanguageTask(RunTask):
         rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
         return batch.padded_to(max(rows, len(batch)), length)
 
-    def padded_sizes(self, ready: tuple[TextBatch, State | None]) -> tuple[int, ...]:
-        # Return () for no padding. The baseline of REINFORCE (training.estimator) is a mean over all rows, so
-        # rows of padding would change it.
-        fixed = self.settings.carried or self._estimator is not None
-        return () if fixed else tuple(ready[0].inputs.shape)
-
-    def padded(
-        self, ready: tuple[TextBatch, State | None], sizes: tuple[int, ...]
-    ) -> tuple[TextBatch, State | None]:
-        rows, length = sizes
-        longest = self.model.longest_target  # the number of positions of a transformer
-        return ready[0].padded_to(rows, length if longest is None else min(length, longest)), ready[1]
-
     def loss(self, batch: tuple[TextBatch, State | None]) -> Loss:
         text, before = batch
         if self._estimator is not None and self.model.training:

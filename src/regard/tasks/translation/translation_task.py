@@ -300,21 +300,6 @@ class TranslationTask(RunTask):
         wanted = None if self._guide is None else self._guide.wanted(batch).to(device)
         return batch.to(device), wanted
 
-    def padded_sizes(self, ready: tuple[Batch, Tensor | None]) -> tuple[int, ...]:
-        batch, wanted = ready
-        # () means no padding: with guided alignment (`wanted` is not padded) or REINFORCE
-        # (training.estimator).
-        fixed = wanted is not None or self._estimator is not None
-        return () if fixed else (*batch.source.shape, batch.target.shape[1] - 1)
-
-    def padded(
-        self, ready: tuple[Batch, Tensor | None], sizes: tuple[int, ...]
-    ) -> tuple[Batch, Tensor | None]:
-        rows, *lengths = sizes
-        limits = self.model.longest_source, self.model.longest_target  # number of positions
-        pairs = zip(lengths, limits, strict=True)
-        return ready[0].padded_to(rows, *(min(each, most or each) for each, most in pairs)), None
-
     def restored(self, tensors: dict[str, Tensor]) -> Batch:
         return Batch.from_tensors(tensors)
 
