@@ -10,11 +10,11 @@ from torch import Tensor
 
 from regard.dimensions import in_transform, lift
 from regard.look import Look
-from regard.masks.mask import Mask, Tile, readable, whole_tile
+from regard.masks.mask import Mask, Tile, are_bounded, whole_tile
 from regard.positions import Bias
 from regard.select import Select, Soft
 
-__all__ = ["Call", "Forward", "are_bounded", "cleaned", "known_true"]
+__all__ = ["Call", "Forward", "cleaned", "known_true"]
 
 
 class Forward(NamedTuple):
@@ -208,15 +208,3 @@ def known_true(conditions: Tensor) -> bool:
     if conditions.device.type != "cpu" or in_transform() or torch.compiler.is_compiling():
         return False
     return bool(conditions.all())
-
-
-LARGEST = 1e15
-"""Products of two numbers below this one are finite in float32."""
-
-
-def are_bounded(key: Tensor, value: Tensor) -> bool:
-    """Whether the norms of keys and values are known to be below LARGEST."""
-    if not (readable(key) and readable(value)):
-        return False
-    norm = torch.linalg.vector_norm(key.detach()).item()
-    return norm < LARGEST and (value is key or torch.linalg.vector_norm(value.detach()).item() < LARGEST)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from regard.backends import flex
 from regard.call import Call
 from regard.masks.mask import as_mask
 
-COMPILER = shutil.which("g++") or shutil.which("clang++")
+ON_CPU = all(flex.CPU_SUPPORT.values())
 CASES = {
     "plain": {},
     "causal padding": {"mask": regard.causal() & regard.padding(torch.tensor([20, 9]))},
@@ -31,7 +30,7 @@ CASES = {
 }
 
 
-@pytest.mark.skipif(not COMPILER, reason="FlexAttention on CPU needs a C++ compiler")
+@pytest.mark.skipif(not ON_CPU, reason="FlexAttention on CPU needs a C++ compiler and AVX2")
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n == "condition with alibi" else pytest.mark.slow) for n in CASES]
 )
@@ -53,7 +52,7 @@ def assert_agrees(queries: int, keys: int, temperature: float, **options: Any) -
     torch.testing.assert_close(ours.lse, exact.lse)
 
 
-@pytest.mark.skipif(not COMPILER, reason="FlexAttention on CPU needs a C++ compiler")
+@pytest.mark.skipif(not ON_CPU, reason="FlexAttention on CPU needs a C++ compiler and AVX2")
 def test_different_calls_in_one_process_beyond_the_recompile_limit():
     counters = torch._dynamo.utils.counters["stats"]
     with torch._dynamo.config.patch(recompile_limit=1, accumulated_recompile_limit=1):
@@ -66,7 +65,7 @@ def test_different_calls_in_one_process_beyond_the_recompile_limit():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not COMPILER, reason="FlexAttention on CPU needs a C++ compiler")
+@pytest.mark.skipif(not ON_CPU, reason="FlexAttention on CPU needs a C++ compiler and AVX2")
 def test_many_different_calls_in_one_process():
     sizes, masks = [(20, 20), (31, 20), (33, 27), (1, 40)], [None, regard.window(3, 2), regard.window(5, 1)]
     for at, (queries, keys) in enumerate(sizes * 3):

@@ -20,8 +20,7 @@ from regard import sites
 from regard.attended import Attended
 from regard.backends import BACKENDS, blocked, sdpa
 from regard.backends.transforms import once_differentiable_node
-from regard.call import are_bounded
-from regard.masks.mask import PLAIN, Mask
+from regard.masks.mask import PLAIN, Mask, are_bounded
 from regard.memory import Memory
 from regard.scores import Score
 from regard.select import Select, Soft

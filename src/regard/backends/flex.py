@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,7 +49,13 @@ _in_graphs: dict[_Key, Any] = {}
 ScoreChange = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """(score, batch, head, row, key) -> score: a change of one score, which is compiled into the kernel."""
 
-_COMPILER = shutil.which("g++") or shutil.which("clang++")
+CPU_SUPPORT = {
+    "needs a C++ compiler on cpu (apt install g++)": bool(shutil.which("g++") or shutil.which("clang++")),
+    "needs an x86-64 processor with AVX2 on cpu, and not macOS": (
+        sys.platform != "darwin" and torch.backends.cpu.get_cpu_capability().startswith("AVX")
+    ),
+}
+"""What FlexAttention needs on a CPU -> whether this machine has it."""
 
 VARIANTS = 1 << 20
 """Maximum number of compiled variants of flex_attention. PyTorch's default limits would be too low:
@@ -84,8 +91,8 @@ def reasons(call: Call) -> list[str]:
         reasons.append("supports gradients of a bias only for head widths up to 64")
     if device == "cpu" and call.trains:
         reasons.append("computes no gradients on cpu")
-    if device == "cpu" and not _COMPILER:
-        reasons.append("needs a C++ compiler on cpu (apt install g++)")
+    if device == "cpu":
+        reasons += [need for need, there in CPU_SUPPORT.items() if not there]
     if device == "cuda" and min(call.query.shape[-1], call.value.shape[-1]) < 16:
         reasons.append("needs a head width of at least 16 on cuda")
     return reasons

@@ -63,7 +63,11 @@ def unexpected_arguments(context: Any, words: Sequence[str]) -> ArgumentError:
     call, first = context.command_path, printable(words[0])
     if not {"--source", "--target", "--tsv"} <= options:
         problem = f"unexpected argument{'s' * (len(words) > 1)} {printable(' '.join(words))}"
-        return ArgumentError(message(call, problem, hint=f"{call} --help lists the arguments and options"))
+        hint = f"{call} --help lists the arguments and options"
+        if {"--prompt", "--prompt-file"} <= options:
+            option = "--prompt-file" if Path(words[0]).is_file() else "--prompt"
+            hint = f"{option} {shell_word(words[0])}"
+        return ArgumentError(message(call, problem, hint=hint))
     for name in ("columns", "fields"):
         value = context.params.get(name)
         if value and len(words) == 1 and not Path(words[0]).suffix:

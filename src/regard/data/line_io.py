@@ -23,7 +23,7 @@ from regard.data.read_text import (
     check_start,
     checked_path,
 )
-from regard.data.text_encoding import INVALID, check_encoding
+from regard.data.text_encoding import INVALID, other_encoding
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import naming_file, write_all
 
@@ -72,7 +72,7 @@ class Lines:
     encoding: str | None = None
 
     def __post_init__(self) -> None:
-        check_encoding(self.encoding)
+        self.encoding = other_encoding(self.encoding)
 
     def __iter__(self) -> Iterator[str]:
         for place in self.places:

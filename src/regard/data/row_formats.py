@@ -26,6 +26,7 @@ from regard.data.table_formats import (
     parquet_rows,
     record_format,
 )
+from regard.data.text_encoding import other_encoding
 from regard.errors import DataError, Setting, message, printable, shown
 
 __all__ = ["column_rows", "field_of", "field_rows", "fields_of", "list_rows"]
@@ -107,6 +108,7 @@ def field_rows(path: Path, fields: tuple[str, str], encoding: str | None = None)
 
 
 def _json_lines(path: Path, fields: tuple[str, str], encoding: str | None) -> Iterator[Two]:
+    encoding = other_encoding(encoding)
     for raw in read_blocks(path, encoding):
         sides, lines = _Sides(raw.marks), raw.data.split(b"\n")[:-1]
         for line in lines:
@@ -134,7 +136,7 @@ def _blocks(
 
     pair: returns source and target of a row; raises LookupError if the row does not have them.
     """
-    sides, first, row = _Sides(None), 1, Row(0, None)
+    sides, first, row, encoding = _Sides(None), 1, Row(0, None), other_encoding(encoding)
     for row in rows:
         count = len(sides.lines[0])
         if count == ROWS or (count and row.number != first + count):

@@ -26,13 +26,16 @@ from torch import Tensor
 from regard.errors import ArgumentError, message
 from regard.masks.conditions import And, Condition, Not, Or
 
-__all__ = ["PLAIN", "Mask", "Tile", "as_mask", "dense", "readable", "whole_tile"]
+__all__ = ["PLAIN", "Mask", "Tile", "are_bounded", "as_mask", "dense", "readable", "whole_tile"]
 
 PAIRS_AT_ONCE = 1 << 22
 """Number of (row, key) pairs to evaluate at once. It limits the memory that evaluating a mask needs."""
 
 PLAIN = (Tensor, torch.nn.Parameter)
 """The types of tensors that are no subclass with a meaning of its own, such as FakeTensor."""
+
+LARGEST = 1e15
+"""Products of two numbers below this one are finite in float32."""
 
 Window = tuple[int | None, int | None]
 X = TypeVar("X")
@@ -538,3 +541,11 @@ def readable(tensor: Tensor) -> bool:
     if torch._C._functorch.get_interpreter_stack() or torch._C._len_torch_dispatch_stack():
         return False
     return torch._C._get_tracing_state() is None
+
+
+def are_bounded(key: Tensor, value: Tensor) -> bool:
+    """Whether the norms of keys and values are known to be so small that hidden keys have no effect."""
+    if not (readable(key) and readable(value)):
+        return False
+    norm = torch.linalg.vector_norm(key.detach()).item()
+    return norm < LARGEST and (value is key or torch.linalg.vector_norm(value.detach()).item() < LARGEST)
