@@ -5,7 +5,9 @@
 
 PYTHONS = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
-.PHONY: help demo test test-all test-gpu docs bench clean
+PLAIN = tests/layers tests/models tests/decoding tests/tasks tests/training tests/papers tests/learning
+
+.PHONY: help demo test test-all test-plain test-gpu docs bench clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -28,9 +30,14 @@ test: .venv/dev  ## lint, types and quick tests, with fixed seeds
 	wait $$mypy; types=$$?; cat .venv/mypy.log; \
 	[ $$types = 0 ] || { echo "mypy failed; its report is above" >&2; exit 1; }; exit $$tests
 
-test-all: .venv/dev  ## all tests, including slow ones, with random seeds; then as on older processors
+test-all: .venv/dev  ## all tests, with random seeds; then as on older processors, and without fast twins
 	REGARD_SEED=random .venv/bin/pytest -n auto --maxprocesses 4 $(ARGS)
 	.venv/bin/python -m tests.processors $(ARGS)
+	$(MAKE) test-plain
+
+test-plain: .venv/dev  ## tests of models, decoding, tasks and training without the fast twins
+	REGARD_FAST=0 OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= REGARD_SEED=0 \
+	    .venv/bin/pytest -n auto --maxprocesses 4 -m "not slow and not gpu" $(PLAIN) $(ARGS)
 
 test-gpu: GPU_PYTHON = $(or $(PYTHON),$(wildcard .venv/bin/python),python3)
 test-gpu:  ## the tests on a CUDA device, with a Python that has torch and pytest; installs nothing

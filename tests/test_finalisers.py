@@ -27,7 +27,7 @@ OWNED = (
 )
 """Names of calls that start a thread or a process, show a progress bar, or acquire a lock."""
 
-HARMLESS = ("open", "os.scandir", "_opened")
+HARMLESS = ("open", "os.scandir", "_opened", "ParquetFile")
 """Calls whose `with` statement may be around a yield. They only open a file; closing it does not wait."""
 
 WAITING = (
@@ -132,9 +132,9 @@ BAD = {
     "two items": "def f():\n with open('x') as file, lock:\n  yield 1",
     "finally": "def f():\n try:\n  yield 1\n finally:\n  thread.join()",
     "except": "def f():\n try:\n  yield 1\n except BaseException:\n  raise",
-    "method": "class A:\n def f(self):\n  with self.pool:\n   yield 1",
+    "method": "class Reader:\n def f(self):\n  with self.pool:\n   yield 1",
     "inside": "@contextmanager\ndef f():\n def g():\n  with lock:\n   yield 1\n yield g()",
-    "del": "class A:\n def __del__(self):\n  self.close()",
+    "del": "class Reader:\n def __del__(self):\n  self.close()",
     "finalize": "def close(a):\n a.communicate()\nweakref.finalize(x, close, a)",
     "method as callback": "weakref.finalize(x, x.thread.join)",
     "callback": "weakref.ref(x, lambda _: self.remove(1))",

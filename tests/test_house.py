@@ -1,4 +1,4 @@
-"""Checks of the style guide: directions of imports, sizes of files and functions, the public API."""
+"""Checks of the style guide: directions of imports, the public API, documentation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from types import ModuleType
 import pytest
 
 import regard
-from tests.reading import PACKAGE, nodes, parsed, python, settings, short, texts
+from tests.reading import PACKAGE, nodes, parsed, python, settings, short
 
 LAYERS = (
     ("__main__",),
@@ -140,8 +140,6 @@ PUBLIC = (
 )
 """The public names. Users rely on them: a change must be made here too."""
 
-LINES = 450  # the aim is about 300
-FUNCTION_LINES = 80  # the aim is about 60
 PARAMETERS = 10  # of a constructor; the aim is about 8
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 
@@ -184,11 +182,6 @@ def test_every_part_is_listed_in_a_layer():
 
 def test_package_root_has_few_files():
     assert len(list(PACKAGE.glob("*.py"))) <= ROOT_FILES
-
-
-def test_no_two_modules_have_the_same_name():
-    names = [name.rpartition(".")[2] for name, path in MODULES.items() if path.stem != "__init__"]
-    assert sorted(name for name in set(names) if names.count(name) > 1) == []
 
 
 def test_imports_follow_the_layers():
@@ -277,23 +270,14 @@ def test_submodules_do_not_replace_public_names():
     assert "regard" in there
 
 
-def test_files_are_within_the_line_limit():
-    long = {short(path): len(text.splitlines()) for path, text in texts().items() if path.suffix == ".py"}
-    assert {name: lines for name, lines in long.items() if lines > LINES} == {}
-
-
-def test_functions_and_constructors_are_within_their_limits():
+def test_constructors_have_few_parameters():
     wrong = []
     for path in python("src", "tests", "benchmarks", "docs"):
         for node in nodes(path):
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            lines = (node.end_lineno or 0) - node.lineno + 1
-            taken = len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs) - 1
-            if lines > FUNCTION_LINES:
-                wrong.append(f"{short(path)}:{node.lineno}: {node.name} has {lines} lines")
-            if node.name == "__init__" and taken > PARAMETERS:
-                wrong.append(f"{short(path)}:{node.lineno}: a constructor of {taken} parameters")
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                taken = len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs) - 1
+                if taken > PARAMETERS:
+                    wrong.append(f"{short(path)}:{node.lineno}: a constructor of {taken} parameters")
     assert wrong == []
 
 

@@ -277,6 +277,7 @@ class UnknownName(RegardError, KeyError):
         suggestion = f"; did you mean '{close[0]}'?" if close else ""
         last_line = f"\nhint: {hint}" if hint else ""
         rest = f"; {answer}" if answer else f"{suggestion}\nknown: {', '.join(names)}"
+        self.name = name
         self.text = f"unknown {kind} {name!r}{rest}{last_line}"
         super().__init__(self.text)
 

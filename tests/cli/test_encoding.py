@@ -30,6 +30,33 @@ def test_the_error_prints_the_command_with_the_encoding(command, files):
     assert answer.status == 2 and "cp949" in answer.err
 
 
+def test_the_printed_command_replaces_a_wrong_encoding(command, files):
+    for given in (("--encoding", "utf-16"), ("--encoding=utf-16",)):
+        answer = command("data", "check", *given, *files)
+        line = " ".join(map(str, ("regard data check", *files, "--encoding cp949")))
+        assert answer.status == 2 and f"{line}\n" in answer.err
+
+
+def test_compare_reads_files_in_another_encoding(command, files, tmp_path):
+    compare = ("compare", "--quick", "--study", "length", "--length-bins", "2,4", "--output", tmp_path / "c")
+    answer = command(*compare, *files)
+    assert answer.status == 2 and "--encoding cp949" in answer.err
+    answer = command(*compare, *files, "--encoding", "cp949", "--stop-after", 0)
+    assert "not valid UTF-8" not in answer.err and "안녕" not in answer.err
+
+
+def test_columns_are_for_train_file_too_if_its_name_says_the_format(command, tmp_path):
+    path = tmp_path / "a.csv"
+    rows = [f"{i},{('good', 'bad')[i % 2]},Day {i} was fine.\n" for i in range(30)]
+    path.write_text("id,label,text\n" + "".join(rows), encoding="utf-8")
+    train = ("train", "--task", "classification", "--output", tmp_path / "run", "--dry-run", "--threads", 1)
+    answer = command(*train, "--train-file", path, "--columns", "label,text")
+    assert answer.status == 0, answer.err
+    (tmp_path / "a.txt").write_bytes(path.read_bytes())
+    answer = command(*train, "--train-file", tmp_path / "a.txt", "--columns", "label,text")
+    assert answer.status == 2 and "--tsv instead of --train-file" in answer.err
+
+
 def test_fields_of_nested_records_are_recommended_as_a_command(command, tmp_path):
     (tmp_path / "a.jsonl").write_text('{"translation": {"ko": "가.", "en": "Go."}}\n')
     answer = command("data", "check", "--jsonl", tmp_path / "a.jsonl")

@@ -7,7 +7,7 @@ import gzip
 import pytest
 
 from regard.data.pair_stream import LinePairs, RowPairs, in_batches
-from regard.errors import DataError
+from regard.errors import DataError, Setting
 
 
 def test_parallel_files_are_read_one_after_another(tmp_path):
@@ -83,3 +83,34 @@ def test_batches_hold_all_pairs_in_order():
     assert [len(sources) for sources, _ in batches] == [3, 3, 1]
     assert [pair for batch in batches for pair in zip(*batch, strict=True)] == pairs
     assert list(in_batches([], 3)) == []
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.json"])
+@pytest.mark.parametrize("encoding", ["cp949", "latin-1", "shift_jis"])
+def test_rows_in_another_encoding_raise_and_a_few_invalid_bytes_do_not(tmp_path, name, encoding):
+    text = {
+        "cp949": "안녕하세요. 반갑습니다.",
+        "latin-1": "Möchten Sie grüne Äpfel?",
+        "shift_jis": "この能力を表示します。",
+    }[encoding]
+    first = [("Hello.", "Hello.")] * 3  # the first lines are ASCII
+    rows = [*first, *((f"{text} {i}", "Hello.") for i in range(20))]
+    tables = {
+        "a.tsv": "".join(f"{a}\t{b}\n" for a, b in rows),
+        "a.csv": "".join(f'"{a}","{b}"\n' for a, b in rows),
+        "a.jsonl": "".join(f'{{"a": "{a}", "b": "{b}"}}\n' for a, b in rows),
+        "a.json": "[" + ",\n".join(f'{{"a": "{a}", "b": "{b}"}}' for a, b in rows) + "]",
+    }
+    path = tmp_path / name
+    path.write_bytes(tables[name].encode(encoding))
+    files = ([str(path)], None) if name in ("a.tsv", "a.csv") else (None, [str(path)])
+    with pytest.raises(DataError) as caught:
+        list(RowPairs.read(*files, fields=("a", "b")))
+    named = {"cp949": "cp949", "latin-1": "cp1252", "shift_jis": "cp932"}[encoding]
+    hint = caught.value.message.hint
+    assert [part.value for part in hint if isinstance(part, Setting)] == [named], caught.value
+    assert str(path) in caught.value.message.call and text[:5] in caught.value.message.problem
+    assert len(list(RowPairs.read(*files, fields=("a", "b"), encoding=encoding))) == 23
+    path.write_bytes(tables[name].encode().replace(text.encode(), b"\xffHallo.", 1))
+    pairs = RowPairs.read(*files, fields=("a", "b"))
+    assert list(pairs)[3] == ("\ufffdHallo. 0", "Hello.") and pairs.repaired == 1

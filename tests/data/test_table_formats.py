@@ -147,7 +147,7 @@ def test_parquet_rows_are_read_with_pyarrow(tmp_path, monkeypatch):
     assert asked == [(["translation"], False)]
     assert read_labelled(path, label="translation.en", text="translation.ko").labels[3] == "End."
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"(?s)pairs\.parquet: .*pyarrow.*\[parquet\]"):
+    with pytest.raises(DataError, match=r"(?s)pairs\.parquet: .*pyarrow.*pip install .*pyarrow>="):
         list(read_pairs(jsonl=path))
 
 

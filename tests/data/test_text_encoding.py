@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 
 import pytest
@@ -57,6 +58,24 @@ def test_mojibake_is_found(encoding, read_as, language):
     assert find_mojibake(sentences) is None
 
 
+CHANCE = {
+    "one pair": "Â\x80",
+    "one word": "heiÃŸe",
+    "damaged line": "9 \ufffd\ufffd\ufffd half of a pair",
+    "letters": "ûµ×ç",
+    "repeated": "\n".join(["Î\x9fÿ"] * 9),
+    "damaged lines among others": "\n".join(["안녕하세요.", "Grüße", *["\ufffd\ufffd\ufffd\ufffd"] * 2]),
+    "random bytes": random.Random(0).randbytes(200).decode("utf-8", "replace"),
+    "random bytes in Latin-1": random.Random(0).randbytes(200).decode("latin-1"),
+}
+"""Texts with characters of mojibake that are too few to show a wrong encoding."""
+
+
+@pytest.mark.parametrize("name", CHANCE)
+def test_characters_by_chance_are_not_mojibake(name):
+    assert find_mojibake(CHANCE[name].split("\n")) is None
+
+
 def test_training_on_mojibake_warns_with_file_line_and_the_right_text(tmp_path):
     wrong = "안녕하세요.\n고맙습니다.\n".encode("cp949").decode("latin-1")
     (tmp_path / "a.ko").write_text("OK\n" + wrong, encoding="utf-8")
@@ -75,6 +94,20 @@ def test_text_in_another_encoding_is_read_if_it_is_named(tmp_path, encoding):
     with pytest.raises(DataError, match=r"(?s)a\.ko.*안녕하세요\..*hint: .*encoding="):
         list(read_lines(path))
     assert list(read_lines(path, encoding)) == ["안녕하세요.", "고맙습니다."]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "UTF16", "utf-32"])
+def test_text_without_the_byte_order_mark_of_the_named_encoding_is_an_error(tmp_path, encoding):
+    path = tmp_path / "a.ko"
+    path.write_bytes("안녕하세요. 고맙습니다.\n".encode("cp949"))
+    with pytest.raises(DataError, match=r"(?s)a\.ko: .*byte order mark; probably CP949.*encoding=.cp949"):
+        list(read_lines(path, encoding))
+    path.write_bytes("안녕하세요. 고맙습니다.\n".encode("utf-16-be"))
+    with pytest.raises(DataError, match=r"(?s)byte order mark; probably UTF-16.*encoding=.utf-16-be"):
+        list(read_lines(path, encoding))
+    path.write_text("Hello.\n")
+    with pytest.raises(DataError, match=r"(?s)a\.ko: .*UTF-8 or ASCII.*remove encoding=.*iconv"):
+        list(read_lines(path, encoding))
 
 
 def test_bytes_that_are_invalid_in_the_named_encoding_are_an_error(tmp_path):

@@ -12,7 +12,8 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from regard.kernels import launch, short_launch
+from regard.kernels import launch
+from regard.kernels.additive import short_tiles
 
 compiled_names: list[str] = []
 """The names of the kernels, in the order in which they were compiled."""
@@ -39,9 +40,9 @@ def compiling(kernel: JITFunction, grid: tuple[int, ...]) -> Any:
         # Plain PTX min and max drop NaN: min(x, NaN) is x.
         assert not re.search(r"\bmin(\.ftz)?\.f32", compiled.asm["ptx"]), kernel.__name__
         for line in compiled.asm["ttgir"].splitlines():
-            if "red.relaxed.gpu" in line:  # see _add_mass() in inner_look.py
+            if "red.relaxed.gpu" in line:  # see _add_mass() in measure_kernels.py
                 assert_in_quads(line, compiled.asm["ttgir"])
-            if "atom.shared.add" in line:  # see collected_assembly() in inner_listing.py
+            if "atom.shared.add" in line:  # see collected_assembly() in candidate_lists.py
                 assert_of_a_warp_group(line, compiled.asm["ttgir"])
         print(kernel.__name__, len(compiled.asm["cubin"]))
         compiled_names.append(kernel.__name__)
@@ -74,8 +75,8 @@ def main() -> None:
     driver.set_active(Hopper())
     JITFunction.__getitem__ = compiling
     launch.processors = lambda device: 132
-    short_launch.SHORT_KEYS = 0  # compile_short() compiles the kernel for short sequences
-    from regard.kernels.additive import additive_backward, additive_forward
+    short_tiles.SHORT_KEYS = 0  # compile_short() compiles the kernel for short sequences
+    from regard.kernels.additive.operators import additive_backward, additive_forward
 
     lengths, documents = torch.tensor([30, 5]), torch.zeros(2, 2048, dtype=torch.long)
     masked, plain = (lengths, documents, documents, 1, 7, 0, 0.5), (None, None, None, 0, None, None, 1.0)
@@ -100,8 +101,8 @@ def main() -> None:
         inputs = (query, key, value, vector, *held, *sight, True, *extra, sight is masked)
         additive_backward(torch.zeros_like(output), *inputs)
     compile_short(masked, plain)
-    from regard.kernels.inner_look_pass import inner_look
-    from regard.kernels.inner_top_pass import inner_top
+    from regard.kernels.looking.measures import inner_look
+    from regard.kernels.looking.top import inner_top
 
     no_mask = (None, None, None, None, None, 0, None, None, 0.5, 0.0, 1.0)
     for width, dtype in ((128, torch.bfloat16), (60, torch.float32)):
@@ -118,9 +119,9 @@ def main() -> None:
 
 def compile_short(masked: tuple[Any, ...], plain: tuple[Any, ...]) -> None:
     """Compile the kernel that computes the forward pass of short sequences in one launch."""
-    from regard.kernels.additive import additive_forward
+    from regard.kernels.additive.operators import additive_forward
 
-    short_launch.SHORT_KEYS = 64
+    short_tiles.SHORT_KEYS = 64
     for queries, keys, width, dtype, sight in (
         (33, 40, 64, torch.float32, masked),
         (50, 50, 1000, torch.bfloat16, plain),
@@ -137,23 +138,23 @@ def compile_short(masked: tuple[Any, ...], plain: tuple[Any, ...]) -> None:
 
 def compile_looks_for_hopper(lengths: torch.Tensor) -> None:
     """Compile the looking kernels with what they use on Hopper only: tensor descriptors, and assembly."""
-    from regard.kernels import inner_look_pass, inner_top_pass
+    from regard.kernels.looking import measures, top
 
-    for module in (inner_look_pass, inner_top_pass):
+    for module in (measures, top):
         module.has_tma = module.on_hopper = lambda device: True
     for width, size, left in ((128, 300, None), (64, 300, 7), (64, 6000, None)):
         query = torch.zeros(2, 2, size, width, dtype=torch.bfloat16)
         mask = (None, None, lengths, None, None, 0, left, 0, 0.5, 0.0, 1.0)
         lse = torch.zeros(2, 2, size)
-        inner_look_pass.inner_look(query, query, lse, *mask, True, True, True, 0, False)
-        inner_top_pass.inner_top(query, query, lse, *mask, 8, torch.zeros(2, 2, size, 32))
+        measures.inner_look(query, query, lse, *mask, True, True, True, 0, False)
+        top.inner_top(query, query, lse, *mask, 8, torch.zeros(2, 2, size, 32))
 
 
 def compile_masked(lengths: torch.Tensor, documents: torch.Tensor) -> None:
     """Compile the kernels of the backend `masked`, with each part of a mask."""
-    from regard.kernels import inner_launch
+    from regard.kernels.inner import launch
 
-    inner_launch.processors = lambda device: 132
+    launch.processors = lambda device: 132
     table = torch.ones(1, 1, 300, 300, dtype=torch.bool)
     for width, dtype, hidden in (
         (64, torch.bfloat16, (lengths, None, None, None, 0, None, None)),
@@ -163,9 +164,9 @@ def compile_masked(lengths: torch.Tensor, documents: torch.Tensor) -> None:
         (64, torch.bfloat16, (lengths, None, documents, documents, 0, 7, 0)),
     ):
         query, key, value = (torch.zeros(2, heads, 300, width, dtype=dtype) for heads in (2, 1, 1))
-        mask = inner_launch.Hidden(*hidden)
-        output, lse = inner_launch.forward(query, key, value, mask, 0.5)
-        inner_launch.backward(output, query, key, value, output, lse, mask, 0.5)
+        mask = launch.Hidden(*hidden)
+        output, lse = launch.forward(query, key, value, mask, 0.5)
+        launch.backward(output, query, key, value, output, lse, mask, 0.5)
 
 
 if __name__ == "__main__":

@@ -7,22 +7,15 @@ import torch
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from regard.kernels import (
-    activated_product,
-    additive_gated,
-    additive_recurrent,
-    embedding_dropout,
-    lstmn_step,
-    recurrent_cells,
-    step_order,
-)
-from regard.kernels.activation_dropout import KINDS, ActivationDropout
-from regard.kernels.embedding_dropout import EmbeddingDropout
-from regard.kernels.maxout import PairMaximum
-from regard.kernels.residual_norm import ResidualNorm
-from regard.kernels.row_copy import copy_rows
-from regard.kernels.short_attention import ShortAttention
-from regard.kernels.vocabulary_loss import VocabularyLoss
+from regard.kernels.inner.short import ShortAttention
+from regard.kernels.recurrent import attention, attention_gradients, cells, lstmn, step_order
+from regard.kernels.recurrent.maxout import PairMaximum
+from regard.kernels.training import activated_product, embedding_dropout
+from regard.kernels.training.activation_dropout import KINDS, ActivationDropout
+from regard.kernels.training.embedding_dropout import EmbeddingDropout
+from regard.kernels.training.residual_norm import ResidualNorm
+from regard.kernels.training.row_copy import copy_rows
+from regard.kernels.training.vocabulary_loss import VocabularyLoss
 from tests.kernels.compiled import Hopper, compiling
 
 ROWS, WIDTH = 4, 40
@@ -38,15 +31,15 @@ def main() -> None:
             return torch.zeros(*sizes, dtype=dtype)
 
         one, two, three = (zeros(ROWS, many * WIDTH) for many in (1, 2, 3))
-        recurrent_cells.gated(three, two, one, one)
-        recurrent_cells.mixed(three, one, one)
+        cells.gated(three, two, one, one)
+        cells.mixed(three, one, one)
         for parts in (1, 3):
-            recurrent_cells.mixed(three, one, one, zeros(parts, ROWS, WIDTH))
-            recurrent_cells.gated_backward(zeros(parts, ROWS, WIDTH), three, one, three, one)
-            recurrent_cells.mixed_backward(zeros(parts, ROWS, WIDTH), one, one, three, one, three)
+            cells.mixed(three, one, one, zeros(parts, ROWS, WIDTH))
+            cells.gated_backward(zeros(parts, ROWS, WIDTH), three, one, three, one)
+            cells.mixed_backward(zeros(parts, ROWS, WIDTH), one, one, three, one, three)
         six, states, gates = (zeros(ways, ROWS // 2, many * WIDTH) for ways, many in ((6, 1), (2, 1), (2, 3)))
-        recurrent_cells.gru(gates, gates, zeros(2, 3 * WIDTH), states, states)
-        recurrent_cells.gru_backward(six, states, states, gates, gates, states, gates, six)
+        cells.gru(gates, gates, zeros(2, 3 * WIDTH), states, states)
+        cells.gru_backward(six, states, states, gates, gates, states, gates, six)
         for into, masked in ((True, False), (True, True), (False, True), (False, False)):
             by_step = zeros(3, 2, ROWS, WIDTH)
             more = one if into and masked else None
@@ -57,25 +50,25 @@ def main() -> None:
         tapes = zeros(ROWS, 9, 30), zeros(ROWS, 9, 2 * WIDTH)
         query, scores, totals = zeros(ROWS, 30), zeros(ROWS, 9).float(), zeros(ROWS).float()
         read = query, *tapes, zeros(30), 0, 7, scores, totals, two
-        lstmn_step.read(*read)
-        lstmn_step.read_backward(*read, two, *tapes, query, query)
+        lstmn.read(*read)
+        lstmn.read_backward(*read, two, *tapes, query, query)
         for gates, added in ((4, None), (4, one), (5, one)):
             whole = zeros(ROWS, gates * WIDTH)
-            lstmn_step.cell(whole, two, added, two)
-            lstmn_step.cell_backward(whole, two, two, two, whole, two, added, added)
+            lstmn.cell(whole, two, added, two)
+            lstmn.cell_backward(whole, two, two, two, whole, two, added, added)
         for lengths in (None, torch.tensor([3])):
             memory = zeros(ROWS, 9, 32), zeros(ROWS, 9, 3 * WIDTH), zeros(32), lengths
             both, whole, query = (zeros(ROWS, 32 + many * WIDTH) for many in (2, 3, 0))
             results = three, one, query, scores
-            additive_gated.attend_gated(both[None], *memory, three, one, *results)
+            attention.attend_gated(both[None], *memory, three, one, *results)
             of_reset = zeros(2, ROWS, WIDTH), three, one, whole[:, 32:], one, scores
             of_scores = scores, whole[:, :32], scores
-            additive_gated.attend_gated_backward(*of_reset, query, *memory, *of_scores)
+            attention.attend_gated_backward(*of_reset, query, *memory, *of_scores)
         query, inputs = zeros(ROWS, 30), (zeros(ROWS, 3, 30), zeros(2, 3, ROWS, 32))
         step_order.order_inputs(*inputs, torch.ones(ROWS).long())
         step_order.add_inputs(*reversed(inputs), torch.ones(ROWS).long())
-        additive_recurrent.context_products(zeros(ROWS, 5, WIDTH), zeros(ROWS, 9, WIDTH))
-        additive_recurrent.memory_backward(query[None], zeros(ROWS, 9, 30), zeros(30), scores[None])
+        attention_gradients.context_products(zeros(ROWS, 5, WIDTH), zeros(ROWS, 9, WIDTH))
+        attention_gradients.memory_backward(query[None], zeros(ROWS, 9, 30), zeros(30), scores[None])
         weight = zeros(5000, 16).requires_grad_()
         VocabularyLoss.apply(
             zeros(ROWS, 16), weight, None, torch.ones(ROWS, dtype=torch.long), 0.1, 0, dtype == torch.float32

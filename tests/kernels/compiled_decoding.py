@@ -13,10 +13,10 @@ from regard.fast.search.bahdanau_decoder import BahdanauDecoder
 from regard.fast.search.beams import BeamSlots
 from regard.fast.search.slots import GreedySlots
 from regard.fast.search.transformer_decoder import FusedTransformerDecoder
-from regard.kernels.beam_step import beam_step, greedy_step
-from regard.kernels.output_attention import copy_and_align
-from regard.kernels.output_paths import follow_paths
-from regard.kernels.token_candidates import find_candidates
+from regard.kernels.search.alignments import copy_and_align
+from regard.kernels.search.beam import beam_step, greedy_step
+from regard.kernels.search.candidates import find_candidates
+from regard.kernels.search.paths import follow_paths
 from regard.layers import gated_cell
 from regard.models.bahdanau import Bahdanau
 from regard.models.transformer import Size, Transformer

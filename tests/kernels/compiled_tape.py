@@ -6,7 +6,7 @@ import torch
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from regard.kernels import tape_step
+from regard.kernels.recurrent import turing_machine
 from regard.layers.tape_heads import HeadLayout
 from regard.layers.tape_kernel_steps import tape_layout
 from tests.kernels.compiled import Hopper, compiling
@@ -30,8 +30,8 @@ def main() -> None:
         weights, memory = torch.zeros(TAPES, layout.heads, slots), torch.zeros(TAPES, slots, width)
         saved = memory, weights, weights, weights, weights
         own = tape_layout(layout)
-        tape_step.tape_step(own, parts, parts[:1], parts, weights, *saved, memory, reads)
-        tape_step.tape_step_backward(own, parts, weights, *saved, reads, weights, memory, parts)
+        turing_machine.tape_step(own, parts, parts[:1], parts, weights, *saved, memory, reads)
+        turing_machine.tape_step_backward(own, parts, weights, *saved, reads, weights, memory, parts)
 
 
 if __name__ == "__main__":

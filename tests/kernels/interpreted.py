@@ -11,8 +11,9 @@ import torch
 
 import regard
 from regard.backends import BACKENDS, fused
-from regard.kernels import additive, launch, short_launch
-from regard.kernels.forward_pass import Forward, Sight
+from regard.kernels import launch
+from regard.kernels.additive import operators, short_tiles
+from regard.kernels.additive.forward import Forward, Sight
 from tests.agreement.cases import DTYPES, Inputs, checked
 from tests.agreement.test_backends import assert_case_agrees
 from tests.kernels.cases import SMALL, Unprojected
@@ -25,7 +26,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     tiles = dict.fromkeys(launch.LAUNCHES, tile) | {"short": replace(tile, lanes=16)}
     monkeypatch.setattr(launch, "LAUNCHES", tiles)
     monkeypatch.setattr(launch, "CHANGES", {})
-    monkeypatch.setattr(short_launch, "SHORT_KEYS", 0)  # interpreted_additive_short.py tests that kernel
+    monkeypatch.setattr(short_tiles, "SHORT_KEYS", 0)  # interpreted_additive_short.py tests that kernel
 
 
 @pytest.fixture
@@ -234,7 +235,7 @@ def test_channels_are_wide_if_query_and_key_have_large_elements_of_opposite_sign
     [((2, 2), 60.0, None), ((2, 1), 3.0, regard.causal()), ((1, 1), 1.0, regard.padding([45, 30]))],
 )
 def test_gradients_in_one_pass_agree(heads: tuple[int, int], scale: float, mask: regard.Mask | None):
-    """In half precision, additive_gradients.py computes the gradients of query, key and vector."""
+    """In half precision, joint_kernels.py computes the gradients of query, key and vector."""
     shapes = [(2, heads[0], 40, 70), (2, heads[1], 45, 70), (2, heads[1], 45, 5), (1, 70)]
     tensors = [torch.randn(shape) * (scale if i < 2 else 1.0) for i, shape in enumerate(shapes)]
     assert_precise_in(torch.float16, tensors, mask)
@@ -262,12 +263,12 @@ def assert_precise_in(dtype: torch.dtype, tensors: list[torch.Tensor], mask: reg
 
 @pytest.mark.parametrize("lengths", [None, [3, 1]])
 def test_many_queries_in_parts_agree(lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(additive, "MANY_QUERIES", 48)
-    monkeypatch.setattr(additive, "ROWS_OF_PART", 16)
+    monkeypatch.setattr(operators, "MANY_QUERIES", 48)
+    monkeypatch.setattr(operators, "ROWS_OF_PART", 16)
     split = []
-    in_parts = additive._backward_in_parts
+    in_parts = operators._backward_in_parts
     monkeypatch.setattr(
-        additive, "_backward_in_parts", lambda *each: split.append(each[0]) or in_parts(*each)
+        operators, "_backward_in_parts", lambda *each: split.append(each[0]) or in_parts(*each)
     )
     mask = None if lengths is None else regard.padding(lengths)
     assert_agrees({**inputs(48, 3), "mask": mask})

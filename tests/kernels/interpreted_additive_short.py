@@ -9,10 +9,10 @@ import torch
 
 import regard
 from regard.backends import BACKENDS
-from regard.kernels import forward_pass
-from regard.kernels.additive_short import additive_short_kernel
+from regard.kernels.additive import forward
+from regard.kernels.additive.short import additive_short_kernel
+from regard.kernels.additive.short_tiles import ShortLaunch, short_launch
 from regard.kernels.launch import Shape
-from regard.kernels.short_launch import ShortLaunch, short_launch
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
 from tests.kernels.cases import Unprojected
@@ -43,7 +43,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
             grids.append(grid)
             return additive_short_kernel[grid]
 
-    monkeypatch.setattr(forward_pass, "additive_short_kernel", Counted())
+    monkeypatch.setattr(forward, "additive_short_kernel", Counted())
     use(monkeypatch, 7)
     return grids
 
@@ -51,7 +51,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 def use(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Use programs of this many query rows."""
     parameters = ShortLaunch(rows, threads=64)
-    monkeypatch.setattr(forward_pass, "short_launch", lambda shape, device, padded: parameters)
+    monkeypatch.setattr(forward, "short_launch", lambda shape, device, padded: parameters)
 
 
 def tensors(queries: int, keys: int, width: int, depth: int = 5) -> list[torch.Tensor]:

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 import regard
 from regard.data.batch import EOS, PAD
 from regard.decoding.highest_values import sortable
-from regard.kernels import additive_recurrent, launch, vocabulary_loss
-from regard.kernels.kernel_choice import by_kernel
-from regard.kernels.maxout import PairMaximum
-from regard.kernels.row_copy import copy_rows
-from regard.kernels.token_candidates import find_candidates
+from regard.kernels import launch
+from regard.kernels.choice import by_kernel
+from regard.kernels.recurrent import attention_gradients
+from regard.kernels.recurrent.maxout import PairMaximum
+from regard.kernels.search.candidates import find_candidates
+from regard.kernels.training import vocabulary_loss
+from regard.kernels.training.row_copy import copy_rows
 from regard.layers import bidirectional_gru, gated_cell, gru
 from regard.layers.attentive_cell import attend_along
 from regard.training.losses import cross_entropy, output_loss
@@ -91,7 +93,7 @@ def test_all_steps_with_attention(
         once.
     """
     width, depth, hidden = sizes
-    monkeypatch.setattr(additive_recurrent, "LONGEST", 128 if few else 0)
+    monkeypatch.setattr(attention_gradients, "LONGEST", 128 if few else 0)
     monkeypatch.setattr(
         launch, "LAUNCHES", {name: replace(each, width=16) for name, each in launch.LAUNCHES.items()}
     )

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import regard
-from regard.kernels import backward_pass, gradients_pass, launch
+from regard.kernels import launch
+from regard.kernels.additive import backward, joint_backward
 from tests.kernels.cases import Unprojected
 from tests.kernels.interpreted import long, small_tiles  # noqa: F401  (fixtures)
 
@@ -19,8 +20,8 @@ def one_pass(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Compute all gradients in one pass, as for 128 rows or more, with delta summed before its use; fill
     uninitialised memory with NaN."""
     monkeypatch.setattr(launch, "MANY", 2)
-    monkeypatch.setattr(backward_pass, "FEW", 1)
-    monkeypatch.setattr(gradients_pass, "MOST_WASTE", 2.0)
+    monkeypatch.setattr(backward, "FEW", 1)
+    monkeypatch.setattr(joint_backward, "MOST_WASTE", 2.0)
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
@@ -118,7 +119,7 @@ def test_as_precise_as_pytorch_in_bfloat16(
     one = TRIES[name]
     if one.chunks:
         request.getfixturevalue("long")
-    monkeypatch.setattr(gradients_pass, "PARTIAL_ROOM", one.room)
+    monkeypatch.setattr(joint_backward, "PARTIAL_ROOM", one.room)
     tensors = one.tensors()
     assert_as_precise(one, tensors, doutputs(one), slice(None))
 

@@ -10,7 +10,8 @@ import torch
 import regard
 from regard import looking
 from regard.checking import check
-from regard.kernels import inner_look_pass, inner_top_pass, launch
+from regard.kernels import launch
+from regard.kernels.looking import measures, top
 from regard.looking.block_pooling import block_means, block_sums
 from regard.looking.look_kernels import additive_look
 from tests.agreement.cases import CASES, Case
@@ -99,9 +100,9 @@ def test_looks_agree(case: Case):
 def test_every_size_of_tiles_gives_the_same_looks(
     halves: int, rows: int, columns: int, groups: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(inner_look_pass, "HALVES", halves)
-    tiles = inner_look_pass.Tiles(rows, columns, 4, 1, groups)
-    monkeypatch.setattr(inner_look_pass, "tiles_of", lambda width, dtype, looks, keys: tiles)
+    monkeypatch.setattr(measures, "HALVES", halves)
+    tiles = measures.Tiles(rows, columns, 4, 1, groups)
+    monkeypatch.setattr(measures, "tiles_of", lambda width, dtype, looks, keys: tiles)
     monkeypatch.setattr(looking, "SMALL", 0)
     query, key = torch.randn(1, 200, 16), torch.randn(1, 150, 16)
     look = regard.Look(mass=True, entropy=True, alignment=True, pooled=64)
@@ -128,7 +129,7 @@ def test_the_mass_is_nan_where_a_query_that_sees_the_key_is_nan(monkeypatch: pyt
 
 def test_only_what_is_requested_is_computed():
     x = torch.randn(1, 1, 70, 16)
-    entropy, alignment, mass, pooled, maxima = inner_look_pass.inner_look(
+    entropy, alignment, mass, pooled, maxima = measures.inner_look(
         x, x, torch.zeros(1, 1, 70), *[None] * 5, 0, None, None, 1.0, 0.0, 1.0, False, True, False, 0, False
     )
     assert (entropy.numel(), alignment.shape, mass.numel(), pooled.numel()) == (0, (1, 1, 70), 0, 0)
@@ -140,12 +141,12 @@ def test_only_what_is_requested_is_computed():
 def test_the_operators_have_the_shapes_that_they_declare(width: int):
     x = torch.randn(1, 2, 70, width)
     arguments = (x, x, torch.zeros(1, 2, 70), *[None] * 5, 0, None, 0, 1.0, 0.0, 1.0)
-    maxima = inner_look_pass.inner_look(*arguments, False, False, False, 0, True)[4]
+    maxima = measures.inner_look(*arguments, False, False, False, 0, True)[4]
     for operator, others in (
-        (inner_look_pass.inner_look, (True, True, True, 64, False)),
-        (inner_look_pass.inner_look, (False, False, True, 0, True)),
-        (inner_top_pass.inner_top, (3, maxima)),
-        (inner_top_pass.inner_top, (3, None)),
+        (measures.inner_look, (True, True, True, 64, False)),
+        (measures.inner_look, (False, False, True, 0, True)),
+        (top.inner_top, (3, maxima)),
+        (top.inner_top, (3, None)),
     ):
         checks = ("test_schema", "test_faketensor")
         found = torch.library.opcheck(operator, (*arguments, *others), test_utils=checks)
@@ -157,14 +158,14 @@ def test_the_operators_have_the_shapes_that_they_declare(width: int):
 def test_keys_can_be_loaded_by_a_tensor_descriptor(
     dtype: torch.dtype, heads_first: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(inner_look_pass, "has_tma", lambda device: True)
+    monkeypatch.setattr(measures, "has_tma", lambda device: True)
     monkeypatch.setattr(looking, "SMALL", 0)
     sizes = [(2, 4, 150, 32), (2, 2, 90, 32)]
     if heads_first:
         query, key = (torch.randn(*size).to(dtype) for size in sizes)
     else:
         query, key = (torch.randn(b, n, h, d).to(dtype).transpose(1, 2) for b, h, n, d in sizes)
-    assert inner_look_pass.key_block(key, inner_look_pass.tiles_of(32, dtype)) is not None
+    assert measures.key_block(key, measures.tiles_of(32, dtype)) is not None
     look = regard.Look(mass=True, entropy=True, alignment=True)
     mask = regard.padding(torch.tensor([90, 7])) & regard.window(30, 20)
     seen = regard.attention(query, key, look=look, mask=mask, start=3)
@@ -179,12 +180,12 @@ def test_keys_can_be_loaded_by_a_tensor_descriptor(
 
 def test_keys_that_are_no_blocks_of_a_matrix_are_loaded_by_pointers():
     key = torch.zeros(2, 2, 64, 32, dtype=torch.bfloat16)
-    tiles = inner_look_pass.tiles_of(32, key.dtype)
-    assert inner_look_pass.key_block(key, tiles) is not None
-    assert inner_look_pass.key_block(key[:, :1, :5], tiles) is not None
-    assert inner_look_pass.key_block(key.float(), tiles) is None
-    assert inner_look_pass.key_block(key[..., 4:20], tiles) is None
-    assert inner_look_pass.key_block(key[:, :, :1].expand(-1, -1, 64, -1), tiles) is None
+    tiles = measures.tiles_of(32, key.dtype)
+    assert measures.key_block(key, tiles) is not None
+    assert measures.key_block(key[:, :1, :5], tiles) is not None
+    assert measures.key_block(key.float(), tiles) is None
+    assert measures.key_block(key[..., 4:20], tiles) is None
+    assert measures.key_block(key[:, :, :1].expand(-1, -1, 64, -1), tiles) is None
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -240,8 +241,8 @@ def test_the_largest_weights_where_many_keys_reach_the_threshold(kind: str, monk
         query, key = query.abs(), key * 0.1 + torch.arange(700)[:, None] / 700
     look = regard.Look(top=4, mass=True)
     lists = []
-    sort = inner_top_pass.inner_sort_kernel
-    monkeypatch.setattr(inner_top_pass, "inner_sort_kernel", _Spy(sort, lists))
+    sort = top.inner_sort_kernel
+    monkeypatch.setattr(top, "inner_sort_kernel", _Spy(sort, lists))
     seen = regard.attention(query, key, look=look)
     whole = regard.attention(query, key, look=regard.Look(weights=True)).weights
     assert bool((lists[0][:, :, :, 0] > lists[0].shape[3] - 1).any()) == (kind == "equal")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.kernels import lstmn_step
+from regard.kernels.recurrent import lstmn
 from regard.layers import LSTMN
 from regard.layers.lstmn_steps import lstmn_steps
 
@@ -43,7 +43,7 @@ def results(
 
 @pytest.mark.parametrize("case", CASES)
 def test_steps_agree(case: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lstmn_step, "TILE", 128)  # several tiles also in small cases
+    monkeypatch.setattr(lstmn, "TILE", 128)  # several tiles also in small cases
     for mine, oracle in zip(
         results(torch.float32, **CASES[case]), results(torch.float64, **CASES[case]), strict=True
     ):
@@ -53,8 +53,8 @@ def test_steps_agree(case: str, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_layers_use_the_kernels(monkeypatch: pytest.MonkeyPatch):
-    launches, read = [], lstmn_step.read
-    monkeypatch.setattr(lstmn_step, "read", lambda *given: (launches.append(given), read(*given)))
+    launches, read = [], lstmn.read
+    monkeypatch.setattr(lstmn, "read", lambda *given: (launches.append(given), read(*given)))
     layers, x = LSTMN(3, 4, depth=2), torch.randn(2, 3, 3)
     layers.run(x, layers.zeros(x))
     assert len(launches) == 6

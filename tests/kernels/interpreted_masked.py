@@ -12,9 +12,9 @@ from torch import Tensor
 import regard
 from regard.backends import BACKENDS, plans
 from regard.backends.fused_plan import FusedPlan
-from regard.kernels import inner_launch
-from regard.kernels.inner_documents import DocumentRanges
-from regard.kernels.inner_launch import Tiles
+from regard.kernels.inner import launch
+from regard.kernels.inner.documents import DocumentRanges
+from regard.kernels.inner.launch import Tiles
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
 from tests.kernels.cases import Unprojected
@@ -46,9 +46,9 @@ SUPPORTED = covering(
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tiles, so that the small test cases have several tiles; other sizes for each kernel."""
     sizes = {"forward": Tiles(32, 16, 1, 1), "query": Tiles(16, 32, 1, 1), "key": Tiles(32, 16, 1, 1)}
-    tiles = {(name, dtype): {256: sizes[name]} for name, dtype in inner_launch.TILES}
-    monkeypatch.setattr(inner_launch, "TILES", tiles)
-    monkeypatch.setattr(inner_launch, "SMALL_TILES", {})
+    tiles = {(name, dtype): {256: sizes[name]} for name, dtype in launch.TILES}
+    monkeypatch.setattr(launch, "TILES", tiles)
+    monkeypatch.setattr(launch, "SMALL_TILES", {})
 
 
 @pytest.mark.parametrize("case", SUPPORTED, ids=str)
@@ -132,13 +132,13 @@ def test_ranges_of_documents(start: int, turned: bool):
 )
 def test_hidden_keys_may_be_nan(name: str, few: int, monkeypatch: pytest.MonkeyPatch):
     """few: number of keys up to which visible tiles are not searched, for a bool tensor and documents."""
-    monkeypatch.setattr(inner_launch, "FEW_KEYS", few)
+    monkeypatch.setattr(launch, "FEW_KEYS", few)
     plans._plans.clear()
     queries, keys, start = (19, 50, 3) if few else (70, 150, 3)
     if not few:  # words of 32 keys: one tile has two
         wide = Tiles(32, 64, 1, 1)
         tiles = {(name, "float32"): {256: wide} for name in ("forward", "key")}
-        monkeypatch.setattr(inner_launch, "TILES", {**inner_launch.TILES, **tiles})
+        monkeypatch.setattr(launch, "TILES", {**launch.TILES, **tiles})
     mask = MASKS[name](queries, keys)
     as_mask = regard.dense(mask) if isinstance(mask, Tensor) else mask
     seen = as_mask.dense(queries, keys, start, batch=2, heads=4).expand(2, 4, queries, keys)

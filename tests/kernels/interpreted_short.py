@@ -9,8 +9,8 @@ from torch import Tensor
 import regard
 from regard.backends import BACKENDS
 from regard.checking import check
-from regard.kernels.adjacent_slices import adjacent
-from regard.kernels.gradient_sums import column_parts
+from regard.kernels.training.adjacent_slices import adjacent
+from regard.kernels.training.gradient_sums import column_parts
 from regard.layers.joint_linear import split_adjacent
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.data.tape_batch import TapeBatch
 from regard.evaluation.sequence_bits import answer_loss
-from regard.kernels import tape_step
+from regard.kernels.recurrent import turing_machine
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.training.stacked_seeds import StackedSeeds
 from regard.training.task import Loss
@@ -58,8 +58,8 @@ def test_steps_agree(case: str, scale: float):
 
 
 def test_stacked_seeds_use_the_kernels(monkeypatch: pytest.MonkeyPatch):
-    launches, step = [], tape_step.tape_step
-    monkeypatch.setattr(tape_step, "tape_step", lambda *given: (launches.append(given), step(*given)))
+    launches, step = [], turing_machine.tape_step
+    monkeypatch.setattr(turing_machine, "tape_step", lambda *given: (launches.append(given), step(*given)))
     models = [machine(torch.float32, seed) for seed in range(2)]
     batches = [
         TapeBatch(torch.randn(2, 3, 5), torch.randint(0, 2, (2, 3, 4)).float(), torch.ones(2, 3).bool())

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batch import Batch
-from regard.kernels import activated_product, embedding_dropout, residual_norm
-from regard.kernels.activation_dropout import ActivationDropout
-from regard.kernels.dropout_seeds import next_seed
-from regard.kernels.embedding_dropout import EmbeddingDropout
-from regard.kernels.partial_sums import sum_over_rows
-from regard.kernels.residual_norm import ResidualNorm
+from regard.kernels.seeds import next_seed
+from regard.kernels.training import activated_product, embedding_dropout, residual_norm
+from regard.kernels.training.activation_dropout import ActivationDropout
+from regard.kernels.training.embedding_dropout import EmbeddingDropout
+from regard.kernels.training.partial_sums import sum_over_rows
+from regard.kernels.training.residual_norm import ResidualNorm
 from regard.layers import feedforward, residual_stream
 from regard.layers.attention_options import AttentionOptions
 from regard.layers.feedforward import FeedForward

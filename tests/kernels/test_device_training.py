@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch import PAD, Batch
-from regard.kernels import kernel_choice
+from regard.kernels import choice
 from regard.layers import feedforward, residual_stream, token_embedding
 from regard.layers.residual_stream import ResidualStream
 from regard.models.transformer import Size, Transformer
@@ -67,7 +67,7 @@ def test_vocabulary_loss_needs_less_memory_than_the_logits_and_can_be_captured()
     layer = nn.Linear(64, 32000, device=CUDA)
     features = torch.randn(1, 32768, 64, device=CUDA, requires_grad=True)
     labels = torch.randint(1, 32000, (1, 32768), device=CUDA)
-    assert kernel_choice.by_kernel(features)
+    assert choice.by_kernel(features)
 
     def step() -> list[Tensor]:
         with torch.autocast("cuda", torch.bfloat16):

@@ -171,7 +171,7 @@ def test_row_count_not_a_multiple_of_sources_raises(batch: Batch):
         ("luong", {"view": {"name": "global", "reach": 4}}, "unknown option of the view global 'reach'"),
         ("luong", {"view": {"reach": 4}}, "unknown view None"),
         ("luong", {"view": 4}, "view is 4"),
-        ("luong", {"view": "local-m", "reach": 4}, r'view=\{"name": "local-m", "reach": 4\}'),
+        ("luong", {"view": "local-m", "reach": 4}, r"view=\{'name': 'local-m', 'reach': 4\}"),
         ("luong", {"readout": "linear"}, "unknown readout"),
         ("lstmn", {"fusion": "depe"}, "unknown fusion 'depe'; did you mean 'deep'"),
         ("lstmn", {"connections": "skipp"}, "did you mean 'skip'"),

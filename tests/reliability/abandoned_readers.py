@@ -24,7 +24,7 @@ from typing import Any
 import numpy
 import torch
 
-from regard.data import cache, progress_bar, read_text
+from regard.data import pair_cache, progress_bar, read_text
 from regard.data.caption_batching import CaptionBatches, EncodedCaptions
 from regard.data.encoded_pairs import Side
 from regard.data.images.pixels import Pixels
@@ -78,9 +78,9 @@ def encoding(folder: Path, draw: random.Random) -> Any:
         raise OSError(errno.ENOSPC, "the disk is full")
 
     rows = [(line, line) for line in LINES]
-    cache.store = store
+    pair_cache.store = store
     try:
-        cache.encode_pairs(rows, *train_tokenizers(rows[:1], "character"), folder)
+        pair_cache.encode_pairs(rows, *train_tokenizers(rows[:1], "character"), folder)
     except DataError as error:
         return error
     raise AssertionError
@@ -128,7 +128,7 @@ def collect_at_random(abandoned: Callable[[], Any], draw: random.Random) -> None
 def main() -> None:
     folder, seed, count, *kinds = sys.argv[1:]
     draw = random.Random(seed)
-    read_text.BLOCK, cache.CHUNK, progress_bar.PATIENCE = 16, 2, 0.0
+    read_text.BLOCK, pair_cache.CHUNK, progress_bar.PATIENCE = 16, 2, 0.0
     gc.disable()
     gc.freeze()  # so that later collections take little time
     for number in range(int(count)):

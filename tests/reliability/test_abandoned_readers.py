@@ -18,7 +18,7 @@ READERS = 200
 """Number of readers in `make test-all`."""
 
 
-def abandon(folder: Path, count: int) -> None:
+def assert_nothing_hangs(folder: Path, count: int) -> None:
     """Abandon `count` readers in a process: the first of each kind inside the locks, the others at random."""
     command = [sys.executable, "-m", "tests.reliability.abandoned_readers", folder, str(seed()), str(count)]
     environment = {
@@ -34,9 +34,9 @@ def abandon(folder: Path, count: int) -> None:
 
 
 def test_abandoned_readers_are_collected_inside_locks(tmp_path: Path):
-    abandon(tmp_path, 2 * len(KINDS))
+    assert_nothing_hangs(tmp_path, 2 * len(KINDS))
 
 
 @pytest.mark.slow
 def test_many_readers_are_abandoned_at_random(tmp_path: Path):
-    abandon(tmp_path, READERS)
+    assert_nothing_hangs(tmp_path, READERS)

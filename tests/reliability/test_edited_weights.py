@@ -91,7 +91,7 @@ SILENT = (by_data, by_numpy, by_new_data)
 EDITS = (*SILENT, *SILENT[:2], in_place, by_state, by_assigned_state, by_new_parameter, by_old_storage)
 
 
-def check_edits(name: str, count: int, device: str = "cpu") -> None:
+def assert_searches_use_edits(name: str, count: int, device: str = "cpu") -> None:
     """Edit a random row or element of a random parameter `count` times, and search before and after."""
     chance = random.Random(seed())
     model = MODELS[name]().eval().to(device)
@@ -124,7 +124,7 @@ def check_edits(name: str, count: int, device: str = "cpu") -> None:
 def test_sample_of_edits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("FEWEST_PRODUCTS", "MANY_WEIGHTS", "FEWEST_INT8_WEIGHTS"):
         monkeypatch.setattr(linear, limit, 1)
-    check_edits(name, SAMPLE)
+    assert_searches_use_edits(name, SAMPLE)
 
 
 @pytest.mark.slow
@@ -133,11 +133,11 @@ def test_sample_of_edits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_edits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("FEWEST_PRODUCTS", "MANY_WEIGHTS", "FEWEST_INT8_WEIGHTS"):
         monkeypatch.setattr(linear, limit, 1)
-    check_edits(name, COUNT)
+    assert_searches_use_edits(name, COUNT)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_edits_on_a_gpu(name: str) -> None:
-    check_edits(name, SAMPLE, "cuda")
+    assert_searches_use_edits(name, SAMPLE, "cuda")

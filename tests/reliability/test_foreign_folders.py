@@ -26,6 +26,7 @@ from regard.files.tensor_file import read_header
 from regard.files.untrusted import LIMITS, open_regular, parse_json, read_limited
 from regard.runs.run_facts import facts_of
 from regard.runs.run_folder import fingerprints_of
+from regard.runs.stored_runs import checked_settings
 from regard.tasks.translation import load_translator
 from regard.tasks.translation.translation_task import TranslationTask
 from regard.training.checkpoints.averaging import averaged_from
@@ -81,14 +82,17 @@ def test_log_that_is_a_symbolic_link_is_not_written(run: Path, secret: Path):
     assert secret.read_text() == "mine\n" and (run / "step-000004").is_dir()
 
 
-def test_averaging_skips_symbolic_links_and_fifos(run: Path, secret: Path, tmp_path: Path, capsys):
+def test_averaging_copies_no_symbolic_links_and_fifos(run: Path, secret: Path, tmp_path: Path):
     (run / "notes.txt").symlink_to(secret)
     os.mkfifo(run / "pipe")
-    average_run(TranslationTask, run, Checkpoints(run).all(), tmp_path / "mean")
-    copied = sorted(path.name for path in (tmp_path / "mean").iterdir())
-    assert "notes.txt" not in copied and "pipe" not in copied and "config.toml" in copied
-    errors = capsys.readouterr().err
-    assert "notes.txt" in errors and "pipe" in errors
+    settings = checked_settings(TranslationTask, run)
+    average_run(TranslationTask, run, settings, Checkpoints(run).all(), tmp_path / "mean")
+    copied = {path.name for path in (tmp_path / "mean").iterdir()}
+    assert not {"notes.txt", "pipe"} & copied and {"config.toml", "source.tokenizer"} <= copied
+    (run / "target.tokenizer").rename(tmp_path / "tokenizer")
+    (run / "target.tokenizer").symlink_to(tmp_path / "tokenizer")
+    with pytest.raises(DataError, match="symbolic link"):
+        average_run(TranslationTask, run, settings, Checkpoints(run).all(), tmp_path / "other")
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_recompile_limit_of_torch_is_raised_to_the_shapes_of_the_task(tmp_path: 
 
 
 def test_more_shapes_than_the_task_announced_raise(tmp_path: Path, quick: None):
-    with pytest.raises(RegardError, match=r" 8 .*\n.*training.compile = false"):
+    with pytest.raises(RegardError, match=r" 8 .*\n.*training\.compile=false"):
         trainer(tmp_path, Uneven(12, shapes=8), steps=24, compile=True).run()
 
 

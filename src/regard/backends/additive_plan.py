@@ -148,7 +148,7 @@ def _facts(score: Score) -> tuple[Any, ...] | None:
 
 def _is_patched(score: Score) -> bool:
     """Whether a method of this score was replaced, on the instance."""
-    own = score.__dict__
+    own = getattr(score, "__dict__", ())
     return "project_query" in own or "project_key" in own or "mixing_vector" in own or "scale" in own
 
 

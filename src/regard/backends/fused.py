@@ -116,7 +116,7 @@ def attend(
     tensors: query, key, value and vector.
     rest: the mask as _mask() returns it, and the factor of the scores.
     trains: whether a gradient is needed.
-    bias, seed, dropout: as in kernels/forward_pass.Extra.
+    bias, seed, dropout: as in kernels/additive/forward.Extra.
     """
     _load()
     extra = (bias, seed, dropout)
@@ -149,13 +149,13 @@ def _mask(call: Call) -> tuple[Any, ...]:
 
 
 _functions: list[Callable[..., Any]] = []
-"""run_forward() and run_backward() of kernels/additive.py, after the first call."""
+"""run_forward() and run_backward() of kernels/additive/operators.py, after the first call."""
 
 
 def _load() -> bool:
     """Import the custom operators and Triton on the first call, and register the backward pass."""
     if not _functions:
-        from regard.kernels.additive import additive_forward, run_backward, run_forward
+        from regard.kernels.additive.operators import additive_forward, run_backward, run_forward
 
         additive_forward.register_autograd(_operator_backward, setup_context=_save)
         _functions.extend((run_forward, run_backward))
@@ -230,7 +230,7 @@ def _gradients(
     lengths, of_query, of_key, bias, seed, norm, scores = others
     start, left, right, scale, dropout = rest
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # for a double backward
-        from regard.kernels.additive import with_heads
+        from regard.kernels.additive.operators import with_heads
 
         lifted = list(with_heads(*tensors))
         call = _rebuilt_call(lifted, lengths, of_query, of_key, start, left, right, scale, bias, dropout)

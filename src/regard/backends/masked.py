@@ -86,7 +86,7 @@ def attend(
 
 
 def hidden_of(*mask: Any) -> Any:
-    """Return the mask as kernels/inner_launch.Hidden. mask: the seven values that _mask() returns."""
+    """Return the mask as kernels/inner/launch.Hidden. mask: the seven values that _mask() returns."""
     _load()
     return _functions[0](*mask)
 
@@ -114,14 +114,14 @@ def _mask(call: Call) -> tuple[Any, ...]:
 
 
 _functions: list[Callable[..., Any]] = []
-"""Hidden, forward() and backward() of kernels/inner_launch.py, after the first call."""
+"""Hidden, forward() and backward() of kernels/inner/launch.py, after the first call."""
 
 
 def _load() -> bool:
     """Import the custom operators and Triton on the first call, and register the backward pass."""
     if not _functions:
-        from regard.kernels.inner_attention import inner_forward
-        from regard.kernels.inner_launch import Hidden, backward, forward
+        from regard.kernels.inner.launch import Hidden, backward, forward
+        from regard.kernels.inner.operators import inner_forward
 
         inner_forward.register_autograd(_operator_backward, setup_context=_save)
         _functions.extend((Hidden, forward, backward))

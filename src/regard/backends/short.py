@@ -47,7 +47,7 @@ def not_requested(call: Call) -> list[str]:
 
 def run(call: Call) -> Forward:
     """Compute attention with the Triton kernels."""
-    from regard.kernels.short_attention import ShortAttention
+    from regard.kernels.inner.short import ShortAttention
 
     lengths = call.mask.lengths
     if lengths is not None:

@@ -18,7 +18,7 @@ from regard.errors import ArgumentError, message, printable
 __all__ = ["compare"]
 
 SETTINGS = (
-    *("source", "target", "tsv", "jsonl", "columns", "fields"),
+    *("source", "target", "tsv", "jsonl", "columns", "fields", "encoding"),
     *("valid_source", "valid_target", "valid_tsv", "valid_jsonl"),
     *("tokenizer", "vocab_size", "width", "steps", "batch_tokens"),
 )
@@ -209,6 +209,7 @@ def compare(
     jsonl: Jsonl = None,
     columns: Columns = None,
     fields: Fields = None,
+    encoding: options.TextEncoding = None,
     valid_source: options.ValidSource = None,
     valid_target: options.ValidTarget = None,
     valid_tsv: options.ValidTsv = None,

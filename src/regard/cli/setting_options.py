@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
+from regard.cli.json_output import json_text
 from regard.errors import Setting
 
 __all__ = ["setting_option"]
 
 ENCODING_COMMANDS = frozenset(
-    {"align", "ask", "classify", "data", "evaluate", "generate", "score", "train", "translate", "view"}
+    {
+        *("align", "ask", "classify", "compare", "data", "evaluate"),
+        *("generate", "score", "train", "translate", "view"),
+    }
 )
 """The commands with the option --encoding."""
 
@@ -47,7 +50,8 @@ def setting_option(setting: Setting, arguments: Sequence[str] | None = None) -> 
         given = list(sys.argv[1:] if arguments is None else arguments)
         if setting.name == "encoding" and given[:1] and given[0] not in ENCODING_COMMANDS:
             return f"iconv -f {setting.value.upper()} -t UTF-8, to convert the file"
-        return shlex.join(["regard", *given, f"--{setting.name}", setting.value])
+        option = f"--{setting.name}"
+        return shlex.join(["regard", *_without(option, given), option, setting.value])
     if setting.owner == "Choices":
         return f"--choose {setting.name}={setting.value}"
     if setting.owner in ("read_captions", "decode_files"):
@@ -56,6 +60,16 @@ def setting_option(setting: Setting, arguments: Sequence[str] | None = None) -> 
         parts = (Setting(setting.owner, f"{setting.name}.{key}", each) for key, each in setting.value.items())
         return " ".join(map(setting_option, parts))
     if setting.owner in SECTIONS:
-        value = setting.value if isinstance(setting.value, str) else json.dumps(setting.value)
+        value = setting.value if isinstance(setting.value, str) else json_text(setting.value)
         return f"--set {SECTIONS[setting.owner]}.{setting.name}={value or '...'}"
     return f"--{setting.value}-{setting.name}" if setting.owner == "fetch" else f"--{setting.name}"
+
+
+def _without(option: str, arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a command line without an option and its value."""
+    rest, skipped = [], False
+    for each in arguments:
+        if not skipped and each != option and not each.startswith(f"{option}="):
+            rest.append(each)
+        skipped = each == option and not skipped
+    return rest

@@ -23,11 +23,11 @@ from regard.data.misaligned_pairs import counts_differ, shifted_lines
 from regard.data.pair_checks import KINDS, Choices
 from regard.data.pair_formats import Chunk, CountsDiffer, Origin, Parallel
 from regard.data.progress_bar import advancing
-from regard.data.read_text import invalid_line
+from regard.data.read_text import Raw, invalid_line
 from regard.errors import DataError, Setting, UnknownName, message
 from regard.viewing.html_document import safe
 
-__all__ = ["Example", "Finding", "Report", "inspect_pairs", "refusal"]
+__all__ = ["Example", "Finding", "Report", "inspect_pairs", "odd_side", "refusal"]
 
 EXAMPLES = 3
 """Maximum number of examples of each kind of problem."""
@@ -217,10 +217,11 @@ def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable
     """
     refused = choices.bits("error") & marks
     kind = next(name for name, each in KINDS.items() if each.bit & refused)
-    block, line = _odd_side(chunk, index, KINDS[kind].bit)
+    block, line = odd_side(chunk, index, KINDS[kind].bit)
     problem = choices.says(kind)
     hint: list[str | Setting] = []
-    if kind == "invalid":
+    if kind == "invalid" or (kind == "malformed" and _is_unread(block.raw, line)):
+        # In Shift-JIS, bytes of characters are backslashes, which make JSON invalid.
         problem, advised = invalid_line(block.raw, line)
         hint += [*advised, "; otherwise "] if advised else []
     elif kind == "malformed":
@@ -237,6 +238,15 @@ def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable
         for word, action in zip((", or use ", *[" or "] * len(actions)), actions, strict=False):
             hint += [word, Setting("Choices", kind, action)]
     return DataError(message(block.place(line), problem, hint=tuple(hint)))
+
+
+def _is_unread(raw: Raw, index: int) -> bool:
+    """Return whether a line is malformed and not valid UTF-8, and its encoding is not named."""
+    try:
+        raw.line(index).decode("utf-8")
+    except UnicodeDecodeError:
+        return bool(raw.whole) and raw.encoding is None
+    return False
 
 
 class _Tally:
@@ -356,7 +366,7 @@ class _Tally:
         return f"{name} {first + position - start}"
 
 
-def _odd_side(chunk: Chunk, index: int, bit: int) -> tuple[Block, int]:
+def odd_side(chunk: Chunk, index: int, bit: int) -> tuple[Block, int]:
     """Return which line of a sentence pair has a problem: its block, and its index in the block.
 
     chunk: the pairs that were read together with this pair.
@@ -370,5 +380,5 @@ def _odd_side(chunk: Chunk, index: int, bit: int) -> tuple[Block, int]:
 
 
 def _example(chunk: Chunk, index: int, bit: int) -> Example:
-    block, line = _odd_side(chunk, index, bit)
+    block, line = odd_side(chunk, index, bit)
     return Example(chunk.position + index + 1, block.place(line), block.excerpt(line))

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard.data.read_text import read_lines
+from regard.data.read_text import Raw, invalid_line, read_lines
 from regard.data.row_formats import fields_of
 from regard.data.table_formats import Row as TableRow
 from regard.data.table_formats import csv_rows, is_csv, json_array_rows, parquet_rows, record_format
-from regard.data.text_encoding import advice
 from regard.errors import ArgumentError, DataError, message, printable, shown
 
 __all__ = ["FORMATS", "Columns", "Format", "Row", "fields_of_json", "text_of_json"]
@@ -80,18 +79,16 @@ def tabbed(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
                 hint = f"check the columns of label and text; columns are separated by {between}"
                 raise DataError(message(place, problem, hint=hint))
             cells = [""] * (max(places) + 1)
-        label, *texts = (_valid(cells[at], place) for at in places)
+        label, *texts = (_valid(cells[at], place, encoding) for at in places)
         yield Row(row.number, label.strip(), tuple(texts))
 
 
-def _valid(cell: str, place: str) -> str:
+def _valid(cell: str, place: str, encoding: str | None) -> str:
     """Return a cell; raise DataError if it has bytes that are not valid in the encoding of the file."""
     if not cell.isascii() and any("\udc80" <= each <= "\udcff" for each in cell):
         data = cell.encode("utf-8", "surrogateescape")
-        named, hint = advice(data, data)
-        raise DataError(
-            message(place, f"not valid UTF-8; {named}" if named else "not valid UTF-8", hint=hint)
-        )
+        problem, hint = invalid_line(Raw("", data, encoding=encoding), 0)
+        raise DataError(message(place, problem, hint=hint))
     return cell
 
 

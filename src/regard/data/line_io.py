@@ -13,10 +13,17 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, cast
 
-from regard.data.read_text import LONGEST_LINE, START, check_start, checked_path
-from regard.data.text_encoding import INVALID, advice, check_encoding
+from regard.data.read_text import (
+    LONGEST_LINE,
+    START,
+    Raw,
+    check_likely_encoding,
+    check_start,
+    checked_path,
+)
+from regard.data.text_encoding import INVALID, check_encoding
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import naming_file, write_all
 
@@ -132,22 +139,32 @@ def _lines(name: str, file: BinaryIO, encoding: str | None) -> Iterator[bytes]:
             raise DataError(message(f"{name}, line {number}", problem))
         if not checked and not line.isascii():
             checked = True
-            ahead = line + _ahead(file)
-            named, hint = advice(ahead, line)
-            if named and len(re.findall(rb"[\x80-\xff]", ahead)) > 3:  # a few bytes may be errors
-                raise DataError(message(f"{name}, line {number}", f"not valid UTF-8; {named}", hint=hint))
+            check_likely_encoding(Raw(name, line + _ahead(file)), 0, f"{name}, line {number}")
         line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _converted(file: BinaryIO, encoding: str) -> Iterator[bytes]:
     """Yield the lines of a file in UTF-8, with line ends. Invalid bytes become 0xFF (see INVALID)."""
-    text = io.TextIOWrapper(file, encoding, INVALID, newline="\n")
-    try:
-        while line := text.readline(LONGEST_LINE + 1):
-            yield line.encode("utf-8", "surrogateescape")
-    finally:
-        text.detach()  # otherwise the wrapper would close the file, which may be standard input
+    text = io.TextIOWrapper(cast(BinaryIO, _Unclosed(file)), encoding, INVALID, newline="\n")
+    while line := text.readline(LONGEST_LINE + 1):
+        yield line.encode("utf-8", "surrogateescape")
+
+
+class _Unclosed(io.BufferedIOBase):
+    """A view of an open file. The file, which may be standard input, stays open when the view is closed."""
+
+    def __init__(self, file: BinaryIO):
+        self.file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return self.file.read(-1 if size is None else size)
+
+    def read1(self, size: int = -1, /) -> bytes:
+        return self.file.read1(size)  # type: ignore[attr-defined]
 
 
 def _ahead(file: BinaryIO) -> bytes:

@@ -14,15 +14,17 @@ from typing import Protocol
 
 import numpy
 
-from regard.data.data_report import refusal
+from regard.data.data_report import odd_side, refusal
 from regard.data.line_io import Lines, place_name
 from regard.data.line_scan import Examiner
 from regard.data.pair_checks import KINDS, Choices
 from regard.data.pair_formats import JsonLines, Tabbed
-from regard.data.read_text import checked_path
+from regard.data.read_text import check_likely_encoding, checked_path
 from regard.errors import DataError, message, shown
 
 __all__ = ["LinePairs", "PairStream", "RowPairs", "in_batches"]
+
+INVALID = KINDS["invalid"].bit
 
 KEEP_ALL = Choices(invalid="replace", longest=None, ratio=None)
 """Choices of a PairStream: malformed lines raise DataError, invalid UTF-8 is replaced, no pair is dropped."""
@@ -129,7 +131,11 @@ class RowPairs:
         examiners = Examiner(KEEP_ALL, keyed=False), Examiner(KEEP_ALL, keyed=False)
         for chunk in self.origin.chunks(examiners):
             marks = chunk.marks(KEEP_ALL)
-            self.repaired += int(numpy.count_nonzero(marks & KINDS["invalid"].bit))
+            invalid = numpy.flatnonzero(marks & INVALID)
+            if invalid.size and not self.repaired and self.origin.encoding is None:
+                block, line = odd_side(chunk, int(invalid[0]), INVALID)
+                check_likely_encoding(block.raw, line, block.place(line))
+            self.repaired += len(invalid)
             refused = numpy.flatnonzero(marks & KEEP_ALL.bits("error"))
             end = int(refused[0]) if refused.size else chunk.pairs
             yield from zip(chunk.source.lines()[:end], chunk.target.lines()[:end], strict=True)

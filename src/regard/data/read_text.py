@@ -24,12 +24,20 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.data.pair_checks import KINDS
-from regard.data.text_encoding import advice, check_encoding, find_mojibake, is_utf_8_text, utf_8_chunks
+from regard.data.text_encoding import (
+    advice,
+    check_encoding,
+    find_mojibake,
+    is_utf_8_text,
+    lacks_byte_order_mark,
+    utf_8_chunks,
+)
 from regard.errors import DataError, RegardWarning, Setting, message, shown
 
 __all__ = [
     "Marks",
     "Raw",
+    "check_likely_encoding",
     "check_start",
     "checked_path",
     "invalid_line",
@@ -218,13 +226,36 @@ def invalid_line(raw: Raw, index: int) -> tuple[str, tuple[str | Setting, ...]]:
     line = raw.line(index)
     if raw.encoding is not None:
         return f"the line is not valid {raw.encoding}", ("check ", Setting("read_pairs", "encoding"))
-    named, hint = advice(b"\n".join(raw.whole) or raw.data, line)
+    named, hint = advice(_around(raw, index), line)
     try:
         line.decode("utf-8")
     except UnicodeDecodeError as error:
         problem = f"not valid UTF-8: byte {error.start + 1} of the line, 0x{line[error.start]:02X}"
         return (f"{problem}; {named}", hint) if named else (problem, OTHER_ENCODING)
     return "not valid UTF-8: an unpaired surrogate escape such as \\ud800", ()
+
+
+def _around(raw: Raw, index: int) -> bytes:
+    """Return the lines around the line at this index, from which its encoding is guessed."""
+    lines = raw.whole or raw.data.split(b"\n")
+    before = b"".join(line + b"\n" for line in lines[max(index - 20, 0) : index])
+    after = b"\n".join(lines[index : index + 1_000])
+    return before + after if len(before) < START // 2 else after
+
+
+def check_likely_encoding(raw: Raw, index: int, place: str) -> None:
+    """Raise DataError if the text around a line with invalid UTF-8 probably has another encoding.
+
+    For readers that replace invalid bytes: a few bytes may be errors, but not a whole text.
+
+    raw: a block of lines whose encoding is not named.
+    index: index of the line in the block.
+    place: the file and the line, for the message.
+    """
+    line, around = raw.line(index), _around(raw, index)
+    named, hint = advice(around, line)
+    if named and len(re.findall(rb"[\x80-\xff]", around)) > 3:
+        raise DataError(message(place, f"not valid UTF-8; {named}", hint=hint))
 
 
 OTHER_ENCODING = ("if the file has another encoding, name it: ", Setting("read_pairs", "encoding"))
@@ -240,8 +271,18 @@ def check_start(name: str, data: bytes, encoding: str | None) -> None:
         if re.match(start, data, re.DOTALL):
             raise DataError(message(name, f"this file is {kind}", expected="text", hint=hint))
     if encoding is not None and is_utf_8_text(data, encoding):
-        hint = "convert the other files to UTF-8, with iconv -t UTF-8 -f " + encoding.upper()
-        raise DataError(message(name, f"this file is UTF-8 or ASCII text, not {encoding}", hint=hint))
+        hints: tuple[str | Setting, ...] = (
+            "if no file needs it, remove ",
+            Setting("read_pairs", "encoding"),
+            f"; otherwise convert the other files to UTF-8, with iconv -t UTF-8 -f {encoding.upper()}",
+        )
+        raise DataError(message(name, f"this file is UTF-8 or ASCII text, not {encoding}", hint=hints))
+    if encoding is not None and data and lacks_byte_order_mark(data, encoding):
+        named, hints = advice(data, data)
+        hints = hints or ("use ", Setting("read_pairs", "encoding"), " with another name, such as utf-16-le")
+        problem = f"this file is not {encoding}: it does not begin with a byte order mark"
+        problem = f"{problem}; {named}" if named else problem
+        raise DataError(message(name, problem, hint=hints))
     if encoding is None and (b"\0" in data or data.startswith((b"\xff\xfe", b"\xfe\xff"))):
         named, hints = advice(data, data)
         if named:

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard.data.read_text import LONGEST_LINE, read_blocks, read_chunks
+from regard.data.read_text import LONGEST_LINE, Raw, check_likely_encoding, read_blocks, read_chunks
 from regard.errors import DataError, message, shown
 from regard.files.requirements import install_command
 
@@ -127,6 +127,9 @@ def json_array_rows(path: Path, encoding: str | None = None) -> Iterator[Row]:
                 if not last and len(text) - at < LONGEST_LINE:
                     break  # the rest of the element is in the next chunk
                 place = f"{shown(path)}, line {lines + text.count(chr(10), 0, at)}"
+                if encoding is None:  # in Shift-JIS, bytes of characters are backslashes
+                    data = text[at:].encode("utf-8", "surrogateescape")
+                    check_likely_encoding(Raw(shown(path), data), 0, place)
                 raise DataError(message(place, f"row {number + 1} is not valid JSON: {error}")) from None
             number += 1
             yield Row(number, value, reached=reached)

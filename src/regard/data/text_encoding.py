@@ -20,6 +20,7 @@ __all__ = [
     "check_encoding",
     "find_mojibake",
     "is_utf_8_text",
+    "lacks_byte_order_mark",
     "likely_encoding",
     "utf_8_chunks",
 ]
@@ -123,11 +124,27 @@ def is_utf_8_text(data: bytes, encoding: str) -> bool:
     """
     if codecs.lookup(encoding).name in ("utf-8", "utf-8-sig"):
         return False
-    if encoding.lower().replace("_", "-").startswith(("utf-16", "utf-32")):
+    if codecs.lookup(encoding).name.startswith(("utf-16", "utf-32")):
         marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         return bool(data) and not marked and b"\0" not in data and likely_encoding(data) is None
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(data)
     return "\ufffd" not in text and len(re.findall(r"[^\x00-\x7f]", text)) >= CERTAIN
+
+
+def lacks_byte_order_mark(data: bytes, encoding: str) -> bool:
+    """Return whether a file cannot be decoded because it does not begin with a byte order mark.
+
+    data: the beginning of the file.
+
+    >>> lacks_byte_order_mark(b"a", "utf-16"), lacks_byte_order_mark(b"a", "utf-16-le")
+    (True, False)
+    """
+    marks = {
+        "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+        "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    }
+    name = codecs.lookup(encoding).name
+    return name in marks and not data.startswith(marks[name])
 
 
 CERTAIN = 5
@@ -334,42 +351,88 @@ class Mojibake(NamedTuple):
         )
 
 
+Parts = Sequence[tuple[int, str]]
+"""Parts of lines that are not ASCII, each with the index of its line."""
+
+
 def find_mojibake(lines: Sequence[str]) -> Mojibake | None:
     """Return the first line of a UTF-8 text that looks as if it had been decoded with a wrong encoding.
+
+    A few characters are not enough: they may be chance, or damage of one line.
 
     >>> find_mojibake(["Hello.", "안녕하세요.".encode("cp949").decode("latin-1")]).right
     '안녕하세요.'
     """
     parts = [(i, part) for i, line in enumerate(lines) if not line.isascii() for part in SIDES.split(line)]
-    parts = [(i, part) for i, part in parts if not part.isascii()]
-    found = [each for index, text in parts if (each := _read_wrongly(index, text)) is not None]
-    if len(found) > (len(parts) > FEW):
-        return found[0]
+    parts = [(i, part) for i, part in parts if not part.isascii() and not CONTROLS.search(part)]
+    return _utf_8_read_wrongly(parts) or _read_as_utf_8(parts) or _read_as_cp1252(parts)
+
+
+def _utf_8_read_wrongly(parts: Parts) -> Mojibake | None:
+    found = [(each, count) for i, part in parts for each, count in [_read_wrongly(i, part)] if each]
+    counts = Counter[str]()
+    for (_, read_as), count in {(each.text, each.read_as): count for each, count in found}.items():
+        counts[read_as] += count  # a repeated line counts once
+    if len(found) <= (len(parts) > FEW):
+        return None
+    return next((each for each, _ in found if counts[each.read_as] >= CONVINCING), None)
+
+
+def _read_as_utf_8(parts: Parts) -> Mojibake | None:
+    """Most lines have many characters that were replaced by U+FFFD."""
+    lost = {part: i for i, part in parts if 4 * part.count("\ufffd") > len(FOREIGN.findall(part))}
+    if 2 * sum(part in lost for _, part in parts) <= len(parts) or "".join(lost).count("\ufffd") < LOST:
+        return None
+    part, index = next(iter(lost.items()))
+    return Mojibake(index, part, "utf-8", "")
+
+
+def _read_as_cp1252(parts: Parts) -> Mojibake | None:
+    """The text is typical of another encoding, if its characters are the bytes of Latin-1 or CP1252."""
     latin = [(i, text, _latin_bytes(text)) for i, text in parts if LATIN.fullmatch(text)]
-    encoding = likely_encoding(b"\n".join(data for _, _, data in latin))
-    if encoding is not None and encoding != "cp1252":
-        for index, text, data in latin:
-            if re.search(rb"[\x80-\xff]{4}|[\x80-\xff]{2}.*[\x80-\xff]{2}", data):
-                return Mojibake(index, text, "cp1252", encoding, data.decode(encoding, "replace"))
+    data = b"\n".join(dict.fromkeys(each for _, _, each in latin))
+    encoding = likely_encoding(data)
+    if encoding is None or encoding == "cp1252":
+        return None
+    count = len(re.findall(rb"[\x80-\xff]", data))
+    typical = next(each.typical for each in CANDIDATES if each.encoding == encoding)
+    if count < CONVINCING_BYTES:
+        return None
+    if count < 2 * FEW and typical(data.decode(encoding, "replace")) < SURELY_TYPICAL:
+        return None
+    for index, text, own in latin:
+        if re.search(rb"[\x80-\xff]{4}|[\x80-\xff]{2}.*[\x80-\xff]{2}", own):
+            return Mojibake(index, text, "cp1252", encoding, own.decode(encoding, "replace"))
     return None
 
 
 FEW = 20
-"""If a text has at most this many lines that are not ASCII, one wrong line is enough for a warning.
+"""If a text has at most this many lines that are not ASCII, one wrong line is enough for a warning. If it has
+fewer than two times as many bytes that are not ASCII, they must be SURELY_TYPICAL of the right encoding.
 
 Of 100,000 German sentences, about two look wrong by chance."""
+
+CONVINCING, CONVINCING_BYTES, LOST, SURELY_TYPICAL = 6, 8, 12, 0.5
+"""Minimum number of characters that look like wrongly read UTF-8, of bytes in another encoding, of characters
+that were replaced by U+FFFD, and the minimum score of a short text in its right encoding."""
+
+FOREIGN = re.compile(r"[^\x00-\x7f]")
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+"""Control characters: a line with one of them is not text, so it says nothing about encodings."""
 
 SIDES = re.compile(r'[\t"]')
 """What separates the source and the target of a line."""
 
 
-def _read_wrongly(index: int, text: str) -> Mojibake | None:
-    for read_as, is_utf_8 in UTF_8_READ_AS.items():
-        if is_utf_8(text):
+def _read_wrongly(index: int, text: str) -> tuple[Mojibake | None, int]:
+    """Return the mojibake of a line of UTF-8 that was read as another encoding, and the number of characters
+    that show it."""
+    for read_as, shows in UTF_8_READ_AS.items():
+        if count := shows(text):
             data = _latin_bytes(text) if read_as == "cp1252" else text.encode(read_as, "replace")
             right = data.decode("utf-8", "replace")
-            return Mojibake(index, text, read_as, "utf-8", "" if "\ufffd" in right else right)
-    return Mojibake(index, text, "utf-8", "") if text.count("\ufffd") > 1 else None
+            return Mojibake(index, text, read_as, "utf-8", "" if "\ufffd" in right else right), count
+    return None, 0
 
 
 CP1252 = "€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
@@ -385,35 +448,38 @@ def _latin_bytes(text: str) -> bytes:
     )
 
 
-def _read_as_latin(text: str) -> bool:
-    """Return whether half of the bytes are UTF-8. U+0800 to U+08FF do not count: à\xa0» in French."""
+def _read_as_latin(text: str) -> int:
+    """Half of the bytes are UTF-8. U+0800 to U+087F do not count: à\xa0» in French."""
     data = _latin_bytes(text)
     pairs = re.findall(rb"[\xc3-\xdb][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|\xc2[\x80-\xbf]", data)
+    pairs = [each for each in pairs if not each.startswith((b"\xe0\xa0", b"\xe0\xa1"))]
     foreign = len(re.findall(rb"[\x80-\xff]", data))
-    return 2 * sum(len(each) for each in pairs if not each.startswith((b"\xe0\xa0", b"\xe0\xa1"))) > foreign
+    count = sum(each.decode("utf-8", "replace").isprintable() or each == b"\xc2\xa0" for each in pairs)
+    count += len(re.findall(rb"(?<=[A-Za-z])\xc3[\x80-\xbf]|\xc3[\x80-\xbf](?=[A-Za-z])", data))  # GrÃ¼ÃŸe
+    return count if 2 * sum(map(len, pairs)) > foreign else 0
 
 
-def _read_as_korean(text: str) -> bool:
-    """Return whether many Hangul syllables are not in KS X 1001: they are rare except in mojibake."""
+def _read_as_korean(text: str) -> int:
+    """Many Hangul syllables are not in KS X 1001: they are rare except in mojibake."""
     hangul = re.findall("[가-힣]", text)
     rare = sum(not _encodes(each, "euc-kr") for each in hangul)
-    return rare > 1 and 5 * rare > len(hangul)
+    return rare if rare > 1 and 5 * rare > len(hangul) else 0
 
 
-def _read_as_japanese(text: str) -> bool:
-    """Return whether the text has the characters with which kana and kanji in UTF-8 begin in Shift-JIS."""
+def _read_as_japanese(text: str) -> int:
+    """The text has the characters with which kana and kanji in UTF-8 begin in Shift-JIS."""
     begins = len(re.findall("[縺繧繝莉蜉譁逕]", text))
-    return begins > 1 and 5 * begins > len(re.findall(r"[^\x00-\x7f]", text))
+    return begins if begins > 1 and 5 * begins > len(re.findall(r"[^\x00-\x7f]", text)) else 0
 
 
-def _read_as_chinese(text: str) -> bool:
-    """Return whether the bytes in GB 18030 are UTF-8, except a few."""
+def _read_as_chinese(text: str) -> int:
+    """The bytes in GB 18030 are UTF-8, except a few."""
     try:
         right = text.encode("gb18030").decode("utf-8", "replace")
     except UnicodeEncodeError:
-        return False
+        return 0
     foreign, lost = len(re.findall(r"[^\x00-\x7f]", right)), right.count("\ufffd")
-    return foreign > 2 and 5 * lost < 2 * foreign
+    return foreign - lost if foreign > 2 and 5 * lost < 2 * foreign else 0
 
 
 UTF_8_READ_AS = {
@@ -422,4 +488,4 @@ UTF_8_READ_AS = {
     "cp932": _read_as_japanese,
     "gb18030": _read_as_chinese,
 }
-"""Encoding -> whether a text looks like UTF-8 that was read in this encoding."""
+"""Encoding -> number of characters that show that UTF-8 was read in this encoding; 0 if they are too few."""

@@ -54,13 +54,13 @@ class Launch:
     read_rows, read_columns: size of a tile of scores in additive_read_kernel (softmax and output).
     depth: number of value channels per program.
     warps: number of warps per program in the kernels for the gradients of query and key, and in the kernels
-        of additive_decode.
+        of additive/decode.py.
     fours: number of thread groups per program in the gradient kernels for query and key. Each group computes
         four rows of the gradient.
     registers: maximum number of registers per thread in the kernel for the gradient of the query, so that
         four warps fit on a scheduler.
     some, width: number of keys and of channels in a tile of the kernels for one query per sequence
-        (additive_decode), if there are many channels; otherwise, see Shape.decode_tile().
+        (additive/decode.py), if there are many channels; otherwise, see Shape.decode_tile().
     fill: target number of warps per multiprocessor. The work of a kernel is split into parts until there are
         at least this many warps.
     lanes: number of threads per program if tiles of scores are computed in pieces; None if one program
@@ -279,7 +279,7 @@ class Shape:
         return max(1, min(needed, allowed, -(-self.width // 64)))
 
     def decode_tile(self, device: torch.device) -> tuple[int, int]:
-        """Number of keys and of channels in a tile of the kernels for one query (additive_decode).
+        """Number of keys and of channels in a tile of the kernels for one query (additive/decode.py).
 
         If there are few channels, a tile has more keys instead, as long as there is a tile for each
         multiprocessor."""

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from regard.dimensions import autocast_on, in_transform
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.layers.joint_linear import column_sums, is_plain_linear, product_in_float32
 
 __all__ = [
@@ -157,7 +157,7 @@ def fill_columns(whole: Tensor, parts: Sequence[Tensor]) -> None:
     sizes = [each.shape[-1] for each in parts]
     padding = whole.shape[-1] - sum(sizes)
     if by_kernel(whole) and all(each.dim() in (2, 3) and each.stride(-1) == 1 for each in parts):
-        from regard.kernels.row_copy import copy_rows
+        from regard.kernels.training.row_copy import copy_rows
 
         sizes[-1] += padding
         for place, part in zip(whole.flatten(0, -2).split(sizes, -1), parts, strict=True):
@@ -179,7 +179,7 @@ def first_columns(whole: Tensor, columns: int) -> Tensor:
         return whole
     if not by_kernel(whole):
         return whole[:, :columns].contiguous()
-    from regard.kernels.row_copy import copy_rows
+    from regard.kernels.training.row_copy import copy_rows
 
     result = whole.new_empty(len(whole), columns)
     copy_rows(whole[:, :columns], result)

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from regard import sites
 from regard.attention import attention
 from regard.dimensions import autocast_on
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.layers.attentive_cpu_steps import CpuSteps, suits_cpu_steps
 from regard.layers.gated_cell import GatedCell
 from regard.layers.gated_steps import Steps, backward_steps, forward_steps

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.layers.gated_cell import gated, gated_backward, mixed, mixed_backward
 from regard.memory import Memory
 

@@ -40,7 +40,7 @@ def run_forward(
 
 def has_few_keys(key: Tensor) -> bool:
     """Whether projected_steps.py runs the steps."""
-    from regard.kernels.additive_recurrent import LONGEST
+    from regard.kernels.recurrent.attention_gradients import LONGEST
 
     return key.shape[1] <= LONGEST
 
@@ -49,7 +49,7 @@ def _forward(
     gates: Tensor, first: Tensor, joint_NM: Tensor, of_context: Tensor, of_state: Tensor, key: Tensor,
     value: Tensor, vector: Tensor, lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    from regard.kernels import additive
+    from regard.kernels.additive import operators
 
     memory = (key[:, None], value[:, None], vector[None], lengths)
     norms: list[Tensor] = []
@@ -57,7 +57,7 @@ def _forward(
 
     def attend(query_BA: Tensor, context_BE: Tensor) -> None:
         arguments: list[Any] = [query_BA[:, None, None], *memory, *NO_MASK, True, *NO_EXTRA]
-        output, _, norm, score = additive.run_forward(*arguments)
+        output, _, norm, score = operators.run_forward(*arguments)
         norms.append(norm)
         scores.append(score)
         context_BE.copy_(output.view(len(output), -1))
@@ -85,7 +85,7 @@ def _backward(
     gates_TBG: Tensor, states_TBM: Tensor, reset_TBM: Tensor, both_TBN: Tensor, contexts_TBE: Tensor,
     norms: Tensor, scores: Tensor, key: Tensor, value: Tensor, vector: Tensor, lengths: Tensor | None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    from regard.kernels import additive
+    from regard.kernels.additive import operators
 
     steps = Steps(gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE)
     memory = (key[:, None], value[:, None], vector[None])
@@ -96,7 +96,7 @@ def _backward(
         query = both_TBN[t, :, None, None, :hidden]
         arguments: list[Any] = [dcontext_BE[:, None, None], query, *memory, norms[t], scores[t], lengths]
         arguments += (*NO_MASK, False, *NO_EXTRA, False)
-        dquery, *_ = additive.run_backward(*arguments)
+        dquery, *_ = operators.run_backward(*arguments)
         dquery_BA.copy_(dquery.view(len(dquery), -1))
 
     return backward_steps(dattend, dstates, dcontexts, joint_NM, of_context, of_state, steps)

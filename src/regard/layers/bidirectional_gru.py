@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from regard.dimensions import autocast_on
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.layers.aligned_linear import ALIGNMENT, fill_columns, first_columns
 from regard.layers.gru import backward_steps, forward_steps, weight_gradients
 from regard.layers.joint_linear import column_sums, product_in_float32
@@ -105,7 +105,7 @@ def order_inputs(x_BSI: Tensor, x_WSBC: Tensor, lengths: Tensor) -> None:
     zeros. lengths: as in reorder().
     """
     if by_kernel(x_WSBC) and x_BSI.dtype != torch.float64:
-        from regard.kernels import step_order
+        from regard.kernels.recurrent import step_order
 
         step_order.order_inputs(x_BSI if x_BSI.stride(2) == 1 else x_BSI.contiguous(), x_WSBC, lengths)
         return
@@ -117,7 +117,7 @@ def order_inputs(x_BSI: Tensor, x_WSBC: Tensor, lengths: Tensor) -> None:
 def add_inputs(x_WSBC: Tensor, x_BSI: Tensor, lengths: Tensor) -> None:
     """Write the sum of both directions in the order of positions: the backward pass of order_inputs()."""
     if by_kernel(x_WSBC) and x_BSI.dtype != torch.float64:
-        from regard.kernels import step_order
+        from regard.kernels.recurrent import step_order
 
         step_order.add_inputs(x_WSBC, x_BSI, lengths)
         return
@@ -144,7 +144,7 @@ def reorder(
         with `into` and `masked`.
     """
     if by_kernel(positions_BSWC):
-        from regard.kernels import step_order
+        from regard.kernels.recurrent import step_order
 
         step_order.reorder(positions_BSWC, by_step_SWBC, lengths, into, masked, more_BC)
         return

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from regard.backends.sdpa import device_capability
 from regard.errors import UnknownName
-from regard.kernels.dropout_seeds import next_seed
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
+from regard.kernels.seeds import next_seed
 from regard.layers.joint_linear import (
     are_plain_linear,
     is_hooked,
@@ -34,10 +34,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 the output of a third linear layer (Shazeer 2020)."""
 
 HOPPER = 9
-"""Major compute capability for which kernels/activated_product.py was measured. Only such GPUs use it."""
+"""Major compute capability for which kernels/training/activated_product.py was measured, and that uses it."""
 
 MANY_ROWS = 512
-"""Minimum number of rows for kernels/activated_product.py. With fewer rows, it does not fill the GPU."""
+"""Minimum number of rows for kernels/training/activated_product.py: fewer rows do not fill the GPU."""
 
 
 class FeedForward(nn.Module):
@@ -84,7 +84,7 @@ class FeedForward(nn.Module):
     def _hidden(self, x: Tensor) -> Tensor:
         """Return the hidden layer, after activation and dropout."""
         if self._by_kernel(x):
-            from regard.kernels.activation_dropout import ActivationDropout
+            from regard.kernels.training.activation_dropout import ActivationDropout
 
             hidden, bias = linear_without_bias(x, self.inner)
             return ActivationDropout.apply(hidden, bias, self.activation, self.dropout.p)
@@ -109,7 +109,7 @@ class FeedForward(nn.Module):
 
 
 class _ReluProducts(torch.autograd.Function):
-    """dropout(relu(x W_1^T + b_1)) W_2^T in half precision, with kernels/activated_product.py.
+    """dropout(relu(x W_1^T + b_1)) W_2^T in half precision, with kernels/training/activated_product.py.
 
     x: (..., M). inner, bias, outer: W_1 (N, M), b_1 (N,) and W_2 (O, N), in float32.
     dropout: dropout probability. dtype: the dtype of the products.
@@ -121,7 +121,7 @@ class _ReluProducts(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, inner: Tensor, bias: Tensor, outer: Tensor, dropout: float, dtype: torch.dtype
     ) -> Tensor:
-        from regard.kernels.activated_product import activated_product
+        from regard.kernels.training.activated_product import activated_product
 
         rows = x.to(dtype).reshape(-1, x.shape[-1]).contiguous()
         inner, outer = inner.to(dtype), outer.to(dtype)
@@ -136,7 +136,7 @@ class _ReluProducts(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dresult: Tensor) -> tuple[Tensor | None, ...]:
-        from regard.kernels.activated_product import activated_product_gradient
+        from regard.kernels.training.activated_product import activated_product_gradient
 
         rows, inner, outer, hidden = ctx.saved_tensors
         d = dresult.reshape(-1, len(outer)).contiguous()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.layers.aligned_linear import call_linear
 from regard.layers.joint_linear import are_plain_linear
 
@@ -92,9 +92,9 @@ def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor)
     reset_BM: (B, width), receives r * s.
     """
     if by_kernel(state_BM):
-        from regard.kernels import recurrent_cells
+        from regard.kernels.recurrent import cells
 
-        recurrent_cells.gated(gates_BG, more_BN, state_BM, reset_BM)
+        cells.gated(gates_BG, more_BN, state_BM, reset_BM)
         return
     width = state_BM.shape[1]
     both = gates_BG[:, : 2 * width]
@@ -114,9 +114,9 @@ def mixed(gates_BG: Tensor, state_BM: Tensor, after_BM: Tensor, parts_PBM: Tenso
     parts_PBM: P tensors, which are added to the last third of the gates first; None for none.
     """
     if by_kernel(state_BM):
-        from regard.kernels import recurrent_cells
+        from regard.kernels.recurrent import cells
 
-        recurrent_cells.mixed(gates_BG, state_BM, after_BM, parts_PBM)
+        cells.mixed(gates_BG, state_BM, after_BM, parts_PBM)
         return
     width = state_BM.shape[1]
     new = gates_BG[:, 2 * width :]
@@ -147,9 +147,9 @@ def mixed_backward(
     Returns the part of the gradient of the previous state that flows through (1 - z) * s.
     """
     if parts_PBM is not None and by_kernel(state_BM):
-        from regard.kernels import recurrent_cells
+        from regard.kernels.recurrent import cells
 
-        return recurrent_cells.mixed_backward(parts_PBM, dstate_BM, more_BM, gates_BG, state_BM, dgates_BG)
+        return cells.mixed_backward(parts_PBM, dstate_BM, more_BM, gates_BG, state_BM, dgates_BG)
     width = state_BM.shape[1]
     take, new = gates_BG[:, :width], gates_BG[:, 2 * width :]
     dstate_BM = dstate_BM + more_BM if parts_PBM is None else parts_PBM.sum(0) + dstate_BM + more_BM
@@ -172,9 +172,9 @@ def gated_backward(
     dstate_BM: (B, width), the gradient of s. The part that flows through r * s is added to it.
     """
     if by_kernel(state_BM):
-        from regard.kernels import recurrent_cells
+        from regard.kernels.recurrent import cells
 
-        recurrent_cells.gated_backward(parts_PBM, gates_BG, state_BM, dgates_BG, dstate_BM)
+        cells.gated_backward(parts_PBM, gates_BG, state_BM, dgates_BG, dstate_BM)
         return
     width, dreset_BM = state_BM.shape[1], parts_PBM.sum(0) if len(parts_PBM) > 1 else parts_PBM[0]
     reset = gates_BG[:, width : 2 * width]

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.layers.joint_linear import product_in_float32
 
 __all__ = ["backward_steps", "forward_steps", "gru_ways", "weight_gradients"]
@@ -139,9 +139,9 @@ def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tens
     gates, state and after can have any stride along W; the other tensors are contiguous.
     """
     if by_kernel(state):
-        from regard.kernels import recurrent_cells
+        from regard.kernels.recurrent import cells
 
-        recurrent_cells.gru(gates, more, bias_WG, state, after)
+        cells.gru(gates, more, bias_WG, state, after)
         return
     width = state.shape[2]
     more.add_(bias_WG[:, None])
@@ -172,9 +172,9 @@ def gru_backward(
     Returns the part of the gradient of the previous state that flows through z * h.
     """
     if by_kernel(state):
-        from regard.kernels import recurrent_cells
+        from regard.kernels.recurrent import cells
 
-        return recurrent_cells.gru_backward(parts_QBM, dstate, dafter, gates, more, state, dgates, dmore_BWG)
+        return cells.gru_backward(parts_QBM, dstate, dafter, gates, more, state, dgates, dmore_BWG)
     reset, keep, new = gates.chunk(3, 2)
     dstate = parts_QBM.unflatten(0, (-1, 3)).sum(1) + dstate + dafter
     dnew = torch.ops.aten.tanh_backward(dstate * (1 - keep), new)

@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules import module as modules
 
 from regard.dimensions import autocast_on, in_transform
-from regard.kernels.adjacent_slices import adjacent
-from regard.kernels.gradient_sums import column_parts
+from regard.kernels.training.adjacent_slices import adjacent
+from regard.kernels.training.gradient_sums import column_parts
 
 __all__ = [
     "are_plain_linear",
@@ -145,7 +145,7 @@ def _bias_gradient(d: Tensor) -> Tensor:
     parts = column_parts(d)
     if parts is None:
         return column_sums(d)
-    from regard.kernels.partial_sums import sum_over_rows
+    from regard.kernels.training.partial_sums import sum_over_rows
 
     return sum_over_rows(parts)
 

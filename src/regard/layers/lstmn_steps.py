@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 
 __all__ = ["lstmn_steps"]
 
@@ -169,9 +169,9 @@ def read(
     read_BE: receives [h~; c~], the weighted mean of the values; 0 if `seen` is empty.
     """
     if by_kernel(keys_BSA):
-        from regard.kernels import lstmn_step
+        from regard.kernels.recurrent import lstmn
 
-        lstmn_step.read(
+        lstmn.read(
             query_BA, keys_BSA, values_BSE, vector_A, seen.start, seen.stop, scores_BS, totals_B, read_BE
         )
         return
@@ -205,10 +205,10 @@ def read_backward(
     dvector_BA: a tensor to which the gradient of v is added, one row for each sequence.
     """
     if by_kernel(keys_BSA):
-        from regard.kernels import lstmn_step
+        from regard.kernels.recurrent import lstmn
 
         tensors = scores_BS, totals_B, read_BE, dread_BE, dkeys_BSA, dvalues_BSE, dquery_BA, dvector_BA
-        lstmn_step.read_backward(query_BA, keys_BSA, values_BSE, vector_A, seen.start, seen.stop, *tensors)
+        lstmn.read_backward(query_BA, keys_BSA, values_BSE, vector_A, seen.start, seen.stop, *tensors)
         return
     weights_BS = torch.exp(scores_BS[:, seen] - totals_B[:, None]).to(values_BSE.dtype)
     mean_B1 = (read_BE * dread_BE).sum(-1, keepdim=True)
@@ -232,9 +232,9 @@ def cell(gates_BG: Tensor, read_BE: Tensor, added_BM: Tensor | None, value_BE: T
     value_BE: receives [h_t; c_t].
     """
     if by_kernel(gates_BG):
-        from regard.kernels import lstmn_step
+        from regard.kernels.recurrent import lstmn
 
-        lstmn_step.cell(gates_BG, read_BE, added_BM, value_BE)
+        lstmn.cell(gates_BG, read_BE, added_BM, value_BE)
         return
     width = read_BE.shape[1] // 2
     gates_BG[:, : 3 * width].sigmoid_()
@@ -268,11 +268,9 @@ def cell_backward(
     dadded_BM: receives the gradient of added_BM.
     """
     if by_kernel(gates_BG):
-        from regard.kernels import lstmn_step
+        from regard.kernels.recurrent import lstmn
 
-        lstmn_step.cell_backward(
-            gates_BG, read_BE, value_BE, dvalue_BE, dgates_BG, dread_BE, added_BM, dadded_BM
-        )
+        lstmn.cell_backward(gates_BG, read_BE, value_BE, dvalue_BE, dgates_BG, dread_BE, added_BM, dadded_BM)
         return
     width = read_BE.shape[1] // 2
     take, forget, show, new, *depth = gates_BG.split(width, -1)

@@ -1,8 +1,8 @@
 """The loops over the steps of a gated cell with additive attention, for few keys: fewer kernels per step.
 
 The context c of a step is a weighted sum of the values h_j. The gates need C c, which is the same weighted
-sum of C h_j. These products are computed once, before the first step. kernels/additive_gated.py computes the
-attention and the gates of a step. The contexts, which the readout needs, are computed after the last step.
+sum of C h_j. These products are computed once, before the first step. kernels/recurrent/attention.py computes
+attention and gates of a step. The contexts, which the readout needs, are computed after the last step.
 
 attentive_cell.py explains the letters of the shapes. gated_steps.py contains the loops for many keys.
 """
@@ -29,8 +29,8 @@ def forward(
     Returns the tensors of Steps, with the queries instead of both_TBN, and then the weights in float32,
     (T, B, S), the weights in the dtype of the values, (B, T, S), and the projected values C h_j, (B, S, 3 M).
     """
-    from regard.kernels.additive_gated import attend_gated
-    from regard.kernels.recurrent_cells import mixed
+    from regard.kernels.recurrent.attention import attend_gated
+    from regard.kernels.recurrent.cells import mixed
 
     (batch, steps, _), (size, width), keys = gates.shape, joint_NM.shape, key.shape[1]
     hidden = size - 2 * width
@@ -71,9 +71,9 @@ def backward(
     Returns d_TBN and the gradient of the initial state, as gated_steps.backward_steps() does, the gradients
     of key, value and vector, and the gradient of the projected values.
     """
-    from regard.kernels.additive_gated import attend_gated_backward
-    from regard.kernels.additive_recurrent import context_products, memory_backward
-    from regard.kernels.recurrent_cells import mixed_backward
+    from regard.kernels.recurrent.attention import attend_gated_backward
+    from regard.kernels.recurrent.attention_gradients import context_products, memory_backward
+    from regard.kernels.recurrent.cells import mixed_backward
 
     (steps, batch, width), size = reset_TBM.shape, len(joint_NM)
     hidden = size - 2 * width

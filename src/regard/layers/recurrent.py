@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.dimensions import autocast_on, in_transform
 from regard.errors import UnknownName, positive
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.layers.aligned_linear import linear
 from regard.layers.bidirectional_gru import bidirectional_gru
 from regard.layers.gru import gru_ways

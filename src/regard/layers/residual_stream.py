@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.dimensions import autocast_on
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.layers.joint_linear import is_hooked
 
 __all__ = ["ResidualStream"]
@@ -20,7 +20,7 @@ class ResidualStream:
     """A tensor x, and the output of a sublayer that will be added to it after dropout.
 
     The sum is not computed at once: on CUDA, one kernel computes it together with the layer normalisation
-    that follows (kernels/residual_norm.py).
+    that follows (kernels/training/residual_norm.py).
 
     x: (..., M).
     change: (..., M), the output of a sublayer, or None.
@@ -63,7 +63,7 @@ class ResidualStream:
         if not self._by_kernel(norm):
             total = self.total()
             return ResidualStream(total), norm(total)
-        from regard.kernels.residual_norm import ResidualNorm
+        from regard.kernels.training.residual_norm import ResidualNorm
 
         assert isinstance(norm, nn.LayerNorm)
         device = self.x.device.type
@@ -79,7 +79,7 @@ class ResidualStream:
             return False
         if not by_kernel(x) or type(norm) is not nn.LayerNorm or norm.bias is None or is_hooked(norm):
             return False
-        from regard.kernels.residual_norm import WIDEST
+        from regard.kernels.training.residual_norm import WIDEST
 
         same = self.change is None or self.change.shape == x.shape
         return same and tuple(norm.normalized_shape) == x.shape[-1:] and x.shape[-1] <= WIDEST

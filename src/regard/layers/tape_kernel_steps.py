@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.kernels import lstmn_step, tape_step
-from regard.kernels.tape_step import TapeLayout
+from regard.kernels.recurrent import lstmn, turing_machine
+from regard.kernels.recurrent.turing_machine import TapeLayout
 from regard.layers.tape_buffers import Saved, flat, summed
 from regard.layers.tape_heads import (
     MOST_BETA,
@@ -60,11 +60,11 @@ def kernel_forward(
         now, after = joined[t], joined[t + 1]
         gates_TZBG[t].baddbmm_(now[..., : recurrent.shape[1]], recurrent)
         if lstm:
-            lstmn_step.cell(flat(gates_TZBG[t]), flat(now[..., columns:]), None, flat(after[..., columns:]))
+            lstmn.cell(flat(gates_TZBG[t]), flat(now[..., columns:]), None, flat(after[..., columns:]))
         else:
             torch.tanh(gates_TZBG[t], out=after[..., columns : columns + width])
         torch.bmm(after[..., columns : columns + width], to_heads, out=raw)
-        tape_step.tape_step(
+        turing_machine.tape_step(
             heads_layout, flat(raw), bias, flat(parts[t]), before, flat(memories[t]), flat(content[t]),
             flat(gated[t]), flat(logs[t]), flat(own[t]), flat(memories[t + 1]), flat(after[..., :columns]),
         )  # fmt: skip
@@ -111,7 +111,7 @@ def kernel_backward(
     for t in reversed(range(steps)):
         before = flat(saved.weights[t - 1]) if t else first_weights
         dstate[t + 1].clamp_(-MOST_GRADIENT, MOST_GRADIENT)
-        tape_step.tape_step_backward(
+        turing_machine.tape_step_backward(
             heads_layout, flat(saved.parts[t]), before, flat(saved.memory[t]), flat(saved.content[t]),
             flat(saved.gated[t]), flat(saved.logs[t]), flat(saved.weights[t]),
             flat(dstate[t + 1, ..., :columns]), dweights, dmemory, flat(dparts[t]),
@@ -121,7 +121,7 @@ def kernel_backward(
         if lstm:
             states = flat(saved.gates[t]), flat(saved.cells[t - 1] if t else first), flat(saved.cells[t])
             dvalues, dbefore = flat(dstate[t + 1, ..., columns:]), flat(dstate[t, ..., columns:])
-            lstmn_step.cell_backward(*states, dvalues, flat(dgates[t]), dbefore, None, None)
+            lstmn.cell_backward(*states, dvalues, flat(dgates[t]), dbefore, None, None)
         else:
             torch.mul(dhidden, 1 - saved.hidden[t] ** 2, out=dgates[t])
         dstate[t, ..., :fed].baddbmm_(dgates[t], to_recurrent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.layers.joint_linear import is_hooked
 from regard.positions import Position
 from regard.positions.embedded import Embedded
@@ -19,7 +19,7 @@ def embed_tokens(
 ) -> Tensor:  # fmt: skip
     """Return dropout(multiplier * embedding + position embedding), (B, T, M).
 
-    In training on CUDA, one kernel computes it (kernels/embedding_dropout.py).
+    In training on CUDA, one kernel computes it (kernels/training/embedding_dropout.py).
 
     tokens: (B, T), token ids.
     position: a position scheme that is added to the embeddings, or None.
@@ -33,7 +33,7 @@ def embed_tokens(
     if not _by_kernel(table, tokens, position, dropout):
         x = table(tokens) if multiplier == 1 else table(tokens) * multiplier
         return dropout(x if position is None else position(x, start))
-    from regard.kernels.embedding_dropout import EmbeddingDropout
+    from regard.kernels.training.embedding_dropout import EmbeddingDropout
 
     places = None
     if isinstance(position, Embedded):

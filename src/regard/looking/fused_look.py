@@ -107,7 +107,7 @@ def _computed(call: Call, lse: Tensor, wanted: Wanted) -> tuple[Tensor, ...]:
     tensors, numbers = _arguments(call, lse)
     if torch.compiler.is_compiling() or in_transform() or not _plain(tensors):
         return function(*tensors, *numbers, wanted, by_operator=True)
-    from regard.kernels.kernel_choice import is_current
+    from regard.kernels.choice import is_current
 
     device = call.query.device
     with nullcontext() if is_current(device) else torch.cuda.device(device):

@@ -96,8 +96,8 @@ def additive_looks(
         results = additive_look(*tensors, start, left, right, bias_scale, *wanted)
         fields = (*wanted[:4], wanted.top, wanted.top)
         return tuple(each for each, field in zip(results, fields, strict=True) if field)
-    from regard.kernels.forward_pass import Sight
-    from regard.kernels.score_chunks import score_chunks
+    from regard.kernels.additive.forward import Sight
+    from regard.kernels.looking.additive_scores import score_chunks
 
     of_query, of_key = (None if each is None else each.contiguous() for each in (of_query, of_key))
     sight = Sight(lengths, of_query, of_key, start, left, right)
@@ -177,8 +177,8 @@ def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 
 def _looks(arguments: tuple[Any, ...], wanted: Wanted, by_operator: bool) -> _Looks:
     """Run the kernels. arguments: the first arguments of inner_look() and inner_top()."""
-    from regard.kernels.inner_look_pass import inner_look, run_inner_look
-    from regard.kernels.inner_top_pass import inner_top, needs_maxima, run_inner_top
+    from regard.kernels.looking.measures import inner_look, run_inner_look
+    from regard.kernels.looking.top import inner_top, needs_maxima, run_inner_top
 
     entropy, alignment, mass, pooled, top = wanted
     fields = entropy, alignment and not top, mass, pooled

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.dimensions import in_transform
 from regard.errors import ArgumentError, Setting, UnknownName, message, positive
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.layers.aligned_linear import call_linear
 from regard.layers.attention_options import (
     ScoreOption,
@@ -253,7 +253,7 @@ class Maxout(nn.Module):
         pairs = call_linear(self.pairs, *inputs)
         if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and by_kernel(pairs)):
             return self.dropout(pairs.unflatten(-1, (-1, 2)).amax(-1))
-        from regard.kernels.maxout import PairMaximum
+        from regard.kernels.recurrent.maxout import PairMaximum
 
         return self.dropout(PairMaximum.apply(pairs))
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from torch import nn
 
-from regard.errors import ArgumentError, message, naming_place
+from regard.errors import ArgumentError, UnknownName, message, naming_place
 from regard.runs.command_options import CommandOption
 from regard.runs.meta_models import on_meta_device
 from regard.runs.run_settings import ModelSettings, RunSettings
@@ -290,13 +290,16 @@ class RunTask(Task):
     def outlined(cls, settings: Any) -> Any:
         """Return the model with smallest_sizes on the meta device, where tensors use no memory.
 
-        Raise ArgumentError if an option of the model is invalid, or is a setting of another section. The
-        error message mentions the section [model].
+        Raise ArgumentError if an option of the model is invalid, and UnknownName if the model has no such
+        option. If it is a setting of another section, the message names it. An option may have the name of a
+        setting: with memory networks, model.encoding is not data.encoding.
         """
-        if error := misplaced(cls.settings_type, "model", settings.model.options):
-            raise error
-        with on_meta_device(), naming_place("[model]"):
-            model = cls.build_model(settings.model, cls.smallest_sizes)
+        try:
+            with on_meta_device(), naming_place("[model]"):
+                model = cls.build_model(settings.model, cls.smallest_sizes)
+        except UnknownName as error:
+            unknown = [name for name in settings.model.options if name == error.name]
+            raise misplaced(cls.settings_type, "model", unknown) or error from None
         check_memory(model)
         check_estimator(model, settings.training)
         return model

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.data.packed_tensors import copy_all
-from regard.kernels.kernel_choice import is_current
+from regard.kernels.choice import is_current
 from regard.training import cuda_graphs
 from regard.training.cuda_graphs import copied, shape_of, tensors_in
 

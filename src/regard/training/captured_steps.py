@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from regard.data.packed_tensors import copy_all
 from regard.errors import RegardError, Setting, message
-from regard.kernels.kernel_choice import is_current
+from regard.kernels.choice import is_current
 from regard.training import cuda_graphs
 from regard.training.cuda_graphs import Uncaptured, copied, shape_of, tensors_in
 from regard.training.device_update import DeviceUpdate, can_update_on_device, own_gradients

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.packed_tensors import copy_all, pack
-from regard.kernels.kernel_choice import is_current
+from regard.kernels.choice import is_current
 from regard.training.progress import seed_generators
 from regard.training.settings import Training
 from regard.training.task import Capture, Loss, Task

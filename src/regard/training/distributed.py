@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import gc
+import importlib
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -111,6 +113,9 @@ def joined(device: str) -> Iterator[Processes]:
             hint = f"use torchrun --nproc-per-node={torch.cuda.device_count()}, or --device cpu"
             raise ArgumentError(message("torchrun", problem, hint=hint))
         torch.cuda.set_device(local)
+    # DistributedDataParallel imports it. If a process group exists then, its threads never end, and a thread
+    # that frees a tensor while Python exits aborts the process.
+    importlib.import_module("torch._dynamo")
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     distributed.init_process_group(backend, timeout=PATIENCE)
     try:
@@ -122,4 +127,5 @@ def joined(device: str) -> Iterator[Processes]:
         hint = "to continue from the last checkpoint, run the same command with --resume"
         raise LostProcess(message("torchrun", problem, hint=hint)) from error
     finally:
+        gc.collect()  # reference cycles with DistributedDataParallel, which would keep the threads alive
         distributed.destroy_process_group()

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batch import PAD
-from regard.kernels.dropout_seeds import together
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
+from regard.kernels.seeds import together
 from regard.layers.joint_linear import is_hooked, is_plain_linear
 from regard.models.base import Model
 
@@ -60,7 +60,7 @@ def output_loss(
     """Compute cross_entropy(layer(features), labels, smoothing).
 
     On CUDA, the logits are computed in chunks of rows, so that they need little memory; see
-    kernels/vocabulary_loss.py.
+    kernels/training/vocabulary_loss.py.
 
     features: (B, T, M).
     layer: the output layer, usually nn.Linear(M, V).
@@ -74,7 +74,7 @@ def output_loss(
     """
     if torch.compiler.is_compiling() or not by_kernel(features) or not is_plain_linear(layer):
         return cross_entropy(layer(features), labels, smoothing)
-    from regard.kernels.vocabulary_loss import VocabularyLoss
+    from regard.kernels.training.vocabulary_loss import VocabularyLoss
 
     weight, bias = layer.weight, layer.bias
     inputs = (features.flatten(0, 1), weight, bias, labels.flatten())

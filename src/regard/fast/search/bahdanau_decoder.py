@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from regard.fast.search.decoder import SlotDecoder, resized_rows, write_rows
 from regard.fast.search.linear import linear
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
 from regard.roles import Role
@@ -134,7 +134,7 @@ class BahdanauDecoder(SlotDecoder):
     ) -> None:
         """Write the new states to states_RM, with one kernel before and one after the product U (r * s)."""
         # Imported here, because it imports Triton.
-        from regard.kernels.recurrent_cells import gated, mixed
+        from regard.kernels.recurrent.cells import gated, mixed
 
         reset_RM = torch.empty_like(state_RM)
         gated(gates_RG, more_RN, state_RM, reset_RM)
@@ -145,7 +145,7 @@ class BahdanauDecoder(SlotDecoder):
         """Return the attention weights of every beam, (B, K, S), and record them if `looks` exists."""
         if by_kernel(query_RA):
             # Imported here, because it imports Triton.
-            from regard.kernels.additive_step import additive_step_weights
+            from regard.kernels.search.additive_attention import additive_step_weights
 
             vector = self.score.vector.flatten()
             return additive_step_weights(query_RA, self.keys, vector, self.lengths, position, self.looks)

@@ -23,10 +23,10 @@ from regard.fast.search.slots import (
     trimmed,
     with_attention,
 )
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 
 if TYPE_CHECKING:
-    from regard.kernels.output_paths import HostBuffer, Paths
+    from regard.kernels.search.paths import HostBuffer, Paths
 
 __all__ = ["BeamSlots"]
 
@@ -74,7 +74,7 @@ class BeamSlots(SearchSlots):
         candidates = self.candidates(logits_BKV, min(2 * size, vocabulary))
         if candidates is not None:
             # Imported here, because it imports Triton.
-            from regard.kernels.beam_step import beam_step
+            from regard.kernels.search.beam import beam_step
 
             if beam_step(logits_BKV, candidates, self, EOS):
                 return
@@ -106,7 +106,7 @@ class BeamSlots(SearchSlots):
         if not by_kernel(self.token_scores):
             return None
         # Imported here, because it imports Triton.
-        from regard.kernels.output_paths import follow_paths
+        from regard.kernels.search.paths import follow_paths
 
         copies_early = sources is not None and self._copied_bytes(len(slots), longest) <= MOST_EARLY_BYTES
         paths = follow_paths(self, slots, longest, EOS, sources if copies_early else None)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.models.base import Encoded, Model, State
 from regard.roles import Role
 
@@ -129,7 +129,7 @@ class SlotDecoder(ABC):
         assert self.looks is not None
         if by_kernel(self.looks):
             # Imported here, because it imports Triton.
-            from regard.kernels.output_attention import copy_and_align
+            from regard.kernels.search.alignments import copy_and_align
 
             readers = readers.to(self.looks.device, torch.int32, non_blocking=True)
             return copy_and_align(self.looks, slots, readers, sentences, lengths, done)

@@ -29,7 +29,7 @@ from regard.fast.search.choice import decoder_for
 from regard.fast.search.decoder import SlotDecoder
 from regard.fast.search.recorded_attention import RecordedAttention
 from regard.fast.search.slots import GreedySlots, Outputs, SampleSlots, SearchSlots, Sources
-from regard.kernels.kernel_choice import is_current
+from regard.kernels.choice import is_current
 from regard.layers.freed_memory import keep_freed_memory
 from regard.models.base import Model, State
 

@@ -18,10 +18,10 @@ from regard.data.batch import BOS, EOS, PAD
 from regard.decoding.rules import Rules, forbidden_ids
 from regard.decoding.sampling import Sample, Seed, random_numbers
 from regard.fast.search.decoder import SlotDecoder, resized_rows
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 
 if TYPE_CHECKING:
-    from regard.kernels.token_candidates import Candidates
+    from regard.kernels.search.candidates import Candidates
 
 __all__ = [
     "Array",
@@ -210,7 +210,7 @@ class SearchSlots(ABC):
         return ("last", "parents", "count", "offset", "limits", "done", "prefix")
 
     def candidates(self, logits: Tensor, count: int) -> Candidates | None:
-        """Return the highest logits of each block of the vocabulary, for the kernels of beam_step.
+        """Return the highest logits of each block of the vocabulary, for the kernels of search/beam.py.
 
         logits: (B, K, V).
         count: the number of tokens for each beam and block.
@@ -222,7 +222,7 @@ class SearchSlots(ABC):
         if not self.kernels:
             return None
         # Imported here, because it imports Triton.
-        from regard.kernels.token_candidates import find_candidates
+        from regard.kernels.search.candidates import find_candidates
 
         assert self.barred is not None
         return find_candidates(logits.flatten(0, 1), count, self.barred, self.count, self.rules.minimum, EOS)
@@ -297,7 +297,7 @@ class GreedySlots(SearchSlots):
         candidates = self.candidates(logits_BKV, 1)
         if candidates is not None:
             # Imported here, because it imports Triton.
-            from regard.kernels.beam_step import greedy_step
+            from regard.kernels.search.beam import greedy_step
 
             greedy_step(candidates, self, EOS)
             return

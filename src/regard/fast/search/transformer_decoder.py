@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from regard.fast.search.decoder import SlotDecoder, resized_rows, write_rows
 from regard.fast.search.linear import Linear, linear
-from regard.kernels.kernel_choice import by_kernel
+from regard.kernels.choice import by_kernel
 from regard.layers.feedforward import ACTIVATIONS, FeedForward
 from regard.models.base import Encoded, Model, State
 from regard.models.transformer import Transformer, TransformerLayer
@@ -36,8 +36,7 @@ __all__ = ["FusedTransformerDecoder", "TransformerDecoder"]
 
 MOST_PAIRS = 2.0
 """The cross-attention is folded if the number of pairs of a head and a source token, B H S, is at most this
-many times the width M of the model. W_q^T k_j has H times the size of k_j, so that more pairs would be slower.
-"""
+many times the width M of the model. W_q^T k_j has H times the size of k_j: more pairs would be slower."""
 
 WIDEST_HEAD = 256
 """The largest size of a head for which the kernels of FusedTransformerDecoder have enough shared memory."""
@@ -126,6 +125,7 @@ class TransformerDecoder(SlotDecoder):
     in_inference_mode = True
     int8 = True
     scales_queries = True
+    folded = False
 
     def __init__(self, model: Model, slots: int, beams: int, length: int, source_length: int):
         assert isinstance(model, Transformer | TransformerLanguageModel)
@@ -133,7 +133,8 @@ class TransformerDecoder(SlotDecoder):
         self.embedding = model.target if isinstance(model, Transformer) else model.embedding
         self.layers: list[TransformerLayer] = list(model.decoder)  # type: ignore[arg-type]
         self.decoded, self.output, self.scheme = model.decoded, model.output, model.position
-        self.heads, self.pre = self.layers[0].itself.heads, self.layers[0].pre
+        self.heads: int = self.layers[0].itself.heads
+        self.pre = self.layers[0].pre
         self.width, self.int8_steps = model.width, model.int8_steps
         self.scale = (self.width // self.heads) ** -0.5 if self.scales_queries else 1.0
         self.rows = torch.arange(slots, device=self.output.weight.device)
@@ -382,8 +383,8 @@ class FusedTransformerDecoder(TransformerDecoder):
     attention, and three that add a residual connection and normalise. The kernels read the cache only up to
     the position of each slot, so that one CUDA graph serves all positions.
 
-    caches: for each layer, (B, L, K, 2, H, D).
-    sources: for each layer, (B, S, 2, H, D).
+    entries: for each layer, (B, L, K, 2, H, D), the keys and values of the self-attention.
+    source_entries: for each layer, (B, S, 2, H, D), those of the cross-attention.
     history: (B, L, K), int32. The keys and values of beam k at position p are entry history[b, p, k] of the
         cache at this position.
     lengths: (B,), the number of source tokens.
@@ -401,8 +402,8 @@ class FusedTransformerDecoder(TransformerDecoder):
 
     def _allocate(self, sources: int) -> None:
         like, size = self.output.weight, (2, self.heads, self.width // self.heads)
-        self.caches = [like.new_zeros(self.slots, self.length, self.beams, *size) for _ in self.layers]
-        self.sources = [like.new_zeros(self.slots, self.source_length, *size) for _ in range(sources)]
+        self.entries = [like.new_zeros(self.slots, self.length, self.beams, *size) for _ in self.layers]
+        self.source_entries = [like.new_zeros(self.slots, self.source_length, *size) for _ in range(sources)]
         self.history = self.rows.new_zeros(self.slots, self.length, self.beams, dtype=torch.int32)
         self.lengths = self.rows.new_zeros(self.slots)
 
@@ -417,19 +418,19 @@ class FusedTransformerDecoder(TransformerDecoder):
         return reasons
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
-        for buffer, memory in zip(self.sources, encoded.memories, strict=True):
+        for buffer, memory in zip(self.source_entries, encoded.memories, strict=True):
             write_rows(buffer, slots, torch.stack((memory.key, memory.value), 2).transpose(1, 3))
-        for buffer, memory in zip(self.caches, state.past, strict=False):  # a prompt, which all beams share
+        for buffer, memory in zip(self.entries, state.past, strict=False):  # a prompt, which all beams share
             both_bP2HD = torch.stack((memory.key, memory.value), 2).transpose(1, 3)
             buffer[slots, : state.position, 0] = both_bP2HD.to(buffer.dtype)
         self.history.index_fill_(0, slots, 0)  # all beams share the keys and values of a prompt
-        if self.sources:
+        if self.source_entries:
             self.lengths.index_copy_(0, slots, encoded.lengths)
 
     def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
         # Imported here, because it imports Triton.
-        from regard.kernels.decoder_attention import reorder_history
-        from regard.kernels.decoder_norms import embed_and_normalize
+        from regard.kernels.search.attention import reorder_history
+        from regard.kernels.search.norms import embed_and_normalize
 
         reorder_history(self.history, parents, position)
         norms = iter(self.norms)
@@ -438,42 +439,42 @@ class FusedTransformerDecoder(TransformerDecoder):
         first = next(norms) if self.pre else None
         x, y = embed_and_normalize(tokens, self.embedding.weight, self.width**0.5, places, position, first)
         for number, layer in enumerate(self.layers):
-            x, y = self._add_norm(x, self._attend_history(number, y, position, turns), next(norms))
+            x, y = self._add_norm(x, self._attend_itself_by_kernel(number, y, position, turns), next(norms))
             if layer.cross is not None:
-                x, y = self._add_norm(x, self._attend_source(number, y, position), next(norms))
+                x, y = self._add_norm(x, self._attend_source_by_kernel(number, y, position), next(norms))
             assert layer.feedforward is not None  # see reasons()
             x, y = self._add_norm(x, _feed_forward_on_gpu(layer.feedforward, y), next(norms))
         return self.output(y).view(*tokens.shape, -1)
 
     def _resize(self, slots: Tensor | None) -> None:
-        self.caches = [resized_rows(each, slots, self.length, 1) for each in self.caches]
+        self.entries = [resized_rows(each, slots, self.length, 1) for each in self.entries]
         self.history = resized_rows(self.history, slots, self.length, 1)
         if slots is not None:
-            self.sources = [each.index_select(0, slots) for each in self.sources]
+            self.source_entries = [each.index_select(0, slots) for each in self.source_entries]
             self.lengths = self.lengths.index_select(0, slots)
 
     def _add_norm(self, x: Tensor, change: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
         """Return the input of the next residual connection and of the next sublayer."""
-        from regard.kernels.decoder_norms import add_and_normalize
+        from regard.kernels.search.norms import add_and_normalize
 
         return add_and_normalize(x, change, norm, self.pre)
 
-    def _attend_history(self, number: int, y: Tensor, position: Tensor, turns: Turns) -> Tensor:
+    def _attend_itself_by_kernel(self, number: int, y: Tensor, position: Tensor, turns: Turns) -> Tensor:
         """Return the output of the self-attention of a layer, (B K, M)."""
-        from regard.kernels.decoder_attention import attend_history
+        from regard.kernels.search.attention import attend_history
 
         new = self._projected(number, y, turns)
         return self.layers[number].itself.output(
-            attend_history(new, self.caches[number], self.history, position)
+            attend_history(new, self.entries[number], self.history, position)
         )
 
-    def _attend_source(self, number: int, y: Tensor, position: Tensor) -> Tensor:
+    def _attend_source_by_kernel(self, number: int, y: Tensor, position: Tensor) -> Tensor:
         """Return the output of the cross-attention of a layer, (B K, M)."""
-        from regard.kernels.decoder_attention import attend_source
+        from regard.kernels.search.attention import attend_source
 
         attention = self.layers[number].cross
         assert attention is not None
-        sources, lengths, query = self.sources[number], self.lengths, attention.query(y)
+        sources, lengths, query = self.source_entries[number], self.lengths, attention.query(y)
         read = attend_source(query, sources, lengths, self.beams, position, self.looks, number)
         return attention.output(read)
 

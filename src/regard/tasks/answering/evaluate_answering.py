@@ -109,10 +109,10 @@ def _read(run: ChosenRun, answerer: AnsweringRun, options: Mapping[str, Any]) ->
         problem = "--test-file and --jsonl cannot be combined"
         raise ArgumentError(message("regard evaluate", problem, expected="one of them"))
     if options["jsonl"]:
-        stories = read_stories(options["jsonl"], "jsonl", options["encoding"])
+        stories = read_stories(options["jsonl"], "jsonl", options.get("encoding"))
         return stories, stories.name
     if options["test_file"]:
-        stories = read_stories(options["test_file"], data.format, options["encoding"])
+        stories = read_stories(options["test_file"], data.format, options.get("encoding"))
         return stories, stories.name
     split = read_story_split(data)
     report_changed_data(run.folder, split.fingerprints)

@@ -99,7 +99,7 @@ def view_answering(
         if not options[name]:
             hint = 'regard view RUN --story FILE --question "..."'
             raise ArgumentError(message("regard view", f"no {name} is given", hint=hint))
-    sentences = read_story(options["story"], options["encoding"])
+    sentences = read_story(options["story"], options.get("encoding"))
     answerer: AnsweringRun = run.load(task)
     result = answerer.ask(sentences, options["question"], hide=True)
     return AnsweringView(result.seen(), result)

@@ -175,7 +175,7 @@ def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) 
     if named is not None:
         option = FORMATS[named]
         columns = labelled_columns(f"--{option}", options[option], 2 if data.second is None else 3)
-    texts = read_labelled(files, kind, **columns, ignore=data.ignore, encoding=options["encoding"])
+    texts = read_labelled(files, kind, **columns, ignore=data.ignore, encoding=options.get("encoding"))
     check_unknown_header(texts, labels, kind)
     return texts
 

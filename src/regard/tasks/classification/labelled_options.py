@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from regard.data.labelled_formats import FORMATS as LABELLED_FORMATS
 from regard.errors import ArgumentError, message
 from regard.tasks.file_options import train_files
 
@@ -46,8 +48,16 @@ def labelled_columns(option: str, text: str, count: int | None = None) -> dict[s
     return dict(zip(NAMES, map(int, parts) if numbers else parts, strict=False))
 
 
+def _has_suffix(file: str, way: str) -> bool:
+    """Return whether the name of a file implies the format "tsv" or "jsonl"."""
+    suffixes = [suffix.lower() for suffix in Path(file).suffixes if suffix.lower() != ".gz"]
+    return bool(suffixes) and suffixes[-1] in LABELLED_FORMATS[way].suffixes
+
+
 def labelled_files(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the options --tsv, --jsonl, --columns and --fields of `regard train` to the settings [data].
+
+    --columns and --fields are also for files of --train-file, if their names end with .csv, .jsonl etc.
 
     >>> labelled_files({"tsv": ["a.tsv"], "columns": "label,review"})
     {'train_file': ['a.tsv'], 'format': 'tsv', 'label': 'label', 'text': 'review'}
@@ -56,7 +66,9 @@ def labelled_files(options: Mapping[str, Any]) -> dict[str, Any]:
     for way, columns in FORMATS.items():
         if options.get(columns) is None:
             continue
-        if data.get("format") != way:
-            raise ArgumentError(message(f"--{columns}", f"it needs --{way}"))
+        files = [] if "format" in data else list(options.get("train_file") or ())
+        if data.get("format") != way and not (files and all(_has_suffix(file, way) for file in files)):
+            hint = f"name the files with --{way} instead of --train-file" if files else ""
+            raise ArgumentError(message(f"--{columns}", f"it needs --{way}", hint=hint))
         data |= labelled_columns(f"--{columns}", options[columns])
     return data

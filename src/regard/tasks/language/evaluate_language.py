@@ -137,7 +137,7 @@ def evaluate_language(
     assert run is not None
     model: LanguageRun = run.load(task)
     if options["test_file"]:
-        lines = TextLines(tuple(options["test_file"]), encoding=options["encoding"])
+        lines = TextLines(tuple(options["test_file"]), encoding=options.get("encoding"))
         name = lines.name
     else:
         split = read_texts(model.settings.data)

@@ -217,7 +217,7 @@ def evaluate_translation(
             problem = "--output, --page and --faithfulness need a run"
             raise ArgumentError(message("--translations", problem))
         scores = EvaluationOptions(options["tokenize"] or "13a", bool(options["lowercase"]), options["moses"])
-        return TranslationEvaluation(evaluate_file(translations, references, scores, options["encoding"]))
+        return TranslationEvaluation(evaluate_file(translations, references, scores, options.get("encoding")))
     if translations is not None:
         problem, expected = "it cannot be combined with a run", "either a run folder or --translations"
         raise ArgumentError(message("--translations", problem, expected=expected))

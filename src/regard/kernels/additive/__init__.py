@@ -1,0 +1,1 @@
+"""Additive attention: forward and backward pass, for any length, mask and dtype."""

@@ -1,0 +1,410 @@
+"""The forward pass of additive attention: launches its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.kernels import interpreting
+from regard.kernels.additive.decode import additive_decode_kernel
+from regard.kernels.additive.forward_kernels import (
+    additive_combine_kernel,
+    additive_read_kernel,
+)
+from regard.kernels.additive.scores import additive_prepare_kernel, additive_scores_kernel
+from regard.kernels.additive.short import additive_short_kernel
+from regard.kernels.additive.short_tiles import MOST_SPLITS, ShortLaunch, power_of_two, short_launch
+from regard.kernels.launch import SPAN, Shape, multiplies_tf32, up
+
+__all__ = ["Extra", "Forward", "Prepared", "Sight", "in_eights", "in_rows", "precision_of", "steps"]
+
+
+class Prepared(NamedTuple):
+    """The results of additive_prepare_kernel, float32, int8 or int32.
+
+    query, key: e^2q and e^2k (see exponential() in tanh.py), in transposed tiles or in row-major order.
+    vector: -2 v, padded with zeros.
+    reach: the largest |q| or |k| in each tile and span, (query tiles + key tiles, spans). A span is a range
+        of SPAN channels.
+    wide: the flags of each channel of a tile (see is_wide() in tanh.py), (query tiles + key tiles, channels),
+        int8; only if the exponentials are in transposed tiles.
+    whole: the flags of each channel of a sequence, (B H + B K, channels), int32; only if the exponentials are
+        in row-major order.
+    """
+
+    query: Tensor
+    key: Tensor
+    vector: Tensor
+    reach: Tensor
+    wide: Tensor
+    whole: Tensor
+
+
+@dataclass(frozen=True)
+class Sight:
+    """The mask of a call: which keys j a query at position i may attend to.
+
+    lengths: keys j < length are visible, (B,) or (1,).
+    document_of_query, document_of_key: document id of each of the N positions, (B or 1, N); a query sees
+        the keys of its own document.
+    start: position of the first query; the query with index t has the position i = t + start.
+    left, right: keys i - left <= j <= i + right are visible; a causal mask has right = 0.
+
+    A key is visible if all parts of the mask allow it. None means no restriction.
+    """
+
+    lengths: Tensor | None
+    document_of_query: Tensor | None
+    document_of_key: Tensor | None
+    start: int
+    left: int | None
+    right: int | None
+
+    def by_length(self, anything: Tensor) -> dict[str, Any]:
+        """Return the mask as keyword arguments for kernels that mask by length only.
+
+        anything: any tensor. It is passed in place of a tensor that is None, and is not read."""
+        lengths = self.lengths
+        return {
+            "lengths": anything if lengths is None else lengths,
+            "length_step": 0 if lengths is None or lengths.shape[0] == 1 else lengths.stride(0),
+            "LENGTHS": lengths is not None,
+        }
+
+    def by_position(self, anything: Tensor) -> dict[str, Any]:
+        """Return the mask as keyword arguments for kernels that mask by length and window.
+
+        anything: any tensor. It is passed in place of a tensor that is None, and is not read."""
+        return self.by_length(anything) | {
+            "start": self.start,
+            "left": self.left or 0,
+            "right": self.right or 0,
+            "LEFT": self.left is not None,
+            "RIGHT": self.right is not None,
+        }
+
+    def whole(self, anything: Tensor) -> dict[str, Any]:
+        """Return the mask as keyword arguments for kernels that mask by length, window and document.
+
+        anything: any tensor. It is passed in place of a tensor that is None, and is not read."""
+        of_query, of_key = self.document_of_query, self.document_of_key
+        documents = {
+            "document_of_query": anything if of_query is None else of_query,
+            "document_of_key": anything if of_key is None else of_key,
+            "documents_query_step": 0 if of_query is None or of_query.shape[0] == 1 else of_query.stride(0),
+            "documents_key_step": 0 if of_key is None or of_key.shape[0] == 1 else of_key.stride(0),
+            "DOCUMENTS": of_query is not None,
+        }
+        return documents | self.by_position(anything)
+
+
+class Extra(NamedTuple):
+    """What a call can have besides a mask: a bias and dropout.
+
+    bias: added to v . tanh(q + k), (B or 1, H or 1, T or 1, S or 1); -inf hides a key from a query.
+    seed: seed of the dropout, an int64 tensor with one element; None for no dropout.
+    dropout: probability of dropping a weight.
+    """
+
+    bias: Tensor | None = None
+    seed: Tensor | None = None
+    dropout: float = 0.0
+
+    def of_bias(self, anything: Tensor) -> dict[str, Any]:
+        """Return the bias as keyword arguments of a kernel; `anything` is passed if there is no bias."""
+        bias = anything if self.bias is None else self.bias
+        strides = (step if size > 1 else 0 for step, size in zip(bias.stride(), bias.shape, strict=True))
+        names = ("bias_batch", "bias_head", "bias_row", "bias_column")
+        return {"bias": bias, "BIAS": self.bias is not None, **dict(zip(names, strides, strict=True))}
+
+    def of_dropout(self, anything: Tensor) -> dict[str, Any]:
+        """Return the dropout as keyword arguments; `anything` is passed if there is no dropout."""
+        seed = anything if self.seed is None else self.seed
+        return {"seed": seed, "dropout": self.dropout, "DROPOUT": self.seed is not None}
+
+
+NO_EXTRA = Extra()
+"""No bias and no dropout."""
+
+
+def steps(name: str, tensor: Tensor) -> dict[str, int]:
+    """Return the strides of a tensor (B, H, T, D) as keyword arguments of a kernel.
+
+    For the name "key" they are key_batch, key_head and key_row. The last stride is left out, because it is
+    always 1."""
+    return {
+        f"{name}_batch": tensor.stride(0),
+        f"{name}_head": tensor.stride(1),
+        f"{name}_row": tensor.stride(2),
+    }
+
+
+def in_eights(*tensors: Tensor) -> bool:
+    """Whether all rows of the tensors start and end at a multiple of 8 elements.
+
+    If they do, kernels can load 8 elements at once (their parameter EIGHTS)."""
+    sizes = (size for tensor in tensors for size in (*tensor.stride()[:3], tensor.shape[3]))
+    return all(size % 8 == 0 for size in sizes) and not any(tensor.data_ptr() % 16 for tensor in tensors)
+
+
+def in_rows(tensor: Tensor) -> Tensor:
+    """Return the tensor with stride 1 in its last dimension, as the kernels assume; copied if necessary."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def precision_of(value: Tensor) -> str:
+    """Return the name of the precision of matrix products, the parameter PRECISION of kernels.
+
+    For float32: "tf32x3", three TF32 products, which are as precise as one float32 product and faster; or
+    "ieee" if the device has no TF32. For half precision: "tf32", which has no effect there. In the
+    interpreter: "ieee" for float32, "widened" for half precision."""
+    if value.dtype == torch.float32:
+        return "tf32x3" if multiplies_tf32(value.device) and not interpreting() else "ieee"
+    return "widened" if interpreting() else "tf32"
+
+
+class Forward:
+    """The forward pass of one call of additive attention.
+
+    query: (B, H, T, D).
+    key: (B, K, S, D).
+    value: (B, K, S, E).
+    vector: v in the score scale * v . tanh(q + k), (1 or H, D).
+    sight: the mask.
+    hold: whether to keep the scores, so that the backward pass need not recompute them. If there are too many
+        scores (see Shape.held), they are not kept.
+    back: whether this object is created for the backward pass, which takes the shapes and launch parameters
+        from it and recomputes the scores with it.
+    extra: bias and dropout.
+    """
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        vector: Tensor,
+        sight: Sight,
+        scale: float,
+        hold: bool,
+        back: bool = False,
+        extra: Extra = NO_EXTRA,
+    ):
+        self.query, self.key, self.value, self.vector = map(in_rows, (query, key, value, vector))
+        self.sight, self.scale, self.extra = sight, scale, extra
+        self.shape = Shape.of(query, key, value, back)
+        self.hold = hold and self.shape.held
+        self.launch = self.shape.launch
+        self.precision = precision_of(value)
+        self.centred = value.dtype == torch.float32  # more precise sums; see shared_sum() in tanh.py
+        self.approximate = not interpreting()
+        shape = self.shape
+        self.sizes = {
+            "heads": shape.heads,
+            "groups": shape.groups,
+            "queries": shape.queries,
+            "keys": shape.keys,
+        }
+        self.sources = {
+            **steps("query", self.query),
+            **steps("key", self.key),
+            "vector_head": 0 if self.vector.shape[0] == 1 else self.vector.stride(0),
+        }
+        self.tiles = {"query_tiles": shape.tiles[0], "key_tiles": shape.tiles[1], "spans": shape.spans}
+
+    def run(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return output, lse, norm, and the scores if they are kept (otherwise an empty tensor).
+
+        norm: for each query, the maximum of its scores and 1 / sum of exp(score - maximum), (2, B, H, T).
+        """
+        shape = self.shape
+        self.output = self.value.new_empty(shape.batch, shape.heads, shape.queries, shape.depth)
+        self.lse = self.new(shape.batch, shape.heads, shape.queries)
+        self.norm = self.new(2, *self.lse.shape)
+        short = short_launch(shape, self.query.device, self.sight.lengths is not None)
+        if short is not None:
+            scores = self.at_once(short)
+        elif shape.kind == "decode":
+            scores = self.decoded()
+            self.read(scores[None], 0, 1, None)
+        else:
+            scores = self.scores_and_read(self.prepared())
+        return self.output, self.lse, self.norm, scores if self.hold else self.new(0)
+
+    def new(self, *sizes: int) -> Tensor:
+        """Allocate an uninitialised float32 tensor of this shape on the device of the query."""
+        return self.query.new_empty(sizes, dtype=torch.float32)
+
+    def at_once(self, short: ShortLaunch) -> Tensor:
+        """Write self.output, self.lse and self.norm with one launch; return the scores if they are kept."""
+        shape, count, threads = self.shape, short.count, short.threads
+        tiles, rooms = short.tiles(shape), short.room(shape)
+        programs = tiles * shape.batch * shape.heads
+        exponentials, vectors, partial = (self.new(programs, room) for room in rooms)
+        scores = self.new(*((shape.batch * shape.heads, shape.queries, shape.keys) if self.hold else (0,)))
+        eights = in_eights(self.query, self.key, self.value)
+        additive_short_kernel[(programs,)](
+            self.query, self.key, self.value, self.vector, **self.extra.of_bias(self.query),
+            **self.extra.of_dropout(self.query), exponentials=exponentials, vectors=vectors, partial=partial,
+            output=self.output, lse=self.lse, norm=self.norm, held=scores, **self.sight.whole(self.query),
+            **self.sizes, width=shape.width, depth=shape.depth, scale=self.scale, **self.sources,
+            **steps("value", self.value), tiles=tiles, exponentials_step=rooms[0], vectors_step=rooms[1],
+            size=self.lse.numel(), ROWS=short.rows, COUNT=count,
+            REST=power_of_two(short.rows - 4 * count + 4), QUADS=short.quads, TILE=16,
+            COLUMNS=max(16, power_of_two(shape.keys)),
+            WIDTH=min(short.width, max(16, power_of_two(shape.width))),
+            DEPTH=min(short.depth, max(16, power_of_two(shape.depth))), KEYS=short.keys, THREADS=threads,
+            SEARCHED=min(1024, max(16, power_of_two(shape.width))),
+            MOST_SPLITS=MOST_SPLITS, HOLD=self.hold, PACKED=eights and not self.centred,
+            EIGHTS=eights, CENTRED=self.centred, APPROXIMATE=self.approximate, PRECISION=self.precision,
+            num_warps=threads // 32, maxnreg=short.registers,
+        )  # fmt: skip
+        return scores
+
+    def prepared(self, turned: bool = True) -> Prepared:
+        """Compute e^2q and e^2k, in transposed tiles if `turned` is True, otherwise in row-major order."""
+        shape, launch = self.shape, self.launch
+        sequences, key_sequences = shape.batch * shape.heads, shape.batch * shape.key_heads
+        tiles, key_tiles = shape.tiles
+        padded = shape.padded if turned else shape.pitch
+        programs, key_programs = sequences * tiles, key_sequences * key_tiles
+        rows = sequences, up(shape.queries, 4), shape.pitch
+        key_rows = key_sequences, up(shape.keys, 4), shape.pitch
+        single = not turned and shape.tiles == (1, 1)
+        flags = (0 if turned else sequences + key_sequences), padded
+        prepared = Prepared(
+            self.new(*((programs, shape.padded, launch.rows) if turned else rows)),
+            self.new(*((key_programs, shape.padded, launch.columns) if turned else key_rows)),
+            self.new(self.vector.shape[0], padded),
+            self.new(programs + key_programs, shape.spans),
+            self.query.new_empty((programs + key_programs) if turned else 0, padded, dtype=torch.int8),
+            self.query.new_empty(flags, dtype=torch.int32)
+            if single
+            else self.query.new_zeros(flags, dtype=torch.int32),
+        )
+        additive_prepare_kernel[(programs + key_programs + self.vector.shape[0], shape.spans)](
+            self.query, self.key, self.vector, prepared.query, prepared.key, prepared.vector,
+            *self.split(prepared.reach), *self.split(prepared.wide),
+            prepared.whole[:sequences], prepared.whole[sequences:],
+            **self.sight.by_length(self.query),
+            heads=shape.heads, key_heads=shape.key_heads, queries=shape.queries, keys=shape.keys,
+            width=shape.width, padded=padded, **self.sources,
+            query_programs=programs, key_programs=key_programs, query_tiles=tiles, key_tiles=key_tiles,
+            ROWS=launch.rows, COLUMNS=launch.columns, WIDTH=64, SPAN=SPAN, TURNED=turned,
+            PIECES=launch.lanes is not None, SINGLE=single, PRECISE=self.centred,
+            EIGHTS=in_eights(self.query, self.key), num_warps=4,
+        )  # fmt: skip
+        return prepared
+
+    def padded_sources(self) -> dict[str, int]:
+        """Return the strides of query, key and Prepared.vector as keyword arguments of a kernel."""
+        return self.sources | {"vector_head": 0 if self.vector.shape[0] == 1 else self.shape.padded}
+
+    def split(self, of_tiles: Tensor) -> tuple[Tensor, Tensor]:
+        """Split Prepared.reach or Prepared.wide into the values of query tiles and those of key tiles."""
+        programs = self.shape.batch * self.shape.heads * self.shape.tiles[0]
+        return of_tiles[:programs], of_tiles[programs:]
+
+    def scores(self, prepared: Prepared, first: int, rows: int) -> Tensor:
+        """Compute the scores of `rows` query rows, from row `first` on, in parts: (parts, B H, rows, S).
+
+        Each part is the sum over some of the channels. The sum of the parts is the score."""
+        shape, launch = self.shape, self.launch
+        sequences = shape.batch * shape.heads
+        parts = shape.channel_parts(rows, self.query.device)
+        part_width = up(-(-shape.padded // parts), launch.group * launch.unroll)
+        parts = -(-shape.padded // part_width)
+        scores = self.new(parts, sequences, rows, shape.keys)
+        pieces = shape.pieces
+        additive_scores_kernel[(-(-rows // launch.rows) * pieces, shape.tiles[1], sequences * parts)](
+            self.query, self.key, prepared.vector, prepared.query, prepared.key, *self.split(prepared.reach),
+            *self.split(prepared.wide), scores=scores, **self.extra.of_bias(self.query),
+            **self.sight.by_position(self.query), **self.sizes, padded=shape.padded,
+            scale=self.scale, **self.padded_sources(), **self.tiles, first_tile=first // launch.rows,
+            one=1, pieces=pieces, parts=parts, part_width=part_width, scores_part=scores.stride(0),
+            scores_head=scores.stride(1), scores_row=scores.stride(2), ROWS=launch.rows,
+            COLUMNS=launch.columns, LANES=launch.score_threads, GROUP=launch.group, UNROLL=launch.unroll,
+            PIECES=launch.lanes is not None, CENTRED=self.centred, APPROXIMATE=self.approximate,
+            num_warps=max(1, launch.score_threads // 32), maxnreg=launch.score_registers,
+        )  # fmt: skip
+        return scores
+
+    def decoded(self) -> Tensor:
+        """Compute the scores of the single query of each sequence: (B H, 1, S)."""
+        shape = self.shape
+        columns, width = shape.decode_tile(self.query.device)
+        scores = self.new(shape.batch * shape.heads, 1, shape.keys)
+        sizes = {name: size for name, size in self.sizes.items() if name != "queries"}
+        sources = {name: step for name, step in self.sources.items() if name != "query_row"}
+        bias = {name: step for name, step in self.extra.of_bias(self.query).items() if name != "bias_row"}
+        additive_decode_kernel[(-(-shape.keys // columns), shape.batch * shape.heads)](
+            self.query, self.key, self.vector, scores=scores, **bias,
+            **self.sight.by_length(self.query),
+            **sizes, width=shape.width, scale=self.scale, **sources, scores_head=scores.stride(0),
+            COLUMNS=columns, WIDTH=width, APPROXIMATE=self.approximate,
+            num_warps=self.launch.warps,
+        )  # fmt: skip
+        return scores
+
+    def scores_and_read(self, prepared: Prepared) -> Tensor:
+        """Compute the scores, self.output, self.lse and self.norm, one chunk of query rows at a time.
+
+        Returns the scores of the last chunk. If scores are kept (self.hold), there is only one chunk, so
+        these are all scores."""
+        shape, held = self.shape, self.new(0)
+        for first in range(0, shape.queries, shape.chunk):
+            rows = min(shape.chunk, shape.queries - first)
+            scores = self.scores(prepared, first, rows)
+            added = self.new(*scores.shape[1:]) if self.hold and len(scores) > 1 else None
+            self.read(scores, first, rows, added)
+            held = scores[0] if added is None else added
+        return held
+
+    def read(self, scores: Tensor, first: int, rows: int, held: Tensor | None) -> None:
+        """Write self.output, self.lse and self.norm of query rows `first` to first + rows - 1.
+
+        scores: (parts, B H, rows, S). Each part is the sum over some of the channels; the sum of the parts is
+            the score.
+        held: if not None, the sum of the parts is written to it."""
+        shape, launch = self.shape, self.launch
+        sequences, tiles = shape.batch * shape.heads, -(-shape.keys // launch.read_columns)
+        grid = -(-rows // launch.read_rows), -(-shape.depth // launch.depth)
+        parts = shape.key_parts(sequences * grid[0] * grid[1] * 4, tiles, self.query.device)
+        if parts == 2:  # two parts save less time than the kernel that combines them takes
+            parts = 1
+        part_tiles = -(-tiles // parts)
+        parts = -(-tiles // part_tiles)
+        output, norm, size = self.output, self.norm, self.lse.numel()
+        if parts > 1:
+            size = sequences * rows
+            output, norm = self.new(parts, size, shape.depth), self.new(parts, 2, size)
+        additive_read_kernel[(*grid, sequences * parts)](
+            scores, scores if held is None else held, self.value, output, self.lse, norm,
+            **self.extra.of_dropout(self.query), **self.sight.whole(self.query), **self.sizes,
+            depth=shape.depth, first_row=first, row_count=rows, **steps("value", self.value),
+            SCORE_PARTS=len(scores), scores_part=scores.stride(0),
+            scores_head=scores.stride(1), scores_row=scores.stride(2), parts=parts, key_tiles=tiles,
+            part_tiles=part_tiles, size=size,
+            ROWS=launch.read_rows, COLUMNS=launch.read_columns, DEPTH=launch.depth, HOLD=held is not None,
+            PRECISION=self.precision, PARTED=parts > 1, EIGHTS=in_eights(self.value), num_warps=4,
+        )  # fmt: skip
+        if parts > 1:
+            self.combine(output, norm, first, rows)
+
+    def combine(self, outputs: Tensor, norms: Tensor, first: int, rows: int) -> None:
+        """Combine the partial results of all parts of the keys, for query rows `first` to first + rows - 1.
+
+        Writes these rows of self.output, self.lse and self.norm.
+
+        outputs, norms: the result of additive_read_kernel for each part, as in additive_combine_kernel."""
+        shape, block = self.shape, self.launch.depth
+        parts, part_size = len(outputs), shape.batch * shape.heads * rows
+        some = 16 if part_size > 1024 else 4
+        additive_combine_kernel[(-(-part_size // some), -(-shape.depth // block))](
+            outputs, norms, self.output, self.lse, self.norm,
+            size=self.lse.numel(), part_size=part_size, queries=shape.queries, first_row=first,
+            row_count=rows, depth=shape.depth, parts=parts, ROWS=some, DEPTH=block, num_warps=1,
+        )  # fmt: skip

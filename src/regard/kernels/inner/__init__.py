@@ -1,0 +1,1 @@
+"""Inner-product attention with masks: forward and backward pass."""

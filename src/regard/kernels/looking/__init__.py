@@ -1,0 +1,1 @@
+"""The looking pass: entropy, alignment, column mass, pooled weights and the largest weights of each query."""

@@ -1,0 +1,1 @@
+"""Steps of greedy and beam search on the device."""

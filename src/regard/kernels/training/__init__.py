@@ -1,0 +1,1 @@
+"""Training: the loss, dropout, residual connections with layer normalisation, and sums of gradients."""
