@@ -18,7 +18,11 @@ from regard.cli.backends import devices
 from regard.cli.json_output import print_json
 from regard.cli.printable_console import printable_console
 from regard.data import korean_english, train_tokenizer
+from regard.data.batch import Batch
+from regard.decoding import Beam, Rules, search
+from regard.fast.search import search_decoder
 from regard.files.requirements import without_paths
+from regard.models.transformer import Size, Transformer
 from regard.runs.system_report import SECTIONS, Fact
 
 __all__ = ["doctor"]
@@ -85,10 +89,12 @@ def _table(section: str, facts: list[Fact]) -> Table:
 def checks() -> Iterator[Fact]:
     """Run small computations. Yield a Fact for each computation: whether it works, and otherwise its error.
 
-    The computations are attention on each device, and encoding and decoding of sentences with a tokenizer.
+    The computations are attention and beam search on each device, and encoding and decoding of sentences with
+    a tokenizer.
     """
     for device in devices():
         yield _checked(f"attention on {device}", functools.partial(_check_attention, device))
+        yield _checked(f"beam search on {device}", functools.partial(_check_search, device))
     yield _checked("tokenizer", _check_tokenizer)
 
 
@@ -130,6 +136,19 @@ def _run(x: torch.Tensor, score: regard.Score, backend: str) -> tuple[torch.Tens
     output = regard.attention(query, x, x, score=score, mask=regard.causal(), backend=backend).output
     (gradient,) = torch.autograd.grad(output.square().sum(), query)
     return output.detach(), gradient
+
+
+def _check_search(device: str) -> str:
+    """Decode with a small Transformer; return which decoder ran the search, or why the simple search ran."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Transformer(9, 9, Size(width=8, heads=2, inner=8, layers=1)).eval().to(device)
+    how = Beam(2, rules=Rules(maximum=3))
+    search(model, Batch.collate([[4, 5], [6]]), how, look=None)
+    decoder = search_decoder(model, how)
+    if isinstance(decoder, list):
+        return f"simple search, because {'; '.join(decoder)}"
+    return f"on preallocated tensors ({decoder.__name__})"
 
 
 def _check_tokenizer() -> str:

@@ -150,8 +150,8 @@ class BahdanauDecoder(SlotDecoder):
 
             vector = self.score.vector.flatten()
             return additive_step_weights(query_RA, self.keys, vector, self.lengths, position, self.looks)
-        # v . tanh(x) = 2 v . sigmoid(2 x) - sum(v). PyTorch computes sigmoid several times as fast as tanh on a
-        # CPU, and the softmax does not depend on the constant sum(v).
+        # v . tanh(x) = 2 v . sigmoid(2 x) - sum(v). On a CPU, sigmoid is several times as fast as tanh. The
+        # softmax does not depend on the constant sum(v).
         added_BKSA = query_RA.view(self.slots, self.beams, 1, -1) + self.keys[:, None]
         scores_BKS = added_BKSA.sigmoid_() @ self.vector
         weights_BKS = scores_BKS.add_(self.mask).softmax(-1)
