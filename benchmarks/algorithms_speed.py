@@ -15,6 +15,7 @@ from benchmarks.measure import environment
 from regard.data.tape_batch import TapeBatch
 from regard.data.tape_tasks import build_tape_task
 from regard.evaluation.sequence_bits import answer_loss
+from regard.fast.twins import Twins
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.runs.devices import choose_device
 from regard.training.cuda_graphs import Captured
@@ -99,11 +100,12 @@ def speed_table(device: str) -> tuple[str, list[dict[str, Any]]]:
     gate(machine, batch)
     cases["head modules, a loop over the batch (as pytorch-ntm)"] = BATCH, step_of(modules, modules, batch)
 
-    def plain(x: Tensor) -> Any:
-        return machine._stepwise(x, machine.start(len(x)))
+    def fast(x: Tensor) -> Any:
+        with Twins(machine):
+            return machine(x)
 
-    cases["plain Python loop of attention() and read()"] = BATCH, step_of(machine, plain, batch)
-    cases["machine_steps(), one model"] = BATCH, step_of(machine, machine, batch)
+    cases["plain Python loop of attention() and read()"] = BATCH, step_of(machine, machine, batch)
+    cases["machine_steps(), one model"] = BATCH, step_of(machine, fast, batch)
     stacked = StackedSeeds(models)
     batches = [batch] * SEEDS
     cases[f"machine_steps(), {SEEDS} seeds stacked"] = (
@@ -111,7 +113,12 @@ def speed_table(device: str) -> tuple[str, list[dict[str, Any]]]:
         lambda: stacked.gradients(_loss, batches, seeds=None),
     )
     if place.type == "cuda":
-        captured = Captured(lambda each: _loss(machine, each), machine, place, 1)
+
+        def fast_loss(each: TapeBatch) -> Loss:
+            with Twins(machine):
+                return _loss(machine, each)
+
+        captured = Captured(fast_loss, machine, place, 1)
         cases["machine_steps(), one model, CUDA graph"] = BATCH, lambda: _cleared(machine, captured, batch)
         graphs = StackedGraphs(stacked, _loss, place, 1)
         factor = torch.ones(SEEDS, device=place)
@@ -146,8 +153,9 @@ def _cleared(model: nn.Module, captured: Captured, batch: TapeBatch) -> None:
 def gate(machine: NeuralTuringMachine, batch: TapeBatch) -> None:
     """Raise AssertionError unless both ways to run the machine give the same logits."""
     with torch.no_grad():
-        fused, _ = machine(batch.inputs)
-        plain, _ = machine._stepwise(batch.inputs, machine.start(len(batch)))
+        plain, _ = machine(batch.inputs)
+        with Twins(machine):
+            fused, _ = machine(batch.inputs)
     torch.testing.assert_close(fused, plain, rtol=1e-3, atol=1e-4)
 
 

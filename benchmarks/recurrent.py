@@ -49,10 +49,10 @@ LENGTHS, DEVICE = (30, 50), torch.device("cuda")
 
 
 BEFORE: dict[str, Any] = {
-    "regard.layers.recurrent.Recurrent.read_on": packed,
+    "regard.fast.recurrent.recurrent.encode_padded": packed,
     "regard.training.losses.by_kernel": lambda logits: False,
 }
-STEP_BY_STEP: dict[str, Any] = {"regard.models.bahdanau.Bahdanau._can_fuse": lambda *_: False}
+STEP_BY_STEP: dict[str, Any] = {"regard.fast.recurrent.bahdanau.FastBahdanau._steps": lambda *_: None}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.additive import CASES, Shape, passes
 from benchmarks.device import timed
-from regard.kernels import launch
+from regard.kernels.additive import tile_sizes
 
 __all__ = ["profile", "sweep"]
 
@@ -25,9 +25,9 @@ WARPS = (1, 2, 4)
 def sweep(name: str, dtype: torch.dtype) -> None:
     """Time other tile sizes for a case: those of the forward pass, then those of the backward pass."""
     shape = CASES[name]
-    kind = launch.Shape(1, 1, 1, shape.queries, shape.keys, shape.width, shape.width).kind
-    own = launch.LAUNCHES[kind]
-    launch.CHANGES.clear()  # so that the printed launch settings are those that are timed
+    kind = tile_sizes.Shape(1, 1, 1, shape.queries, shape.keys, shape.width, shape.width).kind
+    own = tile_sizes.LAUNCHES[kind]
+    tile_sizes.CHANGES.clear()  # so that the printed launch settings are those that are timed
     scores = [
         replace(own, rows=rows, columns=columns, group=group, unroll=unroll, fill=fill)
         for (rows, columns), (group, unroll), fill in itertools.product(TILES, GROUPS, (8, 16))
@@ -52,11 +52,11 @@ def sweep(name: str, dtype: torch.dtype) -> None:
 
 
 def _quickest(
-    name: str, kind: str, shape: Shape, dtype: torch.dtype, which: str, tried: list[launch.Launch]
-) -> launch.Launch:
+    name: str, kind: str, shape: Shape, dtype: torch.dtype, which: str, tried: list[tile_sizes.Launch]
+) -> tile_sizes.Launch:
     taken = {}
     for each in tried:
-        launch.LAUNCHES[kind] = each
+        tile_sizes.LAUNCHES[kind] = each
         try:
             taken[each] = timed(passes("regard", shape, dtype)[which], 0.03).median
         except Exception as error:  # a tile size may not fit this device; try the others
@@ -66,7 +66,7 @@ def _quickest(
     order = sorted(taken, key=lambda each: taken[each])
     for each in order[:8]:
         print(f"  {name} {which} {taken[each]:.4f} ms  {each}", flush=True)
-    launch.LAUNCHES[kind] = order[0]
+    tile_sizes.LAUNCHES[kind] = order[0]
     return order[0]
 
 

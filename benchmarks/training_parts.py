@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import regard
 from benchmarks.training_cases import DROPOUT, SMOOTHING, Case
-from regard.layers.attentive_cell import attend_along
+from regard.fast.recurrent.bahdanau import attend_along
+from regard.fast.twins import Twins
 from regard.masks.constructors import causal, padding
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model
@@ -64,11 +65,11 @@ def device_time(run: Callable[[], object]) -> float:
 
 def _parts(case: Case, model: Model) -> Iterator[tuple[str, Callable[[], object]]]:
     batch = case.batch(0).to("cuda")
-    parameters = list(model.parameters())
+    parameters, twins = list(model.parameters()), Twins(model)
 
     def half(function: Callable[[], Any]) -> Callable[[], Any]:
         def run() -> Any:
-            with torch.autocast("cuda", torch.bfloat16):
+            with torch.autocast("cuda", torch.bfloat16), twins:
                 return function()
 
         return run
@@ -79,7 +80,7 @@ def _parts(case: Case, model: Model) -> Iterator[tuple[str, Callable[[], object]
         """Compute some tensors and the gradients of their sum."""
 
         def run() -> Any:
-            with torch.autocast("cuda", torch.bfloat16):
+            with torch.autocast("cuda", torch.bfloat16), twins:
                 results = function()
                 ones = [torch.ones_like(each) for each in results]
             return torch.autograd.grad(results, inputs or parameters, ones, allow_unused=True)
@@ -100,7 +101,7 @@ def _parts(case: Case, model: Model) -> Iterator[tuple[str, Callable[[], object]
     yield "encoder, forward and backward", trained(encode)
     yield "encoder and decoder, forward", half(features)
     yield "encoder and decoder, forward and backward", trained(features)
-    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16), twins:
         states = features()[0].detach()
     layer: Any = model.output_layer()
     states.requires_grad_()
@@ -185,7 +186,9 @@ def _recurrent_parts(model: Bahdanau, case: Case, half: Any, trained: Any) -> It
 
     def decode() -> list[Tensor]:
         memory = regard.prepare(states, score=model.score, mask=padding(lengths))
-        return list(attend_along(model.cell, gates, first, memory, "decoder.cross"))
+        steps = attend_along(model.cell, gates, first, memory)
+        assert steps is not None
+        return list(steps)
 
     single: dict[str, tuple[Callable[[], list[Tensor]], list[Tensor]]] = {
         "encoder states": (

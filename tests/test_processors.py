@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,3 +49,18 @@ def test_torch_uses_the_code_of_a_setting(name: str, tmp_path: Path):
     ours = environment(name, tmp_path)
     output = subprocess.run(command, env=ours, capture_output=True, text=True, check=True).stdout
     assert output.split() == [name] and ours["PATH"] == os.environ["PATH"]
+
+
+@pytest.mark.slow
+def test_reliability_page_has_about_the_number_of_tests():
+    page = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+    (number,) = re.findall(r"^\| processors: .* \| ([\d,]+) tests, three times \|", page, re.M)
+    options = "--collect-only", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu"
+    command = [sys.executable, "-m", "pytest", *options, *NUMERICAL]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    (count,) = re.findall(r"^(\d+)(?:/\d+)? tests collected", listed, re.M)
+    assert len(SETTINGS) == 3 and int(count) == pytest.approx(int(number.replace(",", "")), rel=0.1)
+
+
+def test_make_test_all_runs_the_tests_of_processors():
+    assert "python -m tests.processors $(ARGS)" in (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -45,7 +45,7 @@ def facts(section: str) -> dict[str, Fact]:
 def test_report_of_this_machine(run):
     status, shown, complaints = run()
     assert (status, complaints) == (0, "")
-    for section in (*SECTIONS, "check"):
+    for section in (*SECTIONS, "fast code", "check"):
         assert f"\n{section}" in f"\n{shown}"
     for word in (
         "Python",
@@ -54,6 +54,7 @@ def test_report_of_this_machine(run):
         "memory",
         "C++ compiler",
         "agrees with the reference",
+        "FastBahdanau",
     ):
         assert word in shown
     assert not re.search(r"\x1b", shown), "what is no terminal gets no colours"
@@ -69,7 +70,7 @@ def test_json_has_the_same_facts(run):
     status, shown, complaints = run("--json")
     report = json.loads(shown)
     assert (status, complaints) == (0, "") and report.pop("well") is True
-    assert list(report) == [*SECTIONS, "check"]
+    assert list(report) == [*SECTIONS, "fast code", "check"]
     for section in report.values():
         for fact in section:
             assert set(fact) == {"name", "value", "state", "hint"}

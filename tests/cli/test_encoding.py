@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from regard.cli import _warning_text
+from regard.errors import RegardWarning
 from regard.tasks.language.language_data import read_texts
 from regard.tasks.language.language_settings import TextData
 from regard.tasks.task_table import find_task
@@ -68,6 +70,32 @@ def test_fields_of_nested_records_are_recommended_as_a_command(command, tmp_path
         "data", "check", "--parquet", tmp_path / "a.jsonl", "--fields", "translation.ko,translation.en"
     )
     assert answer.status == 0
+
+
+def test_fields_of_translations_are_recommended_beside_other_fields(command, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": "7", "translation": {"ko": "가.", "en": "Go."}}\n')
+    assert "--fields translation.ko,translation.en" in command("data", "check", "--jsonl", path).err
+    path.write_text('{"a": "x", "b": "y", "c": "z"}\n')
+    answer = command("data", "check", "--jsonl", path)
+    assert "a, b, c" in answer.err and "check --fields" in answer.err
+
+
+def test_a_column_of_numbers_beside_other_columns_is_a_warning(command, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("".join(f"{i},가 {i}.,Go {i}.\n" for i in range(9)), encoding="utf-8")
+    with pytest.warns(RegardWarning, match="3 columns") as caught:
+        assert command("data", "check", "--csv", path).status == 0
+    printed = _warning_text(caught[0].message, RegardWarning, "x.py", 1)
+    assert printed.startswith("regard: warning: ") and "name other columns: --columns\n" in printed
+    answer = command("data", "check", "--csv", path, "--columns", "2,3")
+    assert answer.status == 0 and "warning" not in answer.err
+
+
+def test_names_of_columns_with_a_space_are_answered_with_the_right_form(command, tmp_path):
+    for first in ("ko", "ko,"):
+        answer = command("train", "--csv", "a.csv", "--columns", first, "en", "--output", tmp_path / "x")
+        assert answer.status == 2 and "--columns ko,en" in answer.err
 
 
 def test_a_csv_header_is_recognized(command, tmp_path):

@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from regard.cli.evaluate import _with_files
 from regard.data import korean_english
 from regard.decoding import Greedy
 from regard.evaluation import bleu, evaluate_corpus
+from regard.tasks.task_table import find_task
 from regard.tasks.translation import load_translator
+
+TABLE = "나는 학생이다 .\tI am a student .", "고양이가 잔다 .\tthe cat sleeps ."
 
 
 def files(folder):
@@ -93,6 +97,16 @@ def test_pairs_in_one_file_give_the_same_scores(command, trained, korean):
 def test_files_without_an_option(command, trained, korean):
     two = command("evaluate", trained, korean / "test.ko", korean / "test.en", "--json")
     assert two.status == 0 and json.loads(two.out)["sentences"] == 12
+    rows = [line.split("\t") for line in ("ko\ten", *TABLE)]
+    (korean / "a.csv").write_text("".join(f'"{ko}";"{en}"\n' for ko, en in rows), encoding="utf-8")
+    (korean / "a.json").write_text(json.dumps([dict(zip(*(rows[0], row), strict=True)) for row in rows[1:]]))
+    for name, option in (("a.csv", "--columns"), ("a.json", "--fields")):
+        table = command("evaluate", trained, korean / name, option, "ko,en", "--json")
+        assert table.status == 0 and json.loads(table.out)["sentences"] == 2, table.err
+    given = {"test_file": None, "tsv": None, "jsonl": None, "columns": "label,text", "fields": None}
+    for name in ("a.csv", "a.tsv.gz"):  # a classifier
+        assert _with_files(find_task("classification"), [name], given) == given | {"tsv": [name]}
+    assert _with_files(find_task("language"), ["a.csv"], {"test_file": None}) == {"test_file": ["a.csv"]}
     for words, facts in (
         ((korean / "test.ko",), (".tsv", "test.ko")),
         ((korean / "test.tsv", "--source", "a"), ("--source", "FILES")),

@@ -87,6 +87,7 @@ def test_earlier_names_of_one_command_are_accepted(command, name):
         ("train --source --target b --output x", ("regard train: ", "--source FILE")),
         ("train --resume=3 --output x", ("regard train: ", "--resume", "=3")),
         ("data fetch a b c", ("regard data fetch: ", "b c")),
+        ("generate runs/x Hello", ("regard generate: ", "--prompt Hello")),
         ("backends extra", ("regard backends: ", "extra", "regard backends --help")),
     ],
 )

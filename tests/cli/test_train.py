@@ -117,6 +117,7 @@ def test_train_translate_and_resume(command, here: Path):
 
 def test_dry_run_prints_an_estimate_and_writes_nothing(command, here: Path):
     result = trained(command, "--steps", 4, "--dry-run")
+    assert "search code" in result.out and "training code" in result.out
     assert result.status == 0 and len(result.err.splitlines()) == 1 and "a.ko" in result.err
     for part in (
         "120 pairs read",

@@ -69,6 +69,9 @@ def test_input_from_stdin_files_or_text(command, trained, korean):
     (korean / "packed.gz").write_bytes(gzip.compress(text))
     both = command("translate", trained, korean / "packed.gz", korean / "test.ko", "--at-once", 5)
     assert both.lines == whole * 2
+    (korean / "a.CSV").write_bytes(text)
+    table = command("translate", trained, korean / "a.CSV")
+    assert table.lines == whole and "a.CSV: each line is read as one text" in table.err
     first, second = text.decode().split("\n")[:2]
     assert command("translate", trained, "--text", first, "--text", second).lines == whole[:2]
     assert command("translate", trained, "--text", f"{first}\n{second}").lines == whole[:2]

@@ -232,6 +232,11 @@ def test_model_without_attention_and_missing_sentence_are_errors(command, traine
         assert "--model bahdanau" in text and "from_torch" not in text
     result = command("view", tmp_path / "no.seen")
     assert result.status == 2 and "no attention weights" in result.err and "from_torch" not in result.err
+    result = command("view", trained / "config.toml", SENTENCE)
+    assert result.status == 2 and f"regard view {trained} --text" in result.err
+    (tmp_path / "x.txt").write_text("x")
+    result = command("view", tmp_path / "x.txt", SENTENCE)
+    assert result.status == 2 and "not a .seen file" in result.err and "regard view --output" in result.err
     for sentence in ((), ("",), (" \t",), ("--text", " "), (SENTENCE, "--text", SENTENCE)):
         result = command("view", trained, *sentence)
         assert result.status == 2 and "--text" in result.err

@@ -75,16 +75,15 @@ def test_state_gradient_includes_the_path_through_later_states():
     model, batch = build("seq2seq")
     flow = gradient_flow(model, batch)
     assert (flow.states > 0).all() and flow.values is None
-    cell, weights = model.encoder.cell, model.encoder.layers.all_weights[0]
     embedded = model.source(batch.source)
 
     def loss_from(state_BM: torch.Tensor, j: int) -> torch.Tensor:
         """Run the encoder on from the state after word j, then the decoder."""
-        for x in embedded[:, j + 1 :].unbind(1):
-            gates = functional.linear(x, weights[0], weights[2])
-            (state_BM,) = cell(gates, functional.linear(state_BM, weights[1], weights[3]), (state_BM,))
+        hidden = (state_BM[:, None],)
+        if j + 1 < S:
+            _, hidden = model.encoder.run(embedded[:, j + 1 :], hidden)
         encoded = model.encode(batch.source, batch.source_lengths)
-        start = type(model.start(encoded))(hidden=(state_BM[:, None],))
+        start = type(model.start(encoded))(hidden=hidden)
         logits = model.step(start, batch.inputs, encoded)[1]
         return functional.cross_entropy(logits.transpose(1, 2), batch.labels, reduction="none")
 

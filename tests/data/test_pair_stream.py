@@ -52,7 +52,7 @@ def test_rows_are_kept_whatever_they_contain(tmp_path):
         ("a.tsv", "1\t2\nmissing\n3\t4\n", (1, 2), 2, "columns"),
         ("a.tsv", "en\tko\n1\t2\n\n3\n", ("ko", "en"), 4, "columns"),
         ("a.tsv", "1\t2\n", ("ko", "en"), 1, "columns"),
-        ("a.jsonl", '{"a": "x", "b": "y"}\n{"a": "x"}\n', (1, 2), 2, None),
+        ("a.jsonl", '{"a": "x", "b": "y"}\n{"a": "x"}\n', (1, 2), 2, "fields"),
         ("a.jsonl", '{"a": "x", "b": "y"}\n{"a": 3, "b": "y"}\n', (1, 2), 2, None),
         ("a.jsonl", "{\n", (1, 2), 1, None),
     ],

@@ -65,7 +65,7 @@ def test_csv_without_a_header_with_a_separator_line_and_gzip(tmp_path):
     [
         ('ko,en\na,b\n"a\nb",c\nonly\n', 5, "1 column"),
         ('ko,en\na,b\n"a" b,c\n', 3, "not valid CSV"),
-        ('ko,en\na,b\n"never closed,c\n\n', 3, "not valid CSV"),
+        ('ko,en\na,b\n"never closed,c\n\n', 3, ".*is not closed before the file ends"),
     ],
 )
 def test_csv_errors_name_file_and_line(tmp_path, content, line, problem):

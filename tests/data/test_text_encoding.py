@@ -10,8 +10,11 @@ import pytest
 from benchmarks.encoding_sentences import SENTENCES
 from benchmarks.encodings import ENCODINGS, cases, is_right
 from regard.data import pairs_from_lists, read_pairs
+from regard.data.labelled_text import read_labelled
+from regard.data.line_io import Lines
+from regard.data.pair_stream import RowPairs
 from regard.data.read_text import read_lines
-from regard.data.text_encoding import find_mojibake, likely_encoding
+from regard.data.text_encoding import check_encoding, find_mojibake, likely_encoding
 from regard.errors import DataError, RegardWarning, UnknownName
 
 WRONG = [
@@ -108,6 +111,28 @@ def test_text_without_the_byte_order_mark_of_the_named_encoding_is_an_error(tmp_
     path.write_text("Hello.\n")
     with pytest.raises(DataError, match=r"(?s)a\.ko: .*UTF-8 or ASCII.*remove encoding=.*iconv"):
         list(read_lines(path, encoding))
+
+
+@pytest.mark.parametrize("encoding", ["utf8", "UTF-8", "utf-8-sig"])
+def test_naming_utf_8_is_like_naming_no_encoding(tmp_path, encoding):
+    path = tmp_path / "a.csv"
+    path.write_bytes("안녕하세요.,Hello.\n고맙습니다.,Thanks.\n".encode("cp949"))
+    readers = (
+        lambda: list(read_lines(path, encoding)),
+        lambda: list(Lines([str(path)], encoding=encoding)),
+        lambda: list(RowPairs.read([str(path)], None, encoding=encoding)),
+        lambda: read_pairs(tsv=path, encoding=encoding).inspect().check(),
+        lambda: read_labelled(path, label=2, text=1, encoding=encoding),
+    )
+    for read in readers:
+        with pytest.raises(DataError, match=r"a\.csv, line 1: not valid UTF-8.*CP949"):
+            read()
+
+
+def test_names_of_encodings_in_windows_programs_have_a_hint():
+    for name, encoding in (("ANSI", "cp949"), ("unicode", "utf-16")):
+        with pytest.raises(UnknownName, match=f"(?s)known: .*latin-1.*hint: .*{encoding}"):
+            check_encoding(name)
 
 
 def test_bytes_that_are_invalid_in_the_named_encoding_are_an_error(tmp_path):

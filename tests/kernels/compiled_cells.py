@@ -8,13 +8,9 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.kernels.inner.short import ShortAttention
-from regard.kernels.recurrent import attention, attention_gradients, cells, lstmn, step_order
-from regard.kernels.recurrent.maxout import PairMaximum
-from regard.kernels.training import activated_product, embedding_dropout
-from regard.kernels.training.activation_dropout import KINDS, ActivationDropout
-from regard.kernels.training.embedding_dropout import EmbeddingDropout
+from regard.kernels.recurrent import cells, lstmn
+from regard.kernels.training.dropout import KINDS, ActivationDropout
 from regard.kernels.training.residual_norm import ResidualNorm
-from regard.kernels.training.row_copy import copy_rows
 from regard.kernels.training.vocabulary_loss import VocabularyLoss
 from tests.kernels.compiled import Hopper, compiling
 
@@ -40,13 +36,6 @@ def main() -> None:
         six, states, gates = (zeros(ways, ROWS // 2, many * WIDTH) for ways, many in ((6, 1), (2, 1), (2, 3)))
         cells.gru(gates, gates, zeros(2, 3 * WIDTH), states, states)
         cells.gru_backward(six, states, states, gates, gates, states, gates, six)
-        for into, masked in ((True, False), (True, True), (False, True), (False, False)):
-            by_step = zeros(3, 2, ROWS, WIDTH)
-            more = one if into and masked else None
-            step_order.reorder(zeros(ROWS, 3, 2, WIDTH), by_step, torch.ones(ROWS).long(), into, masked, more)
-        PairMaximum.apply(two.clone().requires_grad_()).sum().backward()
-        for more in (None, 1.0, zeros(ROWS)):
-            copy_rows(one, zeros(ROWS, WIDTH + 8), more=more, factor=zeros(()) if more is None else None)
         tapes = zeros(ROWS, 9, 30), zeros(ROWS, 9, 2 * WIDTH)
         query, scores, totals = zeros(ROWS, 30), zeros(ROWS, 9).float(), zeros(ROWS).float()
         read = query, *tapes, zeros(30), 0, 7, scores, totals, two
@@ -56,19 +45,6 @@ def main() -> None:
             whole = zeros(ROWS, gates * WIDTH)
             lstmn.cell(whole, two, added, two)
             lstmn.cell_backward(whole, two, two, two, whole, two, added, added)
-        for lengths in (None, torch.tensor([3])):
-            memory = zeros(ROWS, 9, 32), zeros(ROWS, 9, 3 * WIDTH), zeros(32), lengths
-            both, whole, query = (zeros(ROWS, 32 + many * WIDTH) for many in (2, 3, 0))
-            results = three, one, query, scores
-            attention.attend_gated(both[None], *memory, three, one, *results)
-            of_reset = zeros(2, ROWS, WIDTH), three, one, whole[:, 32:], one, scores
-            of_scores = scores, whole[:, :32], scores
-            attention.attend_gated_backward(*of_reset, query, *memory, *of_scores)
-        query, inputs = zeros(ROWS, 30), (zeros(ROWS, 3, 30), zeros(2, 3, ROWS, 32))
-        step_order.order_inputs(*inputs, torch.ones(ROWS).long())
-        step_order.add_inputs(*reversed(inputs), torch.ones(ROWS).long())
-        attention_gradients.context_products(zeros(ROWS, 5, WIDTH), zeros(ROWS, 9, WIDTH))
-        attention_gradients.memory_backward(query[None], zeros(ROWS, 9, 30), zeros(30), scores[None])
         weight = zeros(5000, 16).requires_grad_()
         VocabularyLoss.apply(
             zeros(ROWS, 16), weight, None, torch.ones(ROWS, dtype=torch.long), 0.1, 0, dtype == torch.float32
@@ -90,19 +66,10 @@ def compile_training(dtype: torch.dtype) -> None:
             for lengths in (None, torch.tensor([5, 30])):
                 output, _ = ShortAttention.apply(*heads, lengths, 0, lengths is None, 0.1, dropout)
                 output.sum().backward()
-        table, tokens = torch.zeros(9, width, requires_grad=True), torch.ones(ROWS, 5, dtype=torch.long)
-        places = torch.zeros(5, width) if change else None
-        for few in (0, 100):
-            embedding_dropout.FEW = few
-            EmbeddingDropout.apply(table, tokens, places, 2.0, dropout, 0).sum().backward()
         for kind in KINDS:
             hidden = torch.zeros(ROWS, width, dtype=dtype, requires_grad=True)
             bias = torch.zeros(width) if change else None
             ActivationDropout.apply(hidden, bias, kind, dropout).sum().backward()
-    for seed in (None, torch.zeros(1, dtype=torch.long)):
-        x, weight = (torch.zeros(rows, 64, dtype=torch.bfloat16) for rows in (300, 136))
-        hidden = activated_product.activated_product(x, weight, torch.zeros(136), seed, 0.1)
-        activated_product.activated_product_gradient(x, weight.T.contiguous(), hidden, 0.1)
 
 
 if __name__ == "__main__":

@@ -8,16 +8,13 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.decoding import Beam, Greedy
+from regard.fast.recurrent import gated_steps
 from regard.fast.search import bahdanau_decoder
 from regard.fast.search.bahdanau_decoder import BahdanauDecoder
 from regard.fast.search.beams import BeamSlots
 from regard.fast.search.slots import GreedySlots
 from regard.fast.search.transformer_decoder import FusedTransformerDecoder
-from regard.kernels.search.alignments import copy_and_align
-from regard.kernels.search.beam import beam_step, greedy_step
-from regard.kernels.search.candidates import find_candidates
-from regard.kernels.search.paths import follow_paths
-from regard.layers import gated_cell
+from regard.kernels.search.beam import beam_step, find_candidates, greedy_step
 from regard.models.bahdanau import Bahdanau
 from regard.models.transformer import Size, Transformer
 from tests.kernels.compiled import Hopper, compiling
@@ -30,7 +27,7 @@ def main() -> None:
     driver.set_active(Hopper())
     JITFunction.__getitem__ = compiling
     generated, barred = torch.zeros(SLOTS, dtype=torch.long), torch.zeros(WORDS, dtype=torch.uint8)
-    bahdanau_decoder.by_kernel = gated_cell.by_kernel = lambda tensor: True  # type: ignore[attr-defined]
+    bahdanau_decoder.by_kernel = gated_steps.by_kernel = lambda tensor: True  # type: ignore[attr-defined]
     recurrent = Bahdanau(40, 40, 24).eval().requires_grad_(False)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         model = (
@@ -49,17 +46,12 @@ def main() -> None:
                 if beams > 1:
                     decoder.record(1, model.output.weight)
                 decoder.step(tokens, tokens, generated, LENGTH)
-                if decoder.looks is not None:
-                    readers = torch.zeros(SLOTS, 2, LENGTH, dtype=torch.int32)
-                    for done in (None, generated > 0):
-                        copy_and_align(decoder.looks, generated, readers, generated, generated, done)
             count = 2 * beams if beams > 1 else 1
             logits = torch.zeros(SLOTS * beams, WORDS, dtype=dtype)
             found = find_candidates(logits, count, barred, generated, 3, 3)
             if isinstance(how, Beam):
                 search = BeamSlots(decoder, how, 0, LENGTH, generated.device)
                 assert beam_step(logits, found, search, 3)
-                assert follow_paths(search, generated, LENGTH - 1, 3) is not None
             else:
                 greedy_step(found, GreedySlots(decoder, how.rules, 0, generated.device), 3)
 

@@ -6,9 +6,9 @@ import torch
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from regard.fast.recurrent.tape_kernel_steps import tape_layout
 from regard.kernels.recurrent import turing_machine
 from regard.layers.tape_heads import HeadLayout
-from regard.layers.tape_kernel_steps import tape_layout
 from tests.kernels.compiled import Hopper, compiling
 
 TAPES = 2

@@ -12,7 +12,7 @@ import torch
 import regard
 from regard.backends import BACKENDS, fused
 from regard.kernels import launch
-from regard.kernels.additive import operators, short_tiles
+from regard.kernels.additive import operators, short, tile_sizes
 from regard.kernels.additive.forward import Forward, Sight
 from tests.agreement.cases import DTYPES, Inputs, checked
 from tests.agreement.test_backends import assert_case_agrees
@@ -22,11 +22,11 @@ from tests.kernels.cases import SMALL, Unprojected
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tiles, so that the small test cases have several tiles."""
-    tile = replace(launch.LAUNCHES["short"], rows=16, columns=32, read_rows=16, read_columns=32, width=16)
-    tiles = dict.fromkeys(launch.LAUNCHES, tile) | {"short": replace(tile, lanes=16)}
-    monkeypatch.setattr(launch, "LAUNCHES", tiles)
-    monkeypatch.setattr(launch, "CHANGES", {})
-    monkeypatch.setattr(short_tiles, "SHORT_KEYS", 0)  # interpreted_additive_short.py tests that kernel
+    tile = replace(tile_sizes.LAUNCHES["short"], rows=16, columns=32, read_rows=16, read_columns=32, width=16)
+    tiles = dict.fromkeys(tile_sizes.LAUNCHES, tile)
+    monkeypatch.setattr(tile_sizes, "LAUNCHES", tiles)
+    monkeypatch.setattr(tile_sizes, "CHANGES", {})
+    monkeypatch.setattr(short, "SHORT_KEYS", 0)  # interpreted_additive_short.py tests that kernel
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def long(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Treat every call with more than one query as "long", with chunks of one tile of rows."""
-    monkeypatch.setattr(launch.Shape, "kind", property(lambda s: "decode" if s.queries == 1 else "long"))
-    monkeypatch.setattr(launch.Shape, "chunk", property(lambda s: min(s.queries, s.launch.rows)))
+    monkeypatch.setattr(tile_sizes.Shape, "kind", property(lambda s: "decode" if s.queries == 1 else "long"))
+    monkeypatch.setattr(tile_sizes.Shape, "chunk", property(lambda s: min(s.queries, s.launch.rows)))
     yield
 
 
@@ -95,7 +95,7 @@ def test_forward_and_backward_drop_the_same_weights(
     parts, queries: int, mask: regard.Mask | None, monkeypatch: pytest.MonkeyPatch
 ):
     """With the unit matrix as value, the output is the dropped weights; so they are known here."""
-    monkeypatch.setattr(launch, "CHANGES", {("short", "back"): {"rows": 32, "columns": 16}})
+    monkeypatch.setattr(tile_sizes, "CHANGES", {("short", "back"): {"rows": 32, "columns": 16}})
     query, key, vector = torch.randn(2, 2, queries, 6), torch.randn(2, 1, 35, 6), torch.randn(1, 6)
     arguments = {"score": Unprojected(vector.requires_grad_()), "mask": mask, "start": 9, "backend": "fused"}
     exact = regard.attention(query, key, torch.eye(35).expand(2, 1, 35, 35), **arguments).output
@@ -125,18 +125,10 @@ def test_document_ids_may_be_non_contiguous():
     assert_agrees({**inputs(5, 5), "mask": regard.documents(ids)})
 
 
-@pytest.mark.parametrize(
-    ("queries", "keys", "cut"),
-    [(50, 50, True), (40, 40, True), (45, 70, True), (64, 64, False), (30, 30, False), (20, 20, False)],
-)
-def test_tiles_that_are_not_full_are_computed_in_pieces(queries: int, keys: int, cut: bool):
-    assert launch.Shape(8, 1, 1, queries, keys, 512, 512).ragged == cut
-
-
 @pytest.mark.parametrize("mask", [None, regard.padding(torch.tensor([35, 0])), regard.window(3, 1)], ids=str)
 def test_softmax_tile_of_one_row_agrees(mask: regard.Mask | None, monkeypatch: pytest.MonkeyPatch):
-    tile = replace(launch.LAUNCHES["decode"], read_rows=1)
-    monkeypatch.setattr(launch, "LAUNCHES", {**launch.LAUNCHES, "decode": tile})
+    tile = replace(tile_sizes.LAUNCHES["decode"], read_rows=1)
+    monkeypatch.setattr(tile_sizes, "LAUNCHES", {**tile_sizes.LAUNCHES, "decode": tile})
     assert_agrees({**inputs(1, 35, heads=2), "mask": mask, "start": 20})
 
 
@@ -147,23 +139,23 @@ def test_split_reductions_agree(parts):
 
 @pytest.mark.parametrize("group", [1, 2, 4])
 def test_shared_reciprocals_agree_for_every_group_size(group: int, monkeypatch: pytest.MonkeyPatch):
-    tile = replace(launch.LAUNCHES["short"], group=group, unroll=2)
-    monkeypatch.setattr(launch, "LAUNCHES", dict.fromkeys(launch.LAUNCHES, tile))
+    tile = replace(tile_sizes.LAUNCHES["short"], group=group, unroll=2)
+    monkeypatch.setattr(tile_sizes, "LAUNCHES", dict.fromkeys(tile_sizes.LAUNCHES, tile))
     assert_agrees(inputs(5, 7, width=11))
 
 
 @pytest.mark.parametrize(("fours", "warps"), [(2, 2), (4, 4), (2, 4)])
 def test_rows_divided_among_warps_agree(fours: int, warps: int, monkeypatch: pytest.MonkeyPatch):
-    tile = replace(launch.LAUNCHES["short"], fours=fours, warps=warps)
-    monkeypatch.setattr(launch, "LAUNCHES", dict.fromkeys(launch.LAUNCHES, tile))
+    tile = replace(tile_sizes.LAUNCHES["short"], fours=fours, warps=warps)
+    monkeypatch.setattr(tile_sizes, "LAUNCHES", dict.fromkeys(tile_sizes.LAUNCHES, tile))
     assert_agrees(inputs(19, 35, width=7))
 
 
 @pytest.mark.parametrize("mask", [regard.causal(), regard.window(3, 0)])
 def test_backward_pass_with_other_tiles_agrees(mask: regard.Mask, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(launch, "CHANGES", {("short", "back"): {"rows": 64, "columns": 16}})
+    monkeypatch.setattr(tile_sizes, "CHANGES", {("short", "back"): {"rows": 64, "columns": 16}})
     arguments = inputs(19, 35, width=30)
-    assert launch.Shape.of(*arguments.values()).kind == "short"
+    assert tile_sizes.Shape.of(*arguments.values()).kind == "short"
     assert_agrees({**arguments, "mask": mask})
 
 
@@ -235,7 +227,7 @@ def test_channels_are_wide_if_query_and_key_have_large_elements_of_opposite_sign
     [((2, 2), 60.0, None), ((2, 1), 3.0, regard.causal()), ((1, 1), 1.0, regard.padding([45, 30]))],
 )
 def test_gradients_in_one_pass_agree(heads: tuple[int, int], scale: float, mask: regard.Mask | None):
-    """In half precision, joint_kernels.py computes the gradients of query, key and vector."""
+    """In half precision, joint_gradients.py computes the gradients of query, key and vector."""
     shapes = [(2, heads[0], 40, 70), (2, heads[1], 45, 70), (2, heads[1], 45, 5), (1, 70)]
     tensors = [torch.randn(shape) * (scale if i < 2 else 1.0) for i, shape in enumerate(shapes)]
     assert_precise_in(torch.float16, tensors, mask)

@@ -10,9 +10,8 @@ import torch
 import regard
 from regard.backends import BACKENDS
 from regard.kernels.additive import forward
-from regard.kernels.additive.short import additive_short_kernel
-from regard.kernels.additive.short_tiles import ShortLaunch, short_launch
-from regard.kernels.launch import Shape
+from regard.kernels.additive.short import ShortLaunch, additive_short_kernel, short_launch
+from regard.kernels.additive.tile_sizes import Shape
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
 from tests.kernels.cases import Unprojected

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
@@ -12,15 +11,15 @@ from torch import Tensor, nn
 import regard
 from regard.data.batch import EOS, PAD
 from regard.decoding.highest_values import sortable
-from regard.kernels import launch
+from regard.fast.recurrent import gated_steps, gru_cuda
+from regard.fast.recurrent.bahdanau import attend_along
+from regard.fast.twins import Twins
+from regard.kernels.additive import tile_sizes
 from regard.kernels.choice import by_kernel
-from regard.kernels.recurrent import attention_gradients
-from regard.kernels.recurrent.maxout import PairMaximum
-from regard.kernels.search.candidates import find_candidates
+from regard.kernels.search.beam import find_candidates
 from regard.kernels.training import vocabulary_loss
-from regard.kernels.training.row_copy import copy_rows
-from regard.layers import bidirectional_gru, gated_cell, gru
-from regard.layers.attentive_cell import attend_along
+from regard.layers.gated_cell import GatedCell
+from regard.layers.recurrent import Recurrence, Recurrent
 from regard.training.losses import cross_entropy, output_loss
 
 ROWS, WIDTH = 6, 300
@@ -57,62 +56,62 @@ def test_float32_uses_kernels():
 
 
 def test_gated():
-    assert_agrees(gated_cell.gated, [*random_tensors(3 * WIDTH, 2 * WIDTH, WIDTH), *buffers(WIDTH)], [0, 3])
+    assert_agrees(gated_steps.gated, [*random_tensors(3 * WIDTH, 2 * WIDTH, WIDTH), *buffers(WIDTH)], [0, 3])
 
 
 @pytest.mark.parametrize("parts", [0, 2])
 def test_mixed(parts: int):
     added = [torch.stack(random_tensors(*[WIDTH] * parts))] if parts else []
-    assert_agrees(gated_cell.mixed, [*random_tensors(3 * WIDTH, WIDTH), *buffers(WIDTH), *added], [0, 2])
+    assert_agrees(gated_steps.mixed, [*random_tensors(3 * WIDTH, WIDTH), *buffers(WIDTH), *added], [0, 2])
 
 
 def test_mixed_backward():
     parts = torch.stack(random_tensors(WIDTH, WIDTH, WIDTH))
     arguments = [parts, *random_tensors(WIDTH, WIDTH, 3 * WIDTH, WIDTH), *buffers(3 * WIDTH)]
-    assert_agrees(gated_cell.mixed_backward, arguments, [5])
+    assert_agrees(gated_steps.mixed_backward, arguments, [5])
 
 
 def test_gated_backward():
     parts = torch.stack(random_tensors(WIDTH, WIDTH))
     arguments = [parts, *random_tensors(3 * WIDTH, WIDTH), *buffers(3 * WIDTH), *random_tensors(WIDTH)]
-    assert_agrees(gated_cell.gated_backward, arguments, [3, 4])
+    assert_agrees(gated_steps.gated_backward, arguments, [3, 4])
 
 
 @pytest.mark.parametrize(
-    ("few", "sizes", "lengths"),
-    [(few, (4, 6, 5), lengths) for few in (True, False) for lengths in (None, [5, 2, 4], [3])]
-    + [(True, (40, 48, 24), [5, 2, 4])],
+    ("sizes", "lengths"),
+    [((4, 6, 5), None), ((4, 6, 5), [5, 2, 4]), ((4, 6, 5), [3]), ((40, 48, 24), [5, 2, 4])],
 )
 def test_all_steps_with_attention(
-    few: bool, sizes: tuple[int, int, int], lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch
+    sizes: tuple[int, int, int], lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch
 ):
-    """The reference calls attention() at each step, in float64.
+    """The reference runs on a CPU, in float64.
 
-    few: whether one kernel computes the attention of a step, as for few keys.
     sizes: of the states, the values, and the hidden layer. With multiples of 8, the kernels load 16 bytes at
         once.
     """
     width, depth, hidden = sizes
-    monkeypatch.setattr(attention_gradients, "LONGEST", 128 if few else 0)
     monkeypatch.setattr(
-        launch, "LAUNCHES", {name: replace(each, width=16) for name, each in launch.LAUNCHES.items()}
+        tile_sizes, "LAUNCHES", {name: replace(each, width=16) for name, each in tile_sizes.LAUNCHES.items()}
     )
     torch.manual_seed(0)
-    cell = gated_cell.GatedCell(3, width, context_size=depth)
+    cell = GatedCell(3, width, context_size=depth)
     score = regard.Additive(width, depth, hidden=hidden)
-    mask = None if lengths is None else regard.padding(lengths)
     results = []
     for dtype in (torch.float32, torch.float64):
+        if lengths == [3] and dtype == torch.float64:
+            lengths = [3, 3, 3]  # one length for all sequences
+        mask = None if lengths is None else regard.padding(lengths)
         torch.manual_seed(2)
         shapes = (3, 7, 3), (3, width), (3, 5, depth)
         inputs = [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
         cell.to(dtype), score.to(dtype)
         memory = regard.prepare(inputs[2], score=score, mask=mask)
-        states, contexts = attend_along(cell, cell.gates(inputs[0]), inputs[1], memory, "")
+        states, contexts = attend_along(cell, cell.gates(inputs[0]), inputs[1], memory)
         leaves = [*inputs, *cell.parameters(), *score.parameters()]
         # The gradients of sum() are expanded tensors, with strides of 0.
-        loss = states.sum() if lengths == [3] else states.square().sum()
-        loss = loss + (contexts.sum() if lengths == [3] else contexts.sin().sum())
+        plain = len(set(lengths or [1, 2])) == 1
+        loss = states.sum() if plain else states.square().sum()
+        loss = loss + (contexts.sum() if plain else contexts.sin().sum())
         results.append([states, contexts, *torch.autograd.grad(loss, leaves)])
     for mine, exact in zip(*results, strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5)
@@ -126,28 +125,10 @@ def test_gru(ways: int, width: int):
     own = [torch.randn(size, generator=source) for size in sizes]
     exact = [each.double() for each in own]
     for gates, more, bias, states in (own, exact):
-        gru.gru(gates[:, 1], more, bias, states[:, 0], states[:, 1])
+        gru_cuda.gru(gates[:, 1], more, bias, states[:, 0], states[:, 1])
     own[1], exact[1] = (more[..., 2 * width :] for more in (own[1], exact[1]))
     for mine, oracle in zip(own, exact, strict=True):
         torch.testing.assert_close(mine.double(), oracle, rtol=0, atol=3e-6)
-
-
-@pytest.mark.parametrize(
-    ("into", "masked", "adds"), [(*each, False) for each in product((True, False), repeat=2)] + [(True,) * 3]
-)
-def test_rows_are_reordered_between_positions_and_steps(into: bool, masked: bool, adds: bool):
-    """adds: whether numbers are added to the first position of the backward direction."""
-    source, lengths = torch.Generator().manual_seed(0), torch.tensor([4, 0, 3])
-    results = []
-    for dtype in (torch.float32, torch.float64):
-        source.manual_seed(0)
-        positions = torch.randint(-99, 99, (3, 4, 2, 24), generator=source).to(dtype)
-        states = torch.randn(2, 5, 3, 24, generator=source).to(dtype)
-        more = torch.randint(-99, 99, (3, 24), generator=source).to(dtype) if adds else None
-        bidirectional_gru.reorder(positions, states[:, 1:].transpose(0, 1), lengths, into, masked, more)
-        results.append((positions, states))
-    for mine, exact in zip(*results, strict=True):
-        assert mine.double().equal(exact)
 
 
 def test_gru_over_whole_sequences():
@@ -157,52 +138,26 @@ def test_gru_over_whole_sequences():
     results = []
     for dtype in (torch.float32, torch.float64):
         own = [(each / 3).to(dtype).requires_grad_() for each in leaves]
-        states = gru.gru_ways(*own)
+        states = gru_cuda.gru_ways(*own)
         results.append([states, *torch.autograd.grad(states.sin().sum(), own)])
     for mine, exact in zip(*results, strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-5, atol=1e-5)
 
 
-def test_bidirectional_gru_with_padding():
-    """The reference is float64."""
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_gru_with_padding(both_ways: bool):
+    """The twin of a GRU, in training. The reference is float64."""
     torch.manual_seed(0)
-    layer, x, lengths = nn.GRU(5, 24, batch_first=True, bidirectional=True), torch.randn(3, 4, 5), [4, 1, 3]
+    layers, x = Recurrent(Recurrence(24), 5, both_ways=both_ways), torch.randn(3, 4, 5)
     results = []
     for dtype in (torch.float32, torch.float64):
-        own, _ = x.to(dtype).requires_grad_(), layer.to(dtype)
-        states, first = bidirectional_gru.bidirectional_gru(own, torch.tensor(lengths), layer.all_weights)
-        loss = states.sin().sum() + first.square().sum()
-        results.append([states, first, *torch.autograd.grad(loss, [own, *layer.parameters()])])
+        own, _ = x.to(dtype).requires_grad_(), layers.to(dtype)
+        with Twins(layers):
+            states, (last,) = layers.encode(own, torch.tensor([4, 1, 3]))
+        loss = states.sin().sum() + last.square().sum()
+        results.append([states, last, *torch.autograd.grad(loss, [own, *layers.parameters()])])
     for mine, exact in zip(*results, strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("width", [12, 7, 600])
-@pytest.mark.parametrize("more", [None, 1.0, "rows"])
-def test_copy_rows(width: int, more: float | str | None):
-    """Rows of a transposed tensor, to the middle of a tensor that is NaN elsewhere."""
-    source = torch.randn(3, 5, width).transpose(0, 1)
-    added, factor = torch.randn(15) if more == "rows" else more, torch.tensor(0.5) if more else None
-    whole = torch.full((15, width + 20), torch.nan)
-    copy_rows(source, whole[:, 8 : width + 12], more=added, factor=factor)
-    expected = torch.zeros(15, width + 4)
-    expected[:, :width] = source.flatten(0, 1)
-    if added is not None:
-        expected[:, width] = added
-    assert whole[:, 8 : width + 12].equal(expected * 0.5 if more else expected)
-    assert whole.isnan().sum() == 15 * 16
-
-
-def test_pair_maximum():
-    """The reference is amax(), which divides the gradient between equal elements."""
-    x, gradient = torch.randn(3, 5, 14), torch.randn(3, 5, 7)
-    x[0, 0, 0] = x[0, 0, 1]
-    own, plain = x.clone().requires_grad_(), x.clone().requires_grad_()
-    mine, expected = PairMaximum.apply(own), plain.unflatten(-1, (-1, 2)).amax(-1)
-    assert mine.equal(expected)
-    assert torch.autograd.grad(mine, own, gradient)[0].equal(
-        torch.autograd.grad(expected, plain, gradient)[0]
-    )
 
 
 @pytest.mark.parametrize("width", [300, 1000])
@@ -216,7 +171,7 @@ def test_gru_backward(width: int):
         dgates = torch.full((2, 3, 3 * width), torch.nan, dtype=dtype)
         dmore = torch.full((3, 2, 3 * width), torch.nan, dtype=dtype)
         inputs = [each.to(dtype) for each in (*arguments, states)]
-        before = gru.gru_backward(*inputs[:-1], inputs[-1][:, 1], dgates, dmore)
+        before = gru_cuda.gru_backward(*inputs[:-1], inputs[-1][:, 1], dgates, dmore)
         results.append((before, dgates, dmore))
     for mine, exact in zip(*results, strict=True):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-6, atol=3e-6, equal_nan=True)

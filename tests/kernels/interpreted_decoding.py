@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,13 +14,10 @@ from regard.decoding.beam import beam_search
 from regard.decoding.forced_decoding import observe
 from regard.decoding.greedy import greedy_search
 from regard.decoding.word_alignment import averaged
-from regard.fast.search import beams, captured, recorded_attention, search_loop, slot_search
-from regard.fast.search.bahdanau_decoder import BahdanauDecoder
+from regard.fast.search import captured, recorded_attention, search_loop, slot_search
 from regard.fast.search.beams import BeamSlots
 from regard.fast.search.choice import decoder_for
-from regard.fast.search.slots import GreedySlots
 from regard.fast.search.transformer_decoder import FusedTransformerDecoder
-from regard.kernels.search.alignments import copy_and_align
 from regard.models import Model
 from regard.models.bahdanau import Bahdanau
 from regard.models.transformer import Size, Transformer
@@ -82,109 +78,20 @@ def test_bahdanau(how: Beam | Greedy) -> None:
     assert_same_search(Bahdanau(WORDS, WORDS, 9), (10, 3), how)
 
 
-@pytest.mark.parametrize(("sites", "heads", "keys"), [(1, 1, 5), (3, 6, 300), (2, 8, 16)])
-def test_copies_and_alignments_of_outputs(sites: int, heads: int, keys: int) -> None:
-    """Columns after the end of a source have the highest weights, and must not be chosen."""
-    random = torch.Generator().manual_seed(keys)
-    looks = torch.rand(4, 7, 3, sites, heads, keys, generator=random)
-    lengths = torch.randint(1, keys + 1, (6,), generator=random)
-    slots, sentences = torch.tensor([3, 1]), torch.tensor([5, 2])
-    for slot, sentence in zip(slots.tolist(), sentences.tolist(), strict=True):
-        looks[slot, ..., int(lengths[sentence]) :] += 5.0
-    readers = torch.randint(0, 3, (2, 2, 7), generator=random, dtype=torch.int32)[..., :5]
-    copies, aligned = copy_and_align(looks, slots, readers, sentences, lengths)
-    expected = looks[slots[:, None, None], torch.arange(5), readers.long()]
-    assert torch.equal(copies, expected)
-    for row, sentence in enumerate(sentences.tolist()):
-        mean = expected[row, ..., : int(lengths[sentence])].mean((2, 3))
-        assert torch.equal(aligned[row].long(), mean.argmax(-1))
-
-
-@pytest.mark.parametrize(("beams", "best"), [(3, 2), (2, 4), (5, 5)])
-def test_outputs_are_those_of_numpy(beams: int, best: int) -> None:
-    """Some slots have a full pool, some an incomplete one, and some none; some beams are unused."""
-    random = torch.Generator().manual_seed(beams)
-    slots, length = 7, 9
-    decoder = mock.Mock(slots=slots, beams=beams, length=length)
-    search = BeamSlots(decoder, Beam(beams, best=best, length=Average(0.5)), 0, length, torch.device("cpu"))
-    search.tokens.copy_(torch.randint(4, WORDS, search.tokens.shape, generator=random))
-    search.links.copy_(torch.randint(0, beams, search.links.shape, generator=random))
-    search.token_scores.copy_(-torch.rand(search.token_scores.shape, generator=random))
-    search.count.copy_(torch.randint(1, length, (slots,), generator=random))
-    search.sums.copy_(torch.randint(-3, 0, search.sums.shape, generator=random))  # some are equal
-    search.sums[1, 1:] = search.sums[2] = -torch.inf
-    finished = torch.randint(0, best + 1, (slots,), generator=random)
-    finished[:3], finished[3] = 0, best
-    ranking = -torch.rand(slots, best, generator=random).sort().values
-    search.pool_ranking.copy_(ranking.masked_fill(torch.arange(best) >= finished[:, None], -torch.inf))
-    search.pool_steps.copy_(torch.randint(0, length, (slots, best), generator=random) % search.count[:, None])
-    search.pool_beams.copy_(torch.randint(0, beams, (slots, best), generator=random))
-    search.pool_scores.copy_(-torch.rand(slots, best, generator=random))
-    some = torch.tensor([0, 6, 1, 3, 2, 4])
-    mine = search.results(some, length - 1)
-    with mock.patch("regard.fast.search.beams.by_kernel", mock.Mock(return_value=False)):
-        theirs = search.results(some, length - 1)
-    for name in ("tokens", "token_scores", "ranking"):
-        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), name)
-    assert torch.equal(mine.readers[..., : mine.tokens.shape[-1]].long(), theirs.readers)
-    early = search.early_results(some, length - 1)
-    assert early is not None and early.wait() == [1] * len(some)
-    for places in ([1], [0, 4], [2, 3, 5]):
-        mine = early.select(places)
-        used = mine.tokens.shape[-1]
-        np.testing.assert_array_equal(mine.tokens, theirs.tokens[places][..., :used])
-        np.testing.assert_array_equal(mine.ranking, theirs.ranking[places])
-        assert not theirs.tokens[places][..., used:].any()
-
-
-@pytest.mark.parametrize("how", SEARCHES, ids=("beam", "n-best", "greedy"))
-@pytest.mark.parametrize("longest", [6, 11])
-def test_attention_is_copied_with_the_outputs(how: Beam | Greedy, longest: int) -> None:
-    """The weights and alignments of results() are those of attention(); many unused positions are removed."""
-    torch.manual_seed(4)
-    model, slots = Bahdanau(WORDS, WORDS, 4).eval(), torch.arange(3)
-    beams = how.size if isinstance(how, Beam) else 1
-    decoder = BahdanauDecoder.build(model, 3, beams, 12, 5)
-    decoder.record(1, model.first.weight)
-    assert decoder.looks is not None
-    decoder.looks.uniform_()
-    search = GreedySlots(decoder, how, 0, slots.device) if isinstance(how, Greedy) else None
-    search = search or BeamSlots(decoder, how, 0, 12, slots.device)  # type: ignore[arg-type]
-    search.tokens.random_(4, WORDS)
-    search.links.random_(0, beams)
-    search.count.copy_(torch.tensor([6, 2, 5]))
-    sources = torch.tensor([2, 0, 1]), torch.tensor([5, 1, 3])
-    outputs = search.results(slots, longest, sources)
-    length = outputs.tokens.shape[-1]
-    weights, aligned = decoder.attention(slots, outputs.readers[..., :length], *sources)
-    assert length == 6 and outputs.weights is not None and outputs.aligned is not None
-    assert outputs.weights.shape[2] == (6 if longest == 11 else 6 + isinstance(how, Beam))
-    assert torch.equal(outputs.weights[:, :, :length], weights)
-    assert aligned is not None and outputs.aligned().tolist() == aligned.tolist()
-    assert search.results(slots, longest).weights is None
-
-
-@pytest.mark.parametrize(("most", "early_bytes"), [(2, 2**26), (7, 2**26), (7, 0)])
-def test_outputs_are_collected_before_it_is_known_which_are_done(
-    most: int, early_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Slots of captured steps end at different times; with two slots, sentences wait for a free slot.
-
-    early_bytes: larger attention weights are copied after it is known which slots are done.
-    """
+@pytest.mark.parametrize("most", [2, 7])
+def test_slots_of_captured_steps_end_at_different_times(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two slots, sentences wait for a free slot. Their attention weights are recorded."""
     monkeypatch.setattr(captured, "_cuda_graph", lambda step: step)
-    monkeypatch.setattr(beams, "MOST_EARLY_BYTES", early_bytes)
     lengths, how = (2, 9, 3, 1, 4, 2, 5), Beam(3, best=2, rules=Rules(maximum=18))
     torch.manual_seed(5)
     model = Bahdanau(WORDS, WORDS, 6).eval()
     batch = Batch.collate([torch.randint(4, WORDS, (length,)).tolist() for length in lengths])
-    with torch.no_grad(), mock.patch.object(BeamSlots, "results") as results:
+    with torch.no_grad():
         model.readout.output.weight.mul_(4.0)
         recorded = recorded_attention(model, batch, "cross")
         sentences = search_loop.sentences_of(model, batch, how)
         result = search_loop.captured_search(model, how, sentences, recorded, most=most)
         expected = beam_search(copy.deepcopy(model).double(), batch, how)
-    results.assert_not_called()
     assert len(result.lengths[:, 0].unique()) > 2
     assert torch.equal(result.tokens, expected.tokens)
     torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-4)

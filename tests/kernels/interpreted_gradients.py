@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import regard
-from regard.kernels import launch
-from regard.kernels.additive import backward, joint_backward
+from regard.kernels.additive import backward, joint_gradients, tile_sizes
 from tests.kernels.cases import Unprojected
 from tests.kernels.interpreted import long, small_tiles  # noqa: F401  (fixtures)
 
@@ -19,9 +18,9 @@ from tests.kernels.interpreted import long, small_tiles  # noqa: F401  (fixtures
 def one_pass(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Compute all gradients in one pass, as for 128 rows or more, with delta summed before its use; fill
     uninitialised memory with NaN."""
-    monkeypatch.setattr(launch, "MANY", 2)
+    monkeypatch.setattr(tile_sizes, "MANY", 2)
     monkeypatch.setattr(backward, "FEW", 1)
-    monkeypatch.setattr(joint_backward, "MOST_WASTE", 2.0)
+    monkeypatch.setattr(joint_gradients, "MOST_WASTE", 2.0)
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
@@ -119,7 +118,7 @@ def test_as_precise_as_pytorch_in_bfloat16(
     one = TRIES[name]
     if one.chunks:
         request.getfixturevalue("long")
-    monkeypatch.setattr(joint_backward, "PARTIAL_ROOM", one.room)
+    monkeypatch.setattr(joint_gradients, "PARTIAL_ROOM", one.room)
     tensors = one.tensors()
     assert_as_precise(one, tensors, doutputs(one), slice(None))
 

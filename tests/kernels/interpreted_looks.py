@@ -10,7 +10,7 @@ import torch
 import regard
 from regard import looking
 from regard.checking import check
-from regard.kernels import launch
+from regard.kernels.additive import tile_sizes
 from regard.kernels.looking import measures, top
 from regard.looking.block_pooling import block_means, block_sums
 from regard.looking.look_kernels import additive_look
@@ -29,8 +29,8 @@ SUPPORTED = [
 @pytest.mark.parametrize("score", ["inner", "additive"])
 def test_looks_in_several_chunks_agree(score: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(looking, "SMALL", 0)
-    monkeypatch.setattr(launch, "LINEAR", 1 << 11)  # several chunks of queries
-    monkeypatch.setattr(launch, "TIMES", 0)
+    monkeypatch.setattr(tile_sizes, "LINEAR", 1 << 11)  # several chunks of queries
+    monkeypatch.setattr(tile_sizes, "TIMES", 0)
     compared = regard.Additive(16, 16) if score == "additive" else regard.ScaledDot()
     look = regard.Look(entropy=True, alignment=True, mass=True, pooled=64, top=3)
     for lengths in ([90, 7], [90, 80], [1, 44], [20, 30]):
@@ -279,8 +279,8 @@ def test_looks_of_additive_scores_are_joined_from_chunks_of_queries(
     masked: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(looking, "SMALL", 0)
-    monkeypatch.setattr(launch, "TIMES", 0)
-    monkeypatch.setattr(launch, "LINEAR", 64 * 60)  # 64 queries at a time
+    monkeypatch.setattr(tile_sizes, "TIMES", 0)
+    monkeypatch.setattr(tile_sizes, "LINEAR", 64 * 60)  # 64 queries at a time
     query, key, score = torch.randn(150, 8), torch.randn(60, 8), regard.Additive(8, 8, 8)
     options: dict = {"score": score, "bias": torch.randn(150, 60), "start": 5}
     options["mask"] = regard.causal() & regard.dense(torch.rand(150, 60) > 0.2) if masked else None

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from regard.fast.recurrent.lstmn_steps import lstmn_steps
+from regard.fast.twins import Twins
 from regard.kernels.recurrent import lstmn
 from regard.layers import LSTMN
-from regard.layers.lstmn_steps import lstmn_steps
 
 BATCH, STEPS = 3, 4
 CASES = {
@@ -56,5 +57,6 @@ def test_layers_use_the_kernels(monkeypatch: pytest.MonkeyPatch):
     launches, read = [], lstmn.read
     monkeypatch.setattr(lstmn, "read", lambda *given: (launches.append(given), read(*given)))
     layers, x = LSTMN(3, 4, depth=2), torch.randn(2, 3, 3)
-    layers.run(x, layers.zeros(x))
+    with Twins(layers):
+        layers.run(x, layers.zeros(x))
     assert len(launches) == 6

@@ -9,9 +9,6 @@ from torch import Tensor
 import regard
 from regard.backends import BACKENDS
 from regard.checking import check
-from regard.kernels.training.adjacent_slices import adjacent
-from regard.kernels.training.gradient_sums import column_parts
-from regard.layers.joint_linear import split_adjacent
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
 
@@ -87,49 +84,6 @@ def test_dropout_is_the_same_in_both_passes():
     torch.testing.assert_close(run(*leaves), expected)
     ours = torch.autograd.grad(run(*leaves), leaves, gradient)
     torch.testing.assert_close(ours, torch.autograd.grad(expected, leaves, gradient), rtol=1e-4, atol=1e-5)
-
-
-def test_gradients_of_one_product_are_one_tensor():
-    """Query, key and value of a joint projection get gradients without a copy."""
-    joint = torch.randn(2, 5, 48, requires_grad=True)
-    seen: list[list[Tensor]] = []
-    parts = split_adjacent(joint, [16, 16, 16])
-    for part in parts:
-        part.register_hook(lambda gradient: seen[-1].append(gradient) if seen else None)
-    seen.append([])
-    heads = [part.view(2, 5, 2, 8).transpose(1, 2) for part in parts]
-    output = regard.attention(*heads, backend="short").output
-    (gradient,) = torch.autograd.grad(output.sin().sum(), joint)
-    assert adjacent(sorted(seen[0], key=lambda each: each.data_ptr()))
-    assert gradient.data_ptr() == min(each.data_ptr() for each in seen[0])
-    plain = [part.view(2, 5, 2, 8).transpose(1, 2) for part in joint.split(16, -1)]
-    expected = regard.attention(*plain, backend="reference").output
-    torch.testing.assert_close(gradient, torch.autograd.grad(expected.sin().sum(), joint)[0])
-
-
-@pytest.mark.parametrize("joint", [(0, 1, 2), (1, 2)], ids=str)
-def test_column_sums_of_gradients_in_half_precision_are_kept(joint: tuple[int, ...]):
-    """The sums are the gradients of biases. That of the key bias is 0: it does not change the weights."""
-    torch.manual_seed(0)
-    rows = [torch.randn(3, 17, 32) for _ in range(3)]
-    products = [torch.cat([rows[i] for i in joint], -1), *(rows[i] for i in range(3) if i not in joint)]
-    leaves = [each.bfloat16().requires_grad_() for each in products]
-    seen = dict[int, Tensor]()
-    for leaf in leaves:
-        leaf.register_hook(lambda gradient: seen.update({gradient.shape[-1]: gradient}))
-    parts = split_adjacent(leaves[0], [32] * len(joint))
-    heads = [each.view(3, 17, 2, 16).transpose(1, 2) for each in (*leaves[1:], *parts)]
-    mask = regard.padding([17, 5, 9])
-    output = regard.attention(*heads, mask=mask, dropout=0.1, backend="short").output
-    output.transpose(1, 2).flatten(-2).float().sin().sum().backward()
-    for gradient in seen.values():
-        sums = column_parts(gradient.view(51, -1))
-        assert sums is not None and sums.shape == (3, gradient.shape[-1])
-        exact = gradient.float().sum((0, 1))
-        keys = slice(-64, -32) if gradient.shape[-1] > 32 else slice(0)
-        assert not sums[:, keys].any()
-        assert (sums.sum(0) - exact).norm() <= 0.01 * exact.norm()
-    assert sorted(seen) == sorted(each.shape[-1] for each in leaves)
 
 
 def test_auto_selects_short_in_training_with_dropout():

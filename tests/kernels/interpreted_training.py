@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
+from regard import record
 from regard.data.batch import Batch
-from regard.kernels.seeds import next_seed
-from regard.kernels.training import activated_product, embedding_dropout, residual_norm
-from regard.kernels.training.activation_dropout import ActivationDropout
-from regard.kernels.training.embedding_dropout import EmbeddingDropout
-from regard.kernels.training.partial_sums import sum_over_rows
+from regard.data.labelled_batch import LabelledBatch
+from regard.data.text_batch import TextBatch
+from regard.fast.transformer import ResidualStream
+from regard.fast.twins import Twins
+from regard.kernels.training import residual_norm
+from regard.kernels.training.dropout import ActivationDropout
 from regard.kernels.training.residual_norm import ResidualNorm
-from regard.layers import feedforward, residual_stream
-from regard.layers.attention_options import AttentionOptions
 from regard.layers.feedforward import FeedForward
-from regard.layers.residual_stream import ResidualStream
-from regard.layers.token_embedding import embed_tokens
-from regard.masks.constructors import causal
-from regard.models.transformer import LayerSettings, Size, Transformer, TransformerLayer
-from regard.positions import Learned, Sinusoidal
+from regard.models.transformer import Size, Transformer
+from regard.models.transformer_classifier import TransformerClassifier
+from regard.models.transformer_language import TransformerLanguageModel
 from regard.training.losses import model_loss
 
 WIDE, HALF = (3, 5, 300), torch.bfloat16
@@ -123,49 +125,74 @@ def test_activation_and_dropout(kind: str, dropout: float, biased: bool):
         torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.4])
-@pytest.mark.parametrize(("rows", "width", "columns"), [(40, 24, 48), (5, 40, 16), (64, 16, 96)])
-def test_activated_product(
-    rows: int, width: int, columns: int, dropout: float, monkeypatch: pytest.MonkeyPatch
-):
-    """With tiles that exceed the matrices, and with the same dropout as other kernels."""
-    for name, size in {"ROWS": 32, "COLUMNS": 32, "DEPTH": 16, "GROUP": 2}.items():
-        monkeypatch.setattr(activated_product, name, size)
+SMALL = Size(8, 2, 16, 2)
+PAIRS = Batch.collate([[4, 5, 6], [7]], [[8, 9], [10, 4, 11]])
+TEXTS = TextBatch.collate([[4, 5, 6, 8], [7]])
+LABELLED = LabelledBatch.collate([[4, 5, 6], [7]])
+MODELS: dict[str, tuple[Callable[..., nn.Module], Any]] = {
+    "transformer": (partial(Transformer, 12, 12, SMALL, tie="all"), PAIRS),
+    "post": (partial(Transformer, 12, 12, SMALL, norm="post", position="rotary"), PAIRS),
+    "no feed-forward": (partial(Transformer, 12, 12, SMALL, without="feed-forward"), PAIRS),
+    "additive": (partial(Transformer, 12, 12, SMALL, score="additive", position="learned"), PAIRS),
+    "language": (partial(TransformerLanguageModel, 12, SMALL, position="alibi"), TEXTS),
+    "swiglu": (partial(TransformerLanguageModel, 12, SMALL, activation="swiglu"), TEXTS),
+    "classifier": (partial(TransformerClassifier, 12, 3, SMALL), LABELLED),
+    "first": (partial(TransformerClassifier, 12, 3, SMALL, pooling="first", norm="post"), LABELLED),
+}
+
+
+def gradients_of(model: nn.Module, batch: Any) -> list[Tensor]:
+    """Return the output of a model, and the gradients of a loss of it."""
+    output = model(batch)
+    wanted = [each for each in model.parameters() if each.requires_grad]
+    found = torch.autograd.grad(output.square().sum(), wanted, allow_unused=True)
+    return [output, *(torch.zeros(()) if each is None else each for each in found)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_twins_of_transformers_have_the_results_and_gradients_of_plain_models(name: str):
     torch.manual_seed(0)
-    x, weight, bias = torch.randn(rows, width), torch.randn(columns, width), torch.randn(columns)
-    outer, gradient = torch.randn(12, columns), torch.randn(rows, 12)
-    factors = kept_by_dropout((rows, columns), dropout) if dropout else torch.ones(rows, columns)
-    seed = next_seed(x.device) if dropout else None
-    hidden = activated_product.activated_product(x, weight, bias, seed, dropout)
-    before = (x.double() @ weight.T.double() + bias).requires_grad_()
-    expected = before.relu() * factors
-    torch.testing.assert_close(hidden.double(), expected, rtol=1e-5, atol=1e-5)
-    mine = activated_product.activated_product_gradient(gradient, outer, hidden, dropout)
-    (right,) = torch.autograd.grad(expected @ outer.T.double(), before, gradient.double())
-    torch.testing.assert_close(mine[0].double(), right, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(mine[1].double(), right.sum(0), rtol=1e-5, atol=2e-5)
-
-
-@pytest.mark.parametrize("shape", [(1, 3), (300, 40), (2, 700, 17), (3, 0, 5), (2, 4, 0)])
-def test_sum_over_rows(shape: tuple[int, ...]):
-    parts = torch.randn(shape)
-    torch.testing.assert_close(sum_over_rows(parts), parts.sum(-2), rtol=1e-5, atol=1e-4)
-
-
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_transformer_layer_by_kernels_equals_plain_pytorch(norm: str, monkeypatch: pytest.MonkeyPatch):
-    torch.manual_seed(0)
-    settings = LayerSettings(Size(8, 2, 16, 1), None, norm == "pre", "relu", 0.0, 0.0, AttentionOptions())
-    layer, x = TransformerLayer(settings, "decoder.0", causal=True), torch.randn(2, 5, 8, requires_grad=True)
-    results = []
-    for kernels in (True, False):
-        with monkeypatch.context() as patch:
-            for module in (residual_stream, feedforward):
-                patch.setattr(module, "by_kernel", lambda _, kernels=kernels: kernels)
-            output, _ = layer(x, causal())
-        results.append([output, *torch.autograd.grad(output.square().sum(), (x, *layer.parameters()))])
-    for mine, theirs in zip(*results, strict=True):
+    build, batch = MODELS[name]
+    model = build(dropout=0.0).train()
+    plain = gradients_of(model, batch)
+    kernels = mock.patch.object(ResidualNorm, "apply", wraps=ResidualNorm.apply)
+    with Twins(model) as twins, kernels as called, record() as seen:
+        fused = gradients_of(model, batch)
+    assert called.call_count >= 4 and not {"encoder", "decoder"} & set(twins.reasons)
+    assert type(model) is build.func and next(iter(seen.values()))[0].weights is not None
+    for mine, theirs in zip(fused, plain, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("where", ["hooked", "float64", "eval", "no_grad", "torch.func", "subclass", "other"])
+def test_twins_of_transformers_fall_back(where: str):
+    """The results are those of the plain model, and hooks are called."""
+    torch.manual_seed(0)
+    model, calls = TransformerLanguageModel(12, SMALL, dropout=0.0).train(), []
+
+    def run() -> Tensor:
+        if where != "torch.func":
+            with torch.set_grad_enabled(where != "no_grad"):
+                return model(TEXTS)
+        weights = dict(model.named_parameters())
+        loss = torch.func.grad(lambda named: functional_call(model, named, (TEXTS,)).square().sum())
+        return loss(weights)["decoded.weight"]
+
+    if where == "subclass":
+        model.decoder[0].feedforward.__class__ = type("Own", (FeedForward,), {})
+    expected = run()
+    with Twins(model), mock.patch.object(ResidualNorm, "apply", side_effect=AssertionError):
+        if where == "hooked":
+            model.decoder[1].register_forward_hook(lambda *_: calls.append(1))
+        elif where == "float64":
+            model.double()
+            expected = expected.double()
+        elif where == "eval":
+            model.eval()
+        elif where == "other":
+            model.decoder[0].dropout = nn.Identity()
+        torch.testing.assert_close(run(), expected, rtol=1e-5, atol=1e-5)
+    assert calls == ([1] if where == "hooked" else [])
 
 
 def test_kernels_run_only_in_training():
@@ -183,7 +210,8 @@ def test_the_loss_of_a_transformer_by_kernels_agrees_with_float64():
     batch = Batch.collate([[4, 5, 6], [7]], [[8, 9], [10, 4, 11]])
     results = []
     for dtype in (torch.float32, torch.float64):
-        total, plain = model_loss(model.to(dtype), batch, batch.labels, 0.1)
+        with Twins(model.to(dtype)):
+            total, plain = model_loss(model, batch, batch.labels, 0.1)
         assert (total.grad_fn.name() == "VocabularyLossBackward") == (dtype == torch.float32)
         results.append([total, plain, *torch.autograd.grad(total, list(model.parameters()))])
     for mine, exact in zip(*results, strict=True):
@@ -197,44 +225,6 @@ def test_dropout_of_a_model_depends_on_the_seed_alone():
     totals = []
     for seed in (1, 2, 1):
         torch.manual_seed(seed)
-        totals.append(model_loss(model, batch, batch.labels)[0].item())
+        with Twins(model):
+            totals.append(model_loss(model, batch, batch.labels)[0].item())
     assert totals[0] == totals[2] != totals[1]
-
-
-@pytest.mark.parametrize("position", [None, Sinusoidal(600)])
-@pytest.mark.parametrize("dropout", [0.0, 0.4])
-@pytest.mark.parametrize("few", [True, False])
-def test_embeddings_and_dropout(
-    position: Sinusoidal | None, dropout: float, few: bool, monkeypatch: pytest.MonkeyPatch
-):
-    """few: whether a kernel sorts the tokens. One token fills more than one tile of rows."""
-    monkeypatch.setattr(embedding_dropout, "FEW", 200 if few else 0)
-    torch.manual_seed(0)
-    table = nn.Embedding(9, 600, padding_idx=0)
-    rows = [[3, 4, 3, 5, 5, 1, 3, 7, 6, 4] + 40 * [7], [8, 0, 0, 2, 3, 3, 8, 5, 1, 0] + 40 * [7]]
-    tokens, gradient = torch.tensor(rows), torch.randn(2, 50, 600)
-    x = embed_tokens(table, tokens, 2.0, position, 5, nn.Dropout(dropout))
-    assert x.grad_fn.name() == "EmbeddingDropoutBackward"
-    plain = table(tokens) * 2.0
-    plain = plain if position is None else position(plain, 5)
-    kept = (x != 0) | (plain == 0)
-    expected = torch.where(kept, plain / (1 - dropout), 0.0)
-    assert abs(kept[tokens > 0].float().mean() - (1 - dropout)) < 0.04
-    torch.testing.assert_close(x, expected)
-    (theirs,) = torch.autograd.grad(expected, table.weight, gradient)
-    gradient[tokens == 0] = torch.nan  # padding
-    (ours,) = torch.autograd.grad(x, table.weight, gradient)
-    torch.testing.assert_close(ours, theirs)
-    assert ours[3].any() and not ours[0].any()
-    tokens[0, 0] = 9
-    invalid = embed_tokens(table, tokens, 2.0, position, 5, nn.Dropout(0.0))
-    assert invalid[0, 0].isnan().all() and not invalid[1].isnan().any()
-
-
-def test_learned_positions_and_hooked_tables_run_in_plain_pytorch():
-    table, tokens, dropout = nn.Embedding(9, 4), torch.tensor([[1, 2]]), nn.Dropout(0.0)
-    with mock.patch.object(EmbeddingDropout, "apply") as kernel:
-        embed_tokens(table, tokens, 1.0, Learned(4, 8), 0, dropout)
-        table.register_forward_hook(lambda *_: None)
-        embed_tokens(table, tokens, 1.0, None, 0, dropout)
-    assert not kernel.called

@@ -7,7 +7,7 @@ import torch
 
 import regard
 from regard.backends import reference
-from regard.kernels.launch import Shape
+from regard.kernels.additive.tile_sizes import Shape
 from tests.agreement.cases import Case, checked
 from tests.agreement.test_backends import assert_case_agrees
 from tests.kernels.cases import Unprojected

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch import PAD, Batch
+from regard.fast import transformer as fused
+from regard.fast.transformer import ResidualStream
+from regard.fast.twins import Twins
 from regard.kernels import choice
-from regard.layers import feedforward, residual_stream, token_embedding
-from regard.layers.residual_stream import ResidualStream
+from regard.layers.feedforward import FeedForward
 from regard.models.transformer import Size, Transformer
 from regard.training import losses
 from regard.training.cuda_graphs import new_pool, recorded
@@ -103,7 +105,7 @@ def test_residual_norm_is_as_precise_as_plain_pytorch(rows: int, width: int, mon
     for half in (False, True):
         mine = results(torch.float32, half)
         with monkeypatch.context() as patch:
-            patch.setattr(residual_stream, "by_kernel", lambda _: False)
+            patch.setattr(fused, "by_kernel", lambda _: False)
             theirs, exact = results(torch.float32, half), results(torch.float64, False)
         for one, two, right in zip(mine, theirs, exact, strict=True):
             assert relative(one, right) <= 2 * relative(two, right) + (2**-8 if half else 1e-6)
@@ -114,19 +116,18 @@ def test_products_of_a_feed_forward_layer_are_as_precise_as_plain_pytorch(
     rows: int, width: int, inner: int, monkeypatch: pytest.MonkeyPatch
 ):
     torch.manual_seed(0)
-    layer = feedforward.FeedForward(width, inner).to(CUDA)
+    layer = FeedForward(width, inner).to(CUDA)
     x, gradient = (torch.randn(rows, width, device=CUDA) for _ in range(2))
 
     def results(half: bool) -> list[Tensor]:
         own = x.to(layer.inner.weight.dtype).requires_grad_()
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
-            result, bias = layer.without_bias(own)
-        assert not half or not feedforward.by_kernel(own) or result.grad_fn.name() == "_ReluProductsBackward"
+            result, bias = fused.feed_forward(layer, own)
         result = result if bias is None else result + bias
         inputs = (own, *layer.parameters())
         return [result, *torch.autograd.grad(result, inputs, gradient.to(result.dtype))]
 
-    assert_as_precise(results, layer, feedforward, monkeypatch)
+    assert_as_precise(results, layer, fused, monkeypatch)
 
 
 def training_step(model: Transformer) -> Callable[[], list[Tensor]]:
@@ -136,7 +137,8 @@ def training_step(model: Transformer) -> Callable[[], list[Tensor]]:
     batch = Batch.collate(*lines).to(CUDA)
 
     def step() -> list[Tensor]:
-        with torch.autocast("cuda", torch.bfloat16, enabled=model.output.weight.dtype == torch.float32):
+        half = model.output.weight.dtype == torch.float32
+        with Twins(model), torch.autocast("cuda", torch.bfloat16, enabled=half):
             total, _ = losses.model_loss(model, batch, batch.labels, 0.1)
         return [total.detach(), *torch.autograd.grad(total, list(model.parameters()))]
 
@@ -151,7 +153,7 @@ def test_a_transformer_trains_as_precisely_as_in_plain_pytorch(norm: str, monkey
     step = training_step(model)
     mine = step()
     with monkeypatch.context() as patch:
-        for module in (losses, residual_stream, feedforward):
+        for module in (losses, fused):
             patch.setattr(module, "by_kernel", lambda _: False)
         theirs = step()
         model.double()
@@ -174,18 +176,3 @@ def test_dropout_of_a_captured_step_depends_on_the_seed_alone():
     replay()
     assert all(torch.equal(one, two) for one, two in zip(found[0], found[2], strict=True))
     assert found[0][0] != found[1][0] and results[0] != found[2][0]
-
-
-@pytest.mark.parametrize(("count", "width"), [(4096, 512), (2400, 620), (9000, 64), (20000, 512)])
-def test_embedding_gradient_equals_plain_pytorch(count: int, width: int):
-    """Some tokens occur often, as in text, and the padding token gets no gradient."""
-    torch.manual_seed(0)
-    table = nn.Embedding(300, width, padding_idx=PAD, device=CUDA)
-    tokens = (300 * torch.rand(4, count // 4, device=CUDA) ** 3).long()
-    gradient = torch.randn(4, count // 4, width, device=CUDA)
-    x = token_embedding.embed_tokens(table, tokens, 2.0, None, 0, nn.Dropout(0.0))
-    assert x.grad_fn is not None and x.grad_fn.name() == "EmbeddingDropoutBackward"
-    first, second = (torch.autograd.grad(x, table.weight, gradient, retain_graph=True)[0] for _ in range(2))
-    table.double()
-    (exact,) = torch.autograd.grad(table(tokens) * 2.0, table.weight, gradient.double())
-    assert relative(first, exact) < 1e-6 and torch.equal(first, second)

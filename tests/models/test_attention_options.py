@@ -14,6 +14,7 @@ from torch.nn import functional
 import regard
 from regard.data.batch import Batch
 from regard.errors import RegardError
+from regard.fast.recurrent.bahdanau import FastBahdanau
 from regard.models import Bahdanau, Luong, Model, Recurrence, Size, Transformer, build_model
 from regard.scores import SCORES
 from regard.select import SELECTIONS, build_select
@@ -196,8 +197,7 @@ def test_hard_samples_in_training_and_reads_the_best_key_in_eval_mode():
         assert len(drawn) == 0
 
 
-def test_fused_path_is_for_the_additive_softmax_only():
-    embedded = torch.empty(3, 5, 6, device="meta", requires_grad=True)
+def test_the_twin_of_bahdanau_is_for_the_additive_softmax_only():
     for options, fuses in (
         ({}, True),
         ({"hidden": 4}, True),
@@ -207,8 +207,7 @@ def test_fused_path_is_for_the_additive_softmax_only():
         ({"score": regard.Additive(6, 12, heads=1)}, False),
     ):
         model = build("bahdanau", **options)
-        encoded = model.encode(BATCH.source, BATCH.source_lengths)
-        assert model._can_fuse(embedded, model.start(encoded), encoded) is fuses
+        assert (FastBahdanau.reasons(model) == []) is fuses
 
 
 def test_options_are_names_tables_or_objects():

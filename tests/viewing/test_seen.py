@@ -153,7 +153,7 @@ def test_load_raises_for_damaged_files(tmp_path: Path):
     broken = [b"", b"\xff" * 64, whole[:20], whole[:-1], whole[: length // 2], b"\x02" + b"\0" * 7 + b"[]"]
     for content in (*broken, len(moved).to_bytes(8, "little") + moved + whole[8 + length :]):
         place.write_bytes(content)
-        with pytest.raises(DataError, match=r"a\.seen: (.|\n)*regard\.seen(.|\n)*Seen\.save"):
+        with pytest.raises(DataError, match=r"a\.seen: (.|\n)*not a \.seen file(.|\n)*Seen\.save"):
             Seen.load(place)
     header["sites.0.weights"]["data_offsets"] = [0, 128]
     metadata = json.loads(header["__metadata__"]["told"])

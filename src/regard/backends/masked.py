@@ -17,11 +17,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from regard.backends.double_backward import differentiable
-from regard.backends.inner_kernels import reasons_of_inner_kernels
+from regard.backends.kernel_reasons import reasons_of_inner_kernels
+from regard.backends.transforms import differentiable
 from regard.call import Call, Forward
-from regard.masks.mask import Mask
-from regard.masks.readable import PLAIN
+from regard.masks.mask import PLAIN, Mask
 from regard.select import Soft
 
 __all__ = ["attend", "not_requested", "reasons", "run", "skips_hidden"]
@@ -86,7 +85,7 @@ def attend(
 
 
 def hidden_of(*mask: Any) -> Any:
-    """Return the mask as kernels/inner/launch.Hidden. mask: the seven values that _mask() returns."""
+    """Return the mask as kernels/inner/operators.Hidden. mask: the seven values that _mask() returns."""
     _load()
     return _functions[0](*mask)
 
@@ -114,14 +113,13 @@ def _mask(call: Call) -> tuple[Any, ...]:
 
 
 _functions: list[Callable[..., Any]] = []
-"""Hidden, forward() and backward() of kernels/inner/launch.py, after the first call."""
+"""Hidden, forward() and backward() of kernels/inner/operators.py, after the first call."""
 
 
 def _load() -> bool:
     """Import the custom operators and Triton on the first call, and register the backward pass."""
     if not _functions:
-        from regard.kernels.inner.launch import Hidden, backward, forward
-        from regard.kernels.inner.operators import inner_forward
+        from regard.kernels.inner.operators import Hidden, backward, forward, inner_forward
 
         inner_forward.register_autograd(_operator_backward, setup_context=_save)
         _functions.extend((Hidden, forward, backward))

@@ -21,7 +21,7 @@ from regard.cli.lazy_commands import MARKUP, CommandGroup, LazyCommand
 from regard.cli.option_names import current_name, missing_parameter, no_such_option
 from regard.cli.setting_options import setting_option
 from regard.cli.usage_errors import other_usage_error
-from regard.errors import LostProcess, RegardError, RegardWarning, message, printable
+from regard.errors import LostProcess, Message, RegardError, RegardWarning, message, printable
 from regard.runs.memory_limit import memory_limit_hint
 
 __all__ = ["COMMANDS", "app", "main"]
@@ -59,7 +59,7 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 full or broken, or the stream was closed before the command started."""
 
 
-OTHER_PROCESSES = 5.0
+OTHER_PROCESSES = 15.0
 """Seconds that other processes of torchrun wait before they print an error; see _wait_for_first_process()."""
 
 
@@ -149,7 +149,10 @@ def _warning_text(
 ) -> str:
     """Return the text to print for a warning: for a RegardWarning, without a place in the source code."""
     if issubclass(category, RegardWarning):
-        return f"regard: warning: {printable(str(message), kept=chr(10))}\n"
+        text = message.args[0] if isinstance(message, Warning) and message.args else message
+        if isinstance(text, Message):
+            text = text.spelled(setting_option)
+        return f"regard: warning: {printable(str(text), kept=chr(10))}\n"
     return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 

@@ -18,11 +18,9 @@ from regard.cli.backends import devices
 from regard.cli.json_output import print_json
 from regard.cli.printable_console import printable_console
 from regard.data import korean_english, train_tokenizer
-from regard.data.batch import Batch
-from regard.decoding import Beam, Rules, search
-from regard.fast.search import search_decoder
+from regard.fast.report import fast_code
 from regard.files.requirements import without_paths
-from regard.models.transformer import Size, Transformer
+from regard.models import MODELS, build_model
 from regard.runs.system_report import SECTIONS, Fact
 
 __all__ = ["doctor"]
@@ -51,7 +49,7 @@ def doctor(
     """
     report: dict[str, list[Fact]] = {}
     console = printable_console()
-    for section, facts in {**SECTIONS, "check": checks}.items():
+    for section, facts in {**SECTIONS, "fast code": fast_twins, "check": checks}.items():
         report[section] = list(facts())
         if not as_json:
             console.print(_table(section, report[section]))
@@ -86,15 +84,24 @@ def _table(section: str, facts: list[Fact]) -> Table:
     return table
 
 
+def fast_twins() -> Iterator[Fact]:
+    """Yield a Fact for training and for searching each translation model: its fast twins, or why it has none.
+
+    The models are small and have default options. Other options are shown by regard train --dry-run.
+    """
+    for name in MODELS:
+        size = {"size": "tiny"} if name == "transformer" else {"width": 16}
+        for work, code in fast_code(build_model(name, 16, 16, **size)).items():
+            yield Fact(f"{name}, {work}", code)
+
+
 def checks() -> Iterator[Fact]:
     """Run small computations. Yield a Fact for each computation: whether it works, and otherwise its error.
 
-    The computations are attention and beam search on each device, and encoding and decoding of sentences with
-    a tokenizer.
+    The computations are attention on each device, and encoding and decoding of sentences with a tokenizer.
     """
     for device in devices():
         yield _checked(f"attention on {device}", functools.partial(_check_attention, device))
-        yield _checked(f"beam search on {device}", functools.partial(_check_search, device))
     yield _checked("tokenizer", _check_tokenizer)
 
 
@@ -136,19 +143,6 @@ def _run(x: torch.Tensor, score: regard.Score, backend: str) -> tuple[torch.Tens
     output = regard.attention(query, x, x, score=score, mask=regard.causal(), backend=backend).output
     (gradient,) = torch.autograd.grad(output.square().sum(), query)
     return output.detach(), gradient
-
-
-def _check_search(device: str) -> str:
-    """Decode with a small Transformer; return which decoder ran the search, or why the simple search ran."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = Transformer(9, 9, Size(width=8, heads=2, inner=8, layers=1)).eval().to(device)
-    how = Beam(2, rules=Rules(maximum=3))
-    search(model, Batch.collate([[4, 5], [6]]), how, look=None)
-    decoder = search_decoder(model, how)
-    if isinstance(decoder, list):
-        return f"simple search, because {'; '.join(decoder)}"
-    return f"on preallocated tensors ({decoder.__name__})"
 
 
 def _check_tokenizer() -> str:

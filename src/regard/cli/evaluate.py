@@ -10,10 +10,12 @@ import torch
 import typer
 
 from regard.cli.json_output import print_json
+from regard.cli.option_names import OTHER_NAMES
 from regard.cli.printable_console import printable_console
 from regard.cli.run_options import CheckpointName, Device, Threads
 from regard.cli.task_option import OwnTask, task_of_run
 from regard.cli.task_options import check_given, given_parameters, options_of, with_task_options
+from regard.cli.usage_errors import FORMATS
 from regard.errors import ArgumentError, message, shown
 from regard.runs.run_commands import ChosenRun, Report
 from regard.runs.run_task import RunTask
@@ -30,8 +32,8 @@ Files = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILES",
-        help="Files to evaluate on. Translation: a .tsv or .jsonl file with pairs, or a source file and a "
-        "file of references. Other tasks: files in the format of --test-file.",
+        help="Files to evaluate on. Translation: a .tsv, .csv, .jsonl, .json or .parquet file with pairs, "
+        "or a source file and a file of references. Other tasks: files in the format of --test-file.",
         show_default=False,
     ),
 ]
@@ -141,22 +143,29 @@ def _with_files(task: type[RunTask], files: Sequence[str], options: dict[str, An
     if not files:
         return options
     known = [name for name in ("test_file", "tsv", "jsonl", "source", "target") if name in options]
-    endings = {Path(file.removesuffix(".gz")).suffix.lstrip(".") for file in files}
+    ways = {_way(file) for file in files}
     has_columns = bool(options.get("columns") or options.get("fields"))
     used = [f"--{name.replace('_', '-')}" for name in known if options[name]]
     call = f"regard evaluate RUN {' '.join(map(shown, files))}"
     if used:
         expected = f"FILES or {used[0]}, but not both"
         raise ArgumentError(message(call, f"{used[0]} is used too", expected=expected))
-    if len(endings) == 1 and endings <= {*known} and (has_columns or "test_file" not in known):
-        return options | {endings.pop(): list(files)}
+    if len(ways) == 1 and ways <= {*known} and (has_columns or "test_file" not in known):
+        return options | {ways.pop(): list(files)}
     if "test_file" in known:
         return options | {"test_file": list(files)}
     if "source" in known and len(files) == 2:
         return options | {"source": files[0], "target": [files[1]]}
     problem = f"a run of the task {task.task_name()} is not evaluated on such files"
-    expected = "a .tsv or .jsonl file, or a source file and a file of references" if known else "no FILES"
+    pairs = "a .tsv, .csv, .jsonl, .json or .parquet file, or a source file and a file of references"
+    expected = pairs if known else "no FILES"
     raise ArgumentError(message(call, problem, expected=expected))
+
+
+def _way(file: str) -> str:
+    """Return the option for files with this ending, e.g. "tsv" for a.csv.gz; "" if there is none."""
+    option = FORMATS.get(Path(file.removesuffix(".gz")).suffix.lower(), "").removeprefix("--")
+    return OTHER_NAMES.get(option, option)
 
 
 def _check_needs_no_run(context: typer.Context) -> None:

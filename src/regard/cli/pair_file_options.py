@@ -33,10 +33,10 @@ PAIR_FILES = {
 
 TRAIN_FILES = {
     "--train-file": "Language models: text file. Classification: file with labelled texts (.tsv, .csv, "
-    ".jsonl, .json or .parquet). Captioning: file with captions (.tsv, .jsonl or .json). Answering: file "
-    "with stories and questions (bAbI or .jsonl). May be repeated.",
+    ".jsonl, .json or .parquet). Captioning: file with captions (.tsv, .csv, .jsonl or .json). Answering: "
+    "file with stories and questions (bAbI or .jsonl). May be repeated.",
     "--tsv": "TSV or CSV file (see --columns). Translation: sentence pairs, instead of --source and "
-    "--target. Classification: labelled texts. Captioning: images and captions (TSV). May be repeated.",
+    "--target. Classification: labelled texts. Captioning: images and captions. May be repeated.",
     "--jsonl": "JSON lines, JSON or Parquet file (see --fields). Translation: sentence pairs, instead of "
     "--source and --target. Classification: labelled texts. Captioning: images and captions (JSON lines). "
     "Answering: stories and questions (JSON lines). May be repeated.",

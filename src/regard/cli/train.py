@@ -267,6 +267,7 @@ def _print_estimate(run: Estimate) -> None:
     }
     if run.seconds is not None:
         rows["time"] = f"about {duration_text(run.seconds)} on this machine"
+    rows |= {f"{name} code": value for name, value in run.code.items()}
     for name, value in ((name, value) for name, value in rows.items() if value):
         table.add_row(Text(name, style="cyan"), Text(value))
     console.print(table)

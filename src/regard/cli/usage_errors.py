@@ -8,8 +8,7 @@ from typing import Any
 
 from regard.errors import ArgumentError, message, printable, shell_word
 
-__all__ = ["check_values", "other_usage_error", "unexpected_arguments"]
-
+__all__ = ["FORMATS", "check_values", "other_usage_error", "unexpected_arguments"]
 
 FORMATS = {".tsv": "--tsv", ".csv": "--csv", ".jsonl": "--jsonl", ".json": "--jsonl", ".parquet": "--parquet"}
 """Ending of the name of a file -> the option for such files."""
@@ -64,15 +63,18 @@ def unexpected_arguments(context: Any, words: Sequence[str]) -> ArgumentError:
     call, first = context.command_path, printable(words[0])
     if not {"--source", "--target", "--tsv"} <= options:
         problem = f"unexpected argument{'s' * (len(words) > 1)} {printable(' '.join(words))}"
-        return ArgumentError(message(call, problem, hint=f"{call} --help lists the arguments and options"))
-    formats = {
-        ".tsv": "--tsv",
-        ".csv": "--csv",
-        ".jsonl": "--jsonl",
-        ".json": "--jsonl",
-        ".parquet": "--parquet",
-    }
-    named = formats.get(Path(words[0]).suffix)
+        hint = f"{call} --help lists the arguments and options"
+        if {"--prompt", "--prompt-file"} <= options:
+            option = "--prompt-file" if Path(words[0]).is_file() else "--prompt"
+            hint = f"{option} {shell_word(words[0])}"
+        return ArgumentError(message(call, problem, hint=hint))
+    for name in ("columns", "fields"):
+        value = context.params.get(name)
+        if value and len(words) == 1 and not Path(words[0]).suffix:
+            names = shell_word(f"{value.rstrip(',')},{words[0]}")
+            hint = f"separate the names by a comma, without a space: --{name} {names}"
+            return ArgumentError(message(f"{call} {first}", "unexpected argument", hint=hint))
+    named = FORMATS.get(Path(words[0].removesuffix(".gz")).suffix)
     hint = f"{named} {shell_word(words[0])}" if named else "--source FILE --target FILE, or --tsv FILE"
     if len(words) == 2 and not named:
         hint = f"--source {shell_word(words[0])} --target {shell_word(words[1])}"

@@ -36,6 +36,7 @@ from regard.errors import ArgumentError, UnknownName, message, shell_word, shown
 from regard.roles import matches
 from regard.runs.command_options import option_parameters
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
+from regard.runs.run_folder import CONFIG
 from regard.runs.run_task import RunTask
 from regard.tasks.answering.view_answering import StoredAnswerView
 from regard.tasks.picture_outputs import check_folder
@@ -402,6 +403,11 @@ def _viewed_file(context: typer.Context, path: Path, sentence: str | None, view:
 
     A .seen file has attention weights, but no model.
     """
+    if path.suffix != KEPT and (path.parent / CONFIG).is_file():
+        hint = f"give the run folder: regard view {shell_word(path.parent)} --text ..."
+        raise ArgumentError(
+            message(shown(path), f"this is neither a run folder nor a {KEPT} file", hint=hint)
+        )
     seen = Seen.load(path)
     if not seen.sites and not seen.long:
         hint = f"regard view RUN --output NEW{KEPT} writes the attention of a model with attention"

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.data.batch import Batch
+from regard.fast.recurrent.recurrent import LOOPS
 from regard.layers.lstmn import LSTMN
 from regard.layers.recurrent import Recurrent
 from regard.look import Look
@@ -195,6 +196,7 @@ def _capturing(model: Model) -> Iterator[_Captured]:
 def _run_recurrent(layers: Recurrent, x: Tensor, captured: _Captured) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Compute Recurrent.encode() step by step for sequences without padding, and capture the states."""
     ways = 2 if layers.layers.bidirectional else 1
+    step, _ = LOOPS[type(layers.layers)]
     outputs, last = x, []
     for layer in range(layers.depth):
         directions = []
@@ -204,7 +206,7 @@ def _run_recurrent(layers: Recurrent, x: Tensor, captured: _Captured) -> tuple[T
             steps: list[tuple[Tensor, ...]] = []
             for x_BI in (outputs.flip(1) if way else outputs).unbind(1):
                 gates = functional.linear(x_BI, weights[0], weights[2])
-                hidden = layers.cell(gates, functional.linear(hidden[0], weights[1], weights[3]), hidden)
+                hidden = step(gates, functional.linear(hidden[0], weights[1], weights[3]), hidden)
                 steps.append(hidden)
             last.append(hidden)
             directions.append(steps[::-1] if way else steps)

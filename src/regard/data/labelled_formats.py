@@ -11,10 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard.data.read_text import Raw, invalid_line, read_lines
+from regard.data.read_text import read_lines
 from regard.data.row_formats import fields_of
 from regard.data.table_formats import Row as TableRow
-from regard.data.table_formats import csv_rows, is_csv, json_array_rows, parquet_rows, record_format
+from regard.data.table_formats import (
+    csv_rows,
+    is_csv,
+    json_array_rows,
+    parquet_rows,
+    record_format,
+    valid_cell,
+)
 from regard.errors import ArgumentError, DataError, message, printable, shown
 
 __all__ = ["FORMATS", "Columns", "Format", "Row", "fields_of_json", "text_of_json"]
@@ -79,17 +86,8 @@ def tabbed(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
                 hint = f"check the columns of label and text; columns are separated by {between}"
                 raise DataError(message(place, problem, hint=hint))
             cells = [""] * (max(places) + 1)
-        label, *texts = (_valid(cells[at], place, encoding) for at in places)
+        label, *texts = (valid_cell(cells[at], shown(path), row.number, encoding) for at in places)
         yield Row(row.number, label.strip(), tuple(texts))
-
-
-def _valid(cell: str, place: str, encoding: str | None) -> str:
-    """Return a cell; raise DataError if it has bytes that are not valid in the encoding of the file."""
-    if not cell.isascii() and any("\udc80" <= each <= "\udcff" for each in cell):
-        data = cell.encode("utf-8", "surrogateescape")
-        problem, hint = invalid_line(Raw("", data, encoding=encoding), 0)
-        raise DataError(message(place, problem, hint=hint))
-    return cell
 
 
 def records(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:

@@ -23,7 +23,7 @@ from regard.data.read_text import (
     check_start,
     checked_path,
 )
-from regard.data.text_encoding import INVALID, check_encoding
+from regard.data.text_encoding import INVALID, other_encoding
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import naming_file, write_all
 
@@ -43,6 +43,9 @@ Place = str | bytes
 """Where lines are read from: a file name, "-" for standard input, or the text itself as bytes."""
 
 STANDARD = "-"
+
+TABLE = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz)?$", re.IGNORECASE)
+"""Names of files that are usually tables."""
 
 
 @dataclass
@@ -69,7 +72,7 @@ class Lines:
     encoding: str | None = None
 
     def __post_init__(self) -> None:
-        check_encoding(self.encoding)
+        self.encoding = other_encoding(self.encoding)
 
     def __iter__(self) -> Iterator[str]:
         for place in self.places:
@@ -323,6 +326,10 @@ def given_lines(
             kind = "sentence" if option == "--text" else "sequence"
             hint = f'for a {kind} instead of a file, use {option} "{printable(each[:60])}"'
             raise DataError(message(shown(each), "there is no such file", hint=hint))
+    for each in files or ():
+        if TABLE.search(each):
+            hint = "save the texts alone, one in each line"
+            say(f"{shown(each)}: each line is read as one text, with its commas and quotes; {hint}")
     lines = Lines(files or [STANDARD], encoding=encoding)
     if lines.keyboard:
         say("reading standard input; end with Ctrl-D")

@@ -20,6 +20,7 @@ from regard.data.line_scan import Examiner
 from regard.data.pair_checks import KINDS, Choices
 from regard.data.pair_formats import JsonLines, Tabbed
 from regard.data.read_text import check_likely_encoding, checked_path
+from regard.data.text_encoding import other_encoding
 from regard.errors import DataError, message, shown
 
 __all__ = ["LinePairs", "PairStream", "RowPairs", "in_batches"]
@@ -132,7 +133,7 @@ class RowPairs:
         for chunk in self.origin.chunks(examiners):
             marks = chunk.marks(KEEP_ALL)
             invalid = numpy.flatnonzero(marks & INVALID)
-            if invalid.size and not self.repaired and self.origin.encoding is None:
+            if invalid.size and not self.repaired and other_encoding(self.origin.encoding) is None:
                 block, line = odd_side(chunk, int(invalid[0]), INVALID)
                 check_likely_encoding(block.raw, line, block.place(line))
             self.repaired += len(invalid)

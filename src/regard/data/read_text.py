@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from regard.data.pair_checks import KINDS
 from regard.data.text_encoding import (
     advice,
-    check_encoding,
     find_mojibake,
     is_utf_8_text,
     lacks_byte_order_mark,
+    other_encoding,
     utf_8_chunks,
 )
 from regard.errors import DataError, RegardWarning, Setting, message, shown
@@ -141,6 +141,7 @@ def read_blocks(path: Path, encoding: str | None = None) -> Iterator[Raw]:
     Warns if the first lines look as if they had been decoded with a wrong encoding.
     """
     ended, rest, lines, reached = False, b"", 0, 0
+    encoding = other_encoding(encoding)
     for data, reached in read_chunks(path, encoding):
         end = data.rfind(b"\n") + 1
         if end:
@@ -171,7 +172,7 @@ def read_chunks(path: Path, encoding: str | None = None) -> Iterator[tuple[bytes
 
     Raises DataError if the file cannot be read, or if it is not text.
     """
-    check_encoding(encoding)
+    encoding = other_encoding(encoding)
     try:
         with open(path, "rb") as file:
             packed = file.read(2) == b"\x1f\x8b"

@@ -26,6 +26,7 @@ from regard.data.table_formats import (
     parquet_rows,
     record_format,
 )
+from regard.data.text_encoding import other_encoding
 from regard.errors import DataError, Setting, message, printable, shown
 
 __all__ = ["column_rows", "field_of", "field_rows", "fields_of", "list_rows"]
@@ -107,6 +108,7 @@ def field_rows(path: Path, fields: tuple[str, str], encoding: str | None = None)
 
 
 def _json_lines(path: Path, fields: tuple[str, str], encoding: str | None) -> Iterator[Two]:
+    encoding = other_encoding(encoding)
     for raw in read_blocks(path, encoding):
         sides, lines = _Sides(raw.marks), raw.data.split(b"\n")[:-1]
         for line in lines:
@@ -134,7 +136,7 @@ def _blocks(
 
     pair: returns source and target of a row; raises LookupError if the row does not have them.
     """
-    sides, first, row = _Sides(None), 1, Row(0, None)
+    sides, first, row, encoding = _Sides(None), 1, Row(0, None), other_encoding(encoding)
     for row in rows:
         count = len(sides.lines[0])
         if count == ROWS or (count and row.number != first + count):
@@ -288,10 +290,17 @@ def _names(row: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _fields_to_use(row: Any) -> Setting | None:
-    """Return the setting that names the two fields of a row with a text, if there are two."""
+    """Return the setting that names the two fields of a row with a text; without value if there are not two.
+
+    Fields in "translation" come first: rows of Hugging Face datasets also have fields such as "id".
+    """
     names = list(_names(row)) if isinstance(row, MAPPINGS) else []
     texts = [name for name in names if isinstance(field_of(row, name), str)]
-    return Setting("read_pairs", "fields", ",".join(texts)) if len(texts) == 2 else None
+    translations = [name for name in texts if name.startswith("translation.")]
+    for chosen in (texts, translations):
+        if len(chosen) == 2:
+            return Setting("read_pairs", "fields", ",".join(chosen))
+    return Setting("read_pairs", "fields")
 
 
 def fields_of(row: Any, names: Sequence[str]) -> list[Any]:

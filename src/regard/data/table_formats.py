@@ -14,11 +14,19 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard.data.read_text import LONGEST_LINE, Raw, check_likely_encoding, read_blocks, read_chunks
+from regard.data.read_text import (
+    LONGEST_LINE,
+    Raw,
+    check_likely_encoding,
+    invalid_line,
+    read_blocks,
+    read_chunks,
+)
+from regard.data.text_encoding import other_encoding
 from regard.errors import DataError, message, shown
 from regard.files.requirements import install_command
 
-__all__ = ["Row", "csv_rows", "is_csv", "json_array_rows", "parquet_rows", "record_format"]
+__all__ = ["Row", "csv_rows", "is_csv", "json_array_rows", "parquet_rows", "record_format", "valid_cell"]
 
 
 class Row(NamedTuple):
@@ -69,6 +77,8 @@ def csv_rows(path: Path, encoding: str | None = None) -> Iterator[Row]:
             cells = next(reader, None)
         except csv.Error as error:
             cells, reason = None, f"not valid CSV: {error}"
+            if "unexpected end" in str(error):
+                reason = 'not valid CSV: a quote (") in this line is not closed before the file ends'
         else:
             if cells is None:
                 return
@@ -87,6 +97,19 @@ def _lines(path: Path, encoding: str | None, position: list[int]) -> Iterator[st
 def _separator(line: str) -> str:
     outside = "".join(line.split('"')[::2])
     return max(",;\t|", key=outside.count)
+
+
+def valid_cell(cell: str, name: str, line: int, encoding: str | None) -> str:
+    """Return a cell of csv_rows(), or raise DataError if bytes are not valid in the encoding.
+
+    name: the name of the file, for the message.
+    line: the number of the line.
+    """
+    if not cell.isascii() and any("\udc80" <= each <= "\udcff" for each in cell):
+        data = cell.encode("utf-8", "surrogateescape")
+        problem, hint = invalid_line(Raw("", data, encoding=other_encoding(encoding)), 0)
+        raise DataError(message(f"{name}, line {line}", problem, hint=hint))
+    return cell
 
 
 def record_format(path: Path, encoding: str | None = None) -> str:
@@ -127,7 +150,7 @@ def json_array_rows(path: Path, encoding: str | None = None) -> Iterator[Row]:
                 if not last and len(text) - at < LONGEST_LINE:
                     break  # the rest of the element is in the next chunk
                 place = f"{shown(path)}, line {lines + text.count(chr(10), 0, at)}"
-                if encoding is None:  # in Shift-JIS, bytes of characters are backslashes
+                if other_encoding(encoding) is None:  # in Shift-JIS, bytes of characters are backslashes
                     data = text[at:].encode("utf-8", "surrogateescape")
                     check_likely_encoding(Raw(shown(path), data), 0, place)
                 raise DataError(message(place, f"row {number + 1} is not valid JSON: {error}")) from None

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import TracebackType
 from typing import Any
 
 from torch import nn
 
 from regard.fast import enabled
+from regard.fast.aligned_linear import AlignedLinear
+from regard.fast.recurrent.bahdanau import FastBahdanau
+from regard.fast.recurrent.lstmn import FastLSTMNLayer
+from regard.fast.recurrent.recurrent import FastRecurrent
+from regard.fast.recurrent.turing_machine import FastTuringMachine
+from regard.fast.transformer import FastTransformerLayers
+from regard.fast.twin import Twin
+from regard.layers.lstmn import LSTMNLayer
+from regard.layers.recurrent import Recurrent
+from regard.models.bahdanau import Bahdanau
+from regard.models.transformer import TransformerLayers
+from regard.models.turing_machine import NeuralTuringMachine
 
 __all__ = ["TWINS", "Twin", "Twins"]
 
-
-class Twin(nn.Module):
-    """Base of a twin: a subclass of a plain module that computes the same from the same parameters, faster.
-
-    A twin has no state of its own: inside Twins, the class of a module is replaced by its twin, and the
-    attributes stay. Where a call does not suit the twin, such as inside record(), its methods call super().
-    """
-
-    @classmethod
-    def reasons(cls, module: Any) -> list[str]:
-        """Why the twin cannot replace this module; an empty list if it can."""
-        return []
-
-
-TWINS: dict[type[nn.Module], type[nn.Module]] = {}
+TWINS: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: AlignedLinear,
+    Bahdanau: FastBahdanau,
+    LSTMNLayer: FastLSTMNLayer,
+    NeuralTuringMachine: FastTuringMachine,
+    Recurrent: FastRecurrent,
+    TransformerLayers: FastTransformerLayers,
+}
 """The twin of each plain class. Subclasses by users have no twin, because they may change a method."""
 
 
@@ -33,6 +39,7 @@ class Twins:
     """Use the twins of a model inside the `with` block. Outside, the model has its plain classes.
 
     model: the model. Modules that replace others later are used as they are.
+    always: plain classes whose twins are used even with REGARD_FAST=0, because the plain class cannot run.
 
     chosen: the modules with a twin, and this twin.
     reasons: the names of the modules whose class has a twin that does not apply, and why.
@@ -43,7 +50,7 @@ class Twins:
     []
     """
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, always: Collection[type[nn.Module]] = ()):
         self.chosen: list[tuple[nn.Module, type[nn.Module], type[nn.Module]]] = []
         self.reasons: dict[str, list[str]] = {}
         for name, module in model.named_modules():
@@ -51,7 +58,8 @@ class Twins:
             twin: Any = TWINS.get(plain)
             if twin is None:
                 continue
-            why = twin.reasons(module) if enabled() else ["REGARD_FAST=0 is set"]
+            used = enabled() or plain in always
+            why = twin.reasons(module) if used else ["REGARD_FAST=0 is set"]
             if why:
                 self.reasons[name] = why
             else:

@@ -74,6 +74,6 @@ def load_arrays(path: str | Path, kind: str, writer: str) -> tuple[dict[str, Any
             raise ValueError("the file is of another kind")
         return metadata, arrays
     except (AttributeError, KeyError, OverflowError, SafetensorError, TypeError, ValueError) as error:
-        problem = f"the file is damaged, or it is not a file of kind {kind!r}"
-        hint = f"use a file that {writer} wrote ({type(error).__name__})"
+        problem = f"the file is damaged, or it is not a {Path(kind).suffix} file ({type(error).__name__})"
+        hint = f"use a file that {writer} wrote"
         raise DataError(message(str(path), problem, hint=hint)) from None

@@ -12,13 +12,11 @@ search      greedy and beam search
 Files that they share:
 
 choice          whether layers and losses run as Triton kernels
-seeds           seeds of dropout, drawn on the device
-launch          tile sizes, and the choice of kernels by shape
+launch          sizes, strides and precision that launches need
 tanh            tanh(q + k) from e^2q and e^2k, with shared reciprocals
 mask            masks inside a kernel
-dropout         dropout inside a kernel
+dropout         dropout inside a kernel, and its seeds
 matrix_product  matrix products inside a kernel
-aligned_sizes   sizes that are known to be multiples of 8
 
 Letters in the formulas: q, k, v are elements of query, key and vector; r = 1 / (1 + e^2q e^2k), so that
 tanh(q + k) = 1 - 2 r; g is the gradient of v . tanh(q + k), the score without the factor `scale`. K is the
@@ -38,7 +36,7 @@ x_batch, x_head, x_row        strides of the tensor x, in elements, along batch,
 x_step                        stride of the tensor x along the batch
 x_part                        stride of the tensor x between two of its partial results (parts)
 ROWS, COLUMNS, WIDTH, DEPTH   tile sizes along T, S, D and E
-spans                         number of spans; a span is a range of SPAN channels (see launch)
+spans                         number of spans; a span is a range of SPAN channels (additive/tile_sizes.py)
 reach_of_query, reach_of_key  largest |q| or |k| of each tile and span
 bias                          added to v . tanh(q + k), (B, H, T, S) with strides that can be 0
 seed, dropout                 dropout of the weights; see dropout

@@ -1,6 +1,8 @@
-"""Whether recurrent cells and losses run as Triton kernels."""
+"""Whether layers and losses run as Triton kernels, and on which device."""
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -8,13 +10,13 @@ from torch import Tensor
 from regard.dimensions import in_transform
 from regard.kernels import TRITON, interpreting
 
-__all__ = ["by_kernel", "is_current"]
+__all__ = ["by_kernel", "is_current", "on_device"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def by_kernel(tensor: Tensor) -> bool:
-    """Whether recurrent cells and losses use Triton kernels for tensors of this device and dtype.
+    """Whether layers and losses use Triton kernels for tensors of this device and dtype.
 
     float64 tensors use plain PyTorch, because the kernels accumulate in float32. Inside torch.func
     transforms, all tensors use plain PyTorch, because the transforms do not support custom kernels.
@@ -39,3 +41,8 @@ def is_current(device: torch.device) -> bool:
     True
     """
     return device.type != "cuda" or device.index in (None, torch.cuda.current_device())
+
+
+def on_device(tensor: Tensor) -> AbstractContextManager[object]:
+    """Return a context in which the device of the tensor is the current one, as Triton launches need."""
+    return nullcontext() if is_current(tensor.device) else torch.cuda.device(tensor.device)

@@ -3,17 +3,25 @@
 
 The factor of an element depends only on the seed and on the indices of the element: head, query and key of an
 attention weight, row and column of another tensor. So all kernels of the forward and the backward pass
-compute the same factor, whatever their tiles are.
+compute the same factor, whatever their tiles are. Seeds are drawn on the device, so that each replay of a
+CUDA graph draws new ones.
 
 Tested: under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-__all__ = ["dropout_factors", "kept", "limit"]
+__all__ = ["dropout_factors", "kept", "limit", "next_seed"]
+
+
+def next_seed(device: torch.device) -> Tensor:
+    """Return a new seed, int64 of shape (1,)."""
+    return torch.randint(2**62, (1,), device=device)
 
 
 def limit(dropout: float) -> int:

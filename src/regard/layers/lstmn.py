@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.attention import attention
-from regard.dimensions import autocast_on, in_transform
 from regard.errors import UnknownName, positive
-from regard.layers.joint_linear import is_plain_linear
-from regard.layers.lstmn_steps import lstmn_steps
+from regard.layers.precision import full_precision
 from regard.layers.recurrent import Hidden
 from regard.masks.constructors import window
 from regard.masks.mask import Mask
@@ -106,25 +103,18 @@ class LSTMNLayer(nn.Module):
         Returns the outputs h_t (B, T, width), the cells c_t (B, T, width), the tapes after the last step, and
         h~ of the last step.
         """
-        if self._can_fuse():
-            return self._all_steps(x, past, summary, added, tape)
-        gates_BTG = self.input(x)
-        of_summary = self.summary.weight.T if is_plain_linear(self.summary) else None
         recorded = bool(scopes_at(self.site, self.role))
         if recorded and tape is not None:
             past = _with_dropped_steps(past, position)
         hidden, cells = [], []
-        for t, (x_BI, gates_BG) in enumerate(zip(x.unbind(1), gates_BTG.unbind(1), strict=True)):
+        for t, (x_BI, gates_BG) in enumerate(zip(x.unbind(1), self.input(x).unbind(1), strict=True)):
             if not recorded:
                 past = last_steps(past, tape)
             query_B11D = torch.cat((x_BI, summary), -1)[:, None, None]
             options = self._positions(past, tape) if recorded else {}
             read_BE = attention(query_B11D, past, site=self.site, role=self.role, **options).output[:, 0, 0]
             summary, cell = read_BE.chunk(2, -1)
-            if of_summary is None:
-                opened_BG = gates_BG + self.summary(summary)
-            else:
-                opened_BG = torch.addmm(gates_BG, summary, of_summary)
+            opened_BG = gates_BG + self.summary(summary)
             take, forget, show, new, *depth = opened_BG.split(self.width, -1)
             cell = torch.sigmoid(forget) * cell + torch.sigmoid(take) * torch.tanh(new)
             if added is not None:
@@ -134,39 +124,6 @@ class LSTMNLayer(nn.Module):
             hidden.append(state)
             cells.append(cell)
         return torch.stack(hidden, 1), torch.stack(cells, 1), last_steps(past, tape), summary
-
-    def _can_fuse(self) -> bool:
-        """Return whether forward() can use lstmn_steps(), which is faster than one attention() call per step.
-
-        The result is False in four cases: record() or intervene() is active for the site of this layer; the
-        layer runs inside a torch.func transform; the layer is compiled by torch.compile; the linear layer
-        `summary` has hooks or was replaced.
-        """
-        if not is_plain_linear(self.summary):
-            return False
-        return not (scopes_at(self.site, self.role) or in_transform() or torch.compiler.is_compiling())
-
-    def _all_steps(
-        self, x: Tensor, past: Memory, summary: Tensor, added: Tensor | None, tape: int | None
-    ) -> tuple[Tensor, Tensor, Memory, Tensor]:
-        """Return the same as forward(), computed by lstmn_steps(). See forward() for the arguments."""
-        of_input, of_summary = self.score.query_weight.tensor_split((x.shape[-1],))
-        queries_BTA = x @ of_input
-        query_BA = torch.addmm(queries_BTA[:, 0], summary, of_summary)
-        joint_MN = torch.cat((self.summary.weight.T, of_summary), 1)
-        keys_BSA, values_BSE, summary = lstmn_steps(
-            self.input(x),
-            query_BA,
-            queries_BTA[:, 1:],
-            past.key[:, 0],
-            past.value[:, 0],
-            added,
-            (joint_MN, self.score.key_weight, self.score.vector),
-            tape,
-        )
-        states_BTM, cells_BTM = values_BSE[:, past.length :].chunk(2, -1)
-        past = replace(past, key=keys_BSA[:, None], value=values_BSE[:, None])
-        return states_BTM, cells_BTM, last_steps(past, tape), summary
 
     @staticmethod
     def _positions(past: Memory, tape: int | None) -> dict[str, Any]:
@@ -271,12 +228,12 @@ class LSTMN(nn.Module):
         added: (B, T, width), vectors to add to the cell states c_t of the first layer, as in the deep fusion
             of an encoder-decoder (Cheng et al. 2016).
         """
-        x, state, precise = _to_float32(x, state)
-        added = None if added is None else added.to(x.dtype)
-        tapes_BLSE, keys_BLSA, summaries_BLM = state
+        dtype = next(self.parameters()).dtype
+        x, added = x.to(dtype), None if added is None else added.to(dtype)
+        tapes_BLSE, keys_BLSA, summaries_BLM = (each.to(dtype) for each in state)
         gated = self.connections == "gated"
         output, cells, after = x, added, []
-        with precise:
+        with full_precision(x):
             for k, layer in enumerate(self.layers):
                 if k:
                     output = functional.dropout(output, self.dropout, self.training)
@@ -306,9 +263,7 @@ class LSTMN(nn.Module):
         state: a state from run().
         """
         tapes_BLSE, keys_BLSA, summaries_BLM = state
-        last = (
-            each[:, :, -1:].clone(memory_format=torch.contiguous_format) for each in (tapes_BLSE, keys_BLSA)
-        )
+        last = (each[:, :, -1:].clone() for each in (tapes_BLSE, keys_BLSA))
         return *last, summaries_BLM
 
 
@@ -328,15 +283,3 @@ def _with_dropped_steps(past: Memory, position: int) -> Memory:
     """
     dropped = (0, 0, max(position - past.length, 0), 0)
     return replace(past, key=functional.pad(past.key, dropped), value=functional.pad(past.value, dropped))
-
-
-def _to_float32(x: Tensor, state: Hidden) -> tuple[Tensor, Hidden, AbstractContextManager[object]]:
-    """Return x, the state and a context manager that prevents autocast from rounding the states.
-
-    If autocast is enabled, the tensors are converted to float32, and the context manager disables autocast.
-    Otherwise, the tensors are returned unchanged, and the context manager does nothing.
-    """
-    device = x.device.type
-    if not autocast_on(device):
-        return x, state, nullcontext()
-    return x.float(), tuple(each.float() for each in state), torch.autocast(device, enabled=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,13 +10,12 @@ from torch import Tensor, nn
 from regard.attended import Attended
 from regard.attention import attention
 from regard.errors import ArgumentError, answer_torch_keywords, message, positive
-from regard.layers.joint_linear import is_hooked, joint_linear, linear_without_bias
 from regard.layers.multihead_arguments import check_arguments
 from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
 from regard.positions import Bias, Position, Rotary, build_position
 from regard.roles import Role
-from regard.scores import ScaledDot, Score, build_score, learned_in
+from regard.scores import Score, build_score, learned_in
 
 __all__ = ["MultiHead"]
 
@@ -84,7 +82,9 @@ class MultiHead(nn.Module):
                 )
             )
         size = width // heads
-        self.heads, self.key_heads, self.dropout, self.site = heads, key_heads, dropout, "multihead"
+        self.heads: int = heads
+        self.key_heads: int = key_heads
+        self.dropout, self.site = dropout, "multihead"
         self.role: Role | None = None
         self.batch_first = batch_first
         self.query = nn.Linear(width, width, bias)
@@ -129,116 +129,31 @@ class MultiHead(nn.Module):
             so that the last query has the position of the last key.
         options: other arguments of attention(), such as look and backend.
         """
-        alone = query.dim() == 2
-        inputs: Any = (query, key, value)
-        if alone or not self.batch_first:
-            inputs = [self._batched(x, alone) if isinstance(x, Tensor) else x for x in inputs]
-        attended = self._attend(*inputs, mask=mask, start=start, options=options)
-        if alone:
+        check_arguments(self, query, key, value, start, options)
+        projected = self.query(self._batched(query))
+        memory = key if isinstance(key, Memory) else self.remember(query if key is None else key, value)
+        if start is None:
+            start = max(0, memory.length - projected.shape[1]) if isinstance(key, Memory) else 0
+        attended = self.attend_heads(projected, memory, mask=mask, start=start, **options)
+        attended = attended.but(output=self.output(attended.output))
+        if query.dim() == 2:
             return attended.map(lambda tensor: tensor[0])
         return attended if self.batch_first else attended.but(output=attended.output.transpose(0, 1))
 
-    def _attend(
-        self,
-        query: Tensor,
-        key: Tensor | Memory | None,
-        value: Tensor | None,
-        *,
-        mask: Mask | Tensor | None,
-        start: int | None,
-        options: dict[str, Any],
-    ) -> Attended:
-        """Implement forward() for batch-first tensors: query (B, T, width), key (B, S, ...)."""
-        if start is None:
-            start = max(0, key.length - query.shape[1]) if isinstance(key, Memory) else 0
-        check_arguments(self, query, key, value, start, options)
-        memory: Any
-        modules: Any = self._modules
-        if key is None and value is None:  # self-attention
-            layers = modules["query"], modules["key"], modules["value"]
-            projected, keys, values = joint_linear(query, layers)
-            if type(self.score) is ScaledDot and self.position is None:
-                memory = self._split(keys, self.key_heads), self._split(values, self.key_heads)
-            else:
-                memory = (self._memory(keys, values, 0),)
-        else:
-            (projected,) = joint_linear(query, (modules["query"],))
-            memory = (
-                key if isinstance(key, Memory) else self._remember(query if key is None else key, value),
-            )
-        attended = self._read(projected, memory, mask, start, options)
-        return Attended(joint_linear(attended.output, (modules["output"],))[0], *attended[1:])
+    def attend_heads(self, query: Tensor, memory: Memory, *, start: int, **options: Any) -> Attended:
+        """Compute all heads and join them: [head_1; ...; head_H], (B, T, width), without W^O.
 
-    def attend_itself(
-        self,
-        x: Tensor,
-        past: Memory | None = None,
-        *,
-        mask: Mask | None = None,
-        start: int = 0,
-        **options: Any,
-    ) -> tuple[Tensor, Tensor | None, Memory]:
-        """Self-attention of x (B, T, width) with a cache.
-
-        past: keys and values of earlier positions, or None.
-        start: position of the first query.
-
-        Returns the output (B, T, width), a bias (width,) to be added to it, or None, and the extended cache.
-        The same as memory = remember(x, past=past), then forward(x, memory, start=start), but query, key and
-        value are projected together.
+        query: the projected queries x W^Q, (B, T, width).
         """
-        if is_hooked(self) or not self.batch_first:
-            memory = self.remember(x, past=past)
-            return self(x, memory, mask=mask, start=start, **options).output, None, memory
-        check_arguments(self, x, None, None, 0, options)
-        projected, keys, values = joint_linear(x, (self.query, self.key, self.value))
-        memory = self._memory(keys, values, 0 if past is None else past.length, past)
-        joined = self._read(projected, (memory,), mask, start, options).output
-        return *linear_without_bias(joined, self.output), memory
-
-    def attend_memory(
-        self, x: Tensor, memory: Memory, *, start: int = 0, **options: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attention from x (B, T, width) to a Memory, as forward(x, memory, start=start).
-
-        Returns the output (B, T, width), and a bias (width,) to be added to it, or None.
-        """
-        if is_hooked(self) or not self.batch_first:
-            return self(x, memory, start=start, **options).output, None
-        check_arguments(self, x, memory, None, start, options)
-        (projected,) = joint_linear(x, (self.query,))
-        return linear_without_bias(self._read(projected, (memory,), None, start, options).output, self.output)
-
-    def _read(
-        self,
-        projected: Tensor,
-        memory: Sequence[Any],
-        mask: Mask | Tensor | None,
-        start: int,
-        options: dict[str, Any],
-    ) -> Attended:
-        """Attend from projected queries (B, T, width). The output (B, T, width) is not yet projected.
-
-        memory: a Memory, or keys and values.
-        """
-        query_BHTD = self._rotated(self._split(projected, self.heads), start)
+        query_BHTD = self._split(query, self.heads)
+        if isinstance(self.position, Rotary):
+            query_BHTD = self.position(query_BHTD, start)
         if isinstance(self.position, Bias):
             options["bias"] = self.position
         if self.training and self.dropout:
             options.setdefault("dropout", self.dropout)
-        attended = attention(
-            query_BHTD, *memory, mask=mask, start=start, site=self.site, role=self.role, **options
-        )
-        return Attended(attended.output.transpose(1, 2).flatten(-2), *attended[1:])
-
-    def _batched(self, tensor: Tensor, alone: bool) -> Tensor:
-        """Return an input of forward() with the batch first, (B, T, width).
-
-        alone: whether the input is one sequence without a batch dimension, (T, width).
-        """
-        if alone:
-            return tensor[None]
-        return tensor if self.batch_first or tensor.dim() != 3 else tensor.transpose(0, 1)
+        attended = attention(query_BHTD, memory, start=start, site=self.site, role=self.role, **options)
+        return attended.but(output=attended.output.transpose(1, 2).flatten(-2))
 
     def remember(
         self,
@@ -258,40 +173,27 @@ class MultiHead(nn.Module):
         start: position of the first new key. Default: the length of `past`, or 0 without `past`.
         mask: a mask that later calls with this Memory apply to every query, such as padding(lengths).
         """
-        alone = key.dim() == 2
-        key, value = self._batched(key, alone), None if value is None else self._batched(value, alone)
-        return self._remember(key, value, past, start, mask)
+        keys = self.key(self._batched(key))
+        values = self.value(self._batched(key if value is None else value))
+        return self.remember_heads(keys, values, past=past, start=start, mask=mask)
 
-    def _remember(
+    def remember_heads(
         self,
-        key: Tensor,
-        value: Tensor | None,
+        keys: Tensor,
+        values: Tensor,
+        *,
         past: Memory | None = None,
         start: int | None = None,
         mask: Mask | None = None,
     ) -> Memory:
-        start = (past.length if past is not None else 0) if start is None else start
-        if value is None:
-            keys, values = joint_linear(key, (self.key, self.value))
-        else:
-            (keys,), (values,) = joint_linear(key, (self.key,)), joint_linear(value, (self.value,))
-        return self._memory(keys, values, start, past, mask)
-
-    def _memory(
-        self, keys: Tensor, values: Tensor, start: int, past: Memory | None = None, mask: Mask | None = None
-    ) -> Memory:
-        """Return projected keys and values, (B, S, K D) and (B, S, K E), as a Memory; see remember()."""
-        key_BKSD = self._rotated(self._split(keys, self.key_heads), start)
-        value_BKSE = self._split(values, self.key_heads)
+        """Return the projected keys m W^K and values m W^V, (B, S, key_heads D), as remember() does."""
+        key_BKSD, value_BKSE = self._split(keys, self.key_heads), self._split(values, self.key_heads)
+        if start is None:
+            start = 0 if past is None else past.length
+        if isinstance(self.position, Rotary):
+            key_BKSD = self.position(key_BKSD, start)
         if past is not None:
             return past.append(key_BKSD, value_BKSE)
-        if type(self.score) is ScaledDot and key_BKSD.shape[:3] == value_BKSE.shape[:3]:
-            if mask is None:
-                return Memory(key_BKSD, value_BKSE, self.score, Mask(), key_BKSD.shape[3])
-            if self.training and torch.is_grad_enabled() and key_BKSD.is_cuda and mask.only("lengths"):
-                # In training, keys are used once, mostly by a backend that does not read hidden keys.
-                size, own = key_BKSD.shape[3], mask.to(key_BKSD.device)
-                return Memory(key_BKSD, value_BKSE, self.score, own, size, cleaned=False)
         return prepare(key_BKSD, value_BKSE, score=self.score, mask=mask)
 
     def extra_repr(self) -> str:
@@ -299,12 +201,15 @@ class MultiHead(nn.Module):
         heads = f"heads={self.heads}, key_heads={self.key_heads}"
         return f"{heads}, score={self.score!r}, dropout={self.dropout}{layout}"
 
-    def _split(self, joined: Tensor, heads: int) -> Tensor:
-        batch, length, width = joined.shape
-        return joined.view(batch, length, heads, width // heads).transpose(1, 2)
+    def _batched(self, tensor: Tensor) -> Tensor:
+        """Return an input with the batch first, (B, T, width)."""
+        if tensor.dim() == 2:
+            return tensor[None]
+        return tensor if self.batch_first else tensor.transpose(0, 1)
 
-    def _rotated(self, vectors: Tensor, start: int) -> Tensor:
-        return self.position(vectors, start) if isinstance(self.position, Rotary) else vectors
+    def _split(self, joined: Tensor, heads: int) -> Tensor:
+        """Split (B, T, heads D) into heads, (B, heads, T, D)."""
+        return joined.unflatten(-1, (heads, -1)).transpose(1, 2)
 
     in_proj_bias, _qkv_same_embed_dim = None, False
     """nn.TransformerEncoderLayer reads these two attributes of its attention layer in eval mode. With these

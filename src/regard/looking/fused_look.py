@@ -13,7 +13,6 @@ that are 0.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from regard.look import Look
 from regard.looking.blockwise import weights_of_rows
 from regard.looking.look_kernels import POOLED_STEP, Wanted, additive_looks, inner_looks
 from regard.looking.look_result import Seen
-from regard.masks.readable import PLAIN
+from regard.masks.mask import PLAIN
 from regard.positions import Bias
 from regard.select import Soft
 
@@ -107,10 +106,9 @@ def _computed(call: Call, lse: Tensor, wanted: Wanted) -> tuple[Tensor, ...]:
     tensors, numbers = _arguments(call, lse)
     if torch.compiler.is_compiling() or in_transform() or not _plain(tensors):
         return function(*tensors, *numbers, wanted, by_operator=True)
-    from regard.kernels.choice import is_current
+    from regard.kernels.choice import on_device
 
-    device = call.query.device
-    with nullcontext() if is_current(device) else torch.cuda.device(device):
+    with on_device(call.query):
         return function(*tensors, *numbers, wanted)
 
 

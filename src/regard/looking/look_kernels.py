@@ -96,8 +96,7 @@ def additive_looks(
         results = additive_look(*tensors, start, left, right, bias_scale, *wanted)
         fields = (*wanted[:4], wanted.top, wanted.top)
         return tuple(each for each, field in zip(results, fields, strict=True) if field)
-    from regard.kernels.additive.forward import Sight
-    from regard.kernels.looking.additive_scores import score_chunks
+    from regard.kernels.additive.forward import Sight, score_chunks
 
     of_query, of_key = (None if each is None else each.contiguous() for each in (of_query, of_key))
     sight = Sight(lengths, of_query, of_key, start, left, right)

@@ -7,29 +7,21 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from regard.dimensions import in_transform
 from regard.errors import ArgumentError, Setting, UnknownName, message, positive
-from regard.kernels.choice import by_kernel
-from regard.layers.aligned_linear import call_linear
 from regard.layers.attention_options import (
     ScoreOption,
     SelectOption,
     build_layer_score,
     select_argument,
 )
-from regard.layers.attentive_cell import attend_along
-from regard.layers.attentive_cpu_steps import suits_cpu_steps
 from regard.layers.gated_cell import GatedCell
-from regard.layers.joint_linear import is_hooked
 from regard.layers.recurrent import Recurrence, Recurrent, flip
-from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import padding
-from regard.memory import prepare, prepare_zero_padded
+from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
 from regard.roles import CROSS_ATTENTION
-from regard.scores import Additive, Location, Score, learned_in
-from regard.select import Soft, build_select
-from regard.sites import scopes_at
+from regard.scores import Location, Score, learned_in
+from regard.select import build_select
 
 __all__ = ["Bahdanau", "Maxout", "near_uniform"]
 
@@ -106,81 +98,50 @@ class Bahdanau(Model):
         self.dropout = nn.Dropout(dropout)
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
-        embedded_BSM = embed_tokens(self.source, source, 1.0, None, 0, self.dropout)
-        states_BSE, backward_1 = self.encoder(embedded_BSM, lengths)
+        states_BSE, backward_1 = self.encoder(self.dropout(self.source(source)), lengths)
         values_BSE = self.dropout(states_BSE)
         keys_BSD = values_BSE if self.narrow is None else self.narrow(values_BSE)
-        if isinstance(self.encoder, FastEncoder):
-            memory = prepare_zero_padded(keys_BSD, values_BSE, self.score, padding(lengths))
-        else:
-            memory = prepare(keys_BSD, values_BSE, score=self.score, mask=padding(lengths))
+        memory = prepare(keys_BSD, values_BSE, score=self.score, mask=padding(lengths))
         return Encoded(lengths, (memory,), (torch.tanh(self.first(backward_1)),))
 
     def start(self, encoded: Encoded) -> State:
         return State(hidden=encoded.first)
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        if is_hooked(self.readout):
-            after, parts = self._readout_inputs(state, tokens, encoded)
-            return after, self.readout(*parts)
-        after, features_RTM = self.features(state, tokens, encoded)
-        return after, self.readout.logits(features_RTM)
+        after, inputs_RTI = self._readout_inputs(state, tokens, encoded)
+        return after, self.readout(inputs_RTI)
 
-    def output_layer(self) -> nn.Module | None:
-        return None if is_hooked(self.readout) else self.readout.output
+    def output_layer(self) -> nn.Module:
+        return self.readout.output
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        after, parts = self._readout_inputs(state, tokens, encoded)
-        return after, self.readout.features(*parts)
+        after, inputs_RTI = self._readout_inputs(state, tokens, encoded)
+        return after, self.readout.features(inputs_RTI)
 
-    def _readout_inputs(
-        self, state: State, tokens: Tensor, encoded: Encoded
-    ) -> tuple[State, tuple[Tensor, Tensor, Tensor]]:
-        """Return the state after the tokens, and the inputs of the readout: states, contexts, embeddings."""
-        embedded_RTM = embed_tokens(self.target, at_least_one(tokens), 1.0, None, 0, self.dropout)
-        (s,) = state.hidden
-        if self._can_fuse(embedded_RTM, state, encoded):
-            # Store the gates in memory with the time dimension first: attend_along() reads in this order.
-            gates_RTG = self.cell.gates(embedded_RTM.transpose(0, 1)).transpose(0, 1)
-            states_RTM, contexts_RTE = attend_along(self.cell, gates_RTG, s, encoded.memories[0], self.site)
-        else:
-            gates_RTG = self.cell.gates(embedded_RTM)
-            states_RTM, contexts_RTE = self._step_by_step(gates_RTG, s, state.position, encoded)
+    def _readout_inputs(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        """Return the state after the tokens, and the input of the readout, [s_i; c_i; e(y_{i-1})]."""
+        embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
+        states_RTM, contexts_RTE = self.decode(embedded_RTM, state.hidden[0], state.position, encoded)
         after = State(state.position + tokens.shape[1], (states_RTM[:, -1],))
-        return after, (states_RTM, contexts_RTE, embedded_RTM)
+        return after, torch.cat((states_RTM, contexts_RTE, embedded_RTM), -1)
 
-    def _step_by_step(
-        self, gates_RTG: Tensor, s: Tensor, position: int, encoded: Encoded
+    def decode(
+        self, embedded_RTM: Tensor, state_RM: Tensor, position: int, encoded: Encoded
     ) -> tuple[Tensor, Tensor]:
-        states, contexts = [], []
-        options = {**select_argument(self.select, self.training), "site": self.site, "role": self.role}
-        for at, gates in enumerate(gates_RTG.unbind(1), position):
-            context = attend(s[:, None], encoded.memories[0], start=at, **options).output[:, 0]
-            s = self.cell(gates, s, context)
-            states.append(s)
-            contexts.append(context)
-        return torch.stack(states, 1), torch.stack(contexts, 1)
+        """Run T decoder steps; return their states s_i (R, T, width) and contexts c_i (R, T, E).
 
-    def _can_fuse(self, embedded_RTM: Tensor, state: State, encoded: Encoded) -> bool:
-        """Return whether attend_along() can run the decoder. It is faster than one attention() call per step.
-
-        All these conditions must be true:
-        - The score function is additive and the selection is softmax, as in Bahdanau et al.
-        - The model is trained on whole targets.
-        - On a CPU, the steps can run without attention(); see suits_cpu_steps().
-        - The decoder cell and its layers have no hooks.
-        - None of these is active: torch.compile, a torch.func transform, record(), intervene().
+        embedded_RTM: the embeddings e(y_{i-1}) of the words that the steps read.
+        state_RM: the state before the first step.
+        position: number of the first step, from 0.
         """
-        if type(self.score) is not Additive or self.score.heads or self.select != Soft() or in_transform():
-            return False
-        if is_hooked(self.cell) or not self.cell.is_plain():
-            return False
-        trains = self.training and torch.is_grad_enabled()
-        whole = state.position == 0 and len(embedded_RTM) == len(encoded)
-        if not (trains and whole) or torch.compiler.is_compiling() or scopes_at(self.site, self.role):
-            return False
-        memory = encoded.memories[0]
-        return embedded_RTM.device.type != "cpu" or suits_cpu_steps(memory, embedded_RTM.dtype)
+        options = {**select_argument(self.select, self.training), "site": self.site, "role": self.role}
+        states, contexts = [], []
+        for at, gates_RG in enumerate(self.cell.gates(embedded_RTM).unbind(1), position):
+            context_RE = attend(state_RM[:, None], encoded.memories[0], start=at, **options).output[:, 0]
+            state_RM = self.cell(gates_RG, state_RM, context_RE)
+            states.append(state_RM)
+            contexts.append(context_RE)
+        return torch.stack(states, 1), torch.stack(contexts, 1)
 
 
 def _build_score(score: ScoreOption, query_size: int, key_size: int, hidden: int | None) -> Score:
@@ -241,25 +202,14 @@ class Maxout(nn.Module):
         self.output = nn.Linear(width, outputs)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Return the logits; see features() for the inputs."""
-        return self.logits(self.features(*inputs))
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits, W_o t."""
+        return self.output(self.features(inputs))
 
-    def features(self, *inputs: Tensor) -> Tensor:
-        """Return t, after dropout.
-
-        inputs: one or more tensors, whose concatenation along the last dimension is the input of the layer.
-        """
-        pairs = call_linear(self.pairs, *inputs)
-        if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and by_kernel(pairs)):
-            return self.dropout(pairs.unflatten(-1, (-1, 2)).amax(-1))
-        from regard.kernels.recurrent.maxout import PairMaximum
-
-        return self.dropout(PairMaximum.apply(pairs))
-
-    def logits(self, features: Tensor) -> Tensor:
-        """Return W_o t."""
-        return call_linear(self.output, features)
+    def features(self, inputs: Tensor) -> Tensor:
+        """Return t, after dropout."""
+        first, second = self.pairs(inputs).unflatten(-1, (-1, 2)).unbind(-1)
+        return self.dropout(torch.maximum(first, second))
 
 
 class FastEncoder(nn.Module):
@@ -274,7 +224,8 @@ class FastEncoder(nn.Module):
         self.layers = Recurrent(Recurrence(width), inputs, both_ways=True)
 
     def forward(self, embedded_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        return self.layers.encoded_states(embedded_BSM, lengths)
+        states_BSE, (last_B2M,) = self.layers.encode(embedded_BSM, lengths)
+        return states_BSE, last_B2M[:, 1]
 
 
 class PaperEncoder(nn.Module):

@@ -140,7 +140,7 @@ class Captioner(Model):
         self.target = words(vocabulary_size, embedding)
         self.first_hidden, self.first_cell = nn.Linear(features, width), nn.Linear(features, width)
         self.gate = nn.Linear(width, 1) if gate else None
-        self.decoder = Recurrent(Recurrence(width, cell="lstm"), embedding, feed_size=features)
+        self.decoder = Recurrent(Recurrence(width, cell="lstm"), embedding + features)
         self.from_hidden = nn.Linear(width, embedding)
         self.from_context = nn.Linear(features, embedding, bias=False)
         self.output = nn.Linear(embedding, vocabulary_size)
@@ -229,18 +229,16 @@ class Captioner(Model):
         """
         (memory,) = encoded.memories
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
-        gates_RTG = self.decoder.gates(embedded_RTM)
         h, c = state.hidden
         hidden, contexts, weights = [], [], []
-        for at, (gates_RG, word_RM) in enumerate(
-            zip(gates_RTG.unbind(1), embedded_RTM.unbind(1), strict=True), state.position
-        ):
+        for at, word_RM in enumerate(embedded_RTM.unbind(1), state.position):
             query_RD = torch.cat((h, word_RM), 1) if self.query == "word" else h
             context_RF, weights_RL = self._read(query_RD, memory, at, look)
             if self.gate is not None:
                 context_RF = torch.sigmoid(self.gate(h)) * context_RF
-            after, h = self.decoder.advance(gates_RG, context_RF, (h[:, None], c[:, None]))
-            c = after[1][:, 0]
+            inputs_R1I = torch.cat((word_RM, context_RF), 1)[:, None]
+            _, (h, c) = self.decoder.run(inputs_R1I, (h[:, None], c[:, None]))
+            h, c = h[:, 0], c[:, 0]
             hidden.append(h)
             contexts.append(context_RF)
             weights.append(weights_RL)

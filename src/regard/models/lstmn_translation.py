@@ -16,7 +16,6 @@ from regard.layers.attention_options import (
     build_layer_score,
     select_argument,
 )
-from regard.layers.joint_linear import is_hooked
 from regard.layers.lstmn import LSTMN
 from regard.layers.recurrent import flip
 from regard.masks.constructors import padding
@@ -148,14 +147,11 @@ class LSTMNTranslationModel(Model):
         return State(hidden=(*self.decoder.zeros(like), like.new_zeros(len(encoded), self.width)))
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        if is_hooked(self.readout):
-            after, inputs_RTM = self._readout_inputs(state, tokens, encoded)
-            return after, self.readout(inputs_RTM)
-        after, features_RTM = self.features(state, tokens, encoded)
-        return after, self.readout.logits(features_RTM)
+        after, inputs_RTM = self._readout_inputs(state, tokens, encoded)
+        return after, self.readout(inputs_RTM)
 
-    def output_layer(self) -> nn.Module | None:
-        return None if is_hooked(self.readout) else self.readout.output
+    def output_layer(self) -> nn.Module:
+        return self.readout.output
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         after, inputs_RTM = self._readout_inputs(state, tokens, encoded)

@@ -17,7 +17,6 @@ from regard.layers.attention_options import (
     build_layer_score,
     select_argument,
 )
-from regard.layers.joint_linear import is_hooked
 from regard.layers.recurrent import Hidden, Recurrence, Recurrent
 from regard.look import Look
 from regard.masks.constructors import dense, padding
@@ -156,7 +155,7 @@ class Luong(Model):
         self.longest_source = self.score.max_length if isinstance(self.score, Location) else None
         self.bridge = Bridge(width) if both_ways else None
         self.readout = READOUTS[readout](read, width, target_size, settings.dropout)
-        self.decoder = Recurrent(settings, inputs, self.readout.joined_size if feeding else 0)
+        self.decoder = Recurrent(settings, inputs + (self.readout.joined_size if feeding else 0))
         self.place = Place(width) if isinstance(self.view, Predicted) else None
         self.dropout = nn.Dropout(settings.dropout)
 
@@ -173,44 +172,42 @@ class Luong(Model):
         return State(hidden=(*encoded.first, feed))
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        if not isinstance(self.readout, Mixture):
-            if not is_hooked(self.readout):
-                return super().step(state, tokens, encoded)
-            after, joined_RTM = self._joined(state, tokens, encoded)
-            return after, self.readout(joined_RTM)
-        embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
-        states_RTM, hidden = self.decoder.run(embedded_RTM, state.hidden)
-        after = State(state.position + tokens.shape[1], hidden)
-        return after, self._mixed(states_RTM, encoded, state.position)
+        if isinstance(self.readout, Mixture):
+            return self._mixed(state, tokens, encoded)
+        after, joined_RTM = self._joined(state, tokens, encoded)
+        return after, self.readout(joined_RTM)
 
     def output_layer(self) -> nn.Module | None:
-        return None if isinstance(self.readout, Mixture) or is_hooked(self.readout) else self.readout.output
+        return None if isinstance(self.readout, Mixture) else self.readout.output
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         after, joined_RTM = self._joined(state, tokens, encoded)
         return after, self.readout.dropout(joined_RTM)
 
     def _joined(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        """Return the state after the tokens, and the input of the readout, (R, T, M)."""
+        """Return the state after the tokens, and the input of the readout: h~_t ("affine": [c_t; h_t])."""
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
-        after = state.position + tokens.shape[1]
+        position = state.position
         if not self.feeding:
             states_RTM, hidden = self.decoder.run(embedded_RTM, state.hidden)
-            joined = self.readout.join(self._read(states_RTM, encoded, state.position), states_RTM)
-            return State(after, hidden), joined
-        hidden, fed, all_joined = state.hidden[:-1], state.hidden[-1], []
-        for step, gates in enumerate(self.decoder.gates(embedded_RTM).unbind(1)):
-            hidden, top_RM = self.decoder.advance(gates, fed, hidden)
-            context = self._read(top_RM[:, None], encoded, state.position + step)[:, 0]
-            fed = self.readout.join(context, top_RM)
-            all_joined.append(fed)
-        return State(after, (*hidden, fed)), torch.stack(all_joined, 1)
+            contexts_RTE = self._attend(states_RTM, encoded, position).output
+            return State(position + tokens.shape[1], hidden), self.readout.join(contexts_RTE, states_RTM)
+        hidden, fed_RM, joined = state.hidden[:-1], state.hidden[-1], []
+        for at, word_RM in enumerate(embedded_RTM.unbind(1), position):
+            inputs_RI = torch.cat((word_RM, fed_RM), -1)
+            state_R1M, hidden = self.decoder.run(inputs_RI[:, None], hidden)
+            context_R1E = self._attend(state_R1M, encoded, at).output
+            fed_RM = self.readout.join(context_R1E, state_R1M)[:, 0]
+            joined.append(fed_RM)
+        return State(position + tokens.shape[1], (*hidden, fed_RM)), torch.stack(joined, 1)
 
-    def _mixed(self, states_RTM: Tensor, encoded: Encoded, position: int) -> Tensor:
-        """Return log p(y_t) (R, T, V) as logits, summed over the source word that step t attends to."""
+    def _mixed(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
+        """Return the state after the tokens, and log p(y_t) (R, T, V), summed over the attended word."""
+        embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
+        states_RTM, hidden = self.decoder.run(embedded_RTM, state.hidden)
         (memory,), (rows, steps, _) = encoded.memories, states_RTM.shape
         look = Look(weights=True, gradient=True)
-        weights = self._attend(states_RTM, encoded, position, look=look).weights
+        weights = self._attend(states_RTM, encoded, state.position, look=look).weights
         assert weights is not None
         weights_RTS = weights.reshape(rows, steps, -1)
         values_RSE = memory.value.repeat_interleave(rows // max(len(encoded), 1), 0)
@@ -218,11 +215,8 @@ class Luong(Model):
         state_RTSM = states_RTM[:, :, None].expand(-1, -1, each_RTSE.shape[2], -1)
         log_RTSV = self.readout(self.readout.join(each_RTSE, state_RTSM)).log_softmax(-1)
         smallest = torch.finfo(log_RTSV.dtype).tiny
-        return (weights_RTS.clamp(min=smallest).log()[..., None] + log_RTSV).logsumexp(2)
-
-    def _read(self, states_RTM: Tensor, encoded: Encoded, position: int) -> Tensor:
-        """Return the contexts (R, T, E) for decoder states (R, T, M)."""
-        return self._attend(states_RTM, encoded, position).output
+        log_RTV = (weights_RTS.clamp(min=smallest).log()[..., None] + log_RTSV).logsumexp(2)
+        return State(state.position + steps, hidden), log_RTV
 
     def _attend(
         self, states_RTM: Tensor, encoded: Encoded, position: int, look: Look | None = None

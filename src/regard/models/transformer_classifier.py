@@ -11,15 +11,14 @@ from torch.nn.functional import pad
 
 from regard.data.batch import BOS
 from regard.errors import ArgumentError, UnknownName, message
-from regard.layers.attention_options import AttentionOptions, PositionOption, build_model_position
+from regard.layers.attention_options import AttentionOptions, PositionOption
 from regard.layers.pooling import FirstPooling, MeanPooling, PoolingOption, PoolingOptions
-from regard.layers.residual_stream import ResidualStream
 from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import padding
 from regard.models.base import words
 from regard.models.classifier import POOL, Classifier, pooled, site_of
-from regard.models.transformer import NORMS, LayerSettings, Size, TransformerLayer, find_size, run_layer
-from regard.positions.embedded import Table
+from regard.models.transformer import TransformerLayer, TransformerLayers
+from regard.models.transformer_settings import NORMS, LayerSettings, Size, find_size, split_position
 
 __all__ = ["TransformerClassifier"]
 
@@ -88,22 +87,18 @@ class TransformerClassifier(Classifier):
             expected = "3 or more: BOS, one token and EOS"
             problem = f"longest is {longest}"
             raise ArgumentError(message("TransformerClassifier()", problem, expected=expected))
-        chosen = find_size(size) if isinstance(size, str) else size
-        if not isinstance(chosen, Size):
-            problem = f"size is {size!r}"
-            raise ArgumentError(message("TransformerClassifier()", problem, expected="a name or a Size"))
+        chosen = find_size(size, call)
         width = chosen.width
         super().__init__(vocabulary_size, classes, width, width, dropout, word_dropout, pairs)
         self.width, self.begins = width, how.name == "first"
         self.embedding = words(vocabulary_size, chosen.width, chosen.width**-0.5)
-        scheme = build_model_position(position, chosen.width, chosen.heads, longest)
-        added = scheme is not None and scheme.acts == "embeddings"
-        self.position = scheme if added else None
-        if isinstance(scheme, Table):
-            self.longest = longest - self.begins
-        inside = None if added else position
+        self.position, inside, longest_table = split_position(position, chosen, longest)
+        if longest_table is not None:
+            self.longest = longest_table - self.begins
         settings = LayerSettings(chosen, inside, norm == "pre", "relu", dropout, dropout, options)
-        self.encoder = nn.ModuleList(TransformerLayer(settings, f"encoder.{i}") for i in range(chosen.layers))
+        self.encoder = TransformerLayers(
+            TransformerLayer(settings, f"encoder.{i}") for i in range(chosen.layers)
+        )
         self.encoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
         self.pooling = POOLINGS[how.name](chosen.width, how)
         self.pool_site = site_of(self.pooling)
@@ -112,8 +107,5 @@ class TransformerClassifier(Classifier):
         if self.begins:
             tokens, lengths = pad(tokens, (1, 0), value=BOS), lengths + 1
         x_BSM = embed_tokens(self.embedding, tokens, self.width**0.5, self.position, 0, self.dropout)
-        stream, visible = ResidualStream(x_BSM), padding(lengths)
-        for layer in self.encoder:
-            stream, _ = run_layer(layer, stream, visible)
-        _, x_BSM = stream.normalized(self.encoded, wide=True)
-        return pooled(self.pooling, x_BSM, lengths)
+        x_BSM, _ = self.encoder(x_BSM, padding(lengths))
+        return pooled(self.pooling, self.encoded(x_BSM), lengths)

@@ -8,14 +8,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError, Setting, UnknownName, message, positive
-from regard.layers.attention_options import AttentionOptions, PositionOption, build_model_position
-from regard.layers.residual_stream import ResidualStream
+from regard.layers.attention_options import AttentionOptions, PositionOption
 from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import causal
 from regard.models.base import Encoded, State, words
 from regard.models.language_base import LanguageModel
-from regard.models.transformer import NORMS, LayerSettings, Size, TransformerLayer, find_size, run_layer
-from regard.positions.embedded import Table
+from regard.models.transformer import TransformerLayer, TransformerLayers
+from regard.models.transformer_settings import NORMS, LayerSettings, Size, find_size, split_position
 
 __all__ = ["TransformerLanguageModel"]
 
@@ -61,10 +60,8 @@ class TransformerLanguageModel(LanguageModel):
         **attention: Any,
     ):
         super().__init__()
-        call, inner_dropout = (
-            "TransformerLanguageModel()",
-            dropout if inner_dropout is None else inner_dropout,
-        )
+        call = "TransformerLanguageModel()"
+        inner_dropout = dropout if inner_dropout is None else inner_dropout
         for each in (dropout, inner_dropout):
             positive(call, each, vocabulary_size=vocabulary_size, longest=longest)
         if norm not in NORMS:
@@ -72,16 +69,11 @@ class TransformerLanguageModel(LanguageModel):
         chosen = _check_size(call, size)
         self.target_size, self.width = vocabulary_size, chosen.width
         self.embedding = words(vocabulary_size, chosen.width, chosen.width**-0.5)
-        scheme = build_model_position(position, chosen.width, chosen.heads, longest)
-        added = scheme is not None and scheme.acts == "embeddings"
-        self.position = scheme if added else None
-        if isinstance(scheme, Table):
-            self.longest_target = longest
-        inside = None if added else position
+        self.position, inside, self.longest_target = split_position(position, chosen, longest)
         options = AttentionOptions.checked(call, attention, signature(TransformerLanguageModel).parameters)
         settings = LayerSettings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
         names = (f"decoder.{i}" for i in range(chosen.layers))
-        self.decoder = nn.ModuleList(TransformerLayer(settings, name, causal=True) for name in names)
+        self.decoder = TransformerLayers(TransformerLayer(settings, name, causal=True) for name in names)
         self.decoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
         self.output = nn.Linear(chosen.width, vocabulary_size)
         if tie:
@@ -92,21 +84,14 @@ class TransformerLanguageModel(LanguageModel):
         return self.output
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        scale, at = self.width**0.5, state.position
-        x_RTM = embed_tokens(self.embedding, tokens, scale, self.position, at, self.dropout)
-        stream, past = ResidualStream(x_RTM), []
-        for i, layer in enumerate(self.decoder):
-            before = state.past[i] if state.past else None
-            stream, memory = run_layer(layer, stream, causal(), state.position, before)
-            past.append(memory)
-        _, features_RTM = stream.normalized(self.decoded)
-        return State(state.position + tokens.shape[1], past=tuple(past)), features_RTM
+        scale, start = self.width**0.5, state.position
+        x_RTM = embed_tokens(self.embedding, tokens, scale, self.position, start, self.dropout)
+        x_RTM, past = self.decoder(x_RTM, causal(), start, state.past)
+        return State(start + tokens.shape[1], past=past), self.decoded(x_RTM)
 
 
 def _check_size(call: str, size: str | Size) -> Size:
-    if not isinstance(size, str | Size):
-        raise ArgumentError(message(call, f"size is {size!r}", expected="a name or a Size"))
-    chosen = find_size(size) if isinstance(size, str) else size
+    chosen = find_size(size, call)
     if chosen.decoder_layers is not None:
         problem = f"decoder_layers is {chosen.decoder_layers}, but a language model has only `layers`"
         raise ArgumentError(message(call, problem, hint=("use ", Setting("build_model", "layers"))))

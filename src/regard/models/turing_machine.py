@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.data.batch_rows import BatchRows
-from regard.dimensions import autocast_on
 from regard.errors import ArgumentError, UnknownName, message, positive
-from regard.layers.tape_heads import (
-    MEMORY_ROLE,
-    HeadLayout,
-    Tape,
-    clipped,
-)
-from regard.layers.tape_steps import MachineSteps, machine_steps
-from regard.sites import scopes_at
+from regard.layers.precision import full_precision
+from regard.layers.tape_heads import MEMORY_ROLE, HeadLayout, Tape, clipped
 
 __all__ = ["CONTROLLERS", "MachineState", "NeuralTuringMachine"]
 
@@ -222,46 +213,11 @@ class NeuralTuringMachine(nn.Module):
         state: the state after earlier steps of the same sequences. Default: start().
         """
         state = self.start(len(x)) if state is None else state
-        with _no_autocast(x):
-            x = x.to(self.input.weight.dtype)
-            return self._stepwise(x, state) if self._observed() else self._fused(x, state)
+        with full_precision(x):
+            return self.run(x.to(self.input.weight.dtype), state)
 
-    def _observed(self) -> bool:
-        """Return whether _stepwise() has to be used instead of _fused(). There are two cases:
-
-        1. record() or intervene() applies to a site of this model. These functions act on attention calls,
-        and
-           _fused() makes no attention calls.
-        2. torch.compile traces the model.
-        """
-        sites = [each for each in self.tape.values() if isinstance(each, TapeSite)]
-        seen = [bool(scopes_at(each.site, each.role)) for each in sites]
-        return any(seen) or torch.compiler.is_compiling()
-
-    def _fused(self, x: Tensor, state: MachineState) -> tuple[Tensor, MachineState]:
-        """Run all steps with machine_steps(), which is faster than _stepwise() and gives the same result.
-
-        For the arguments and the result, see forward().
-        """
-        one = [each[None] for each in state.tensors]
-        weights = self.recurrent[None], self.heads.weight.T[None], self.heads.bias[None]
-        done = MachineSteps(
-            *(
-                each[0]
-                for each in machine_steps(self.layout, self.input(x)[None], *weights, tuple(one))  # type: ignore[arg-type]
-            )
-        )
-        logits = self.output(torch.cat((done.hidden, done.reads), -1))
-        last = done.hidden[:, -1], done.reads[:, -1]
-        return logits, MachineState(
-            last[0], done.cell, last[1], done.weights, done.memory, state.position + x.shape[1]
-        )
-
-    def _stepwise(self, x: Tensor, state: MachineState) -> tuple[Tensor, MachineState]:
-        """Run step by step with calls of attention() and read(), so that record() and intervene() work.
-
-        For the arguments and the result, see forward().
-        """
+    def run(self, x: Tensor, state: MachineState) -> tuple[Tensor, MachineState]:
+        """Return the result of forward(), in full precision."""
         hidden, cell, reads, *tape_parts = state.tensors
         tape, outputs = Tape(*tape_parts), []
         for position, opened in enumerate(self.input(x).unbind(1), state.position):
@@ -291,12 +247,3 @@ class NeuralTuringMachine(nn.Module):
             f"slots={self.slots}, slot_width={layout.width}, heads={layout.reads}, "
             f"addressing={layout.addressing!r}"
         )
-
-
-def _no_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """Return a context manager that disables autocast on the device of `x`.
-
-    In half precision, rounding would set small weights to 0, and slowly destroy the contents of the tape.
-    """
-    device = x.device.type
-    return torch.autocast(device, enabled=False) if autocast_on(device) else nullcontext()

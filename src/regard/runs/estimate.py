@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.fast.report import fast_code
 from regard.runs.devices import choose_device
 from regard.runs.prepare_run import Machine, build_from, check_run, complete, copy_files, set_threads
 from regard.runs.run_task import Plan, RunTask
@@ -39,6 +40,7 @@ class Estimate:
     memory: bytes that training on the largest batch needs, for weights, gradients, optimizer state and
         activations.
     seconds: estimated duration of the run. None if the run is resumed.
+    code: what computes training steps and searches: names of fast twins, or why they do not apply.
     """
 
     settings: Any
@@ -49,6 +51,7 @@ class Estimate:
     steps: int | None
     memory: int
     seconds: float | None
+    code: Mapping[str, str]
 
 
 def estimate(
@@ -91,6 +94,7 @@ def estimate(
             total_steps(chosen.training, built.len_epoch(0)) or _forecast(built, plan),
             4 * parameters * copies + _activation_bytes(built),
             None if plan is None else plan.seconds,
+            fast_code(model),
         )
 
 

@@ -36,7 +36,7 @@ TEST_FILE = CommandOption(
 )
 TSV = CommandOption(
     "--tsv",
-    "TSV or CSV file with sentence pairs or labelled texts (see --columns), or TSV file with captions. May "
+    "TSV or CSV file with sentence pairs or labelled texts (see --columns), or with captions. May "
     "be repeated.",
     "FILE",
     list[str],

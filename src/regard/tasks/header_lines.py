@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from regard.data.line_io import STANDARD
 from regard.data.read_text import checked_path, read_lines
+from regard.data.row_formats import COLUMNS
 from regard.data.table_formats import Row, csv_rows, is_csv
-from regard.errors import DataError, message, printable, shown
+from regard.errors import DataError, RegardWarning, message, printable, shown
 from regard.tasks.column_names import is_column_name
 
 __all__ = ["check_first_lines"]
@@ -16,6 +18,8 @@ __all__ = ["check_first_lines"]
 
 def check_first_lines(tsv: Iterable[str], columns: Sequence[int | str], encoding: str | None = None) -> None:
     """Raise DataError if --columns has numbers, but the first line of a TSV or CSV file is a header line.
+
+    Warn if one of the two columns has a number in the first line and there are more columns: it may be an id.
 
     A header line is recognized by usual column names, such as "source" or "en", in both columns.
 
@@ -34,6 +38,11 @@ def check_first_lines(tsv: Iterable[str], columns: Sequence[int | str], encoding
             if len(cells) > 2:
                 hint = f"name two columns, --columns A,B, of {printable(', '.join(cells))[:200]}"
             raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
+        if len(cells) > 2 and sum(name.isdecimal() for name in names) == 1:
+            used = f"columns {' and '.join(map(str, columns))}: {printable(' and '.join(names))[:100]}"
+            problem = f"the file has {len(cells)} columns, and the pairs are in {used}"
+            advice = ("if one of them is a number of the line, name other columns: ", COLUMNS)
+            warnings.warn(message(shown(path), problem, hint=advice), RegardWarning, stacklevel=2)
 
 
 def _first_cells(path: Path, encoding: str | None) -> list[str]:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.errors import RegardError, Setting, message
+from regard.fast.freed_memory import keep_freed_memory
 from regard.fast.twins import Twins
-from regard.layers.freed_memory import keep_freed_memory
 from regard.training.cuda_graphs import Captured, Uncaptured
 from regard.training.distributed import Processes
 from regard.training.progress import seed_generators, step_seed

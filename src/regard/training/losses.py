@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batch import PAD
+from regard.fast.aligned_linear import AlignedLinear
+from regard.fast.hooks import contains_hooks, is_hooked, is_plain_linear
 from regard.kernels.choice import by_kernel
-from regard.kernels.seeds import together
-from regard.layers.joint_linear import is_hooked, is_plain_linear
 from regard.models.base import Model
 
 __all__ = [
@@ -48,10 +48,9 @@ def output_features(model: Model, batch: Any) -> OutputFeatures | None:
     if torch.compiler.is_compiling():
         return None
     layer = model.output_layer() if model.separates_output() else None
-    if layer is None or is_hooked(model) or not by_kernel(next(layer.parameters())):
+    if layer is None or contains_hooks(model) or not by_kernel(next(layer.parameters())):
         return None
-    with together():
-        return OutputFeatures(model.batch_features(batch), layer)
+    return OutputFeatures(model.batch_features(batch), layer)
 
 
 def output_loss(
@@ -72,7 +71,7 @@ def output_loss(
     >>> torch.allclose(smoothed, cross_entropy(layer(features), labels, 0.1)[0])
     True
     """
-    if torch.compiler.is_compiling() or not by_kernel(features) or not is_plain_linear(layer):
+    if torch.compiler.is_compiling() or not by_kernel(features) or not _is_linear(layer):
         return cross_entropy(layer(features), labels, smoothing)
     from regard.kernels.training.vocabulary_loss import VocabularyLoss
 
@@ -80,6 +79,11 @@ def output_loss(
     inputs = (features.flatten(0, 1), weight, bias, labels.flatten())
     trains = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in inputs[:3])
     return VocabularyLoss.apply(*inputs, smoothing, PAD, trains)
+
+
+def _is_linear(layer: nn.Module) -> bool:
+    """Whether calling the layer only computes functional.linear() with its weight and bias."""
+    return is_plain_linear(layer) or (type(layer) is AlignedLinear and not is_hooked(layer))
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:

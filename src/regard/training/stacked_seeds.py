@@ -21,6 +21,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from regard.errors import ArgumentError, DataError, RegardError, message
+from regard.fast.twins import Twins
+from regard.layers.recurrent import Recurrent
 from regard.training.cuda_graphs import tensors_in
 from regard.training.optimizer import build_optimizer
 from regard.training.task import Loss
@@ -37,10 +39,10 @@ class StackedSeeds:
         were initialised with different seeds.
     beta2, weight_decay: options of AdamW, see build_optimizer().
 
-    vmap must support the forward pass of the models. It supports all models of this library. Here, recurrent
-    layers run step by step with plain matrix products, because vmap does not support the recurrent layers of
-    torch. Parameters that the loss does not use have the gradient 0, not None, so AdamW applies weight decay
-    to them.
+    vmap must support the forward pass of the models. It supports all models of this library: the twin of
+    recurrent layers runs step by step with plain matrix products, because vmap does not support the recurrent
+    layers of torch. Parameters that the loss does not use have the gradient 0, not None, so AdamW applies
+    weight decay to them.
 
     Random numbers may come from dropout, torch.rand(), torch.randn() and hard attention (REINFORCE too, with
     the baseline "none"). Any other random function raises an error. On a CPU, each model gets the same random
@@ -147,7 +149,7 @@ class StackedSeeds:
         arguments = trained, fixed, [torch.stack(each) for each in own], factors
         try:
             random = nullcontext() if seeds is None else _OwnRandom(seeds, device, sizes)
-            with random, _quiet():
+            with random, _quiet(), Twins(self._template.model, always=(Recurrent,)):
                 run = func.vmap(func.grad(of_one, has_aux=True), randomness="error")
                 gradients, losses = run(*arguments)
         except RuntimeError as error:

@@ -31,6 +31,9 @@ LONG_ARRAYS = ("keys", "weights", "maxima", "means")
 SITE and ARRAYS are fields of a Site. LONG and LONG_ARRAYS are fields of a Pooled. SITE and LONG are saved in
 the JSON header. ARRAYS and LONG_ARRAYS are saved as arrays."""
 
+WRITERS = "regard view --output, or Seen.save()"
+"""What writes .seen files, for error messages."""
+
 TEXT = {
     "source": [str],
     "target": [str],
@@ -233,7 +236,7 @@ class Seen:
     @staticmethod
     def load(path: str | Path) -> Seen:
         """Read a file that save() wrote. No code in the file is executed."""
-        header, arrays = load_arrays(path, "regard.seen", "Seen.save()")
+        header, arrays = load_arrays(path, "regard.seen", WRITERS)
 
         def built(kind: str, make: Any, names: Sequence[str]) -> tuple[Any, ...]:
             return tuple(
@@ -250,7 +253,7 @@ class Seen:
             return Seen(sites, **header, long=long)
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             problem = f"the file is damaged: {type(error).__name__}"
-            raise DataError(message(str(path), problem, hint="write it again with Seen.save()")) from None
+            raise DataError(message(str(path), problem, hint=f"write it again, with {WRITERS}")) from None
 
     def _numbered(self, site: Site) -> Site:
         """Return the site with the word index of each row (row_words) and of each column (column_words).

@@ -17,7 +17,7 @@ from regard.errors import RegardWarning
 from regard.fast.search import captured, recorded_attention, slot_search
 from regard.fast.search.search_loop import EarlyEnds
 from regard.fast.search.transformer_decoder import FusedTransformerDecoder, TransformerDecoder
-from regard.kernels.search.candidates import find_candidates
+from regard.kernels.search.beam import find_candidates
 from regard.models import build_language_model
 from regard.models.transformer import Size, Transformer
 from tests.fast.search.test_search import MODELS, SIZE, WORDS, assert_same, prepared, simple

@@ -10,10 +10,12 @@ import io
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from regard.data.read_text import read_lines
+from regard.data.table_formats import csv_rows, is_csv, valid_cell
 from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
 from regard.files.untrusted import LIMITS, parse_json, read_limited
 
@@ -21,7 +23,7 @@ __all__ = ["FORMATS", "CaptionEntry", "caption_entries"]
 
 T = TypeVar("T")
 
-SUFFIXES = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+SUFFIXES = {".tsv": "tsv", ".csv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 """File name extension -> format of captions. A .json file is not in this table: its content decides between
 "coco" and "karpathy"."""
 
@@ -76,8 +78,9 @@ def caption_entries(path: Path, format: str | None, encoding: str | None = None)
             return
         if last not in SUFFIXES:
             problem = "the format of the captions cannot be detected from the file name"
-            hint = f"set the format: {', '.join(FORMATS)}"
-            raise ArgumentError(message(shown(path), problem, expected=".tsv, .jsonl or .json", hint=hint))
+            hint = "use --tsv (for TSV and CSV files) or --jsonl, or set data.format"
+            expected = ".tsv, .csv, .jsonl or .json"
+            raise ArgumentError(message(shown(path), problem, expected=expected, hint=hint))
         format = SUFFIXES[last]
     if format in ("tsv", "jsonl"):
         yield from (tabbed if format == "tsv" else json_lines)(path, encoding)
@@ -98,13 +101,15 @@ def detected_ending(path: Path) -> str:
 def tabbed(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
     """Yield the entries of a TSV file: image, TAB, caption, possibly more captions in further columns.
 
+    A file whose name ends with .csv is a CSV file with the same columns. So is a file whose first line begins
+    with "image,", as captions.txt of Flickr8k.
+
     If the first cell of the first line is "image", this line is a header with column names. In a file with a
     header, the captions are the columns whose names begin with "caption", and the column "split" is the
     split of the image. An image may have several lines if each line has one caption.
     """
     header: list[str] | None = None
-    for number, line in enumerate(read_lines(path, encoding), 1):
-        cells = line.split("\t")
+    for number, cells in _cells(path, encoding):
         place = f"{shown(path)}, line {number}"
         if number == 1 and cells[0].strip().lower() == "image":
             header = [cell.strip().lower() for cell in cells]
@@ -112,11 +117,12 @@ def tabbed(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
                 problem = f"no column whose name begins with 'caption'; the columns are {', '.join(header)}"
                 raise DataError(message(place, printable(problem)[:300]))
             continue
-        if not line.strip():
+        if not any(cell.strip() for cell in cells):
             continue
         if len(cells) < 2 or (header and len(cells) != len(header)):
             problem = f"{len(cells)} column{'s' * (len(cells) > 1)}"
-            expected = f"{len(header)}, as in the header line" if header else "an image, a tab and a caption"
+            expected = f"an image, a {'comma' if is_csv(path) else 'tab'} and a caption"
+            expected = f"{len(header)}, as in the header line" if header else expected
             raise DataError(message(place, problem, expected=expected))
         names = header or ["image", *["caption"] * (len(cells) - 1)]
         columns = [at for at, name in enumerate(names) if name.startswith("caption")]
@@ -126,6 +132,20 @@ def tabbed(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
             image = numbered[1]
         captions = tuple(cells[at] for at in columns)
         yield CaptionEntry(place, image, captions, tuple(at + 1 for at in columns), "column", split, complete)
+
+
+def _cells(path: Path, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number and the cells of each line of a TSV or CSV file."""
+    lines = read_lines(path, encoding)
+    first = "" if is_csv(path) else next(lines, "")
+    if not is_csv(path) and not first.lower().startswith("image,"):
+        for number, line in enumerate(chain([first], lines), 1):
+            yield number, line.split("\t")
+        return
+    for row in csv_rows(path, encoding):
+        if row.reason:
+            raise DataError(message(f"{shown(path)}, line {row.number}", row.reason))
+        yield row.number, [valid_cell(cell, shown(path), row.number, encoding) for cell in row.value]
 
 
 def json_lines(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:

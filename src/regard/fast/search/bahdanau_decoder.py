@@ -146,7 +146,7 @@ class BahdanauDecoder(SlotDecoder):
         """Return the attention weights of every beam, (B, K, S), and record them if `looks` exists."""
         if by_kernel(query_RA):
             # Imported here, because it imports Triton.
-            from regard.kernels.search.additive_attention import additive_step_weights
+            from regard.kernels.search.decoder_step import additive_step_weights
 
             vector = self.score.vector.flatten()
             return additive_step_weights(query_RA, self.keys, vector, self.lengths, position, self.looks)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,23 +14,11 @@ from regard.decoding.highest_values import highest, highest_sums
 from regard.fast.search.decoder import SlotDecoder
 from regard.fast.search.slots import (
     Array,
-    EarlyOutputs,
     Outputs,
     SearchSlots,
-    Sources,
-    trimmed,
-    with_attention,
 )
-from regard.kernels.choice import by_kernel
-
-if TYPE_CHECKING:
-    from regard.kernels.search.paths import HostBuffer, Paths
 
 __all__ = ["BeamSlots"]
-
-MOST_EARLY_BYTES = 2**26
-"""Up to this size, the attention weights of all running slots are copied before the host knows which slots
-are done. Larger ones are copied after the host has waited, and only those of the slots that are done."""
 
 
 class BeamSlots(SearchSlots):
@@ -43,7 +29,6 @@ class BeamSlots(SearchSlots):
     pool_steps, pool_beams: (B, N), the number of tokens before EOS, and the beam that EOS follows.
     pool_scores: (B, N), the log-probability of EOS.
     divisors, cpu_divisors: the length penalty at each length, from 0 tokens; the second is on the CPU.
-    host_buffers: memory on the host to which follow_paths() copies the outputs.
     """
 
     def __init__(self, decoder: SlotDecoder, how: Beam, prefix: int, longest: int, device: torch.device):
@@ -56,7 +41,6 @@ class BeamSlots(SearchSlots):
         self.index_C = torch.arange(2 * how.size, device=device)
         self.cpu_divisors = how.length.table(longest + 1, torch.device("cpu"))
         self.divisors = self.cpu_divisors.to(device)
-        self.host_buffers: list[HostBuffer] = []
 
     def per_slot(self) -> tuple[str, ...]:
         pool = ("pool_ranking", "pool_steps", "pool_beams", "pool_scores")
@@ -99,32 +83,7 @@ class BeamSlots(SearchSlots):
         final_B = self.pool_ranking[:, -1] >= self.sums.amax(-1) / largest_B
         self.done.logical_or_(final_B | (self.count >= self.limits))
 
-    def early_results(
-        self, slots: Tensor, longest: int, sources: Sources | None = None
-    ) -> EarlyOutputs | None:
-        if not by_kernel(self.token_scores):
-            return None
-        # Imported here, because it imports Triton.
-        from regard.kernels.search.paths import follow_paths
-
-        copies_early = sources is not None and self._copied_bytes(len(slots), longest) <= MOST_EARLY_BYTES
-        paths = follow_paths(self, slots, longest, EOS, sources if copies_early else None)
-        if paths is None:
-            return None
-        later = None if sources is None or copies_early else (slots, sources)
-        return EarlyOutputs(paths.wait, functools.partial(self._outputs, paths, later))
-
-    def _copied_bytes(self, count: int, longest: int) -> int:
-        """Return the size of the attention weights of the outputs of some slots in bytes."""
-        looks = self.decoder.looks
-        assert looks is not None
-        return count * self.how.best * (longest + 1) * looks[0, 0, 0].nbytes
-
-    def results(self, slots: Tensor, longest: int, sources: Sources | None = None) -> Outputs:
-        early = self.early_results(slots, longest, sources)
-        if early is not None:
-            early.wait()
-            return early.select(None)
+    def results(self, slots: Tensor, longest: int, attention: bool = False) -> Outputs:
         # With NumPy, because PyTorch takes longer for small arrays.
         *tree, sums_bK, ranking_bN, steps_bN, beams_bN, ends_bN, count_b = self.fetch(
             slots, longest, "sums", "pool_ranking", "pool_steps", "pool_beams", "pool_scores", "count"
@@ -146,37 +105,7 @@ class BeamSlots(SearchSlots):
         length = int((steps_bN + ended_bN).max())
         readers_bNT = torch.from_numpy(readers[..., :length])
         outputs = tokens[..., :length], scores[..., :length], ranking_bN, readers_bNT
-        if sources is None:
-            return Outputs(*outputs)
-        return with_attention(outputs, *self.decoder.attention(slots, readers_bNT, *sources))
-
-    def _outputs(
-        self, paths: Paths, later: tuple[Tensor, Sources] | None, places: list[int] | None
-    ) -> Outputs:
-        """Return the outputs of some slots, see EarlyOutputs. The readers are int32.
-
-        later: the slots and sources of `paths`, if this function must copy the attention weights. None: they
-            were already copied, or are not requested.
-        """
-        if places is not None:
-            paths = paths.select(places)
-        ranking_bN, none_b1 = paths.ranking, paths.ranking[:, :1] == -np.inf
-        if none_b1.any():
-            ranking_bN = np.where(none_b1, self._unfinished(paths.sums, paths.generated)[0], ranking_bN)
-        length = int(paths.lengths.max())
-        outputs = paths.tokens[..., :length], paths.scores[..., :length], ranking_bN, paths.readers
-        if later is not None:
-            slots, (sentences, lengths) = later
-            if places is not None:
-                index = torch.tensor(places, device=slots.device)
-                slots, sentences = slots[index], sentences[index]
-            readers = paths.readers[..., :length]
-            return with_attention(outputs, *self.decoder.attention(slots, readers, sentences, lengths))
-        if paths.weights is None:
-            return Outputs(*outputs)
-        shorter = trimmed(paths.weights, length)
-        waited = shorter is paths.weights and places is None
-        return Outputs(*outputs, shorter, functools.partial(paths.alignments, length), waited)
+        return Outputs(*outputs, self.decoder.attention(slots, readers_bNT) if attention else None)
 
     def _unfinished(self, sums_bK: Array, count_b: Array) -> tuple[Array, Array]:
         """Return ranking and beam of the N best unfinished outputs, (b, N); ranking -inf for missing ones."""

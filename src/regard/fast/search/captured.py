@@ -95,8 +95,11 @@ class CapturedEncoding:
         self.replay()
 
     def _encode(self, model: Model, decoder: SlotDecoder) -> None:
+        from regard.fast.twins import Twins  # imports all models with a twin; only CUDA graphs need it
+
         decoder.refresh()
-        self.encoded = model.encode(self.source, self.lengths)
+        with Twins(model):  # a plain recurrent encoder waits for the lengths
+            self.encoded = model.encode(self.source, self.lengths)
         self.state = model.start(self.encoded)
         decoder.load(self.rows, self.encoded, self.state)
 

@@ -10,12 +10,12 @@ from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.sampling import Sample
 from regard.fast import enabled
+from regard.fast.hooks import contains_hooks
 from regard.fast.search.bahdanau_decoder import BahdanauDecoder
 from regard.fast.search.decoder import SlotDecoder
 from regard.fast.search.linear import int8_available
 from regard.fast.search.recurrent_decoder import RecurrentDecoder
 from regard.fast.search.transformer_decoder import FusedTransformerDecoder, TransformerDecoder
-from regard.layers.joint_linear import contains_hooks
 from regard.models.base import Model
 from regard.sites import open_scopes
 

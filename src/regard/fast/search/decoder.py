@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from regard.kernels.choice import by_kernel
 from regard.models.base import Encoded, Model, State
 from regard.roles import Role
 
@@ -107,38 +106,18 @@ class SlotDecoder(ABC):
         if dtype.itemsize * math.prod(shape) <= most:
             self.looks = torch.zeros(shape, dtype=dtype, device=like.device)
 
-    def attention(
-        self,
-        slots: Tensor,
-        readers: Tensor,
-        sentences: Tensor,
-        lengths: Tensor,
-        done: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return a copy of the attention weights of some outputs, (b, N, T, X, H, S), and their alignments.
+    def attention(self, slots: Tensor, readers: Tensor) -> Tensor:
+        """Return a copy of the attention weights of some outputs, (b, N, T, X, H, S), on the device.
 
         slots: (b,), the slots.
         readers: (b, N, T), the beam that generated each token of the outputs.
-        sentences: (b,), the index of the sentence of each slot.
-        lengths: the number of source tokens of each sentence.
-        done: (B,), the results of slots for which it is False are not needed. None: all are.
-
-        Both are on the device. The alignments, (b, N, T), are those of copy_and_align(); None if no Triton
-        kernels are used.
         """
         assert self.looks is not None
-        if by_kernel(self.looks):
-            # Imported here, because it imports Triton.
-            from regard.kernels.search.alignments import copy_and_align
-
-            readers = readers.to(self.looks.device, torch.int32, non_blocking=True)
-            return copy_and_align(self.looks, slots, readers, sentences, lengths, done)
         _, length, beams, *sizes = self.looks.shape
         readers = readers.to(self.looks.device)
         steps_bT = slots[:, None] * length + torch.arange(readers.shape[2], device=slots.device)
         index = (steps_bT[:, None] * beams + readers).flatten()
-        picked = self.looks.flatten(0, 2).index_select(0, index)
-        return picked.view(*readers.shape, *sizes), None
+        return self.looks.flatten(0, 2).index_select(0, index).view(*readers.shape, *sizes)
 
     @abstractmethod
     def refresh(self) -> None:

@@ -52,10 +52,8 @@ class RecordedAttention:
         self._parts: list[Tensor] = []
         self._norms, self._lengths, self._ranks = NOTHING, NOTHING, 0
         self._source_lengths: list[int] = []
-        self._known_alignments: list[Tensor | NDArray[np.int32] | None] = []
         self.aligned: list[tuple[int, ...]] = []
         self._ready: torch.cuda.Event | None = None
-        self._pending = False
         self._lock = threading.Lock()
 
     @classmethod
@@ -73,30 +71,19 @@ class RecordedAttention:
         sites = {name: possible[name] for name in wanted}
         return cls(sites, [names.index(name) for name in wanted])
 
-    def write(
-        self,
-        rows: list[int],
-        weights: Tensor,
-        aligned: Tensor | NDArray[np.int32] | None = None,
-        waited: bool = False,
-    ) -> None:
+    def write(self, rows: list[int], weights: Tensor) -> None:
         """Store the weights of all hypotheses of some sentences.
 
         rows: the indices of the sentences.
         weights: (b, N, T, X, H, S), with X sites.
-        aligned: (b, N, T), the alignments with all X sites, int32. None: alignment() computes them.
-        waited: whether the host has waited for the weights.
         """
-        self._pending |= weights.is_cuda and not waited
         self._parts.append(weights)
-        _, self._ranks, _, sites, _, _ = weights.shape
-        self._known_alignments.append(aligned if len(self.columns) == sites else None)
+        self._ranks = weights.shape[1]
         self._rows.append(rows)
 
     def clear(self) -> None:
         """Forget the weights that were stored, because the search is repeated."""
-        self._rows, self._parts, self._known_alignments = [], [], []
-        self._pending = False
+        self._rows, self._parts = [], []
 
     def store_values(self, encoded: Encoded) -> None:
         """Store the source lengths and the norms of the value vectors."""
@@ -107,10 +94,9 @@ class RecordedAttention:
     def finish(self) -> None:
         """Declare the weights complete, after the last write() and after store_values()."""
         self.complete = True
-        if self._pending:
+        if self._norms.is_cuda:
             self._ready = torch.cuda.Event()
             self._ready.record()
-        if self._norms.is_cuda:
             _device_memory.add(self, sum(each.nbytes for each in self._parts))
 
     def of_hypothesis(self, row: int, rank: int, length: int) -> tuple[BySite[Tensor], dict[str, Tensor]]:
@@ -147,13 +133,11 @@ class RecordedAttention:
 
     def align_all(self) -> list[tuple[int, ...]]:
         """Compute `aligned`, and return it."""
-        # If a kernel has computed the alignments, this calls no operations of PyTorch: after a search, their
-        # code is no longer in the cache of the processor.
         with self._lock:
             self._wait()
             aligned = list[tuple[int, ...]]()
-            for part, rows, known in zip(self._parts, self._rows, self._known_alignments, strict=True):
-                aligned += rows_as_tuples(self._align(part, rows) if known is None else known)
+            for part, rows in zip(self._parts, self._rows, strict=True):
+                aligned += rows_as_tuples(self._align(part, rows))
             if len(self._rows) > 1:
                 numbers = [
                     row * self._ranks + rank

@@ -22,14 +22,14 @@ from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import ROOM, SearchResult
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, Seed
+from regard.fast.freed_memory import keep_freed_memory
 from regard.fast.search.beams import BeamSlots
 from regard.fast.search.captured import forget_slots, kept_slots, round_up
 from regard.fast.search.choice import decoder_for
 from regard.fast.search.decoder import SlotDecoder
 from regard.fast.search.recorded_attention import RecordedAttention
-from regard.fast.search.slots import GreedySlots, Outputs, SampleSlots, SearchSlots, Sources
+from regard.fast.search.slots import GreedySlots, Outputs, SampleSlots, SearchSlots
 from regard.kernels.choice import is_current
-from regard.layers.freed_memory import keep_freed_memory
 from regard.models.base import Model, State
 
 __all__ = [
@@ -232,7 +232,7 @@ class SlotRun:
         self.started = [0] * slots.slots
         self.best = how.best if isinstance(how, Beam) else 1
         self.collected: SearchResult | None = None
-        self.unwritten: tuple[list[int], Callable[[], Outputs]] | None = None
+        self.unwritten: tuple[list[int], Outputs] | None = None
         slots.done.fill_(True)
 
     def fill(self, loaded: bool = False) -> None:
@@ -306,27 +306,21 @@ class SlotRun:
         longest: no slot has generated more tokens than this.
         """
         running = [slot for slot, row in enumerate(self.rows) if row is not None]
-        rows, early = self._rows_of(running), None
-        if self.fixed:
-            early = self.slots.early_results(self._on_device(running), longest, self._sources(rows))
+        rows = self._rows_of(running)
         self._prepare()
-        if early is None:
-            every = self.slots.done.tolist()
-            done = [every[slot] for slot in running]
-        else:
-            done = early.wait()
+        every = self.slots.done.tolist()
+        done = [every[slot] for slot in running]
         count = len(running) - done.count(False)
         if not count or (count < len(running) and count * DROP < len(running)):
             return
-        finished, places = running, None
+        finished = running
         if count < len(running):
             places = [place for place, is_done in enumerate(done) if is_done]
             finished, rows = ([each[place] for place in places] for each in (running, rows))
-        if early is None:
-            outputs = self.slots.results(self._on_device(finished), longest, self._sources(rows))
-            self.unwritten = rows, lambda: outputs
-        else:
-            self.unwritten = rows, partial(early.select, places)
+        self.unwritten = (
+            rows,
+            self.slots.results(self._on_device(finished), longest, self.recorded is not None),
+        )
         for slot in finished:
             self.rows[slot] = None
         self.fill()
@@ -339,8 +333,7 @@ class SlotRun:
         """Write the outputs that _collect() kept in `unwritten` to `collected` and `recorded`."""
         if self.unwritten is None:
             return
-        rows, select = self.unwritten
-        outputs, self.unwritten = select(), None
+        (rows, outputs), self.unwritten = self.unwritten, None
         assert self.collected is not None
         length = outputs.tokens.shape[-1]
         self.collected = self.collected.with_room_for(length, self.sentences.longest)
@@ -348,18 +341,11 @@ class SlotRun:
         whole = rows == list(range(first, last))  # a slice is copied in less time than indexed rows
         self.collected.write_arrays(slice(first, last) if whole else rows, *outputs[:3])
         if self.recorded is not None and outputs.weights is not None:
-            aligned = None if outputs.aligned is None else outputs.aligned()
-            self.recorded.write(rows, outputs.weights, aligned, outputs.waited)
+            self.recorded.write(rows, outputs.weights)
 
     def _rows_of(self, slots: list[int]) -> list[int]:
         """Return the sentences that some slots decode, as indices."""
         return [row for slot in slots if (row := self.rows[slot]) is not None]
-
-    def _sources(self, rows: list[int]) -> Sources | None:
-        """Return some sentences as tensors; None if nothing is recorded."""
-        if self.recorded is None:
-            return None
-        return self._on_device(rows), self.sentences.active.encoded.lengths
 
     def _on_device(self, indices: list[int]) -> Tensor:
         """Return indices as a tensor on the device, without waiting for it."""

@@ -6,7 +6,7 @@ GreedySlots gives the results of regard.decoding.greedy, SampleSlots those of re
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -21,27 +21,17 @@ from regard.fast.search.decoder import SlotDecoder, resized_rows
 from regard.kernels.choice import by_kernel
 
 if TYPE_CHECKING:
-    from regard.kernels.search.candidates import Candidates
+    from regard.kernels.search.beam import Candidates
 
 __all__ = [
     "Array",
-    "EarlyOutputs",
     "GreedySlots",
     "Outputs",
     "SampleSlots",
     "SearchSlots",
-    "Sources",
-    "trimmed",
-    "with_attention",
 ]
 
 Array = np.ndarray[Any, Any]
-
-Sources = tuple[Tensor, Tensor]
-"""The index of the sentence of each slot, (b,), and the number of source tokens of each sentence."""
-
-TRIMMED = 1.5
-"""Attention weights that have room for more than this many times the tokens of the outputs are trimmed."""
 
 MOST_CANDIDATES = 32
 """The largest number of tokens per beam for which the Triton kernels are used."""
@@ -59,15 +49,8 @@ class Outputs(NamedTuple):
 
     tokens, token_scores: (b, N, T), token ids and log-probabilities, padded with PAD and 0.
     ranking: (b, N), the score that hypotheses are sorted by; see SearchResult.
-    readers: the beams that generated each token; 0 for padding. On the CPU or on the device. Like `weights`,
-        it may have more than T positions.
+    readers: the beams that generated each token; 0 for padding. On the CPU or on the device.
     weights: (b, N, T, X, H, S), the attention weights on the device. None if they were not requested.
-    aligned: a function that returns the alignments of copy_and_align(), (b, N, T), int32, on the device or as
-        an array, and waits for them if necessary. None if there are no weights, or if no Triton kernels are
-        used.
-    waited: whether the host has waited for the weights after aligned() has returned.
-
-    The arrays may be views of a buffer that is reused; see EarlyOutputs.
     """
 
     tokens: Array
@@ -75,21 +58,6 @@ class Outputs(NamedTuple):
     ranking: Array
     readers: Tensor
     weights: Tensor | None = None
-    aligned: Callable[[], Tensor | Array] | None = None
-    waited: bool = False
-
-
-class EarlyOutputs(NamedTuple):
-    """The outputs of b slots of which only some are done.
-
-    wait: a function that waits for the device, and returns for each slot whether it is done.
-    select: a function that returns the outputs of some slots that are done, by their places among the b
-        slots; None selects all. Call it after wait(), and before the next call of early_results(), which
-        overwrites the arrays.
-    """
-
-    wait: Callable[[], list[int]]
-    select: Callable[[list[int] | None], Outputs]
 
 
 class SearchSlots(ABC):
@@ -107,7 +75,7 @@ class SearchSlots(ABC):
     tokens, links, token_scores: (B, L, K), the tokens of each step, their parents and log-probabilities.
     forbidden: the ids of the tokens that no output may contain; None before the first step.
     barred: (V,), uint8, 1 for these tokens.
-    kernels: whether steps use the kernels of token_candidates and beam_step; None before the first step.
+    kernels: whether steps use the kernels of kernels/search/beam.py; None before the first step.
     """
 
     def __init__(self, decoder: SlotDecoder, rules: Rules, prefix: int, device: torch.device):
@@ -153,25 +121,13 @@ class SearchSlots(ABC):
         """Choose the next tokens, given the logits of the decoder, and store them."""
 
     @abstractmethod
-    def results(self, slots: Tensor, longest: int, sources: Sources | None = None) -> Outputs:
+    def results(self, slots: Tensor, longest: int, attention: bool = False) -> Outputs:
         """Return the N hypotheses of some slots that are done.
 
         slots: (b,), the slots.
         longest: no slot has generated more tokens than this.
-        sources: the sentences of the slots. If given, the attention weights of the outputs are returned too.
+        attention: whether to return the attention weights of the outputs too.
         """
-
-    def early_results(
-        self, slots: Tensor, longest: int, sources: Sources | None = None
-    ) -> EarlyOutputs | None:
-        """Return the hypotheses of the slots that are done, before it is known which of them are.
-
-        For the arguments, see results(). On a GPU, all work except copies of large attention weights is
-        launched before the host waits for the steps, so that it waits only once: see EarlyOutputs.wait.
-
-        Return None if this is not supported.
-        """
-        return None
 
     def start(self, slots: Tensor, first: Tensor, limits: Tensor, prefix: Tensor, offset: int) -> None:
         """Start the search for new sentences, which the decoder has loaded.
@@ -222,7 +178,7 @@ class SearchSlots(ABC):
         if not self.kernels:
             return None
         # Imported here, because it imports Triton.
-        from regard.kernels.search.candidates import find_candidates
+        from regard.kernels.search.beam import find_candidates
 
         assert self.barred is not None
         return find_candidates(logits.flatten(0, 1), count, self.barred, self.count, self.rules.minimum, EOS)
@@ -267,19 +223,17 @@ class SearchSlots(ABC):
         self.last.copy_(tokens)
         self.parents.copy_(parents)
 
-    def fetch(self, slots: Tensor, longest: int, *names: str, also: Sequence[Tensor] = ()) -> list[Array]:
+    def fetch(self, slots: Tensor, longest: int, *names: str) -> list[Array]:
         """Return rows of `tokens`, `links` and `token_scores`, then of other tensors, as arrays.
 
         slots: (b,), the slots.
         longest: the number of steps of the first three tensors.
         names: the names of the other tensors, whose dtype is float32 or int64.
-        also: further tensors, whose dtype is int32, which are returned last.
 
         All tensors are copied from the device at once.
         """
         tree = (each[:, :longest] for each in (self.tokens, self.links, self.token_scores))
         picked = [each.index_select(0, slots) for each in (*tree, *(getattr(self, name) for name in names))]
-        picked += also
         if slots.device.type == "cpu":
             return [each.numpy() for each in picked]
         bits = [each.flatten().view(torch.int32) for each in picked]
@@ -314,13 +268,8 @@ class GreedySlots(SearchSlots):
         """Return the next token of each slot, (B,), given the log-probabilities of permitted tokens."""
         return scores_BV.argmax(-1)
 
-    def results(self, slots: Tensor, longest: int, sources: Sources | None = None) -> Outputs:
-        weights, aligned = None, None
-        if sources is not None and by_kernel(self.token_scores):
-            # Before the host waits for the outputs, so that it waits only once.
-            weights, aligned = self.decoder.attention(slots, self._readers(slots, longest), *sources)
-        also = [] if aligned is None else [aligned]
-        tokens_bL1, _, scores_bL1, count_b, *rest = self.fetch(slots, longest, "count", also=also)
+    def results(self, slots: Tensor, longest: int, attention: bool = False) -> Outputs:
+        tokens_bL1, _, scores_bL1, count_b = self.fetch(slots, longest, "count")
         length = int(count_b.max(initial=0))
         inside_b1L = np.arange(length) < count_b[:, None, None]
         tokens, scores = (
@@ -330,12 +279,8 @@ class GreedySlots(SearchSlots):
         # PyTorch adds in the same order as in greedy_search(); NumPy may not.
         ranking = torch.from_numpy(scores).sum(-1).numpy()
         outputs = tokens, scores, ranking, self._readers(slots, length)
-        if sources is None:
-            return Outputs(*outputs)
-        if weights is None:
-            return with_attention(outputs, *self.decoder.attention(slots, outputs[-1], *sources))
-        shorter, own = trimmed(weights, length), rest[0][..., :length] if rest else None
-        return with_attention(outputs, shorter, own, shorter is weights)
+        weights = self.decoder.attention(slots, outputs[-1]) if attention else None
+        return Outputs(*outputs, weights)
 
     def _readers(self, slots: Tensor, length: int) -> Tensor:
         """Return the beams that generated each token, (b, 1, length): there is only beam 0."""
@@ -386,21 +331,3 @@ class SampleSlots(GreedySlots):
         numbers = random_numbers(streams, self.random.shape[1] - first)
         rows = torch.tensor(slots, dtype=torch.long).to(self.random.device)
         self.random[rows, first:] = numbers.to(self.random.device)
-
-
-def with_attention(
-    outputs: tuple[Array, Array, Array, Tensor],
-    weights: Tensor,
-    aligned: Tensor | Array | None,
-    waited: bool = False,
-) -> Outputs:
-    """Return outputs with attention weights and alignments that were already computed; see Outputs."""
-    return Outputs(*outputs, weights, None if aligned is None else lambda: aligned, waited)
-
-
-def trimmed(weights: Tensor, length: int) -> Tensor:
-    """Return attention weights (b, N, T, ...) without the positions after `length`, if they are many.
-
-    If they are few, the copy would take more time than they are worth.
-    """
-    return weights if weights.shape[2] <= length * TRIMMED else weights[:, :, :length].contiguous()

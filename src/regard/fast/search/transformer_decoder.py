@@ -429,8 +429,7 @@ class FusedTransformerDecoder(TransformerDecoder):
 
     def step(self, tokens: Tensor, parents: Tensor, position: Tensor, upto: int) -> Tensor:
         # Imported here, because it imports Triton.
-        from regard.kernels.search.attention import reorder_history
-        from regard.kernels.search.norms import embed_and_normalize
+        from regard.kernels.search.decoder_step import embed_and_normalize, reorder_history
 
         reorder_history(self.history, parents, position)
         norms = iter(self.norms)
@@ -455,13 +454,13 @@ class FusedTransformerDecoder(TransformerDecoder):
 
     def _add_norm(self, x: Tensor, change: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
         """Return the input of the next residual connection and of the next sublayer."""
-        from regard.kernels.search.norms import add_and_normalize
+        from regard.kernels.search.decoder_step import add_and_normalize
 
         return add_and_normalize(x, change, norm, self.pre)
 
     def _attend_itself_by_kernel(self, number: int, y: Tensor, position: Tensor, turns: Turns) -> Tensor:
         """Return the output of the self-attention of a layer, (B K, M)."""
-        from regard.kernels.search.attention import attend_history
+        from regard.kernels.search.decoder_step import attend_history
 
         new = self._projected(number, y, turns)
         return self.layers[number].itself.output(
@@ -470,7 +469,7 @@ class FusedTransformerDecoder(TransformerDecoder):
 
     def _attend_source_by_kernel(self, number: int, y: Tensor, position: Tensor) -> Tensor:
         """Return the output of the cross-attention of a layer, (B K, M)."""
-        from regard.kernels.search.attention import attend_source
+        from regard.kernels.search.decoder_step import attend_source
 
         attention = self.layers[number].cross
         assert attention is not None

@@ -1,25 +1,214 @@
-"""The forward pass of additive attention: launches its kernels."""
+# mypy: disable-error-code="no-untyped-def"
+"""The forward pass of additive attention: online softmax over the keys, and the weighted sum of the values.
+
+Forward launches all kernels of the pass, those of scores.py, short.py and decode.py too. score_chunks() gives
+the scores to the looking pass.
+
+The keys can be split over several programs of additive_read_kernel (split-K, as in FlashDecoding);
+additive_combine_kernel then combines their partial results.
+
+Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from regard.kernels import interpreting
 from regard.kernels.additive.decode import additive_decode_kernel
-from regard.kernels.additive.forward_kernels import (
-    additive_combine_kernel,
-    additive_read_kernel,
-)
 from regard.kernels.additive.scores import additive_prepare_kernel, additive_scores_kernel
-from regard.kernels.additive.short import additive_short_kernel
-from regard.kernels.additive.short_tiles import MOST_SPLITS, ShortLaunch, power_of_two, short_launch
-from regard.kernels.launch import SPAN, Shape, multiplies_tf32, up
+from regard.kernels.additive.short import (
+    MOST_SPLITS,
+    ShortLaunch,
+    additive_short_kernel,
+    short_launch,
+)
+from regard.kernels.additive.tile_sizes import SPAN, Shape
+from regard.kernels.dropout import dropout_factors
+from regard.kernels.launch import in_eights, in_rows, power_of_two, precision_of, steps, up
+from regard.kernels.mask import end_of, tile_is_seen, visible
+from regard.kernels.matrix_product import product
+from regard.kernels.tanh import LOG2E
 
-__all__ = ["Extra", "Forward", "Prepared", "Sight", "in_eights", "in_rows", "precision_of", "steps"]
+__all__ = [
+    "Extra",
+    "Forward",
+    "Prepared",
+    "Sight",
+    "score_chunks",
+]
+
+
+@triton.jit
+def _joined(best, total, output, scores, value, factors, DROPOUT: tl.constexpr, PRECISION: tl.constexpr):
+    """One step of the online softmax: return row maximum, row sum and output after one more tile of keys.
+
+    best: row maximum of the tiles so far, (ROWS,).
+    total: row sum of exp(score - maximum) so far, (ROWS,).
+    output: sum of exp(score - maximum) value so far, (ROWS, DEPTH).
+    scores: the scores of the new tile, -inf where masked, (ROWS, COLUMNS).
+    value: the values of the new tile, (COLUMNS, DEPTH).
+    factors: if DROPOUT is True, the dropout factors of the weights of the new tile, (ROWS, COLUMNS).
+    """
+    highest = tl.maximum(best, tl.max(scores, 1))
+    level = tl.where(highest == float("-inf"), 0.0, highest)
+    weights = tl.exp2((scores - level[:, None]) * LOG2E)
+    shrink = tl.exp2((best - level) * LOG2E)
+    total = total * shrink + tl.sum(weights, 1)
+    output = output * shrink[:, None]
+    if DROPOUT:
+        weights = weights * factors
+    output = product(weights.to(value.dtype), value, output, PRECISION)
+    return highest, total, output
+
+
+@triton.jit
+def _finish(
+    best, total, found, output, lse, norm, place, at, rows_inside, inside, part, size, depth, first,
+    PARTED: tl.constexpr,
+):  # fmt: skip
+    """Write the results of the online softmax: output, lse and norm.
+
+    best, total, found: the accumulators of _joined(): row maximum, row sum and output.
+    norm: row maximum and 1 / total, (2, rows), from which the backward pass recomputes the weights.
+    place: index of each row.
+    at: index of each output element.
+    size: number of rows.
+    first: whether this program computes the first output channels. If False, it writes only `output`. The
+        program with the first channels writes lse and norm of the same rows.
+    PARTED: whether the keys are split into parts. If True, this program has processed one part, number
+        `part`. It writes the following partial results, which additive_combine_kernel combines:
+        output: the accumulator `found`, not divided by total, (parts, rows, E).
+        norm: row maximum and total, (parts, 2, rows).
+        lse: not written.
+    """
+    level = tl.where(best == float("-inf"), 0.0, best)
+    if PARTED:
+        norm += part * 2 * size
+        tl.store(output + part * size * depth + at, found, mask=inside)
+        tl.store(norm + place, best, mask=rows_inside & first)
+        tl.store(norm + size + place, total, mask=rows_inside & first)
+    else:
+        something = tl.where(total == 0.0, 1.0, total)
+        tl.store(output + at, found / something[:, None], mask=inside)
+        sums = tl.where(total == 0.0, float("-inf"), level + tl.log(something))
+        tl.store(lse + place, sums, mask=rows_inside & first)
+        tl.store(norm + place, level, mask=rows_inside & first)
+        tl.store(norm + size + place, 1.0 / something, mask=rows_inside & first)
+
+
+@triton.jit
+def additive_read_kernel(
+    scores, held, value, output, lse, norm, seed, dropout, lengths, document_of_query, document_of_key,
+    length_step, start, left, right, documents_query_step, documents_key_step,
+    heads, groups, queries, keys, depth, first_row, row_count, value_batch, value_head, value_row,
+    scores_part, scores_head, scores_row, parts, key_tiles, part_tiles, size,
+    LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, HOLD: tl.constexpr,
+    SCORE_PARTS: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr, PARTED: tl.constexpr,
+    EIGHTS: tl.constexpr,
+):  # fmt: skip
+    """Compute mask and softmax for ROWS query rows, and DEPTH channels of their output, weights @ value.
+
+    scores: reads (SCORE_PARTS, B H, rows, S): partial sums over the channels. The kernel adds the parts.
+    held: if HOLD is True, writes the complete scores for the backward pass, (B H, rows, S).
+    seed, dropout: used if DROPOUT is True; see kernels/dropout.py.
+    output, lse, norm: writes (B, H, T, E), (B, H, T) and (2, B, H, T); if PARTED is True, writes partial
+        results instead (see _finish()).
+    parts: number of parts into which the keys are split.
+    part_tiles: number of key tiles in each part.
+    Launch grid: (row tiles, blocks of DEPTH channels, B H * parts).
+    """
+    if EIGHTS:
+        depth, value_row = depth // 8 * 8, value_row // 8 * 8
+        value_batch, value_head = value_batch // 8 * 8, value_head // 8 * 8
+    both = tl.program_id(2).to(tl.int64) // parts
+    part = tl.program_id(2) % parts
+    batch, head = both // heads, both % heads
+    local = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = first_row + tl.program_id(0) * ROWS
+    rows = first_row + local
+    channels = tl.program_id(1) * DEPTH + tl.arange(0, DEPTH)
+    end = end_of(lengths, length_step, batch, keys, LENGTHS)
+    value_base = value + batch * value_batch + head // groups * value_head
+    best = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    found = tl.zeros([ROWS, DEPTH], tl.float32)
+    last = first_row + row_count
+    for tile in range(part * part_tiles, tl.minimum((part + 1) * part_tiles, key_tiles)):
+        column = tile * COLUMNS
+        if tile_is_seen(row, column, last, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
+            columns = column + tl.arange(0, COLUMNS)
+            seen = visible(
+                rows, columns, last, end, start, left, right,
+                document_of_query + batch * documents_query_step,
+                document_of_key + batch * documents_key_step, LEFT, RIGHT, DOCUMENTS,
+            )  # fmt: skip
+            at = both * scores_head + local.to(tl.int64)[:, None] * scores_row + columns[None, :]
+            these = tl.load(scores + at, mask=seen, other=0.0)
+            for each in tl.static_range(1, SCORE_PARTS):  # unrolled, so that all loads are in flight at once
+                these += tl.load(scores + each * scores_part + at, mask=seen, other=0.0)
+            if HOLD & (tl.program_id(1) == 0):
+                tl.store(held + at, these, mask=seen)
+            values = tl.load(
+                value_base + columns.to(tl.int64)[:, None] * value_row + channels[None, :],
+                mask=(columns < end)[:, None] & (channels < depth)[None, :], other=0.0,
+            )  # fmt: skip
+            these = tl.where(seen, these, float("-inf"))
+            factors = these
+            if DROPOUT:
+                factors = dropout_factors(seed, dropout, both, rows, columns, queries, keys)
+            best, total, found = _joined(best, total, found, these, values, factors, DROPOUT, PRECISION)
+    place = both * row_count + local if PARTED else both * queries + rows
+    at = place[:, None] * depth + channels[None, :]
+    inside = (rows < last)[:, None] & (channels < depth)[None, :]
+    _finish(
+        best, total, found, output, lse, norm, place, at, rows < last, inside, part.to(tl.int64), size,
+        depth, tl.program_id(1) == 0, PARTED,
+    )  # fmt: skip
+
+
+@triton.jit
+def additive_combine_kernel(
+    outputs, norms, output, lse, norm, size, part_size, queries, first_row, row_count, depth, parts,
+    ROWS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """Compute output, lse and norm from the partial results for several parts of the keys (split-K).
+
+    outputs, norms: reads the partial results of additive_read_kernel, (parts, rows, E) and (parts, 2, rows),
+        where rows = part_size = B * H * row_count.
+    output, lse, norm: writes (B, H, T, E), (B, H, T) and (2, B, H, T).
+    size: B * H * T.
+    """
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    wide = tl.full([], 0, tl.int64) + part_size
+    channels = tl.program_id(1) * DEPTH + tl.arange(0, DEPTH)
+    inside = (rows < part_size)[:, None] & (channels < depth)[None, :]
+    at = rows[:, None] * depth + channels[None, :]
+    best = tl.full([ROWS], float("-inf"), tl.float32)
+    for part in tl.range(0, parts, loop_unroll_factor=8):  # so that several loads are in flight at once
+        best = tl.maximum(best, tl.load(norms + part * 2 * wide + rows, mask=rows < part_size, other=0.0))
+    level = tl.where(best == float("-inf"), 0.0, best)
+    total = tl.zeros([ROWS], tl.float32)
+    found = tl.zeros([ROWS, DEPTH], tl.float32)
+    for part in tl.range(0, parts, loop_unroll_factor=8):
+        norms_here = norms + part * 2 * wide + rows
+        shrink = tl.exp2((tl.load(norms_here, mask=rows < part_size, other=0.0) - level) * LOG2E)
+        total += shrink * tl.load(norms_here + wide, mask=rows < part_size, other=0.0)
+        found += shrink[:, None] * tl.load(outputs + part * wide * depth + at, mask=inside, other=0.0)
+    place = rows // row_count * queries + first_row + rows % row_count
+    at = place[:, None] * depth + channels[None, :]
+    _finish(
+        best, total, found, output, lse, norm, place, at, rows < part_size, inside, 0, size,
+        depth, tl.program_id(1) == 0, False,
+    )  # fmt: skip
 
 
 class Prepared(NamedTuple):
@@ -130,42 +319,6 @@ NO_EXTRA = Extra()
 """No bias and no dropout."""
 
 
-def steps(name: str, tensor: Tensor) -> dict[str, int]:
-    """Return the strides of a tensor (B, H, T, D) as keyword arguments of a kernel.
-
-    For the name "key" they are key_batch, key_head and key_row. The last stride is left out, because it is
-    always 1."""
-    return {
-        f"{name}_batch": tensor.stride(0),
-        f"{name}_head": tensor.stride(1),
-        f"{name}_row": tensor.stride(2),
-    }
-
-
-def in_eights(*tensors: Tensor) -> bool:
-    """Whether all rows of the tensors start and end at a multiple of 8 elements.
-
-    If they do, kernels can load 8 elements at once (their parameter EIGHTS)."""
-    sizes = (size for tensor in tensors for size in (*tensor.stride()[:3], tensor.shape[3]))
-    return all(size % 8 == 0 for size in sizes) and not any(tensor.data_ptr() % 16 for tensor in tensors)
-
-
-def in_rows(tensor: Tensor) -> Tensor:
-    """Return the tensor with stride 1 in its last dimension, as the kernels assume; copied if necessary."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
-
-
-def precision_of(value: Tensor) -> str:
-    """Return the name of the precision of matrix products, the parameter PRECISION of kernels.
-
-    For float32: "tf32x3", three TF32 products, which are as precise as one float32 product and faster; or
-    "ieee" if the device has no TF32. For half precision: "tf32", which has no effect there. In the
-    interpreter: "ieee" for float32, "widened" for half precision."""
-    if value.dtype == torch.float32:
-        return "tf32x3" if multiplies_tf32(value.device) and not interpreting() else "ieee"
-    return "widened" if interpreting() else "tf32"
-
-
 class Forward:
     """The forward pass of one call of additive attention.
 
@@ -273,7 +426,6 @@ class Forward:
         programs, key_programs = sequences * tiles, key_sequences * key_tiles
         rows = sequences, up(shape.queries, 4), shape.pitch
         key_rows = key_sequences, up(shape.keys, 4), shape.pitch
-        single = not turned and shape.tiles == (1, 1)
         flags = (0 if turned else sequences + key_sequences), padded
         prepared = Prepared(
             self.new(*((programs, shape.padded, launch.rows) if turned else rows)),
@@ -281,9 +433,7 @@ class Forward:
             self.new(self.vector.shape[0], padded),
             self.new(programs + key_programs, shape.spans),
             self.query.new_empty((programs + key_programs) if turned else 0, padded, dtype=torch.int8),
-            self.query.new_empty(flags, dtype=torch.int32)
-            if single
-            else self.query.new_zeros(flags, dtype=torch.int32),
+            self.query.new_zeros(flags, dtype=torch.int32),
         )
         additive_prepare_kernel[(programs + key_programs + self.vector.shape[0], shape.spans)](
             self.query, self.key, self.vector, prepared.query, prepared.key, prepared.vector,
@@ -294,8 +444,7 @@ class Forward:
             width=shape.width, padded=padded, **self.sources,
             query_programs=programs, key_programs=key_programs, query_tiles=tiles, key_tiles=key_tiles,
             ROWS=launch.rows, COLUMNS=launch.columns, WIDTH=64, SPAN=SPAN, TURNED=turned,
-            PIECES=launch.lanes is not None, SINGLE=single, PRECISE=self.centred,
-            EIGHTS=in_eights(self.query, self.key), num_warps=4,
+            PRECISE=self.centred, EIGHTS=in_eights(self.query, self.key), num_warps=4,
         )  # fmt: skip
         return prepared
 
@@ -318,17 +467,16 @@ class Forward:
         part_width = up(-(-shape.padded // parts), launch.group * launch.unroll)
         parts = -(-shape.padded // part_width)
         scores = self.new(parts, sequences, rows, shape.keys)
-        pieces = shape.pieces
-        additive_scores_kernel[(-(-rows // launch.rows) * pieces, shape.tiles[1], sequences * parts)](
+        additive_scores_kernel[(-(-rows // launch.rows), shape.tiles[1], sequences * parts)](
             self.query, self.key, prepared.vector, prepared.query, prepared.key, *self.split(prepared.reach),
             *self.split(prepared.wide), scores=scores, **self.extra.of_bias(self.query),
             **self.sight.by_position(self.query), **self.sizes, padded=shape.padded,
             scale=self.scale, **self.padded_sources(), **self.tiles, first_tile=first // launch.rows,
-            one=1, pieces=pieces, parts=parts, part_width=part_width, scores_part=scores.stride(0),
+            parts=parts, part_width=part_width, scores_part=scores.stride(0),
             scores_head=scores.stride(1), scores_row=scores.stride(2), ROWS=launch.rows,
-            COLUMNS=launch.columns, LANES=launch.score_threads, GROUP=launch.group, UNROLL=launch.unroll,
-            PIECES=launch.lanes is not None, CENTRED=self.centred, APPROXIMATE=self.approximate,
-            num_warps=max(1, launch.score_threads // 32), maxnreg=launch.score_registers,
+            COLUMNS=launch.columns, GROUP=launch.group, UNROLL=launch.unroll, CENTRED=self.centred,
+            APPROXIMATE=self.approximate, num_warps=max(1, launch.rows * launch.columns // 512),
+            maxnreg=launch.score_registers,
         )  # fmt: skip
         return scores
 
@@ -408,3 +556,27 @@ class Forward:
             size=self.lse.numel(), part_size=part_size, queries=shape.queries, first_row=first,
             row_count=rows, depth=shape.depth, parts=parts, ROWS=some, DEPTH=block, num_warps=1,
         )  # fmt: skip
+
+
+def score_chunks(
+    query: Tensor, key: Tensor, vector: Tensor, sight: Sight, multiple: int
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield the index of the first query and the scores v . tanh(q + k) of each chunk, (B, H, rows, S).
+
+    query: (B, H, T, D). key: (B, K, S, D). vector: v, (1 or H, D).
+    sight: the mask. Scores of hidden keys may be any number, or NaN.
+    multiple: the number of rows of each chunk except the last one is a multiple of it; a multiple of 64.
+
+    The scores of one chunk need about as much memory as query and key.
+    """
+    forward = Forward(query, key, key, vector, sight, 1.0, hold=False)
+    shape = forward.shape
+    if shape.kind == "decode":
+        yield 0, forward.decoded().unflatten(0, (shape.batch, shape.heads))
+        return
+    prepared = forward.prepared()
+    chunk = shape.queries if shape.held else max(shape.chunk // multiple * multiple, multiple)
+    for first in range(0, shape.queries, chunk):
+        scores = forward.scores(prepared, first, min(chunk, shape.queries - first))
+        added = scores[0] if len(scores) == 1 else scores.sum(0)
+        yield first, added.unflatten(0, (shape.batch, shape.heads))

@@ -13,7 +13,6 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -21,8 +20,8 @@ from torch import Tensor
 
 from regard.kernels.additive.backward import Backward
 from regard.kernels.additive.forward import Extra, Forward, Sight
-from regard.kernels.choice import is_current
-from regard.kernels.launch import Shape
+from regard.kernels.additive.tile_sizes import Shape
+from regard.kernels.choice import on_device
 
 __all__ = [
     "additive_backward",
@@ -35,11 +34,6 @@ __all__ = [
 _SIGHT = "Tensor? lengths, Tensor? document_of_query, Tensor? document_of_key"
 _PLACE = "SymInt start, SymInt? left, SymInt? right, float scale"
 _EXTRA = "Tensor? bias, Tensor? seed, float dropout"
-
-
-def _on_device(query: Tensor) -> AbstractContextManager[object]:
-    """Return a context in which the device of the query is the current one: Triton launches kernels there."""
-    return nullcontext() if is_current(query.device) else torch.cuda.device(query.device)
 
 
 def run_forward(
@@ -68,7 +62,7 @@ def run_forward(
     lengths, document_of_query, document_of_key, start, left, right: the mask, as in additive/forward.Sight.
     scale: the factor of the score.
     hold: whether to return the scores, so that the backward pass need not recompute them. If there are too
-        many scores (see launch.Shape.held), they are not returned.
+        many scores (see tile_sizes.Shape.held), they are not returned.
     bias, seed, dropout: as in additive/forward.Extra.
 
     Returns:
@@ -80,7 +74,7 @@ def run_forward(
     """
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     extra, tensors = Extra(bias, seed, dropout), with_heads(query, key, value, vector)
-    with _on_device(query):
+    with on_device(query):
         output, lse, norm, scores = Forward(*tensors, sight, scale, hold, extra=extra).run()
     return (output, lse, norm, scores) if query.dim() == 4 else (output[:, 0], lse[:, 0], norm, scores)
 
@@ -152,7 +146,7 @@ def run_backward(
     flat = query.dim() == 3, vector.dim() == 1
     tensors = with_heads(query, key, value, vector)
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
-    with _on_device(query):
+    with on_device(query):
         dquery, dkey, dvalue, dvector, dbias = _backward(
             doutput.unsqueeze(1) if flat[0] else doutput, *tensors, norm, scores, sight,
             Extra(bias, seed, dropout), scale, others, learned,

@@ -64,16 +64,13 @@ def _sizes(x):
 
 @triton.jit
 def _write(
-    x, place, rows, channels, size, end, padded, high,
-    ROWS: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr,
+    x, place, rows, channels, size, padded, high,
+    ROWS: tl.constexpr, TURNED: tl.constexpr,
 ):  # fmt: skip
     """Write the exponentials `x` of these rows and channels; the arguments are those of _exponentials()."""
     if TURNED:
         there = place + channels.to(tl.int64)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
-        inside = (channels < high)[:, None]
-        if PIECES:
-            inside = inside & (rows < up_to_four(end))[None, :]
-        tl.store(there, tl.trans(x), mask=inside)
+        tl.store(there, tl.trans(x), mask=(channels < high)[:, None])
     else:
         at = place + rows.to(tl.int64)[:, None] * padded + channels[None, :]
         tl.store(at, x, mask=(rows < up_to_four(size))[:, None] & (channels < high)[None, :])
@@ -82,8 +79,7 @@ def _write(
 @triton.jit
 def _exponentials(
     source, place, reach, wide, wide_whole, tile, size, end, width, padded, low, high, step,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr,
-    SINGLE: tl.constexpr, PRECISE: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, TURNED: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """Write e^2x for the ROWS rows of one tile, where x is an element of query or key.
 
@@ -99,10 +95,8 @@ def _exponentials(
     wide: pointer to the flags of each channel of the tile, (padded,); used if TURNED is True. See is_wide()
         in tanh.py, with SHIFT = 1.
     wide_whole: the flags for the whole sequence, with SHIFT = 8; used if TURNED is False. Each flag is a
-        separate byte, so that several tiles can set flags. Unless SINGLE, only ones are stored.
+        separate byte, so that several tiles can set flags. Only ones are stored.
     PRECISE: see exponential() in tanh.py.
-    PIECES: if True, and TURNED is True, write only the rows below up_to_four(end). The other rows are never
-        read.
     """
     rows = tile * ROWS + tl.arange(0, ROWS)
     largest = tl.zeros([ROWS, WIDTH], tl.float32)
@@ -111,7 +105,7 @@ def _exponentials(
         x = _rows(source, rows, channels, end, width, step)
         largest = tl.maximum(largest, _sizes(x))
         x = exponential(limited(x), PRECISE)
-        _write(x, place, rows, channels, size, end, padded, high, ROWS, TURNED, PIECES)
+        _write(x, place, rows, channels, size, padded, high, ROWS, TURNED)
     furthest_here = tl.max(tl.max(largest, 1), 0)
     tl.store(reach, furthest_here)
     ABOVE: tl.constexpr = TOP if PRECISE else TOP_HALF
@@ -124,20 +118,15 @@ def _exponentials(
             other = tl.max((x != x).to(tl.int32), 0)
             if TURNED:
                 tl.store(wide + channels, (below | above << 1 | other << 2).to(tl.int8), mask=channels < high)
-            elif SINGLE:
-                tl.store(wide_whole + channels, below | above << 8 | other << 16, mask=channels < high)
             else:  # Several tiles may write the same number to the same place.
                 at = (wide_whole + channels).to(tl.pointer_type(tl.int8), bitcast=True)
                 tl.store(at, below.to(tl.int8), mask=(channels < high) & (below != 0))
                 tl.store(at + 1, above.to(tl.int8), mask=(channels < high) & (above != 0))
                 tl.store(at + 2, other.to(tl.int8), mask=(channels < high) & (other != 0))
-    elif TURNED or SINGLE:  # Another span may have flags; then the flags of all spans are read.
+    elif TURNED:  # Another span may have flags; then the flags of all spans are read.
         for first in range(low, high, WIDTH):
             channels = first + tl.arange(0, WIDTH)
-            if TURNED:
-                tl.store(wide + channels, tl.zeros([WIDTH], tl.int8), mask=channels < high)
-            else:
-                tl.store(wide_whole + channels, tl.zeros([WIDTH], tl.int32), mask=channels < high)
+            tl.store(wide + channels, tl.zeros([WIDTH], tl.int8), mask=channels < high)
 
 
 @triton.jit
@@ -148,8 +137,7 @@ def additive_prepare_kernel(
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
     query_programs, key_programs, query_tiles, key_tiles,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr,
-    LENGTHS: tl.constexpr, TURNED: tl.constexpr, PIECES: tl.constexpr, SINGLE: tl.constexpr,
-    PRECISE: tl.constexpr, EIGHTS: tl.constexpr,
+    LENGTHS: tl.constexpr, TURNED: tl.constexpr, PRECISE: tl.constexpr, EIGHTS: tl.constexpr,
 ):  # fmt: skip
     """Compute e^2q, e^2k (see exponential() in tanh.py), and -2 v padded with zeros, all in float32.
 
@@ -164,11 +152,8 @@ def additive_prepare_kernel(
     wide_of_query, wide_of_key: if TURNED is True, the flags of each channel of a tile, (tiles, padded), int8;
         see is_wide() in tanh.py.
     whole_of_query, whole_of_key: if TURNED is False, the flags of each channel of the sequence, (B H or B K,
-        padded), int32. Unless SINGLE, the caller fills them with zeros.
+        padded), int32. The caller fills them with zeros.
 
-    PIECES: if True, the rows of a transposed tile that lie beyond the end of the sequence, rounded up to a
-        multiple of 4, are not written. They are never read.
-    SINGLE: whether each sequence is one tile, and TURNED is False.
     EIGHTS: all strides are multiples of 8, so the loads can be vectorised, 8 elements each. Triton itself
         detects only multiples of 16; 1000, for example, is a multiple of 8 but not of 16.
     Launch grid: (tiles of the query + tiles of the key + vectors, spans).
@@ -195,7 +180,7 @@ def additive_prepare_kernel(
         _exponentials(
             source, place, reach_of_query + program * spans + span, wide_of_query + program * padded,
             whole_of_query + head * padded, tile, queries, queries, width, padded, low, high, query_row,
-            ROWS, WIDTH, TURNED, PIECES, SINGLE, PRECISE,
+            ROWS, WIDTH, TURNED, PRECISE,
         )  # fmt: skip
     else:
         program -= query_programs
@@ -209,7 +194,7 @@ def additive_prepare_kernel(
         _exponentials(
             source, place, reach_of_key + program * spans + span, wide_of_key + program * padded,
             whole_of_key + head * padded, tile, keys, end, width, padded, low, high, key_row,
-            COLUMNS, WIDTH, TURNED, PIECES, SINGLE, PRECISE,
+            COLUMNS, WIDTH, TURNED, PRECISE,
         )  # fmt: skip
 
 
@@ -295,19 +280,11 @@ def _summed(
 
 
 @triton.jit
-def _bias(bias, rows, columns, bias_row, bias_column, inside):
-    """Load the bias of these rows and columns in float32; 0 where `inside` is False."""
-    at = rows.to(tl.int64) * bias_row + columns.to(tl.int64) * bias_column
-    return tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
-
-
-@triton.jit
 def _stored(
-    found, place, bias, rows_left, columns_left, across, piece, scores_row, bias_row, bias_column, scale,
-    first, one, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, PIECES: tl.constexpr,
-    BIAS: tl.constexpr,
+    found, place, bias, rows_left, columns_left, scores_row, bias_row, bias_column, scale, first,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
-    """Store the scores of a tile, or of a piece of a tile if PIECES is True.
+    """Store the scores of a tile.
 
     found: the scores, (4, 4, threads): each thread has the scores of 4 rows x 4 keys.
     place: pointer to the first score of the tile.
@@ -315,47 +292,29 @@ def _stored(
     first: whether this is the first part of the channels. The bias is added to the first part only.
     rows_left, columns_left: the number of rows and keys from the start of the tile to the end of the
         sequence; nothing is stored beyond the end.
-    across: number of groups of four keys in a row of the tile.
-    piece: index of the first thread of this piece, if the threads of all pieces of the tile are counted from
-        0.
-
-    If PIECES is True, each thread stores its own scores. `one` is always 1, but the compiler does not know
-    this value. With a constant 1, the compiler would let the threads exchange scores for coalesced stores.
-    Here this is slower.
     """
-    if PIECES:
-        lane, four = piece + tl.arange(0, LANES), tl.arange(0, 4) * one
-        rows = (lane // across * 4)[:, None, None] + four[None, :, None]
-        columns = (lane % across * 4)[:, None, None] + four[None, None, :]
-        inside = (rows < tl.minimum(rows_left, ROWS)) & (columns < columns_left)
-        found = tl.permute(found, [2, 0, 1])
-        if BIAS:
-            found += _bias(bias, rows, columns, bias_row, bias_column, inside & first) * scale
-        tl.store(place + (rows * scores_row + columns), found, mask=inside)
-    else:
-        parted = tl.permute(tl.reshape(found, [4, 4, ROWS // 4, COLUMNS // 4]), [2, 0, 3, 1])
-        rows, columns = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
-        inside = (rows < rows_left) & (columns < columns_left)
-        at = rows.to(tl.int64) * scores_row + columns
-        found = tl.reshape(parted, [ROWS, COLUMNS])
-        if BIAS:
-            found += _bias(bias, rows, columns, bias_row, bias_column, inside & first) * scale
-        tl.store(place + at, found, mask=inside)
+    parted = tl.permute(tl.reshape(found, [4, 4, ROWS // 4, COLUMNS // 4]), [2, 0, 3, 1])
+    rows, columns = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    inside = (rows < rows_left) & (columns < columns_left)
+    found = tl.reshape(parted, [ROWS, COLUMNS])
+    if BIAS:
+        at = rows.to(tl.int64) * bias_row + columns.to(tl.int64) * bias_column
+        found += tl.load(bias + at, mask=inside & first, other=0.0).to(tl.float32) * scale
+    tl.store(place + (rows.to(tl.int64) * scores_row + columns), found, mask=inside)
 
 
-@triton.jit(do_not_specialize=["one"])
+@triton.jit
 def additive_scores_kernel(
     query, key, vector, exponentials_of_query, exponentials_of_key, reach_of_query, reach_of_key,
     wide_of_query, wide_of_key, bias, scores,
     lengths, length_step, start, left, right,
     heads, groups, queries, keys, padded, scale, bias_batch, bias_head, bias_row, bias_column,
     query_batch, query_head, query_row, key_batch, key_head, key_row, vector_head,
-    query_tiles, key_tiles, spans, first_tile, one, pieces, parts, part_width,
+    query_tiles, key_tiles, spans, first_tile, parts, part_width,
     scores_part, scores_head, scores_row,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, GROUP: tl.constexpr,
-    UNROLL: tl.constexpr, PIECES: tl.constexpr, BIAS: tl.constexpr, CENTRED: tl.constexpr,
-    APPROXIMATE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, UNROLL: tl.constexpr,
+    BIAS: tl.constexpr, CENTRED: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Compute scale * v . tanh(q + k) in tiles, for the query tiles from `first_tile` on.
 
@@ -367,9 +326,7 @@ def additive_scores_kernel(
         Its strides can be 0. The bias is -inf where the query must not attend to the key.
     scores: writes (parts, B H, rows, S). Each part is the sum over `part_width` channels.
 
-    Launch grid: (query tiles * pieces, key tiles, B H * parts).
-    PIECES: whether to skip the rows and keys of a tile that lie beyond the end of the sequence. If True, up
-        to `pieces` programs of LANES threads compute a tile. Otherwise one program computes all of it.
+    Launch grid: (query tiles, key tiles, B H * parts).
     Tiles that the mask hides completely are skipped. In the other tiles, all scores up to the length of the
     sequence are written; additive_read_kernel applies the mask.
     """
@@ -377,22 +334,16 @@ def additive_scores_kernel(
     part = tl.program_id(2) % parts
     batch, head = both // heads, both % heads
     key_head_here = head // groups
-    tile = first_tile + tl.program_id(0) // pieces
+    tile = first_tile + tl.program_id(0)
     row, column = tile * ROWS, tl.program_id(1) * COLUMNS
     end = end_of(lengths, length_step, batch, keys, LENGTHS)
-    piece, down, across = 0, ROWS // 4, COLUMNS // 4
-    if PIECES:
-        piece = tl.program_id(0) % pieces * LANES
-        down = tl.cdiv(tl.minimum(queries - row, ROWS), 4)
-        across = tl.cdiv(tl.minimum(end - column, COLUMNS), 4)
-    seen = tile_is_seen(row, column, queries, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT)
-    if seen & (piece < down * across):
+    if tile_is_seen(row, column, queries, end, start, left, right, ROWS, COLUMNS, LEFT, RIGHT):
         query_tile = both * query_tiles + tile
         key_tile = (batch * (heads // groups) + key_head_here) * key_tiles + tl.program_id(1)
         low = part * part_width
-        lane, four = piece + tl.arange(0, LANES), tl.arange(0, 4)[:, None]
-        rows = tl.minimum(lane // across, down - 1)[None, :] * 4 + four
-        columns = (lane % across)[None, :] * 4 + four
+        lane, four = tl.arange(0, ROWS * COLUMNS // 16), tl.arange(0, 4)[:, None]
+        rows = (lane // (COLUMNS // 4))[None, :] * 4 + four
+        columns = (lane % (COLUMNS // 4))[None, :] * 4 + four
         found = _summed(
             query + batch * query_batch + head * query_head,
             key + batch * key_batch + key_head_here * key_head,
@@ -409,6 +360,6 @@ def additive_scores_kernel(
         place += (row - first_tile * ROWS).to(tl.int64) * scores_row
         bias += batch * bias_batch + head * bias_head + row.to(tl.int64) * bias_row + column * bias_column
         _stored(
-            found, place, bias, queries - row, end - column, across, piece, scores_row, bias_row, bias_column,
-            scale, part == 0, one, ROWS, COLUMNS, LANES, PIECES, BIAS,
+            found, place, bias, queries - row, end - column, scores_row, bias_row, bias_column, scale,
+            part == 0, ROWS, COLUMNS, BIAS,
         )  # fmt: skip

@@ -4,39 +4,247 @@
 A program computes up to 16 query rows of one sequence and head: their scores, the softmax and the output.
 Each thread computes the scores of all these rows with KEYS keys, in some of the channels: the channels are
 divided between `splits` threads. `splits` is even, and depends on the length of the sequence, so that all
-threads have work, and keys beyond the length take no time.
+threads have work, and keys beyond the length take no time. short_launch() chooses rows and threads.
 
 e^2k is computed in registers, by the thread that uses it. e^2q is used with all keys, so it is computed once
 per program and stored. The factor FLOOR of the denominators (see tanh.py) is part of e^2q here. So the
-formula holds for every k, even if e^2k underflows or overflows, as long as |q| <= REACH (see
-short_exponentials.py). A channel in which a row of the program has a larger |q|, or NaN, is called a wide
-channel. Its term in the scores is finite, but wrong, and is replaced at the end by a term that is computed
-from q + k.
+formula holds for every k, even if e^2k underflows or overflows, as long as |q| <= REACH. A channel in which a
+row of the program has a larger |q|, or NaN, is called a wide channel. Its term in the scores is finite, but
+wrong, and is replaced at the end by a term that is computed from q + k.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
 import triton
 import triton.language as tl
 
-from regard.kernels.additive.short_exponentials import (
-    exponential_of_key,
-    exponential_of_query,
-    four_keys,
-    four_packed,
-    has_wide,
-    packed_keys,
-    sizes_of,
-    two_floats,
-)
+from regard.kernels import launch
+from regard.kernels.additive.tile_sizes import Shape
 from regard.kernels.dropout import dropout_factors
+from regard.kernels.launch import power_of_two, up
 from regard.kernels.mask import end_of, visible
 from regard.kernels.matrix_product import product
-from regard.kernels.tanh import CENTRE, FLOOR, LOG2E, denominator, exact_share, reciprocal
+from regard.kernels.tanh import (
+    CENTRE,
+    FLOOR,
+    LOG2E,
+    TWICE_LOG2E,
+    denominator,
+    exact_share,
+    exponential,
+    reciprocal,
+)
 
-__all__ = ["additive_short_kernel"]
+__all__ = ["ShortLaunch", "additive_short_kernel", "short_launch"]
+
+SHORT_KEYS = 64
+"""Maximum number of keys for which the forward pass is one launch, if there is padding; otherwise 63.
+
+64 keys are whole tiles of the kernels for longer sequences. For 80,64,64,512 on an H200, these are faster
+without padding (57 instead of 58 microseconds) and slower with padding (68 instead of 56)."""
+
+SHORT_ROWS = (13, 12, 10, 9, 8, 6, 5, 4, 2)
+"""Numbers of query rows of a program that are compared. The last group of four rows has 1, 2 or 4. More than
+13 rows would need more than 128 registers per thread."""
+
+FIXED_ROWS = 3
+"""Time of a program that does not depend on its number of rows, as a number of rows."""
+
+MOST_SPLITS = 64
+"""Maximum number of threads that the channels of a key are divided between."""
+
+ROOM = 1 << 24
+"""Maximum number of float32 numbers that all programs together use as temporary memory, unless query and key
+have half as many elements."""
+
+
+@dataclass(frozen=True)
+class ShortLaunch:
+    """Launch parameters of additive_short_kernel.
+
+    rows: number of query rows of a program, 2 to 16.
+    threads: number of threads of a program.
+    registers: maximum number of registers per thread.
+    keys: number of keys of each thread, 1 or 2. keys * threads is at least 2 S.
+    depth: number of channels of the value that it processes at a time.
+    """
+
+    rows: int
+    threads: int = 256
+    registers: int = 128
+    keys: int = 2
+    depth: int = 128
+
+    @property
+    def count(self) -> int:
+        """Number of groups of four rows, the last one with 1, 2 or 4 rows."""
+        return -(-self.rows // 4)
+
+    @property
+    def quads(self) -> int:
+        """`count`, rounded up to a power of two."""
+        return power_of_two(self.count)
+
+    @property
+    def width(self) -> int:
+        """Number of channels of the query that a program prepares at a time: 8192 elements."""
+        return 2048 // self.quads
+
+    def tiles(self, shape: Shape) -> int:
+        """Number of programs for each sequence and head."""
+        return -(-shape.queries // self.rows)
+
+    def room(self, shape: Shape) -> tuple[int, int, int]:
+        """Number of float32 numbers that a program stores: e^2q, v, and partial sums of the scores."""
+        groups = -(-shape.width // 4)
+        groups = up(groups + min(groups, MOST_SPLITS), 8)
+        return groups * 16 * self.quads, groups * 4, 2 * self.quads * self.keys * self.threads
+
+
+def short_launch(shape: Shape, device: torch.device, padded: bool) -> ShortLaunch | None:
+    """Return the launch parameters with which the forward pass is one launch; None if it is several.
+
+    The number of rows is chosen so that the multiprocessor with the most rows has few of them.
+
+    padded: whether the mask has lengths.
+    """
+    most = SHORT_KEYS if padded else SHORT_KEYS - 1
+    if not 1 < shape.keys <= most or shape.queries == 1:  # one query: see decode.py
+        return None
+    sequences, many = shape.batch * shape.heads, max(1, launch.processors(device))
+
+    def programs(rows: int) -> int:
+        return sequences * -(-shape.queries // rows)
+
+    rows = min(SHORT_ROWS, key=lambda rows: -(-programs(rows) // many) * (rows + FIXED_ROWS))
+    threads = power_of_two(-(-shape.keys // ShortLaunch.keys) * -(-shape.width // 4))
+    threads = max(128, min(threads, 512 if 2 * programs(rows) <= many else 256))
+    # With 80 registers per thread, a multiprocessor runs three programs of 256 threads at once, with 128 two.
+    registers = 80 if rows <= 8 and programs(rows) > 4 * many else 128
+    short = ShortLaunch(rows, threads, registers)
+    elements = (sequences * shape.queries + shape.batch * shape.key_heads * shape.keys) * shape.width
+    return short if programs(rows) * sum(short.room(shape)) <= max(ROOM, 2 * elements) else None
+
+
+REACH, REACH_HALF = tl.constexpr(33.0), tl.constexpr(38.0)
+"""The largest |q| for which e^2q is used, in float32 and in half precision. FLOOR e^2q is at least 2^-126 for
+33, so float32 loses no precision. For 38 it keeps 10 bits, an error of at most 2^-11 in q, which is rounded
+to multiples of 2^-5 or more there in half precision.
+e^2k is 0 for k < -43.7 and infinite for k > 44.3. There, r = 1 / (1 + e^2(q + k)) differs from 1 or 0 by less
+than FLOOR, or 2e-5 in half precision."""
+
+LARGEST = tl.constexpr(2.0**126)
+"""FLOOR e^2q is limited to this number and to the smallest float32 number above 0, so that its product with 0
+or with infinity is not NaN."""
+
+
+@triton.jit
+def exponential_of_key(x, PRECISE: tl.constexpr):
+    """Return e^2x; 0 or inf if it underflows or overflows. PRECISE: see exponential() in tanh.py."""
+    if PRECISE:  # exponential() would return NaN for an infinite x
+        x = tl.minimum(x, 60.0, propagate_nan=tl.PropagateNan.ALL)
+        x = tl.maximum(x, -60.0, propagate_nan=tl.PropagateNan.ALL)
+        return exponential(x, True) * 32768.0
+    return tl.exp2(x * TWICE_LOG2E)
+
+
+@triton.jit
+def _exponentials(a, b, c, d, PRECISE: tl.constexpr):
+    """Return exponential_of_key() of four tensors."""
+    return (
+        exponential_of_key(a, PRECISE),
+        exponential_of_key(b, PRECISE),
+        exponential_of_key(c, PRECISE),
+        exponential_of_key(d, PRECISE),
+    )
+
+
+@triton.jit
+def exponential_of_query(q, PRECISE: tl.constexpr):
+    """Return FLOOR e^2q, limited (see LARGEST); NaN if q is NaN."""
+    # Adding the smallest number takes one instruction less than a limit.
+    smallest = tl.full([], 1, tl.int32).to(tl.float32, bitcast=True)
+    x = exponential_of_key(q, PRECISE) * FLOOR + smallest
+    return tl.minimum(x, LARGEST, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def sizes_of(x):
+    """Return the bits of |x| as int32. They have the same order as |x|, and those of NaN are the largest."""
+    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def has_wide(size, PRECISE: tl.constexpr):
+    """Whether |q| is above REACH (REACH_HALF in half precision), or NaN. size: from sizes_of()."""
+    return size > sizes_of(tl.full([], REACH if PRECISE else REACH_HALF, tl.float32))
+
+
+@triton.jit
+def two_floats(at):
+    """Load two adjacent float32 numbers per thread with one instruction."""
+    two = tl.load(at.to(tl.pointer_type(tl.int64), bitcast=True))
+    low, high = two.to(tl.int32), (two >> 32).to(tl.int32)
+    return low.to(tl.float32, bitcast=True), high.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _halves(both, dtype: tl.constexpr):
+    """Return the two numbers in half precision that an int32 contains, in float32: low bits first."""
+    if dtype == tl.bfloat16:
+        return (both << 16).to(tl.float32, bitcast=True), (both & -65536).to(tl.float32, bitcast=True)
+    low, high = both.to(tl.int16), (both >> 16).to(tl.int16)
+    return low.to(dtype, bitcast=True).to(tl.float32), high.to(dtype, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def _of_keys(first, second, inside, KEYS: tl.constexpr):
+    """Load one number for each key of a thread, (KEYS, threads); 0 where `inside` is False.
+
+    first, second: pointers for the first and the second key, (threads,). With tl.join(), each thread gets the
+        numbers that it loads. For a load of a tensor (2, threads), triton 3.6 exchanges them between threads.
+    """
+    x = tl.load(first, mask=inside, other=0)
+    if KEYS == 1:
+        return x[None, :]
+    else:  # noqa: RET505  (a return after `if` would be compiled in both cases)
+        return tl.permute(tl.join(x, tl.load(second, mask=inside, other=0)), (1, 0))
+
+
+@triton.jit
+def packed_keys(key, key2, channel, width, KEYS: tl.constexpr):
+    """Load four channels of each key, from `channel` on, as bits of an int64; 0 beyond the last channel."""
+    first = (key + channel).to(tl.pointer_type(tl.int64), bitcast=True)
+    second = (key2 + channel).to(tl.pointer_type(tl.int64), bitcast=True)
+    return _of_keys(first, second, channel < width, KEYS)
+
+
+@triton.jit
+def four_packed(four, dtype: tl.constexpr):
+    """Return e^2k of four channels from the result of packed_keys()."""
+    a, b = _halves(four.to(tl.int32), dtype)
+    c, d = _halves((four >> 32).to(tl.int32), dtype)
+    return _exponentials(a, b, c, d, False)
+
+
+@triton.jit
+def four_keys(key, key2, channel, width, KEYS: tl.constexpr, PRECISE: tl.constexpr):
+    """Return e^2k of four channels, from `channel` on, for the keys of each thread, (KEYS, threads).
+
+    k = 0 beyond the last channel.
+    key, key2: pointers to channel 0 of the first and the second key. channel: the first of the four channels.
+    """
+    key, key2 = key + channel, key2 + channel
+    a = _of_keys(key, key2, channel < width, KEYS).to(tl.float32)
+    b = _of_keys(key + 1, key2 + 1, channel + 1 < width, KEYS).to(tl.float32)
+    c = _of_keys(key + 2, key2 + 2, channel + 2 < width, KEYS).to(tl.float32)
+    d = _of_keys(key + 3, key2 + 3, channel + 3 < width, KEYS).to(tl.float32)
+    return _exponentials(a, b, c, d, PRECISE)
 
 
 @triton.jit

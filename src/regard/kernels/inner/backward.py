@@ -19,10 +19,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner.documents import tiles_of_keys, tiles_of_queries
 from regard.kernels.inner.forward import NOT_SPECIALISED
-from regard.kernels.inner.table import listed_tiles, only_seen, used_bits
-from regard.kernels.inner.tiles import load_rows, seen_pairs, used_keys
+from regard.kernels.inner.masks import (
+    listed_tiles,
+    load_rows,
+    only_seen,
+    seen_pairs,
+    tiles_of_keys,
+    tiles_of_queries,
+    used_bits,
+    used_keys,
+)
 from regard.kernels.mask import end_of
 from regard.kernels.matrix_product import product
 from regard.kernels.tanh import LOG2E
@@ -48,7 +55,7 @@ def _add_key_tiles(
 ):  # fmt: skip
     """Return dquery_RD plus the sum of g_ij key_j over the tiles of keys `first` to last - 1.
 
-    indices, used: if LISTED, see _read_tiles() in inner_forward.py.
+    indices, used: if LISTED, see _read_tiles() in forward.py.
     """
     rows = row + tl.arange(0, ROWS)
     for index in range(first, last):

@@ -3,8 +3,8 @@
 
 The kernel reads no value that the mask hides from all queries of a tile, so a NaN there has no effect, and
 key and value need no copy. Tiles that are hidden as a whole are skipped. No table of the mask is built. If
-the mask is only a bool tensor, table.py lists the tiles to process. If it has documents,
-documents.py finds the range of keys of each tile of queries.
+the mask is only a bool tensor, masks.py lists the tiles to process; if it has documents, the range of keys of
+each tile of queries.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -14,9 +14,15 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner.documents import tiles_of_keys
-from regard.kernels.inner.table import listed_tiles, only_seen, used_bits
-from regard.kernels.inner.tiles import load_rows, seen_pairs, used_keys
+from regard.kernels.inner.masks import (
+    listed_tiles,
+    load_rows,
+    only_seen,
+    seen_pairs,
+    tiles_of_keys,
+    used_bits,
+    used_keys,
+)
 from regard.kernels.mask import end_of
 from regard.kernels.matrix_product import product
 from regard.kernels.tanh import LOG2E
@@ -40,7 +46,7 @@ def _read_tiles(
     """Add the tiles of keys `first` to last - 1 to the sums of one tile of queries.
 
     indices, used: if LISTED, the tiles of keys are indices[first], ..., indices[last - 1] instead, and `used`
-        points to the words of the record, see table.py.
+        points to the words of the record, see masks.py.
     total_RE: (ROWS, DEPTH), sum of exp(score - best) * value.
     sum_R, best_R: (ROWS,), sum of exp(score - best), and the largest score, in units of log 2.
     MASKED: whether keys of these tiles can be hidden. If False, all keys are visible to all queries.

@@ -17,12 +17,10 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.kernels.dropout import kept, limit
-from regard.kernels.inner.launch import precision, up
+from regard.kernels.dropout import kept, limit, next_seed
+from regard.kernels.inner.operators import up
+from regard.kernels.launch import precision_of
 from regard.kernels.matrix_product import product
-from regard.kernels.seeds import next_seed
-from regard.kernels.training.adjacent_slices import adjacent
-from regard.kernels.training.gradient_sums import keep_column_parts
 
 __all__ = ["ShortAttention"]
 
@@ -95,19 +93,17 @@ def short_forward_kernel(
 
 @triton.jit(do_not_specialize=NOT_SPECIALISED)
 def short_backward_kernel(
-    doutput, query, key, value, lengths, seed, lse, dquery, dkey, dvalue, query_sums, key_sums, value_sums,
+    doutput, query, key, value, lengths, seed, lse, dquery, dkey, dvalue,
     doutput_batch, doutput_head, doutput_row, query_batch, query_head, query_row, key_batch, key_head,
     key_row, value_batch, value_head, value_row, dquery_batch, dquery_head, dquery_row, dkey_batch, dkey_head,
-    dkey_row, dvalue_batch, dvalue_head, dvalue_row, query_sums_row, key_sums_row, value_sums_row, heads,
+    dkey_row, dvalue_batch, dvalue_head, dvalue_row, heads,
     queries, keys, width, depth, start, scale, limit, factor, LENGTHS: tl.constexpr, CAUSAL: tl.constexpr,
-    DROPOUT: tl.constexpr, SUMS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    DROPOUT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of query, key and value of one head; arguments as in the forward kernel.
 
     dquery, dkey, dvalue: write the gradients. Those of hidden keys and values are 0.
-    query_sums, key_sums, value_sums: with SUMS, write the sums of the gradients over the positions of each
-        sequence, (B, H D), (B, H D) and (B, H E).
     """
     both = tl.program_id(0)
     batch, head = (both // heads).to(tl.int64), (both % heads).to(tl.int64)
@@ -146,15 +142,6 @@ def short_backward_kernel(
     dk = product(tl.trans(dscores), q, tl.zeros((COLUMNS, WIDTH), tl.float32), PRECISION)
     into = dkey + batch * dkey_batch + head * dkey_head + column[:, None] * dkey_row + across
     tl.store(into, dk, mask=inside & (across < width))
-    if SUMS:
-        into = batch * query_sums_row + head * width + across
-        tl.store(query_sums + into, tl.sum(dq, 0), mask=across < width)
-        # The sum of dk is 0: adding one vector to all keys adds the same number to all scores of a query, so
-        # the attention weights do not change.
-        into = batch * key_sums_row + head * width + across
-        tl.store(key_sums + into, tl.zeros([WIDTH], tl.float32), mask=across < width)
-        into = batch * value_sums_row + head * depth + deep
-        tl.store(value_sums + into, tl.sum(dv, 0), mask=deep < depth)
 
 
 class ShortAttention(torch.autograd.Function):
@@ -199,72 +186,28 @@ class ShortAttention(torch.autograd.Function):
         if doutput is None:
             return (None,) * 8
         doutput = doutput if doutput.stride(3) == 1 else doutput.contiguous()
-        gradients = _gradients(query, key, value)
-        sums = _sums(gradients)
-        ctx.options["SUMS"] = bool(sums)
+        gradients = tuple(map(torch.empty_like, (query, key, value)))
         tensors = (doutput, query, key, value, lse if lengths is None else lengths, seed, lse, *gradients)
-        strided, rows = (doutput, query, key, value, *gradients), tuple(each.stride(0) for each in sums)
-        tensors = (*tensors, *(sums or (lse, lse, lse)))
-        _launch(short_backward_kernel, tensors, strided, query, key, value, ctx, rows or (0, 0, 0))
+        strided = doutput, query, key, value, *gradients
+        _launch(short_backward_kernel, tensors, strided, query, key, value, ctx)
         return *gradients, None, None, None, None, None
-
-
-def _gradients(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Allocate the gradients. Tensors from one product (joint_linear) get gradients in one tensor too."""
-    joined = [each.transpose(1, 2).flatten(2) if _joins(each) else None for each in (query, key, value)]
-    for first in (0, 1):
-        parts = [each for each in joined[first:] if each is not None]
-        if len(parts) == 3 - first and adjacent(parts):
-            sizes = [each.shape[-1] for each in parts]
-            whole = query.new_empty(*parts[0].shape[:-1], sum(sizes))
-            views = [
-                part.unflatten(-1, (tensor.shape[1], -1)).transpose(1, 2)
-                for part, tensor in zip(whole.split(sizes, -1), (query, key, value)[first:], strict=True)
-            ]
-            return (torch.empty_like(query), *views) if first else tuple(views)
-    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-
-
-def _sums(gradients: tuple[Tensor, ...]) -> list[Tensor]:
-    """Allocate the sums of the gradients over positions, (B, H D) each, and keep them for the linear layers.
-
-    Returns [] if the gradients are not in half precision, or not in the layout of a linear layer's output.
-    """
-    if gradients[0].dtype.itemsize != 2 or not all(map(_joins, gradients)):
-        return []
-    wholes = [each if each._base is None else each._base for each in gradients]
-    found, parts = list[Tensor](), dict[int, Tensor]()
-    for gradient, whole in zip(gradients, wholes, strict=True):
-        batch, heads, length, size = gradient.shape
-        if id(whole) not in parts:
-            columns = whole.numel() // max(batch * length, 1)
-            parts[id(whole)] = gradient.new_empty(batch, columns, dtype=torch.float32)
-            keep_column_parts(whole, parts[id(whole)])
-        start = gradient.storage_offset()
-        found.append(parts[id(whole)][:, start : start + heads * size])
-    return found
-
-
-def _joins(tensor: Tensor) -> bool:
-    """Whether (B, H, T, D) can be viewed as (B, T, H D), as a linear layer returns it."""
-    return tensor.stride(3) == 1 and tensor.stride(1) == tensor.shape[3]
 
 
 def _launch(
     kernel, tensors: tuple[Tensor, ...], strided: tuple[Tensor, ...], query: Tensor, key: Tensor,
-    value: Tensor, ctx: Any, more: tuple[int, ...] = (),
+    value: Tensor, ctx: Any,
 ) -> None:  # fmt: skip
     """Launch a kernel with one program for each head.
 
-    strided: the tensors whose strides it needs. more: the arguments after these strides.
+    strided: the tensors whose strides it needs.
     """
     batch, heads, queries, width = query.shape
     keys, depth = value.shape[2:]
     strides = (step for each in strided for step in each.stride()[:3])
     rows, columns = up(queries), up(keys)
-    numbers = (*strides, *more, heads, queries, keys, width, depth, *ctx.numbers)
+    numbers = (*strides, heads, queries, keys, width, depth, *ctx.numbers)
     named = {
         **ctx.options, "ROWS": rows, "COLUMNS": columns, "WIDTH": up(width), "DEPTH": up(depth),
-        "PRECISION": precision(query), "num_warps": 8 if rows * columns > 8192 else 4,
+        "PRECISION": precision_of(query), "num_warps": 8 if rows * columns > 8192 else 4,
     }  # fmt: skip
     kernel[(batch * heads,)](*tensors, *numbers, **named)

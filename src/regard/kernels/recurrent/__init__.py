@@ -1,1 +1,1 @@
-"""Steps of recurrent layers: gated cells, the decoder of Bahdanau, LSTMN and neural Turing machines."""
+"""Steps of recurrent layers: gated cells, GRU, LSTMN and neural Turing machines."""

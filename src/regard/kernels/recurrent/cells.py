@@ -14,7 +14,7 @@ Here s or h is the previous state, and s~ or n is the candidate state. z is the 
 reset gate. x is the projected input, also called the input part. u is the projected state, also called the
 recurrent part. e is the input and c the context of the gated cell. The callers compute the matrix products.
 Tensors are (rows, width) unless noted; gates_row is the row stride of `gates`, and so on. Widths and strides
-are in units of UNIT elements, see units(). Strides that depend on the batch size or on the number of steps
+are in units of UNIT elements, see _units(). Strides that depend on the batch size or on the number of steps
 are not specialised, so that other batches do not compile other kernels. Arithmetic is in float32.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
@@ -26,8 +26,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-from regard.kernels.aligned_sizes import units
 
 __all__ = ["gated", "gated_backward", "gru", "gru_backward", "mixed", "mixed_backward"]
 
@@ -259,12 +257,12 @@ def gru_backward_kernel(
 
 
 def gated(gates: Tensor, more: Tensor, state: Tensor, reset: Tensor) -> None:
-    """Compute layers.gated_cell.gated() with one kernel; the arguments are explained there."""
+    """Compute fast.recurrent.gated_steps.gated() with one kernel; the arguments are explained there."""
     _launch(gated_forward_kernel, state, (gates, more, state, reset))
 
 
 def mixed(gates: Tensor, state: Tensor, after: Tensor, parts: Tensor | None = None) -> None:
-    """Compute layers.gated_cell.mixed() with one kernel; the arguments are explained there."""
+    """Compute fast.recurrent.gated_steps.mixed() with one kernel; the arguments are explained there."""
     parts = state[None][:0] if parts is None else parts
     _launch_with_parts(mixed_forward_kernel, state, parts, (gates, state, after))
 
@@ -274,7 +272,7 @@ def mixed_backward(
 ) -> Tensor:  # fmt: skip
     """Compute the backward pass of mixed() with one kernel.
 
-    The arguments are those of layers.gated_cell.mixed_backward().
+    The arguments are those of fast.recurrent.gated_steps.mixed_backward().
 
     """
     before = torch.empty_like(state)
@@ -286,15 +284,15 @@ def mixed_backward(
 def gated_backward(parts: Tensor, gates: Tensor, state: Tensor, dgates: Tensor, dstate: Tensor) -> None:
     """Compute the backward pass of gated() with one kernel.
 
-    The arguments are those of layers.gated_cell.gated_backward().
+    The arguments are those of fast.recurrent.gated_steps.gated_backward().
     """
     _launch_with_parts(gated_backward_kernel, state, parts, (gates, state, dgates, dstate))
 
 
 def gru(gates: Tensor, more: Tensor, bias: Tensor, state: Tensor, after: Tensor) -> None:
-    """Compute one step of several GRUs with one kernel; the arguments are those of layers.gru.gru()."""
+    """Compute one step of several GRUs; the arguments are those of gru() in fast/recurrent/gru_cuda.py."""
     ways, rows, width = state.shape
-    *sizes, unit = units((width, gates.stride(0), state.stride(0), after.stride(0)))
+    *sizes, unit = _units((width, gates.stride(0), state.stride(0), after.stride(0)))
     gru_forward_kernel[_grid(ways * rows, width)](
         gates, more, bias, state, after, *sizes, rows, unit, BLOCK=BLOCK, num_warps=WARPS
     )
@@ -304,10 +302,10 @@ def gru_backward(
     parts: Tensor, dstate: Tensor, dafter: Tensor, gates: Tensor, more: Tensor, state: Tensor,
     dgates: Tensor, dmore: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Compute the backward pass of gru() with one kernel; arguments as in layers.gru.gru_backward()."""
+    """Compute the backward pass of gru(); arguments as in gru_backward() in fast/recurrent/gru_cuda.py."""
     before, (ways, rows, width) = torch.empty_like(dstate), state.shape
     tensors = (parts, dstate, dafter, gates, more, state, dgates, dmore, before)
-    *sizes, unit = units((width, gates.stride(0), state.stride(0)))
+    *sizes, unit = _units((width, gates.stride(0), state.stride(0)))
     gru_backward_kernel[_grid(ways * rows, width)](
         *tensors, *sizes, rows, ways, unit, BLOCK=BLOCK, num_warps=WARPS
     )
@@ -321,7 +319,7 @@ def _launch(kernel, state: Tensor, tensors: tuple[Tensor, ...]) -> None:
     """
     width = state.shape[1]
     sizes = (width, *(each.stride(0) for each in tensors))
-    kernel[_grid(len(state), width)](*tensors, *units(sizes), BLOCK=BLOCK, num_warps=WARPS)
+    kernel[_grid(len(state), width)](*tensors, *_units(sizes), BLOCK=BLOCK, num_warps=WARPS)
 
 
 def _launch_with_parts(kernel, state: Tensor, parts: Tensor, tensors: tuple[Tensor, ...]) -> None:
@@ -329,9 +327,23 @@ def _launch_with_parts(kernel, state: Tensor, parts: Tensor, tensors: tuple[Tens
     width = state.shape[1]
     sizes = (width, *parts.stride()[:2], *(each.stride(0) for each in tensors))
     kernel[_grid(len(state), width)](
-        parts, *tensors, *units(sizes), PARTS=len(parts), BLOCK=BLOCK, num_warps=WARPS
+        parts, *tensors, *_units(sizes), PARTS=len(parts), BLOCK=BLOCK, num_warps=WARPS
     )
 
 
 def _grid(rows: int, width: int) -> tuple[int, int]:
     return rows, triton.cdiv(width, BLOCK)
+
+
+def _units(sizes: tuple[int, ...]) -> list[int]:
+    """Return the sizes divided by 8, 4 or 1, and then this number: the largest that divides all of them.
+
+    The kernel multiplies the sizes by the last number, a compile-time argument. The compiler then knows that
+    rows begin at a multiple of 16 bytes, for example. It does not know it for a size such as 1,000, because
+    it tests only whether an argument is a multiple of 16.
+
+    >>> _units((1000, 24)), _units((1000, 620)), _units((1000, 7))
+    ([125, 3, 8], [250, 155, 4], [1000, 7, 1])
+    """
+    unit = next(each for each in (8, 4, 1) if not any(size % each for size in sizes))
+    return [*(size // unit for size in sizes), unit]

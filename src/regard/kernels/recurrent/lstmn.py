@@ -212,7 +212,7 @@ def read(
     query: Tensor, keys: Tensor, values: Tensor, vector: Tensor, first: int, last: int, scores: Tensor,
     totals: Tensor, reads: Tensor,
 ) -> None:  # fmt: skip
-    """Compute layers.lstmn_steps.read() with one kernel; the arguments are explained there."""
+    """Compute fast.recurrent.lstmn_steps.read() with one kernel; the arguments are explained there."""
     tensors = query, keys, values, vector, scores, totals, reads
     steps = _strides(query, keys, values, scores, totals, reads)
     _launch(read_forward_kernel, tensors, first, last, steps, TILE)
@@ -223,7 +223,7 @@ def read_backward(
     totals: Tensor, reads: Tensor, dreads: Tensor, dkeys: Tensor, dvalues: Tensor, dquery: Tensor,
     dvector: Tensor,
 ) -> None:  # fmt: skip
-    """Compute layers.lstmn_steps.read_backward() with one kernel; the arguments are explained there."""
+    """Compute read_backward() of fast/recurrent/lstmn_steps.py, where the arguments are explained."""
     assert dkeys.stride() == keys.stride() and dvalues.stride() == values.stride()
     tensors = query, keys, values, vector, scores, totals, reads, dreads, dkeys, dvalues, dquery, dvector
     steps = _strides(query, keys, values, scores, totals, reads, dreads, dquery, dvector)
@@ -231,7 +231,7 @@ def read_backward(
 
 
 def cell(gates: Tensor, reads: Tensor, added: Tensor | None, values: Tensor) -> None:
-    """Compute layers.lstmn_steps.cell() with one kernel; the arguments are explained there."""
+    """Compute fast.recurrent.lstmn_steps.cell() with one kernel; the arguments are explained there."""
     width = reads.shape[1] // 2
     tensors = gates, reads, reads if added is None else added, values
     depth = gates.shape[1] > 4 * width
@@ -245,7 +245,7 @@ def cell_backward(
     gates: Tensor, reads: Tensor, values: Tensor, dvalues: Tensor, dgates: Tensor, dreads: Tensor,
     added: Tensor | None, dadded: Tensor | None,
 ) -> None:  # fmt: skip
-    """Compute layers.lstmn_steps.cell_backward() with one kernel; the arguments are explained there."""
+    """Compute cell_backward() of fast/recurrent/lstmn_steps.py, where the arguments are explained."""
     width = reads.shape[1] // 2
     depth = gates.shape[1] > 4 * width
     if depth and added is None:

@@ -1,12 +1,12 @@
 # mypy: disable-error-code="no-untyped-def"
 """Triton kernels for one step of the tape of a neural Turing machine (Graves et al. 2014), and its gradients.
 
-layers/tape_heads.py has the equations. layers/tape_kernel_steps.py computes the controller and the matrix
-products between the kernels. There are E tapes, each with N slots of size M. A tape has H heads: first R read
-heads, then the write heads. The heads of a tape have P parameters in total. One program computes all heads of
-one tape. So each gradient is summed in a fixed order, and results are reproducible bit by bit. The circular
-shift needs the weights of neighbouring slots: the program stores the weights, waits for all its threads, and
-loads them again. Arithmetic is in float32.
+layers/tape_heads.py has the equations. fast/recurrent/tape_kernel_steps.py computes the controller and the
+matrix products between the kernels. There are E tapes, each with N slots of size M. A tape has H heads:
+first R read heads, then the write heads. The heads of a tape have P parameters in total. One program
+computes all heads of one tape. So each gradient is summed in a fixed order, and results are reproducible bit
+by bit. The circular shift needs the weights of neighbouring slots: the program stores the weights, waits for
+all its threads, and loads them again. Arithmetic is in float32.
 
 Tested under Triton's interpreter (triton 3.7) and on an H200 (triton 3.6, with WARPS = 8).
 """

@@ -11,7 +11,6 @@ Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,11 +18,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from regard.dimensions import autocast_on
-from regard.kernels.training.row_copy import copy_rows
 
-__all__ = ["BLOCK", "ChunkLoss", "VocabularyLoss", "linear_loss", "scaled_gradients"]
+__all__ = ["BLOCK", "VocabularyLoss"]
 
 BLOCK, WARPS = 4096, 16
 """Number of classes that a program loads at once, and its number of warps. With 16 warps, the rows of all
@@ -186,19 +185,20 @@ class VocabularyLoss(torch.autograd.Function):
         ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float,
         pad: int, trains: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        plain, even = (features.new_empty(len(features), dtype=torch.float32) for _ in range(2))
-        labels, classes = labels.contiguous(), len(weight)
-
-        def chunk_loss(logits: Tensor, chunk: slice) -> None:
-            vocabulary_loss_kernel[(len(logits),)](
-                logits, labels[chunk], plain[chunk], even[chunk], classes, logits.stride(0), pad, smoothing,
-                GRADIENT=trains, BLOCK=BLOCK, GROUP=16 // logits.element_size(), num_warps=WARPS,
-            )  # fmt: skip
-
-        linear_loss(ctx, features, weight, bias, chunk_loss, trains)
-        total, summed = plain.new_empty(()), plain.new_empty(())
+        width, device = features.shape[1], features.device.type
+        dtype = torch.get_autocast_dtype(device) if autocast_on(device) else features.dtype
+        losses = features.new_empty(2, len(features), dtype=torch.float32)
+        with torch.autocast(device, enabled=False):
+            x, w, b = _in_dtype(features, weight, bias, dtype)
+            dx, dw, db = _losses(x, w, b, labels.contiguous(), losses, smoothing, pad, trains)
+        if dw is not None and bias is not None and b is None:  # the bias is a column of w, see _in_dtype()
+            db = dw[:, width]
+        gradients = (each if each is None else each[:, :width] for each in (dx, dw))
+        ctx.save_for_backward(*gradients, db)
+        ctx.dtypes = features.dtype, weight.dtype, None if bias is None else bias.dtype
+        total, summed = losses.new_empty(()), losses.new_empty(())
         loss_sum_kernel[(1,)](
-            plain, even, total, summed, len(plain), float(smoothing), BLOCK=16384, num_warps=32
+            *losses, total, summed, len(features), float(smoothing), BLOCK=16384, num_warps=32
         )
         ctx.mark_non_differentiable(summed)
         return total, summed
@@ -206,54 +206,9 @@ class VocabularyLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dtotal: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        return *scaled_gradients(ctx, dtotal), None, None, None, None
-
-
-ChunkLoss = Callable[[Tensor, slice], None]
-"""A function that computes the losses of some rows from their logits, and overwrites the logits with their
-gradient. Its arguments are the logits (rows, V), and which rows of the features they belong to."""
-
-
-def linear_loss(
-    ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, chunk_loss: ChunkLoss, trains: bool,
-    group: int = 1,
-) -> None:  # fmt: skip
-    """Compute the logits x W^T + b in chunks of rows, call chunk_loss() for each, and save the gradients.
-
-    ctx: the context of an autograd function whose first inputs are features, weight and bias. For its
-        backward pass, see scaled_gradients().
-    group: the number of rows of a chunk is a multiple of this number.
-    """
-    device = features.device.type
-    dtype = torch.get_autocast_dtype(device) if autocast_on(device) else features.dtype
-    with torch.autocast(device, enabled=False):
-        x, w, b = _in_dtype(features, weight, bias, dtype)
-        dx, dw, db = _run(x, w, b, chunk_loss, trains, group)
-    if dw is not None and bias is not None and b is None:  # the bias is a column of w, see _in_dtype()
-        db = dw[:, weight.shape[1]]
-    ctx.save_for_backward(
-        None if dx is None else dx[:, : features.shape[1]],
-        None if dw is None else dw[:, : weight.shape[1]],
-        db,
-    )
-    ctx.dtypes = features.dtype, weight.dtype, None if bias is None else bias.dtype
-
-
-def scaled_gradients(ctx: Any, dtotal: Tensor) -> list[Tensor | None]:
-    """Return the gradients of features, weight and bias that linear_loss() has saved, times dtotal."""
-    gradients: list[Tensor | None] = []
-    for gradient, dtype, needed in zip(ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad[:3], strict=True):
-        gradients.append(_scaled(gradient, dtotal, dtype) if needed else None)
-    return gradients
-
-
-def _scaled(gradient: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return gradient * factor, contiguous."""
-    if gradient.dim() == 1 or not gradient.numel():
-        return (gradient * factor).to(dtype)
-    result = gradient.new_empty(gradient.shape, dtype=dtype)
-    copy_rows(gradient, result, factor=factor)
-    return result
+        wanted = zip(ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad[:3], strict=True)
+        gradients = (each.to(dtype).mul(dtotal) if needed else None for each, dtype, needed in wanted)
+        return *gradients, None, None, None, None
 
 
 def _in_dtype(
@@ -269,19 +224,20 @@ def _in_dtype(
     if not more:
         b = None if bias is None else bias.to(dtype)
         return features.to(dtype).contiguous(), weight.to(dtype).contiguous(), b
-    x, w = (each.new_empty(len(each), width + more, dtype=dtype) for each in (features, weight))
-    if x.numel():
-        copy_rows(features.contiguous(), x, more=None if bias is None else 1.0)
-    copy_rows(weight.contiguous(), w, more=bias)
+    x, w = (functional.pad(each.to(dtype), (0, more)) for each in (features, weight))
+    if bias is not None:
+        x[:, width], w[:, width] = 1.0, bias
     return x, w, None
 
 
-def _run(
-    x: Tensor, w: Tensor, b: Tensor | None, chunk_loss: ChunkLoss, trains: bool, group: int
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Call chunk_loss() for each chunk; return the gradients of x, W and b if `trains`, else None for each.
+def _losses(
+    x: Tensor, w: Tensor, b: Tensor | None, labels: Tensor, losses: Tensor, smoothing: float, pad: int,
+    trains: bool,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """Write `plain` and `even` of each row to losses, (2, rows), with the logits of a chunk at a time.
 
-    The gradients are summed over rows; those of W and b are float32.
+    Returns the gradients of x, W and b if `trains`, else None for each. They are summed over rows; those of W
+    and b are float32.
     """
     (rows, width), classes = x.shape, len(w)
     dx, dw, db = None, None, None
@@ -289,17 +245,21 @@ def _run(
         dx = x.new_empty(rows, width)
         dw = (x.new_empty if rows else x.new_zeros)(classes, width, dtype=torch.float32)
         db = None if rows or b is None else dw.new_zeros(classes)
-    step = _rows_at_once(rows, classes, group)
+    chunks = -(-rows // max(CHUNK // classes, 1)) or 1
+    step = max(-(-rows // chunks), 1)  # chunks have about the same number of rows
     spaced = -(-classes // ALIGNMENT) * ALIGNMENT
     buffer = x.new_empty(min(step, rows), spaced)[:, :classes]
     for start in range(0, rows, step):
-        part = x[start : start + step]
-        logits, chunk = buffer[: len(part)], slice(start, start + len(part))
+        part, chunk = x[start : start + step], slice(start, start + step)
+        logits = buffer[: len(part)]
         if b is None:
             torch.mm(part, w.T, out=logits)
         else:
             torch.addmm(b, part, w.T, out=logits)
-        chunk_loss(logits, chunk)
+        vocabulary_loss_kernel[(len(logits),)](
+            logits, labels[chunk], *losses[:, chunk], classes, logits.stride(0), pad, smoothing,
+            GRADIENT=trains, BLOCK=BLOCK, GROUP=16 // logits.element_size(), num_warps=WARPS,
+        )  # fmt: skip
         if dx is not None and dw is not None:
             torch.mm(logits, w, out=dx[chunk])
             _add_product(dw, logits.T, part, beta=min(start, 1))  # the first product overwrites dw
@@ -309,14 +269,7 @@ def _run(
     return dx, dw, db
 
 
-def _rows_at_once(rows: int, classes: int, group: int) -> int:
-    """Return the number of rows of a chunk, a multiple of `group`. Chunks have about the same number."""
-    most = max(CHUNK // (classes * group), 1) * group
-    chunks = -(-rows // most) or 1
-    return max(-(-rows // (chunks * group)) * group, group)
-
-
-def _add_product(total: Tensor, a: Tensor, b: Tensor, beta: int = 1) -> None:
+def _add_product(total: Tensor, a: Tensor, b: Tensor, beta: int) -> None:
     """Compute total = beta * total + a @ b, without rounding the product to the dtype of a and b.
 
     total: a float32 tensor. If beta is 0, it is only written.

@@ -19,6 +19,7 @@ from regard.data.tape_batch import TapeBatch
 from regard.data.tape_tasks import TapeTask
 from regard.errors import ArgumentError, Setting, message
 from regard.evaluation.sequence_bits import answer_loss, sequence_bits
+from regard.fast.twins import Twins
 from regard.layers.tape_heads import check_tape
 from regard.models.sequence_models import build_sequence_model
 from regard.models.turing_machine import NeuralTuringMachine
@@ -220,7 +221,8 @@ class AlgorithmsTask(RunTask):
         for name, batches in parts.items():
             bits, wrong = 0.0, 0
             for batch in batches:
-                scored = sequence_bits(self.model, batch, stopping)
+                with Twins(self.model):
+                    scored = sequence_bits(self.model, batch, stopping)
                 if scored is None:
                     raise Stopped
                 bits, wrong = bits + float(scored.bits.double().sum()), wrong + int(scored.wrong.sum())

@@ -19,6 +19,7 @@ from regard.data.tape_batch import TapeBatch
 from regard.data.tape_tasks import DynamicNGrams, Sizes, TapeTask
 from regard.errors import ArgumentError, RegardError, message, shown
 from regard.evaluation.sequence_bits import sequence_bits
+from regard.fast.twins import Twins
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun
@@ -224,7 +225,8 @@ def _scores(name: str, solver: AlgorithmsRun, batches: list[TapeBatch]) -> SizeS
     model = solver.model
     if solver.slots is not None and isinstance(model, NeuralTuringMachine):
         model = _WithSlots(model, solver.slots)
-    parts = [sequence_bits(model, each) for each in batches]
+    with Twins(model):
+        parts = [sequence_bits(model, each) for each in batches]
     bits = torch.cat([each.bits for each in parts if each is not None]).double()
     wrong = torch.cat([each.wrong for each in parts if each is not None]).double()
     optimal = None

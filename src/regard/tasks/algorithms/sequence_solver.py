@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.data.tape_batch import TapeBatch
 from regard.data.tape_tasks import Sizes, TapeTask
 from regard.errors import ArgumentError, message
+from regard.fast.twins import Twins
 from regard.layers.tape_heads import READ_SITE, WRITE_SITE, check_tape
 from regard.look import Look
 from regard.models.turing_machine import MachineState, NeuralTuringMachine
@@ -120,7 +121,8 @@ class SequenceSolver:
             if look:
                 logits, heads, notes = _recorded(self.model, ready.inputs, state)
             else:
-                logits, _ = self.model(ready.inputs, state)
+                with Twins(self.model):
+                    logits, _ = self.model(ready.inputs, state)
         else:
             logits, _ = self.model(ready.inputs)
         arrays = {name: each.double().cpu().numpy() for name, each in heads.items()}

@@ -300,6 +300,7 @@ class ReferenceOptions:
         if self.split is None and not complete and not self.rows:
             hint = "" if translations else "regard show RUN prints the scores on the validation data"
             problem = "there are no reference translations"
+            expected = expected if translations else f"a file of pairs, or {expected}"
             raise ArgumentError(message("regard evaluate", problem, expected=expected, hint=hint))
         if (
             self.gold_alignments is not None

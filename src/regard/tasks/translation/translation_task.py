@@ -19,6 +19,7 @@ from regard.data.sampled_epochs import start_workers
 from regard.decoding import Beam, Greedy, Translation, Translator
 from regard.decoding.forced_decoding import pieces_of
 from regard.evaluation import bleu, chrf, exact_match
+from regard.fast.twins import Twins
 from regard.look import Look
 from regard.models import Model, build_model
 from regard.roles import CROSS
@@ -400,7 +401,8 @@ class TranslationTask(RunTask):
 
     def _valid_loss(self, batch: Batch) -> Tensor:
         """Return the loss of a validation batch, summed over its tokens, without label smoothing."""
-        return cross_entropy(self.model(batch), batch.labels)[1]
+        with Twins(self.model):  # a plain recurrent encoder waits for the lengths, and cannot be captured
+            return cross_entropy(self.model(batch), batch.labels)[1]
 
     def translator(self, **options: Any) -> Translator:
         """Return a Translator with the current weights. options: arguments of Translator()."""

@@ -1,0 +1,49 @@
+"""fast_code(): which fast twins train and search a model, and why others do not."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from regard.decoding.beam import Beam
+from regard.fast import enabled
+from regard.fast.search import search_decoder
+from regard.fast.twins import Twins
+from regard.models.base import Model
+
+__all__ = ["fast_code"]
+
+
+def fast_code(model: nn.Module) -> dict[str, str]:
+    """Return what computes training steps and beam search of a model: the names of twins, or the reasons.
+
+    >>> from regard.models import build_model
+    >>> fast_code(build_model("bahdanau", 9, 9, width=8, score="dot"))["training"]
+    'FastRecurrent; plain Bahdanau, because the score is Dot()'
+    """
+    twins = Twins(model)
+    rows = {"training": "; ".join((*_used(twins), *_refused(model, twins))) or "plain"}
+    if isinstance(model, Model):
+        decoder = search_decoder(model, Beam())
+        if isinstance(decoder, list):
+            rows["search"] = f"plain, because {'; '.join(decoder)}"
+        else:
+            rows["search"] = decoder.__name__
+    return rows
+
+
+def _used(twins: Twins) -> list[str]:
+    """Return the names of the twins that a model uses, in one text."""
+    names = dict.fromkeys(twin.__name__ for _, _, twin in twins.chosen)
+    return [", ".join(names)] if names else []
+
+
+def _refused(model: nn.Module, twins: Twins) -> list[str]:
+    """Return the classes whose twin does not apply, and why, once each."""
+    if not enabled():
+        return ["plain, because REGARD_FAST=0 is set"] if twins.reasons else []
+    modules, texts = dict(model.named_modules()), list[str]()
+    for name, reasons in twins.reasons.items():
+        kind = type(modules[name])
+        if kind is not nn.Linear:  # its twin is for CUDA, and few layers need it
+            texts.append(f"plain {kind.__name__}, because {'; '.join(reasons)}")
+    return list(dict.fromkeys(texts))
