@@ -16,11 +16,10 @@ from torch import Tensor
 
 from regard.data.batch import Batch
 from regard.data.batch_rows import BatchRows
-from regard.decoding.active_rows import ActiveRows, Ends, start_decoding, without_encoding
+from regard.decoding.active_rows import ActiveRows, Ends, Prompts, start_decoding, without_encoding
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import ROOM, SearchResult
-from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, Seed
 from regard.fast.freed_memory import keep_freed_memory
@@ -43,7 +42,7 @@ __all__ = [
     "slot_search",
 ]
 
-FIRST_LENGTH = 64
+FIRST_LENGTH = 32
 """The number of positions of the first buffers on a CPU. When they are full, their length is doubled."""
 
 MOST_LENGTH = 1024
