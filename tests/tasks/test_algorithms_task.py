@@ -15,13 +15,13 @@ from rich.console import Console
 import regard
 from regard.errors import ArgumentError, DataError, RegardError, UnknownName
 from regard.evaluation.sequence_bits import sequence_bits
+from regard.fast.captured import graphs
 from regard.runs.prepare_run import Machine
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.train_run import train_run
 from regard.tasks.algorithms import AlgorithmsRun, AlgorithmsTask
 from regard.tasks.algorithms.algorithms_data import SequenceSource
 from regard.tasks.algorithms.algorithms_settings import AlgorithmsData
-from regard.training import cuda_graphs
 from regard.training.checkpoints.checkpoints import Checkpoints
 
 SMALL = {
@@ -145,8 +145,8 @@ def test_stacked_seeds_with_and_without_graphs(tmp_path: Path, monkeypatch: pyte
     train(tmp_path / "alone", seed=5)
     train(tmp_path / "stacked", **seeds)
     fake = Replays()
-    monkeypatch.setattr(cuda_graphs, "recorded", fake.recorded)
-    monkeypatch.setattr(cuda_graphs, "new_pool", lambda: None)
+    monkeypatch.setattr(graphs, "recorded", fake.recorded)
+    monkeypatch.setattr(graphs, "new_pool", lambda: None)
     build = "regard.training.gradients.Gradients.__init__"
     original = regard.training.gradients.Gradients.__init__
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from rich.console import Console
 
+from regard.fast.captured.stacked_seeds import StackedGraphs
 from regard.runs.prepare_run import Machine
 from regard.runs.train_run import train_run
 from regard.tasks.answering import AnsweringTask
 from regard.training.checkpoints.checkpoints import Checkpoints
-from regard.training.stacked_graphs import StackedGraphs
 from tests.tasks.small_stories import small, written
 
 pytestmark = pytest.mark.gpu

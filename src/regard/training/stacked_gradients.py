@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.training.cuda_graphs import Uncaptured, shape_of
+from regard.fast.captured.graphs import Uncaptured, shape_of
+from regard.fast.captured.stacked_seeds import StackedGraphs
 from regard.training.gradients import coarse_products
 from regard.training.loop import Trainer
 from regard.training.progress import seed_generators
-from regard.training.stacked_graphs import StackedGraphs
 from regard.training.stacked_seeds import LossOf, StackedSeeds
 from regard.training.stacked_updates import StackedUpdates, can_update
 from regard.training.step_results import StepDone, StepRequest

@@ -20,9 +20,9 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from regard.data.packed_tensors import tensors_in
 from regard.errors import ArgumentError, DataError, RegardError, message
 from regard.fast.twins import Twins
-from regard.training.cuda_graphs import tensors_in
 from regard.training.optimizer import build_optimizer
 from regard.training.task import Loss
 

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.training import cuda_graphs
-from regard.training.cuda_graphs import Uncaptured, shape_of, tensors_in
+from regard.data.packed_tensors import tensors_in
+from regard.fast.captured import graphs
+from regard.fast.captured.graphs import Uncaptured, shape_of
 from regard.training.stacked_seeds import LossOf, StackedSeeds
 from regard.training.task import Loss
 
@@ -73,18 +74,18 @@ class StackedGraphs:
                 self._graphs[shape] = self._capture(batches)
             except Exception as error:  # the caller computes the step without a graph
                 self._graphs.clear()
-                cuda_graphs.release_generator(self._device)
+                graphs.release_generator(self._device)
                 raise Uncaptured.after(error) from error
         self._graphs.move_to_end(shape)
         return self._graphs[shape]
 
     def _capture(self, batches: Sequence[Any]) -> _Graph:
-        own = cuda_graphs.copied(tuple(batches))
+        own = graphs.copied(tuple(batches))
         if self._pool is None:
-            self._pool = cuda_graphs.new_pool()
+            self._pool = graphs.new_pool()
 
         def step() -> tuple[dict[str, Tensor], Loss]:
             return self._stacked.gradients(self._loss, own, seeds=None, factor=self._factors)
 
-        replay, (gradients, loss) = cuda_graphs.recorded(step, self._device, self._pool)
+        replay, (gradients, loss) = graphs.recorded(step, self._device, self._pool)
         return _Graph(replay, list(tensors_in(own)), gradients, loss)
