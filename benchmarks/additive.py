@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -147,9 +146,6 @@ class AsGiven(regard.Score):
 
     def mixing_vector(self) -> Tensor:
         return self.vector
-
-    def plan_key(self) -> tuple[Any, ...]:
-        return self.vector.shape, self.vector.dtype, self.vector.requires_grad
 
 
 def eager(query: Tensor, key: Tensor, value: Tensor, vector: Tensor, hidden: Tensor | None = None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import regard
-from regard.backends import plans
+from regard.backends.sdpa import KERNELS
 
 __all__ = ["Pair", "pairs"]
 
@@ -25,6 +26,7 @@ ADDITIVE = {
     "64,50,50,1000": (64, 50, 50, 1000),
     "8,512,512,256": (8, 512, 512, 256),
 }
+GROWING = (600, 5000)
 SCALES = (0.5, 1.0, 2.0, 8.0)
 
 
@@ -80,17 +82,14 @@ def _masked_pair(
 
 def _operator_pair(shape: str, gradients: bool, query: Tensor, key: Tensor, value: Tensor) -> Pair:
     """Attention without a mask, beside the aten operator that it runs, called from Python."""
-    with torch.set_grad_enabled(gradients):
-        regard.attention(query, key, value)
-        signature, _ = plans.planned(query, key, value, None, regard.ScaledDot(), regard.Soft(), 0, "auto")
-    plan = plans._plans[signature] if signature is not None else None
-    assert isinstance(plan, plans.Plan)
-    operator, scale = plan.operate, plan.scale
+    kernel = KERNELS[regard.explain(query, key, value).backend]
+    scale = query.shape[-1] ** -0.5
+    operator = getattr(torch, kernel.operator)
     return Pair(
         f"plain, beside the aten operator, {shape}",
         gradients,
         lambda: regard.attention(query, key, value).output,
-        lambda: operator(query, key, value, None, 0.0, False, scale)[0],
+        lambda: kernel.call(operator, (query, key, value), None, 0.0, False, scale)[0],
     )
 
 
@@ -115,6 +114,42 @@ def _changing_pair(
         ours,
         lambda: sdpa(query, key, value, attn_mask=seen),
     )
+
+
+def growing_pairs(device: str, gradients: bool) -> Iterator[Pair]:
+    """Yield decoding with a cache: each call has one key more than the call before, up to a maximum length.
+
+    After the longest, the next call has one key again. No call has the sizes of the preceding one.
+    """
+    if gradients:
+        return
+    for longest in GROWING:
+        query, key, value = inputs((1, 2, longest, 16), device, torch.float32, False)
+        mask, seen = regard.padding(torch.tensor([1])), torch.arange(longest)[None] < 1
+        calls = partial(_growing, query[:, :, :1], key, value)
+        yield Pair(
+            f"plain, keys growing to {longest:,}",
+            gradients,
+            calls(lambda query, key, value: regard.attention(query, key, value).output),
+            calls(sdpa),
+        )
+        yield Pair(
+            f"padding, keys growing to {longest:,}",
+            gradients,
+            calls(lambda query, key, value, mask=mask: regard.attention(query, key, value, mask=mask).output),
+            calls(lambda query, key, value, seen=seen: sdpa(query, key, value, seen[:, : key.shape[2]])),
+        )
+
+
+def _growing(query: Tensor, key: Tensor, value: Tensor, attend: Callable[..., Tensor]) -> Run:
+    """Return a function that calls attend() with one key more each time."""
+    lengths = itertools.cycle(range(1, key.shape[2] + 1))
+
+    def run() -> Tensor:
+        keys = next(lengths)
+        return attend(query, key[:, :, :keys], value[:, :, :keys])
+
+    return run
 
 
 def layer_pairs(device: str, gradients: bool) -> Iterator[Pair]:
@@ -246,6 +281,8 @@ def additive_pairs(gradients: bool) -> Iterator[Pair]:
 def pairs(device: str, gradients: bool) -> Iterator[Pair]:
     """Yield all pairs of this device."""
     yield from small_pairs(device, gradients)
+    if device == "cpu":
+        yield from growing_pairs(device, gradients)
     yield from layer_pairs(device, gradients)
     if device == "cuda":
         yield from padded_pairs(gradients)

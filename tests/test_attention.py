@@ -312,3 +312,8 @@ def test_explain_names_the_backend_that_runs():
         regard.explain(x, x, select=regard.Best(), backend="blocked")
     long = torch.zeros(1, 1100, 4)
     assert regard.explain(long, long, look=regard.Look(entropy=True)).looking == "blocked"
+
+
+def test_torch_functions_refuse_an_attended():
+    with pytest.raises(TypeError, match="output"):
+        torch.sum(regard.attention(torch.eye(2), torch.eye(2)))

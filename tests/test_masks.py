@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import regard
-from regard.masks.mask import Mask
-from regard.masks.tile import whole_tile
+from regard.masks.mask import Mask, whole_tile
 
 Predicate = Callable[[int, int, int, int, int], bool]
 """(batch, head, query position, key, row) -> whether the query may see the key"""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.masks.tile import whole_tile
+from regard.masks.mask import whole_tile
 from regard.positions import Bias
 from regard.positions.embedded import Embedded
 from tests.conftest import SKIPS

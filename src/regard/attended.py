@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from regard.errors import message
 from regard.look import Look
 
-__all__ = ["Attended", "LateAttended", "Top"]
+__all__ = ["Attended", "Top"]
 
 
 class Top(NamedTuple):
@@ -136,89 +135,6 @@ class Attended(NamedTuple):
             log_probability=self.log_probability,
             entropy=detached.entropy if self.log_probability is None else self.entropy,
         )
-
-
-class LateAttended(Attended):
-    """An Attended whose lse is computed when it is first read, because small calls are faster without it.
-
-    It has only an output and an lse. All methods of a tuple are overridden, because a tuple itself would read
-    None as the lse. A copy (by pickle, map() or but()) is an Attended.
-    """
-
-    later: tuple[Callable[..., Tensor], tuple[Any, ...]]
-
-    def __new__(cls, *fields: Any, **named: Any) -> Any:
-        """Return an Attended, for code that copies a named tuple by calling its class."""
-        return Attended(*fields, **named)
-
-    @classmethod
-    def with_output(
-        cls, output: Tensor, compute: Callable[..., Tensor], *arguments: Tensor | None
-    ) -> LateAttended:
-        """Return a result whose lse is compute(*arguments)."""
-        attended = tuple.__new__(cls, (output, *_UNREAD))
-        attended.later = compute, arguments
-        return attended
-
-    def _whole(self) -> tuple[Any, ...]:
-        """Return all fields as a tuple, with the lse."""
-        attributes = self.__dict__
-        if "whole" not in attributes:
-            compute, arguments = attributes["later"]
-            with torch.inference_mode(self.output.is_inference()):  # as if computed with the output
-                attributes["whole"] = (self.output, compute(*arguments), *_UNREAD[1:])
-        whole: tuple[Any, ...] = attributes["whole"]
-        return whole
-
-    @property
-    def lse(self) -> Tensor | None:
-        return self._whole()[1]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._whole())
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._whole()[index]
-
-    def __contains__(self, field: object) -> bool:
-        return field in self._whole()
-
-    def __eq__(self, other: object) -> bool:
-        return self._whole() == other
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(self._whole())
-
-    def __add__(self, other: Any) -> Any:
-        return self._whole() + other
-
-    def __radd__(self, other: Any) -> Any:
-        return other + self._whole()
-
-    def __mul__(self, times: Any) -> Any:
-        return self._whole() * times
-
-    __rmul__ = __mul__
-
-    def count(self, field: object, /) -> int:
-        return self._whole().count(field)
-
-    def index(self, field: object, /, *bounds: Any) -> int:
-        return self._whole().index(field, *bounds)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Attended, self._whole()
-
-    @classmethod
-    def _make(cls, iterable: Iterable[Any]) -> Attended:  # type: ignore[override]
-        return Attended._make(iterable)
-
-
-_UNREAD = (None,) * (len(Attended._fields) - 1)
-"""The fields of a LateAttended after `output`, before its lse is computed."""
 
 
 def _short(field: Tensor | Top) -> str:

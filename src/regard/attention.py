@@ -10,7 +10,6 @@ backends/reference.py implements these four steps directly; the other backends c
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from numbers import Integral
 
@@ -20,9 +19,9 @@ from torch import Tensor
 from regard import sites
 from regard.attended import Attended
 from regard.backends import BACKENDS, choose_backend
-from regard.backends.plans import Signature, keep_plan, planned
+from regard.backends.direct import attend_directly
 from regard.call import Call
-from regard.checking import check, cleaned_call
+from regard.checking import check
 from regard.dimensions import autocast_on, lower
 from regard.errors import ArgumentError, answer_torch_keywords, message
 from regard.look import Look
@@ -95,9 +94,8 @@ def attention(
         problem = "a Memory already contains values and a score function"
         hint = "pass them to prepare(key, value, score=...) instead"
         raise ArgumentError(message("attention()", problem, hint=hint))
-    signature, plain = None, look is None and bias is None and softcap is None and dropout == 0.0
-    if plain and (beams == 1 or _divides(beams, query)):
-        signature, attended = planned(query, key, value, mask, score, select, start, backend)
+    if look is None and bias is None and softcap is None and dropout == 0.0 and backend == "auto":
+        attended = attend_directly(query, key, value, score, mask, select, start, beams)
         if attended is not None:
             return attended
     call = check(
@@ -116,7 +114,7 @@ def attention(
     )
     if beams != 1:
         call = _with_beams(call, beams)
-    return _attend(call, backend, site, role, query.dim(), signature)
+    return _attend(call, backend, site, role, query.dim())
 
 
 def read(
@@ -174,9 +172,7 @@ def read(
     return _attend(call, "reference", site, role, weights.dim())
 
 
-def _attend(
-    call: Call, backend: str, site: str, role: Role | None, dims: int, signature: Signature | None = None
-) -> Attended:
+def _attend(call: Call, backend: str, site: str, role: Role | None, dims: int) -> Attended:
     """Run one attention() call on a backend, and return the output and the fields that `look` requests.
 
     The enclosing `with intervene()` statements edit the call before it runs. The enclosing `with record()`
@@ -184,30 +180,32 @@ def _attend(
 
     dims: number of dimensions of the user's query. The result has a head or batch dimension only if the query
         has it.
-    signature: the key under which a plan of this call is kept, or None.
     """
-    user_look, scopes = call.look, sites.scopes_at(site, role)
+    user_look, scopes = call.look, sites.scopes_at(site, role) if sites._any_open else []
     if scopes or user_look is not None:  # edits and looks read all keys
-        call = cleaned_call(call)
+        call = call.cleaned()
     for scope in scopes:
         call = scope.applied(call)
-    with _no_autocast(call):
-        name = choose_backend(call, backend)
-        if signature is not None:
-            keep_plan(signature, call, name, dims)
-        if not BACKENDS[name].skips_hidden(call):
-            call = cleaned_call(call)
-        forward = BACKENDS[name].run(call)
-        attended = look_at(call, forward, call.look)
+    device = call.query.device.type
+    if torch._C._is_any_autocast_enabled() and autocast_on(device):  # check() has already cast the inputs
+        with torch.autocast(device, enabled=False):
+            attended = _run(call, backend)
+    else:
+        attended = _run(call, backend)
+    if dims == 4 and not scopes:
+        return attended
     to_user = lower(dims)
     for scope in scopes:
         scope.keep(site, attended, call, to_user)
     return (attended.only(user_look, call.look) if scopes else attended).map(to_user)
 
 
-def _divides(beams: int, query: Tensor) -> bool:
-    """Whether the queries are `beams` sequences; if not, _with_beams() raises."""
-    return type(beams) is int and beams > 1 and type(query) is Tensor and query.shape[-2] % beams == 0
+def _run(call: Call, backend: str) -> Attended:
+    """Run a call on a backend, and compute what its `look` requests."""
+    chosen = BACKENDS[choose_backend(call, backend)]
+    if call.uncleaned and not chosen.skips_hidden(call):
+        call = call.cleaned(bounded=True)
+    return look_at(call, chosen.run(call), call.look)
 
 
 def _with_beams(call: Call, beams: int) -> Call:
@@ -224,11 +222,3 @@ def _with_beams(call: Call, beams: int) -> Call:
         problem = f"T = {queries} is not divisible by beams = {beams}"
         raise ArgumentError(message("attention()", problem, expected="beams >= 1, T a multiple of beams"))
     return replace(call, beams=beams)
-
-
-def _no_autocast(call: Call) -> AbstractContextManager[object]:
-    """Return a context manager that disables autocast, because check() has already cast the inputs."""
-    device = call.query.device.type
-    if not autocast_on(device):
-        return nullcontext()
-    return torch.autocast(device, enabled=False)

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.call import Call
-from regard.dimensions import autocast_on, lift, lifted_mask
+from regard.call import Call, cleaned
+from regard.dimensions import autocast_on, lift
 from regard.errors import ArgumentError, message
 from regard.look import Look
-from regard.masks.mask import Mask
-from regard.memory import Memory, cleaned
+from regard.masks.mask import Mask, as_mask
+from regard.memory import Memory
 from regard.positions import Bias
 from regard.scores import Score
-from regard.select import Select
+from regard.select import Select, Soft
 
-__all__ = ["check", "cleaned_call"]
+__all__ = ["check"]
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _LETTERS = {"query": "BHTD", "key": "BHSD", "value": "BHSE"}
 _WITHOUT_HEADS = {"query": "BTD", "key": "BSD", "value": "BSE"}
+_LOOKS = (Look, type(None))
+_INTEGERS = (int, torch.SymInt)
+_FLOATS = (float, int)
+
+Tensors = tuple[Tensor, Tensor, Tensor]
+"""Query, key and value as the user has passed them, which the error messages show."""
 
 
 def check(
@@ -43,93 +50,123 @@ def check(
     """Check the arguments of attention(), project query and key, add missing dimensions; return a Call.
 
     leave_hidden: leave the keys and values that the mask hides as they are, if this is possible. Before a
-        backend runs that reads them, cleaned_call() sets them to 0.
+        backend runs that reads them, Call.cleaned() sets them to 0.
     """
-    _check_tensors(query, key, value, look)
-    start, dropout = _python_numbers(start, dropout)
-    _check_softcap(softcap)
-    memory, raw_key, raw_value = None, key, key if value is None else value
-    if isinstance(key, Memory):
-        memory, raw_key, raw_value = key, key.key, key.value
-    assert isinstance(raw_key, Tensor) and isinstance(raw_value, Tensor)
-    query, raw_key, raw_value = _same_dtype(query, raw_key, raw_value)
-    shown = _shown(query, raw_key, raw_value)
-    _check_kinds(shown, score, select, bias, start, dropout)
-    _check_shapes(query, raw_key, raw_value, shown)
-    dims = query.dim()
-    full_mask = hiding = lifted_mask(mask, dims).to(query.device)
-    if memory:
-        full_mask, score = memory.mask.to(query.device) & full_mask, memory.score
-        # The keys that `hiding` masks are set to 0 below. `hiding` does not contain the lengths in
-        # memory.mask if prepare() has already set the keys beyond these lengths to 0.
-        hiding = replace(full_mask, lengths=hiding.lengths) if memory.cleaned else full_mask
-    _check_score(score, query, raw_key, memory.key_size if memory else raw_key.shape[-1], shown)
-
-    batch, heads, queries = lift(query).shape[:3]
-    keys = raw_key.shape[-2]
-    _check_mask(full_mask, select, query, (batch, heads, queries, keys), start, shown)
-    full_mask, hiding = (each.simplified(queries, keys, start) for each in (full_mask, hiding))
-    bias = _lifted_bias(bias, dims, (batch, heads, queries, keys), query.device, shown)
+    memory = key if isinstance(key, Memory) else None
+    raw_key: Any = key if memory is None else memory.key
+    raw_value: Any = (raw_key if value is None else value) if memory is None else memory.value
+    if not (_is_dense(query) and _is_dense(raw_key) and _is_dense(raw_value)) or not isinstance(look, _LOOKS):
+        _refuse_kinds(query, key, value, look)
+    if type(start) is not int or type(dropout) is not float:
+        start, dropout = _python_numbers(start, dropout)
+    if softcap is not None:
+        softcap = _checked_softcap(softcap)
+    autocast = torch._C._is_any_autocast_enabled() and autocast_on(query.device.type)
+    if autocast:
+        query, raw_key, raw_value = _same_dtype(query, raw_key, raw_value)
+    tensors = (query, raw_key, raw_value)
+    valid = (
+        isinstance(score, Score)
+        and isinstance(select, Select)
+        and (bias is None or isinstance(bias, Tensor | Bias))
+        and isinstance(start, _INTEGERS)
+        and start >= 0
+        and isinstance(dropout, _FLOATS)
+        and 0.0 <= dropout < 1.0
+    )
+    if not (valid and _match(*tensors)):
+        _check_options(tensors, score, select, bias, start, dropout)
+        _check_shapes(*tensors)
+    dims, queries, keys = query.dim(), query.shape[-2], raw_key.shape[-2]
+    heads = query.shape[1] if dims == 4 else 1
+    sizes = (query.shape[0] if dims > 2 else 1, heads, queries, keys)
+    full_mask = hiding = as_mask(mask, dims)
+    if memory is not None:
+        score = memory.score
+        if memory.mask.parts:
+            full_mask = memory.mask & full_mask.to(query.device)
+            # The keys that `hiding` masks are set to 0 below. `hiding` does not contain the lengths in
+            # memory.mask if prepare() has already set the keys beyond these lengths to 0.
+            hiding = replace(full_mask, lengths=hiding.lengths) if memory.cleaned else full_mask
+    _check_score(score, tensors, raw_key.shape[-1] if memory is None else memory.key_size, autocast)
+    if full_mask.parts:
+        full_mask, hiding = full_mask.to(query.device), hiding.to(query.device)
+        _check_mask(full_mask, tensors, sizes, start)
+        simple = full_mask.simplified(queries, keys, start)
+        hiding = simple if hiding is full_mask else hiding.simplified(queries, keys, start)
+        full_mask = simple
+    if not isinstance(select, Soft):
+        _check_select(select, tensors)
+        select = select.lifted(lift)
+    if bias is not None:
+        bias = _lifted_bias(bias, tensors, sizes)
     added = bias if isinstance(bias, Tensor) else None
     hides = hiding if hiding.parts else None
     projects = memory is None and type(score).project_key is not Score.project_key
     uncleaned = leave_hidden and hides is not None and added is None and not projects
     if not uncleaned and (hides is not None or added is not None):
         raw_key, raw_value = cleaned(raw_key, raw_value, hides, queries, start, heads, added)
-    projected_query, projected_key = (
-        score.project_query(query),
-        raw_key if memory else score.project_key(raw_key),
-    )
-    # Under autocast, a projection can return float32 even if its input is in half precision. Kernels need
-    # query, key and value in one dtype, so query and key are converted to the dtype of value.
-    projected_query, projected_key = (
-        each.to(raw_value.dtype) for each in score.narrowed(projected_query, projected_key)
-    )
-    _check_bias(bias, heads, projected_query.shape[-1], raw_value.shape[-1], shown)
+    scale = score.scale(query.shape[-1])
+    key = raw_key if memory is not None else score.project_key(raw_key)
+    query, key = score.narrowed(score.project_query(query), key)
+    if query.dtype is not raw_value.dtype or key.dtype is not raw_value.dtype:
+        # Under autocast, a projection can return float32 even if its input is in half precision. Kernels need
+        # query, key and value in one dtype, so query and key are converted to the dtype of value.
+        query, key = query.to(raw_value.dtype), key.to(raw_value.dtype)
+    if isinstance(bias, Bias):
+        _check_bias(bias, tensors, heads, query.shape[-1])
     vector = score.mixing_vector()
     if vector is not None:
-        vector = (vector if vector.dim() == 2 else vector[None]).to(projected_query.dtype)
+        vector = (vector if vector.dim() == 2 else vector[None]).to(query.dtype)
+    if dims != 4:
+        query, key, raw_value = lift(query), lift(key), lift(raw_value)
     return Call(
-        query=lift(projected_query),
-        key=lift(projected_key),
-        value=lift(raw_value),
+        query=query,
+        key=key,
+        value=raw_value,
         combine=score.combine,
-        scale=score.scale(query.shape[-1]),
+        scale=scale,
         vector=vector,
         mask=full_mask,
         bias=bias,
-        select=select.lifted(lift),
+        select=select,
         start=start,
         dropout=dropout,
         look=look.checked(select, queries) if look is not None and look.requested else look,
-        softcap=None if softcap is None else float(softcap),
+        softcap=softcap,
         uncleaned=uncleaned,
     )
 
 
-def cleaned_call(call: Call) -> Call:
-    """Return the call with 0 for the keys and values that its mask hides, if check() has left them."""
-    if not call.uncleaned:
-        return call
-    _, heads, queries, _ = call.sizes
-    key, value = cleaned(call.key, call.value, call.mask, queries, call.start, heads)
-    return replace(call, key=key, value=value, uncleaned=False)
+def _is_dense(tensor: object) -> bool:
+    return isinstance(tensor, Tensor) and tensor.layout is torch.strided and not tensor.is_nested
 
 
-def _check_bias(
-    bias: Tensor | Bias | None, heads: int, width: int, values: int, shown: dict[str, tuple[Tensor, str]]
-) -> None:
-    """Raise ArgumentError if a position scheme does not match the heads, D = width, or E = values."""
-    wrong = bias.mismatch(heads, width, values) if isinstance(bias, Bias) else None
+def _match(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether dtypes, devices and shapes match, as _check_options() and _check_shapes() require."""
+    of_query, of_key = query.shape, key.shape
+    dims = len(of_query)
+    if not (query.dtype is key.dtype is value.dtype and query.device == key.device == value.device):
+        return False
+    if query.dtype not in _DTYPES or dims != len(of_key) or of_key[:-1] != value.shape[:-1]:
+        return False
+    if dims == 4:
+        heads = of_key[1]
+        return bool(of_query[0] == of_key[0] and heads and of_query[1] % heads == 0)
+    return dims == 2 or (dims == 3 and bool(of_query[0] == of_key[0]))
+
+
+def _check_bias(bias: Bias, tensors: Tensors, heads: int, width: int) -> None:
+    """Raise ArgumentError if a position scheme does not match the heads, D = width, or the values."""
+    wrong = bias.mismatch(heads, width, tensors[2].shape[-1])
     if wrong:
-        raise ArgumentError(message("attention()", wrong[0], shown, wrong[1]))
+        raise ArgumentError(message("attention()", wrong[0], _shown(*tensors), wrong[1]))
 
 
-def _check_softcap(softcap: float | None) -> None:
-    """Raise ArgumentError if the soft cap of the scores is neither None nor a finite number above 0."""
-    number = isinstance(softcap, Real) and not isinstance(softcap, bool)
-    if softcap is None or (number and 0 < softcap < float("inf")):
-        return
+def _checked_softcap(softcap: float) -> float:
+    """Return the soft cap of the scores. Raise ArgumentError unless it is a finite number above 0."""
+    if isinstance(softcap, Real) and not isinstance(softcap, bool) and 0 < softcap < float("inf"):
+        return float(softcap)
     expected = "None, or a finite number greater than 0, such as 50.0"
     raise ArgumentError(message("attention()", f"softcap is {softcap!r}", expected=expected))
 
@@ -158,8 +195,8 @@ def _shown(query: Tensor, key: Tensor, value: Tensor) -> dict[str, tuple[Tensor,
     return {n: (t, (_WITHOUT_HEADS if t.dim() == 3 else _LETTERS)[n]) for n, t in tensors.items()}
 
 
-def _check_kinds(
-    shown: dict[str, tuple[Tensor, str]],
+def _check_options(
+    tensors: Tensors,
     score: Score,
     select: Select,
     bias: object,
@@ -167,9 +204,8 @@ def _check_kinds(
     dropout: float,
 ) -> None:
     def refuse(problem: str, expected: str, hint: str = "") -> None:
-        raise ArgumentError(message("attention()", problem, shown, expected, hint))
+        raise ArgumentError(message("attention()", problem, _shown(*tensors), expected, hint))
 
-    tensors = [tensor for tensor, _ in shown.values()]
     if not isinstance(score, Score):
         by_name = "to create a score function by name, use build_score(name, query_size, key_size)"
         hint = f"create one: {score.__name__}(...)" if isinstance(score, type) else by_name
@@ -200,9 +236,9 @@ def _check_kinds(
         refuse(f"dropout is {dropout!r}", "a probability, 0 <= dropout < 1")
 
 
-def _check_shapes(query: Tensor, key: Tensor, value: Tensor, shown: dict[str, tuple[Tensor, str]]) -> None:
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
     def refuse(problem: str, expected: str, hint: str = "") -> None:
-        raise ArgumentError(message("attention()", problem, shown, expected, hint))
+        raise ArgumentError(message("attention()", problem, _shown(query, key, value), expected, hint))
 
     dims = {query.dim(), key.dim(), value.dim()}
     if len(dims) > 1 or not dims <= {2, 3, 4}:
@@ -232,7 +268,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, shown: dict[str, tu
             )
 
 
-def _check_tensors(query: object, key: object, value: object, look: object) -> None:
+def _refuse_kinds(query: object, key: object, value: object, look: object) -> None:
     for name, argument in {"query": query, "key": key, "value": value}.items():
         allowed = (Tensor, Memory) if name == "key" else (Tensor,)
         if not isinstance(argument, allowed) and not (name == "value" and argument is None):
@@ -258,23 +294,20 @@ def _check_tensors(query: object, key: object, value: object, look: object) -> N
         )
 
 
-def _check_mask(
-    mask: Mask,
-    select: Select,
-    query: Tensor,
-    sizes: tuple[int, int, int, int],
-    start: int,
-    shown: dict[str, tuple[Tensor, str]],
-) -> None:
-    """Raise ArgumentError if the mask or the selection does not match a call of the sizes (B, H, T, S)."""
+def _check_mask(mask: Mask, tensors: Tensors, sizes: tuple[int, int, int, int], start: int) -> None:
+    """Raise ArgumentError if the mask does not match a call of the sizes (B, H, T, S)."""
     problem = mask.problem(*sizes, start)
     if problem:
         expected, hint = _expected_of_mask(mask, sizes[0], sizes[3])
-        raise ArgumentError(message("attention()", problem, shown, expected, hint))
-    problem = select.problem(tuple(query.shape[:-1]))
+        raise ArgumentError(message("attention()", problem, _shown(*tensors), expected, hint))
+
+
+def _check_select(select: Select, tensors: Tensors) -> None:
+    """Raise ArgumentError if a tensor of the selection does not match the query."""
+    problem = select.problem(tuple(tensors[0].shape[:-1]))
     if problem:
         expected, hint = "one centre per query", "pass a centre with the shape query.shape[:-1]"
-        raise ArgumentError(message("attention()", problem, shown, expected, hint))
+        raise ArgumentError(message("attention()", problem, _shown(*tensors), expected, hint))
 
 
 def _expected_of_mask(mask: Mask, batch: int, keys: int) -> tuple[str, str]:
@@ -288,19 +321,14 @@ def _expected_of_mask(mask: Mask, batch: int, keys: int) -> tuple[str, str]:
     return "a mask that broadcasts to (B, H, T, S)", hint
 
 
-def _lifted_bias(
-    bias: Tensor | Bias | None,
-    dims: int,
-    sizes: tuple[int, int, int, int],
-    device: torch.device,
-    shown: dict[str, tuple[Tensor, str]],
-) -> Tensor | Bias | None:
-    if bias is None:
-        return None
+def _lifted_bias(bias: Tensor | Bias, tensors: Tensors, sizes: tuple[int, int, int, int]) -> Tensor | Bias:
+    """Return a bias tensor with four dimensions. Raise ArgumentError if the bias does not match the call."""
+    dims, device = tensors[0].dim(), tensors[0].device
     own = [bias] if isinstance(bias, Tensor) else [*bias.parameters(), *bias.buffers()]
     if any(tensor.device != device for tensor in own):
         problem, hint = f"the bias is on {own[0].device}", "move it with bias.to(query.device)"
-        raise ArgumentError(message("attention()", problem, shown, "bias on the device of query", hint))
+        expected = "bias on the device of query"
+        raise ArgumentError(message("attention()", problem, _shown(*tensors), expected, hint))
     if isinstance(bias, Bias):
         return bias
     lifted = bias
@@ -323,40 +351,44 @@ def _lifted_bias(
         message(
             "attention()",
             problem,
-            {**shown, "bias": (bias, "BTS" if dims == 3 else "BHTS")},
+            {**_shown(*tensors), "bias": (bias, "BTS" if dims == 3 else "BHTS")},
             f"a floating-point tensor (T, S), or broadcastable to (B, H, T, S) = {sizes}",
             hint,
         )
     )
 
 
-def _check_score(
-    score: Score, query: Tensor, key: Tensor, key_size: int, tensors: dict[str, tuple[Tensor, str]]
-) -> None:
+def _check_score(score: Score, tensors: Tensors, key_size: int, autocast: bool) -> None:
     """Raise ArgumentError if the score function `score` cannot compare query and key.
 
     It checks widths, number of heads, device and dtype.
 
     key_size: width of the keys before projection.
-    tensors: the tensors to list in the error message; for each name, the tensor and one letter per dimension.
     """
+    query, key, _ = tensors
     wrong = score.mismatch(query.shape[-1], key_size, key.shape[-2])
-    heads = (query.shape[1], key.shape[1]) if query.dim() == 4 else (1, 1)
-    name = type(score).__name__
-    if score.heads is not None and heads != (score.heads, score.heads):
-        wrong = (
-            f"this {name} has parameters for {score.heads} heads, "
-            f"but query has {heads[0]} heads and key has {heads[1]}",
-            f"query (B, {score.heads}, T, D) and key (B, {score.heads}, S, D)",
-            "to share the parameters among all heads, create the score function without heads=...",
-        )
-    parameter = next(score.parameters(), None) if isinstance(score, nn.Module) else None
-    if parameter is not None and parameter.device != query.device:
-        wrong = (f"{name} is on {parameter.device}", "one device", "move it with score.to(query.device)")
-    elif parameter is not None and parameter.dtype != query.dtype and not autocast_on(query.device.type):
-        dtype = str(parameter.dtype).removeprefix("torch.")
-        hint = "use score.to(query.dtype) or torch.autocast"
-        wrong = (f"{name} has {dtype} parameters", "parameters with the dtype of query", hint)
+    if score.heads is not None:
+        heads = (query.shape[1], key.shape[1]) if query.dim() == 4 else (1, 1)
+        if heads != (score.heads, score.heads):
+            wrong = (
+                f"this {type(score).__name__} has parameters for {score.heads} heads, "
+                f"but query has {heads[0]} heads and key has {heads[1]}",
+                f"query (B, {score.heads}, T, D) and key (B, {score.heads}, S, D)",
+                "to share the parameters among all heads, create the score function without heads=...",
+            )
+    if isinstance(score, nn.Module):
+        parameter = next(iter(score._parameters.values()), None)
+        if parameter is None:  # it has none of its own
+            parameter = next(score.parameters(), None)
+        if parameter is not None and parameter.device != query.device:
+            name = type(score).__name__
+            wrong = (f"{name} is on {parameter.device}", "one device", "move it with score.to(query.device)")
+        elif parameter is not None and parameter.dtype != query.dtype and not autocast:
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            hint = "use score.to(query.dtype) or torch.autocast"
+            wrong = (
+                f"{type(score).__name__} has {dtype} parameters", "parameters with the dtype of query", hint
+            )  # fmt: skip
     if wrong:
         problem, expected, hint = wrong
-        raise ArgumentError(message("attention()", problem, tensors, expected, hint))
+        raise ArgumentError(message("attention()", problem, _shown(*tensors), expected, hint))

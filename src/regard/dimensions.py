@@ -7,9 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from regard.masks.mask import Mask, as_mask, dense
-
-__all__ = ["autocast_on", "in_transform", "lift", "lifted_mask", "lower"]
+__all__ = ["autocast_on", "in_transform", "lift", "lower"]
 
 
 def lift(tensor: Tensor) -> Tensor:
@@ -29,18 +27,6 @@ def lower(dims: int) -> Callable[[Tensor], Tensor]:
     # squeeze() is used instead of tensor[:, 0], whose backward pass would allocate zeros and copy the
     # gradient.
     return (lambda tensor: tensor.squeeze(1)) if dims == 3 else (lambda tensor: tensor.squeeze(0).squeeze(0))
-
-
-def lifted_mask(mask: Mask | Tensor | None, dims: int) -> Mask:
-    """Convert the `mask` argument of attention() to a Mask.
-
-    dims: number of dimensions of the query.
-
-    If the query has no head dimension (dims = 3), a mask tensor with three dimensions is read as (B, T, S).
-    """
-    if isinstance(mask, Tensor) and mask.dim() == 3 and dims == 3:
-        return dense(mask[:, None])
-    return as_mask(mask)
 
 
 def autocast_on(device: str) -> bool:

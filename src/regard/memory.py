@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from regard.dimensions import in_transform, lift, lifted_mask
+from regard.call import cleaned, known_true
 from regard.errors import ArgumentError, message
-from regard.masks.mask import Mask
-from regard.masks.tile import whole_tile
+from regard.masks.mask import Mask, as_mask
 from regard.scores import ScaledDot, Score
 
-__all__ = ["Memory", "cleaned", "prepare", "prepare_zero_padded", "projected"]
+__all__ = ["Memory", "prepare", "projected"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,10 +46,6 @@ class Memory:
     def __repr__(self) -> str:
         shapes = f"key={tuple(self.key.shape)}, value={tuple(self.value.shape)}"
         return f"Memory({shapes}, score={self.score!r}, mask={self.mask!r})"
-
-    def __getstate__(self) -> dict[str, object]:
-        """Return the fields for a copy. What plans.py keeps for later calls is not copied."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @property
     def length(self) -> int:
@@ -132,24 +127,11 @@ def prepare(
     """
     score = ScaledDot() if score is None else score
     value = key if value is None else value
-    as_mask = lifted_mask(mask, key.dim()).to(key.device)
-    _check_prepared(key, value, score, as_mask)
-    if as_mask.lengths is not None:
-        key, value = cleaned(key, value, Mask(lengths=as_mask.lengths), queries=1, start=0, heads=1)
-    return Memory(projected(score, key), value, score, as_mask, key.shape[-1])
-
-
-def prepare_zero_padded(key: Tensor, value: Tensor, score: Score, mask: Mask) -> Memory:
-    """Return the same as prepare(), for keys and values that are finite, and 0 where the mask hides them.
-
-    prepare() also reads all keys and values to replace those that are hidden, NaN or infinite. This is not
-    necessary here.
-
-    mask: a mask of lengths only, such as padding(lengths).
-    """
-    as_mask = lifted_mask(mask, key.dim()).to(key.device)
-    _check_prepared(key, value, score, as_mask)
-    return Memory(score.project_key(key, 0), value, score, as_mask, key.shape[-1])
+    whole = as_mask(mask, key.dim()).to(key.device)
+    _check_prepared(key, value, score, whole)
+    if whole.lengths is not None:
+        key, value = cleaned(key, value, Mask(lengths=whole.lengths), queries=1, start=0, heads=1)
+    return Memory(projected(score, key), value, score, whole, key.shape[-1])
 
 
 def projected(score: Score, key: Tensor, start: int = 0) -> Tensor:
@@ -162,52 +144,9 @@ def projected(score: Score, key: Tensor, start: int = 0) -> Tensor:
     if type(score).project_key is Score.project_key:
         return key
     finite = key.isfinite().all(-1, keepdim=True)
-    if _all_true(finite):
+    if known_true(finite):
         return score.project_key(key, start)
     return torch.where(finite, score.project_key(torch.where(finite, key, 0.0), start), torch.nan)
-
-
-def cleaned(
-    key: Tensor,
-    value: Tensor,
-    mask: Mask | None,
-    queries: int,
-    start: int,
-    heads: int,
-    bias_BHTS: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return keys and values, with 0 for keys that no query can see. So NaN in these keys has no effect.
-
-    No query can see a key if the mask hides the key from every query, or if its bias is -inf for every query.
-
-    queries, heads: T and H of the call.
-    start: position of the first query.
-    """
-    batch, key_heads, keys = lift(key).shape[:3]
-    seen = None
-    if mask is not None:
-        seen = mask.seen_keys(whole_tile(queries, keys, start, batch, heads, key.device))
-    if bias_BHTS is not None and queries:
-        by_bias = bias_BHTS.detach().amax(-2) != -torch.inf  # a key with a NaN bias is not hidden
-        seen = by_bias if seen is None else seen & by_bias
-    if seen is None:
-        return key, value
-    if seen.shape[1] not in (1, key_heads):
-        seen = seen.unflatten(1, (key_heads, -1)).any(2)
-    if key.dim() < 4:
-        seen = seen[:, 0] if key.dim() == 3 else seen[0, 0]
-    if _all_true(seen):
-        return key, value
-    seen = seen.unsqueeze(-1)
-    clean_key = torch.where(seen, key, 0.0)
-    return clean_key, clean_key if value is key else torch.where(seen, value, 0.0)
-
-
-def _all_true(conditions: Tensor) -> bool:
-    """Whether all elements are known to be true. False if reading them would wait for a device."""
-    if conditions.device.type != "cpu" or in_transform() or torch.compiler.is_compiling():
-        return False
-    return bool(conditions.all())
 
 
 def _check_prepared(key: Tensor, value: Tensor, score: Score, mask: Mask) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard
-from regard.backends import flex, visible_blocks
+from regard.backends import flex
 from regard.call import Call
 from regard.masks.mask import as_mask
 
@@ -136,16 +136,16 @@ def test_double_backward_through_learned_biases_raises_our_error_on_a_gpu():
 def test_blocks_agree_with_evaluating_every_pair(name: str, pairs: int, monkeypatch: pytest.MonkeyPatch):
     from torch.nn.attention.flex_attention import create_block_mask
 
-    monkeypatch.setattr(visible_blocks, "REMEMBERED", 0)
-    monkeypatch.setattr(visible_blocks, "BLOCK", 8)
-    monkeypatch.setattr(visible_blocks, "PAIRS_AT_ONCE", pairs)
+    monkeypatch.setattr(flex, "REMEMBERED", 0)
+    monkeypatch.setattr(flex, "BLOCK", 8)
+    monkeypatch.setattr(flex, "PAIRS_AT_ONCE", pairs)
     ids = regard.documents(torch.arange(20).expand(2, -1) // 9)
     masks = {name: case.get("mask") for name, case in CASES.items()}
     mask = {**masks, "documents": ids, "causal documents": regard.causal() & ids}[name]
     x, start = torch.randn(2, 4, 20, 16), CASES.get(name, {}).get("start", 0)
     call = Call(x, x, x, "inner", 1.0, None, as_mask(mask), None, regard.Soft(), start, 0.0)
 
-    ours = visible_blocks.seen_blocks(call)
+    ours = flex.seen_blocks(call)
     exact = create_block_mask(ours.mask_mod, 2, 4, 20, 20, device="cpu", BLOCK_SIZE=8)
     for part in ("kv", "full_kv", "q", "full_q"):
         mine, theirs = (getattr(each, f"{part}_num_blocks") for each in (ours, exact))
@@ -165,26 +165,26 @@ def test_masks_without_tensors_are_cached():
     )
     calls = [Call(x, x, x, "inner", 1.0, None, m, None, regard.Soft(), 0, 0.0) for m in (plain, padded)]
     with torch.inference_mode():
-        first, other = map(visible_blocks.seen_blocks, calls)
-    assert visible_blocks.seen_blocks(calls[0]) is first and not first.kv_indices.is_inference()
-    assert visible_blocks.seen_blocks(calls[1]) is not other
+        first, other = map(flex.seen_blocks, calls)
+    assert flex.seen_blocks(calls[0]) is first and not first.kv_indices.is_inference()
+    assert flex.seen_blocks(calls[1]) is not other
 
 
 def test_captured_calls_use_tables_from_before_the_capture(monkeypatch: pytest.MonkeyPatch):
     x = torch.randn(2, 4, 21, 16)
     masks = regard.window(4), regard.window(5)
     known, unknown = (Call(x, x, x, "inner", 1.0, None, mask, None, regard.Soft(), 0, 0.0) for mask in masks)
-    monkeypatch.setattr(visible_blocks, "_kept", {})
-    monkeypatch.setattr(visible_blocks, "_in_graphs", {})
-    monkeypatch.setattr(visible_blocks, "KEPT", 1)
-    first = visible_blocks.seen_blocks(known)
-    monkeypatch.setattr(visible_blocks, "_capturing", lambda device: True)
-    assert visible_blocks.seen_blocks(known) is first
-    assert visible_blocks.seen_blocks(unknown) is not visible_blocks.seen_blocks(unknown)
-    monkeypatch.setattr(visible_blocks, "_capturing", lambda device: False)
-    visible_blocks.seen_blocks(unknown)  # removes the first from the cache, but not from that of graphs
-    monkeypatch.setattr(visible_blocks, "_capturing", lambda device: True)
-    assert len(visible_blocks._kept) == 1 and visible_blocks.seen_blocks(known) is first
+    monkeypatch.setattr(flex, "_kept", {})
+    monkeypatch.setattr(flex, "_in_graphs", {})
+    monkeypatch.setattr(flex, "KEPT", 1)
+    first = flex.seen_blocks(known)
+    monkeypatch.setattr(flex, "_capturing", lambda device: True)
+    assert flex.seen_blocks(known) is first
+    assert flex.seen_blocks(unknown) is not flex.seen_blocks(unknown)
+    monkeypatch.setattr(flex, "_capturing", lambda device: False)
+    flex.seen_blocks(unknown)  # removes the first from the cache, but not from that of graphs
+    monkeypatch.setattr(flex, "_capturing", lambda device: True)
+    assert len(flex._kept) == 1 and flex.seen_blocks(known) is first
 
 
 def test_fake_tensors_are_not_cached():
@@ -194,9 +194,9 @@ def test_fake_tensors_are_not_cached():
     with FakeTensorMode() as pretending:
         fake = pretending.from_tensor(x)
         call = Call(fake, fake, fake, "inner", 1.0, None, regard.window(5, 1), None, regard.Soft(), 0, 0.0)
-        assert isinstance(visible_blocks.seen_blocks(call).kv_indices, FakeTensor)
+        assert isinstance(flex.seen_blocks(call).kv_indices, FakeTensor)
     call = Call(x, x, x, "inner", 1.0, None, regard.window(5, 1), None, regard.Soft(), 0, 0.0)
-    assert not isinstance(visible_blocks.seen_blocks(call).kv_indices, FakeTensor)
+    assert not isinstance(flex.seen_blocks(call).kv_indices, FakeTensor)
 
 
 def test_unsorted_documents_have_no_hidden_or_full_blocks():
@@ -204,7 +204,7 @@ def test_unsorted_documents_have_no_hidden_or_full_blocks():
     x = torch.randn(1, 1, 256, 16)
     mask = regard.documents(ids)
     call = Call(x, x, x, "inner", 1.0, None, mask, None, regard.Soft(), 0, 0.0)
-    blocks = visible_blocks.seen_blocks(call)
+    blocks = flex.seen_blocks(call)
     assert blocks.kv_num_blocks.tolist() == [[[2, 2]]] and blocks.full_kv_num_blocks.tolist() == [[[0, 0]]]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regard.backends import small_inputs
+from regard.backends import blocked
 from regard.blocks import additive_blocks, tiling
 from tests.agreement.cases import CASES, Case
 from tests.agreement.test_backends import assert_case_agrees
@@ -12,7 +12,7 @@ from tests.agreement.test_backends import assert_case_agrees
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(small_inputs, "FEW", 0)
+    monkeypatch.setattr(blocked, "FEW", 0)
     monkeypatch.setattr(tiling, "AT_ONCE", 1 << 9)
     monkeypatch.setattr(tiling, "ROWS", 16)
     monkeypatch.setattr(additive_blocks, "IN_CACHE", 1 << 10)

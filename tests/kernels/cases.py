@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 import regard
@@ -22,9 +20,6 @@ class Unprojected(regard.Score):
 
     def mixing_vector(self) -> Tensor:
         return self.vector
-
-    def plan_key(self) -> tuple[Any, ...]:
-        return self.vector.shape, self.vector.dtype, self.vector.requires_grad
 
 
 SMALL: list[Case] = covering(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from regard.errors import LostProcess
+from regard.errors import ArgumentError, LostProcess
 from regard.training.distributed import Processes, joined
 from tests.reading import ROOT, import_path
 from tests.training.toys import records
@@ -81,6 +83,26 @@ def test_two_processes_on_one_gpu_have_the_losses_of_one(tmp_path: Path):
         assert norm_two == pytest.approx(norm_one, rel=2e-2)
 
 
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which is ignored after LostProcess."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, signals: None) -> pytest.MonkeyPatch:
+    """The environment of the first of two processes, without a connection."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    for name in ("init_process_group", "destroy_process_group"):
+        monkeypatch.setattr(torch.distributed, name, lambda *_, **__: None)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: int(os.environ["RANK"]))
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    return monkeypatch
+
+
 def fail(module: str, error: Exception) -> None:
     """Raise an error from a function of this module."""
     exec("raise error", {"__name__": module, "error": error})
@@ -96,16 +118,35 @@ def fail(module: str, error: Exception) -> None:
         ("somewhere", torch.distributed.DistBackendError("NCCL error"), True),
     ],
 )
-def test_lost_connection_is_an_error_with_a_hint(monkeypatch, module: str, error: Exception, lost: bool):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
-    for name in ("init_process_group", "destroy_process_group"):
-        monkeypatch.setattr(torch.distributed, name, lambda *_, **__: None)
-    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+def test_lost_connection_is_an_error_with_a_hint(alone, module: str, error: Exception, lost: bool):
     with pytest.raises(LostProcess if lost else type(error)) as raised, joined("cpu"):
         fail(module, error)
     assert ("--resume" in str(raised.value)) == lost
+    assert (signal.getsignal(signal.SIGTERM) == signal.SIG_IGN) == lost
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(0, LostProcess), (1, SystemExit)])
+def test_sigterm_from_torchrun_is_reported_by_the_first_process(alone, rank: int, expected: type):
+    alone.setenv("RANK", str(rank))
+    with pytest.raises(expected), joined("cpu"):
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_sigterm_while_an_error_is_raised_does_not_hide_it(alone, rank: int):
+    """A lost connection is reported by the first two processes, another error only by the first."""
+    alone.setenv("RANK", str(rank))
+    lost = RuntimeError("[pair.cc:537] Connection reset by peer")
+    with pytest.raises(LostProcess), joined("cpu"):
+        try:
+            fail("torch.distributed.distributed_c10d", lost)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(ArgumentError if rank == 0 else SystemExit), joined("cpu"):
+        try:
+            raise ArgumentError("width is 0")
+        finally:
+            signal.raise_signal(signal.SIGTERM)
 
 
 START = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]

@@ -5,12 +5,45 @@ BACKENDS is sorted by speed, fastest first. To add a kernel, write its file and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from regard.backends import blocked, flex, fused, masked, reference, sdpa, short
-from regard.backends.backend import Backend
-from regard.call import Call
+from regard.call import Call, Forward
 from regard.errors import BackendError, UnknownName, message
 
 __all__ = ["BACKENDS", "Backend", "choose_backend"]
+
+
+def _none(call: Call) -> list[str]:
+    return []
+
+
+def _no(call: Call) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One implementation of attention.
+
+    reasons(call): why the backend cannot run this call, as a list of texts; empty if it can.
+    run(call): compute the forward pass.
+    not_requested(call): why "auto" skips the backend although it can run the call; empty if "auto" may select
+        it.
+    about: a short description.
+    device: the only device type that the backend supports; None if it supports all types.
+    skips_hidden(call): whether keys and values that the mask hides from all queries have no effect even if
+        they are NaN, so that they need not be set to 0 before.
+    """
+
+    reasons: Callable[[Call], list[str]]
+    run: Callable[[Call], Forward]
+    not_requested: Callable[[Call], list[str]] = _none
+    about: str = ""
+    device: str | None = None
+    skips_hidden: Callable[[Call], bool] = _no
+
 
 _SDPA_ABOUT = {
     "sdpa-cudnn": "cuDNN's fused attention on CUDA",
@@ -88,9 +121,9 @@ def choose_backend(call: Call, name: str = "auto") -> str:
     Raises BackendError if the named backend cannot run the call.
     """
     if name == "auto":
+        devices = (None, call.query.device.type)
         for each, backend in BACKENDS.items():
-            other_device = backend.device not in (None, call.query.device.type)
-            if not other_device and not backend.reasons(call) and not backend.not_requested(call):
+            if backend.device in devices and not backend.reasons(call) and not backend.not_requested(call):
                 return each
     members = [each for each in BACKENDS if each == name or each.startswith(f"{name}-")]
     if not members:

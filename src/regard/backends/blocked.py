@@ -15,16 +15,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.backends import small_inputs
-from regard.backends.double_backward import differentiable
-from regard.backends.transforms import reasons_of_transforms
-from regard.blocks import add_additive_gradients, column_blocks, row_blocks, softcap_slope, tile_scores
+from regard.backends.transforms import differentiable, reasons_of_transforms
+from regard.blocks import (
+    add_additive_gradients,
+    at_once,
+    column_blocks,
+    row_blocks,
+    softcap_slope,
+    tile_scores,
+)
 from regard.call import Call, Forward
-from regard.masks.tile import Tile
+from regard.masks.mask import Tile
 from regard.positions import Bias
 from regard.select import Soft
 
-__all__ = ["reasons", "run"]
+__all__ = ["FEW", "attend_small", "reasons", "run"]
+
+FEW = 1 << 18
+"""Additive attention is computed without blocks if tanh(q + k), B * H * T * S * A elements, has at most this
+many on a CPU: 1 MiB of float32. For GPUs, at_once() computes a larger limit from this number."""
 
 
 def reasons(call: Call) -> list[str]:
@@ -39,11 +48,95 @@ def reasons(call: Call) -> list[str]:
 
 
 def run(call: Call) -> Forward:
-    """Compute attention block by block, or without blocks (see small_inputs.py) if the input is small."""
-    if small_inputs.fits(call):
-        return small_inputs.run(call)
+    """Compute attention block by block, or without blocks if the input is small."""
+    if _is_small(call):
+        return _run_small(call)
     output, lse = _Blocked.apply(call, call.query, call.key, call.value, call.vector, *call.bias_tensors)
     return Forward(output, lse)
+
+
+def _is_small(call: Call) -> bool:
+    """Whether this call can be computed without blocks.
+
+    The score must be additive, without bias, soft cap, dropout or groups (query heads that share a key
+    head), and tanh(q + k) must have few elements (FEW).
+    """
+    if call.combine != "additive" or call.bias is not None or call.softcap is not None:
+        return False
+    if call.dropout or call.groups != 1:
+        return False
+    batch, heads, queries, keys = call.sizes
+    return batch * heads * queries * keys * call.query.shape[-1] <= at_once(FEW, call.query.device)
+
+
+def _run_small(call: Call) -> Forward:
+    assert call.vector is not None
+    bias = seeing = None
+    if call.mask.parts:
+        visible = call.mask.tile(call.whole)
+        seeing = visible.any(-1)
+        wide = torch.promote_types(call.query.dtype, torch.float32)
+        bias = torch.where(visible | ~seeing.unsqueeze(-1), 0.0, -torch.inf).to(wide)
+    tensors = (call.query, call.key, call.value, call.vector)
+    return Forward(*attend_small(*tensors, bias, seeing, call.temperature))
+
+
+def attend_small(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    vector: Tensor,
+    bias: Tensor | None,
+    seeing: Tensor | None,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """Return output (B, H, T, E) and lse (B, H, T) of additive attention, with tanh(q + k) as one tensor.
+
+    Autograd saves this tensor for the backward pass. For small inputs, this is faster than a loop over blocks
+    with its own backward pass. An example is a recurrent decoder, which calls attention() once per word.
+
+    vector: (H, A), or (1, A) or (A,) if all heads share it.
+    bias: added to the scores, broadcastable to (B, H, T, S): -inf for hidden keys, otherwise 0. It is 0 in
+        the rows of queries that see no key. None if no key is hidden.
+    seeing: which queries see some key, broadcastable to (B, H, T); None if all do.
+
+    With one head, the other tensors may lack the head dimension.
+    """
+    dtype = value.dtype
+    if dtype not in (torch.float32, torch.float64):
+        query, key, value, vector = query.float(), key.float(), value.float(), vector.float()
+    scores_BHTS = _small_scores(query, key, vector)
+    if temperature != 1:
+        scores_BHTS = scores_BHTS / temperature
+    if bias is not None:
+        scores_BHTS = scores_BHTS + bias
+    weights_BHTS = read_BHTS = torch.softmax(scores_BHTS, -1)
+    if seeing is not None:
+        read_BHTS = torch.where(seeing.unsqueeze(-1), weights_BHTS, 0.0)
+    output = torch.bmm(read_BHTS, value) if value.dim() == 3 else read_BHTS @ value
+    return output.to(dtype), _log_sum_exp(scores_BHTS.detach(), weights_BHTS.detach(), seeing)
+
+
+def _small_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
+    """Return v . tanh(q + k), (B, H, T, S)."""
+    single = query.shape[-2] == 1
+    added = query + key if single else query.unsqueeze(-2) + key.unsqueeze(-3)
+    hidden_BHTSA = added.tanh_()  # (B, H, S, A) if T = 1
+    if vector.dim() == 1 or vector.shape[0] == 1:
+        scores = torch.matmul(hidden_BHTSA, vector if vector.dim() == 1 else vector[0])
+    else:
+        per_head = vector[:, :, None] if single else vector[:, None, :, None]
+        scores = torch.matmul(hidden_BHTSA, per_head).squeeze(-1)
+    return scores.unsqueeze(-2) if single else scores
+
+
+def _log_sum_exp(scores_BHTS: Tensor, weights_BHTS: Tensor, seeing: Tensor | None) -> Tensor:
+    """Return the lse (B, H, T) from the scores and their softmax."""
+    if not scores_BHTS.shape[-1]:
+        return torch.full_like(scores_BHTS.sum(-1), -torch.inf)
+    # The largest weight is 1 / sum_s exp(score_s - best). This is faster than torch.logsumexp.
+    lse_BHT = scores_BHTS.amax(-1) - weights_BHTS.amax(-1).log()
+    return lse_BHT if seeing is None else torch.where(seeing, lse_BHT, -torch.inf)
 
 
 class _Blocked(torch.autograd.Function):

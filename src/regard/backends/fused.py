@@ -17,11 +17,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from regard.backends.double_backward import differentiable
 from regard.backends.kernel_reasons import reasons_of_kernels
+from regard.backends.transforms import differentiable
 from regard.call import Call, Forward
-from regard.masks.mask import Mask
-from regard.masks.readable import PLAIN
+from regard.masks.mask import PLAIN, Mask
 from regard.positions import Bias
 from regard.select import Soft
 

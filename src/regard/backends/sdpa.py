@@ -9,35 +9,62 @@ weights are computed if a Look requests them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from regard.backends import varlen
-from regard.backends.aten_attention import Operator, both_forms, cpu, cudnn, efficient, flash
-from regard.backends.strides import aligned, last_dense
 from regard.backends.transforms import once_differentiable_node, reasons_of_transforms
 from regard.call import Call, Forward
-from regard.masks.readable import readable
+from regard.masks.mask import Mask, readable
 from regard.positions import Bias
 from regard.select import Soft
 
-__all__ = ["KERNELS", "Kernel", "all_nonzero", "empty_rows", "with_missing_nan"]
+__all__ = ["FEW_KEYS", "KERNELS", "Kernel", "empty_rows", "with_missing_nan"]
 
 AMPERE = (8, 0)
 """The lowest compute capability with FlashAttention 2, cuDNN attention and bfloat16."""
+
+FEW_KEYS = 16
+"""Number of elements of a SIMD vector in the CPU kernel, see Kernel.may_lose_nan()."""
+
+
+Run = Callable[[Any, tuple[Tensor, Tensor, Tensor], Tensor | None, float, bool, float], tuple[Tensor, ...]]
+"""(operator, (query, key, value), bias, dropout, is_causal, scale) -> the results of this ATen operator."""
+
+
+def _cpu(
+    aten: Any, tensors: tuple[Tensor, ...], bias: Tensor | None, dropout: float, is_causal: bool, scale: float
+) -> Any:
+    return aten(*tensors, 0.0, is_causal, attn_mask=bias, scale=scale)
+
+
+def _flash(
+    aten: Any, tensors: tuple[Tensor, ...], bias: Tensor | None, dropout: float, is_causal: bool, scale: float
+) -> Any:
+    return aten(*tensors, dropout, is_causal, False, scale=scale)
+
+
+def _efficient(
+    aten: Any, tensors: tuple[Tensor, ...], bias: Tensor | None, dropout: float, is_causal: bool, scale: float
+) -> Any:
+    return aten(*tensors, bias, True, dropout, is_causal, scale=scale)
 
 
 @dataclass(frozen=True)
 class Kernel:
     """One fused attention kernel of PyTorch: its operator and what the operator supports.
 
-    operators: the operator for torch.compile and other tracers, and the same for other calls.
+    operator: the name of the ATen operator.
+    call: calls it with the arguments that it takes.
     """
 
-    operators: tuple[Operator, Operator]
+    operator: str
+    call: Run
     device: str
     dtypes: tuple[torch.dtype, ...]
     bias: bool  # supports a mask or bias
@@ -53,11 +80,13 @@ class Kernel:
     def reasons(self, call: Call) -> list[str]:
         """Return why this kernel cannot run the call; empty if it can."""
         reasons = _reasons_of_all(call) + reasons_of_transforms(vmap=self.device == "cpu")
-        if call.query.device.type != self.device:
-            reasons.append(f"runs on {self.device}, but the call is on {call.query.device.type}")
-        if call.query.dtype not in self.dtypes:
-            reasons.append(f"supports {', '.join(map(_name, self.dtypes))}, not {_name(call.query.dtype)}")
-        reasons += self._missing_on(call.query.device, call.query.dtype)
+        device, dtype = call.query.device, call.query.dtype
+        if device.type != self.device:
+            reasons.append(f"runs on {self.device}, but the call is on {device.type}")
+        if dtype not in self.dtypes:
+            reasons.append(f"supports {', '.join(map(_name, self.dtypes))}, not {_name(dtype)}")
+        if device.type == self.device == "cuda":
+            reasons += self._missing_on(device, dtype)
         if call.dropout and not self.dropout:
             reasons.append("has no dropout")
         if not self.bias and not (self._padded_alone(call) or _causal_alone(call) or _unmasked(call)):
@@ -65,17 +94,16 @@ class Kernel:
             reasons.append(f"supports no bias, and no mask except causal() with start = 0 and T = S{also}")
         if self.bias and self.device == "cuda" and _loses_precision(call):
             reasons.append(f"would round the bias to {_name(call.query.dtype)}")
-        widest = max(call.query.shape[-1], call.value.shape[-1])
-        if self.widest is not None and widest > self.widest:
-            reasons.append(f"supports head widths up to {self.widest}, not {widest}")
+        if self.widest is not None:
+            widest = max(call.query.shape[-1], call.value.shape[-1])
+            if widest > self.widest:
+                reasons.append(f"supports head widths up to {self.widest}, not {widest}")
         if not self.single_key_gradient and call.trains and call.sizes[2:] == (1, 1):
             reasons.append("has no backward pass for T = S = 1")
         return reasons
 
     def _missing_on(self, device: torch.device, dtype: torch.dtype) -> list[str]:
         """Return why this CUDA device cannot run the kernel with this dtype; empty if it can."""
-        if device.type != "cuda" or self.device != "cuda":
-            return []
         reasons, own = [], device_capability(device)
         shown, needed = (".".join(map(str, each)) for each in (own, self.capability))
         if own < self.capability:
@@ -143,30 +171,31 @@ class Kernel:
             groups = query.shape[1] // key.shape[1]
             key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
         tensors = self._padded(last_dense(query), last_dense(key), last_dense(value))
-        operator = self.operators[not torch.compiler.is_compiling()]
-        output, lse = operator(*tensors, bias, dropout, is_causal, scale)
-        once_differentiable_node(output)
-        output, lse = output[..., :width], lse[..., :queries]
-        if not self.may_lose_nan(key.shape[2]) or (readable(lse) and all_nonzero(lse)):
+        # torch.compile traces the operators in torch.ops; those of the same name in torch are called faster.
+        compiling = torch.compiler.is_compiling()
+        aten = getattr(torch.ops.aten if compiling else torch, self.operator)
+        output, lse, *_ = self.call(aten, tensors, bias, dropout, is_causal, scale)
+        if not compiling and output.grad_fn is not None:
+            once_differentiable_node(output)
+        if output.shape[3] != width:
+            output = output[..., :width]
+        if lse.dim() == 4:
+            lse = lse.squeeze(-1)
+        if lse.shape[2] != queries:
+            lse = lse[..., :queries]
+        if not self.may_lose_nan(key.shape[2]) or (
+            readable(lse) and int(torch.count_nonzero(lse)) == lse.numel()
+        ):
             return output, lse
         return with_missing_nan(output, lse, query, key)
 
     def may_lose_nan(self, keys: int) -> bool:
         """Whether the kernel may return no NaN for a query whose scores are all NaN.
 
-        With fewer than _VECTOR keys, the CPU kernel treats such a query as one that sees no key, and returns
+        With fewer than FEW_KEYS keys, the CPU kernel treats such a query as one that sees no key, and returns
         lse 0. So if no lse is 0, no NaN is missing.
         """
-        return self.device == "cpu" and (torch.compiler.is_compiling() or keys < _VECTOR)
-
-    def takes(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
-        """Whether the operator takes tensors of these shapes as they are, if their last stride is 1."""
-        inner, outer = query.shape[3], value.shape[3]
-        heads = self.grouped or key.shape[1] == query.shape[1]
-        widths = inner % self.multiple == outer % self.multiple == 0 and (
-            inner == outer or not self.equal_widths
-        )
-        return heads and widths
+        return self.device == "cpu" and (torch.compiler.is_compiling() or keys < FEW_KEYS)
 
     def _padded(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Zero-pad the widths of query, key and value as the fields `equal_widths` and `multiple` require."""
@@ -174,10 +203,40 @@ class Kernel:
         def up(width: int) -> int:
             return -(-width // self.multiple) * self.multiple
 
-        inner, outer = up(query.shape[-1]), up(value.shape[-1])
+        inner, outer = query.shape[-1], value.shape[-1]
+        if self.device == "cpu" and inner == outer:
+            return query, key, value
+        inner, outer = up(inner), up(outer)
         if self.equal_widths:
             inner = outer = max(inner, outer)
         return aligned(_pad(query, inner)), aligned(_pad(key, inner)), aligned(_pad(value, outer))
+
+
+def last_dense(tensor: Tensor) -> Tensor:
+    """Return the tensor with stride 1 in its last dimension, copied if necessary.
+
+    The kernels assume this stride and do not check it.
+    """
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """Return the tensor, copied if its rows are not aligned in memory. CUDA kernels load 16 bytes at a time.
+
+    A tensor whose width is no multiple of 16 bytes is returned as it is: kernels that support such a width
+    do not need aligned rows.
+    """
+    if not tensor.is_cuda or tensor.shape[-1] * tensor.element_size() % 16 or _rows_are_aligned(tensor):
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _rows_are_aligned(tensor: Tensor) -> bool:
+    """Whether every row of the tensor begins at a multiple of 16 bytes."""
+    step = 16 // tensor.element_size()
+    sizes, strides = tensor.shape[:-1], tensor.stride()[:-1]
+    rows = all(size == 1 or stride % step == 0 for size, stride in zip(sizes, strides, strict=True))
+    return rows and tensor.storage_offset() % step == 0
 
 
 def device_capability(device: torch.device) -> tuple[int, int]:
@@ -206,6 +265,8 @@ def _reasons_of_all(call: Call) -> list[str]:
         reasons.append(f"computes Soft only, not {type(call.select).__name__}")
     if 0 in (*call.sizes, call.query.shape[-1], call.value.shape[-1]):
         reasons.append("does not support dimensions of size 0")
+    if call.bias is None:
+        return reasons
     if torch.is_grad_enabled() and any(t.requires_grad for t in call.bias_tensors):
         reasons.append("computes no gradient of a bias")
     if isinstance(call.bias, Bias):
@@ -227,8 +288,9 @@ def _causal_alone(call: Call) -> bool:
     This requires a causal mask without other parts, no bias, start = 0 and T = S. With is_causal=True, query
     i attends to keys 0 to i (aligned to the top left).
     """
-    _, _, queries, keys = call.sizes
-    return call.mask.parts == ("causal",) and call.bias is None and call.start == 0 and queries == keys
+    if call.mask.parts != ("causal",) or call.bias is not None or call.start:
+        return False
+    return call.query.shape[2] == call.key.shape[2]
 
 
 def _causal_and_padding(call: Call) -> bool:
@@ -257,44 +319,41 @@ def _bias(call: Call, without_causal: bool) -> tuple[Tensor | None, Tensor | Non
 
     The first tensor is added to the scores: it broadcasts to (B, H, T, S) and is -inf where masked. The
     second broadcasts to (B, H, T) and is True if the query sees at least one key. Both are None if there is
-    no mask and no bias.
+    no mask and no bias. The second is None too if every query is known to see a key.
 
     without_causal: leave out the causal mask, because the kernel applies it (is_causal).
     """
-    mask = replace(call.mask, causal=False) if without_causal else call.mask
+    mask = call.mask
+    if without_causal:
+        mask = Mask(lengths=mask.lengths)  # the only other part with which is_causal() is true
     if not mask.parts and call.bias is None:
         return None, None
-    tile = call.whole
-    if call.bias is None and mask.only("lengths"):
-        tile = tile._replace(rows_T=tile.rows_T[:1])
-    visible = mask.tile(tile)
+    visible = mask.table if mask.parts == ("table",) else mask.tile(call.whole)
+    assert visible is not None
     dtype = call.query.dtype
     if call.query.device.type == "cpu":
         dtype = torch.promote_types(dtype, torch.float32)
-    added = torch.zeros((), dtype=dtype, device=call.query.device)
-    bias = call.bias_tile(call.query, tile)
-    if bias is not None:
+    added: Tensor | None = None
+    if call.bias is not None:
+        bias = call.bias_tile(call.query, call.whole)
+        assert bias is not None
         visible = visible & (bias != -torch.inf)
         wide = bias.to(torch.promote_types(bias.dtype, torch.float32))
         added = torch.where(visible, wide / call.temperature, 0.0).to(dtype)
     # If all scores of a row are -inf, the kernels return NaN or lse 0. So a row that sees no key gets no -inf
     # here; run() later sets its output to 0 and its lse to -inf.
     seeing = visible.any(-1)
-    return torch.where(~visible & seeing.unsqueeze(-1), -torch.inf, added).to(dtype), seeing
+    some_empty = not readable(visible) or not seeing.all()
+    if some_empty:
+        visible = visible | ~seeing.unsqueeze(-1)
+    bias = torch.where(visible, 0.0 if added is None else added, -torch.inf).to(dtype)
+    return bias, seeing if some_empty else None
 
 
 def _strided(bias: Tensor, call: Call) -> Tensor:
     """Expand the bias to (B, H, T, S). Its row stride is a multiple of 16, as the CUDA kernels require."""
     batch, heads, queries, keys = call.sizes
     return _pad(bias, -(-keys // 16) * 16)[..., :keys].expand(batch, heads, queries, keys)
-
-
-_VECTOR = 16  # number of elements of a SIMD vector in the CPU kernel
-
-
-def all_nonzero(lse: Tensor) -> bool:
-    """Whether no lse is 0, so that with_missing_nan() has nothing to add, see Kernel.may_lose_nan()."""
-    return int(torch.count_nonzero(lse)) == lse.numel()
 
 
 def with_missing_nan(output: Tensor, lse: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -327,7 +386,8 @@ _HALF = (torch.bfloat16, torch.float16)
 
 KERNELS = {
     "sdpa-cudnn": Kernel(
-        both_forms(cudnn, "_scaled_dot_product_cudnn_attention"),
+        "_scaled_dot_product_cudnn_attention",
+        _efficient,
         "cuda",
         _HALF,
         bias=False,
@@ -340,7 +400,8 @@ KERNELS = {
         single_key_gradient=False,
     ),
     "sdpa-flash": Kernel(
-        both_forms(flash, "_scaled_dot_product_flash_attention"),
+        "_scaled_dot_product_flash_attention",
+        _flash,
         "cuda",
         _HALF,
         bias=False,
@@ -353,7 +414,8 @@ KERNELS = {
         padding=True,
     ),
     "sdpa-efficient": Kernel(
-        both_forms(efficient, "_scaled_dot_product_efficient_attention"),
+        "_scaled_dot_product_efficient_attention",
+        _efficient,
         "cuda",
         (*_HALF, torch.float32),
         bias=True,
@@ -363,7 +425,8 @@ KERNELS = {
         multiple=8,
     ),
     "sdpa-cpu": Kernel(
-        both_forms(cpu, "_scaled_dot_product_flash_attention_for_cpu"),
+        "_scaled_dot_product_flash_attention_for_cpu",
+        _cpu,
         "cpu",
         (torch.float32, torch.float64, *_HALF),
         bias=True,

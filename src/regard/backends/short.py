@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import torch
 
-from regard.backends.inner_kernels import reasons_of_inner_kernels
-from regard.backends.strides import last_dense
+from regard.backends.kernel_reasons import reasons_of_inner_kernels
+from regard.backends.sdpa import last_dense
 from regard.backends.transforms import once_differentiable_node
 from regard.call import Call, Forward
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from regard.backends import reference
+from regard.call import Call
 from regard.errors import BackendError, message
 
-__all__ = [
-    "once_differentiable",
-    "once_differentiable_node",
-    "raise_in_double_backward",
-    "reasons_of_transforms",
-    "refuse_double_backward",
-]
+__all__ = ["differentiable", "once_differentiable_node", "reasons_of_transforms"]
 
 _HINT = 'use backend="reference", which supports torch.func, forward-mode AD and double backward'
 
@@ -41,65 +39,25 @@ def reasons_of_transforms(vmap: bool = False) -> list[str]:
     return []
 
 
-def once_differentiable(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return views of the tensors; a double backward through these views raises a BackendError.
-
-    A tensor that requires no gradient is returned unchanged. Inside torch.compile or torch.func, all tensors
-    are returned unchanged.
-    """
-    if torch.compiler.is_compiling() or torch._C._functorch.get_interpreter_stack():
-        return tensors
-    return tuple(_hooked(tensor) if tensor.requires_grad else tensor for tensor in tensors)
-
-
 def once_differentiable_node(output: Tensor) -> None:
     """Make a double backward through the operation that computed `output` raise a BackendError.
 
-    Unlike once_differentiable(), this also covers tensors that the operation uses but does not get as
-    arguments, such as the parameters of a position scheme.
+    This covers tensors that the operation uses but does not get as arguments too, such as the parameters of a
+    position scheme.
     """
     if torch.compiler.is_compiling() or torch._C._functorch.get_interpreter_stack():
         return
     if output.grad_fn is not None:
-        output.grad_fn.register_hook(raise_in_double_backward)
+        output.grad_fn.register_hook(_raise_in_double_backward)
 
 
-def refuse_double_backward(output: Any) -> None:
-    """Do the same as once_differentiable_node(), in less time.
-
-    output: a tensor with a grad_fn. No transform may be active.
-
-    Node.register_hook() creates several Python objects. This function registers a dict of hooks that all
-    calls share, in the same way as Tensor.register_hook() registers the dict of a tensor. The attribute
-    _backward_hooks of the output is set only for this.
-    """
-    output._backward_hooks = _HOOKS
-    output.grad_fn._register_hook_dict(output)
-    output._backward_hooks = None
-
-
-def _prepare_node(_: Tensor) -> None:
-    """Hook that runs before an autograd node, with the gradient of its output."""
-    if torch.is_grad_enabled():
-        torch._C._current_autograd_node().register_hook(raise_in_double_backward)
-
-
-_HOOKS = {0: _prepare_node}
-
-
-def raise_in_double_backward(
+def _raise_in_double_backward(
     gradients: tuple[Tensor | None, ...], _: object
 ) -> tuple[Tensor | None, ...] | None:
     """Hook of an autograd node: a double backward through the gradients of this node raises."""
     if not torch.is_grad_enabled():
         return None
     return tuple(None if gradient is None else _Once.apply(gradient) for gradient in gradients)
-
-
-def _hooked(tensor: Tensor) -> Tensor:
-    view = tensor.view_as(tensor)  # the hook is on the view, not on the user's tensor
-    view.register_hook(lambda gradient: _Once.apply(gradient) if torch.is_grad_enabled() else gradient)
-    return view
 
 
 class _Once(torch.autograd.Function):
@@ -111,3 +69,31 @@ class _Once(torch.autograd.Function):
     def backward(ctx: Any, _: Tensor) -> Any:
         problem = "PyTorch's fused kernels (sdpa, flex) do not support double backward"
         raise BackendError(message("attention()", problem, hint=_HINT))
+
+
+def differentiable(call: Call, tensors: Sequence[Tensor | None], doutput: Tensor) -> list[Tensor | None]:
+    """Return gradients of `tensors` that can be differentiated again, computed by the reference backend.
+
+    tensors: query, key, value, vector and the tensors of the bias, as passed to the backend.
+    doutput: gradient of the output.
+
+    A tensor that does not require a gradient gets None. Unlike the backends that call it, this function
+    allocates tensors of size T x S.
+    """
+    if call.dropout:
+        raise BackendError(
+            message(
+                "attention()",
+                "the backends 'blocked' and 'fused' do not support double backward with dropout",
+                hint='use backend="reference"',
+            )
+        )
+    query, key, value, vector, *bias = tensors
+    assert query is not None and key is not None and value is not None
+    call = replace(call, query=query, key=key, value=value, vector=vector)
+    if isinstance(call.bias, Tensor):
+        call = replace(call, bias=bias[0])
+    learned = [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
+    output = reference.run(call).output
+    gradients = iter(torch.autograd.grad(output, learned, doutput, create_graph=True, allow_unused=True))
+    return [next(gradients) if tensor is not None and tensor.requires_grad else None for tensor in tensors]

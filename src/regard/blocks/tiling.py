@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.blocks.additive_blocks import additive_scores, at_once
 from regard.call import Call
-from regard.masks.tile import Tile
+from regard.masks.mask import Tile
 
 __all__ = ["column_blocks", "row_blocks", "softcap_slope", "tile_scores"]
 

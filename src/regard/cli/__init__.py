@@ -59,7 +59,7 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 full or broken, or the stream was closed before the command started."""
 
 
-OTHER_PROCESSES = 5.0
+OTHER_PROCESSES = 15.0
 """Seconds that other processes of torchrun wait before they print an error; see _wait_for_first_process()."""
 
 

@@ -410,7 +410,7 @@ FEW = 20
 """If a text has at most this many lines that are not ASCII, one wrong line is enough for a warning. If it has
 fewer than two times as many bytes that are not ASCII, they must be SURELY_TYPICAL of the right encoding.
 
-Of 100,000 German sentences, about two look wrong by chance."""
+None of 169,000 German sentences looks wrong by chance (benchmarks/encodings.py)."""
 
 CONVINCING, CONVINCING_BYTES, LOST, SURELY_TYPICAL = 6, 8, 12, 0.5
 """Minimum number of characters that look like wrongly read UTF-8, of bytes in another encoding, of characters

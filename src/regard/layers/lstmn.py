@@ -263,9 +263,7 @@ class LSTMN(nn.Module):
         state: a state from run().
         """
         tapes_BLSE, keys_BLSA, summaries_BLM = state
-        last = (
-            each[:, :, -1:].clone(memory_format=torch.contiguous_format) for each in (tapes_BLSE, keys_BLSA)
-        )
+        last = (each[:, :, -1:].clone() for each in (tapes_BLSE, keys_BLSA))
         return *last, summaries_BLM
 
 

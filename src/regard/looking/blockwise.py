@@ -19,8 +19,7 @@ from regard.dimensions import in_transform
 from regard.look import Look
 from regard.looking.block_pooling import block_means, block_sums
 from regard.looking.look_result import Seen
-from regard.masks.mask import Mask
-from regard.masks.tile import Tile
+from regard.masks.mask import Mask, Tile
 from regard.select import Soft
 
 __all__ = ["reasons", "run", "weights_of_rows"]

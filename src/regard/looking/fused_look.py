@@ -27,7 +27,7 @@ from regard.look import Look
 from regard.looking.blockwise import weights_of_rows
 from regard.looking.look_kernels import POOLED_STEP, Wanted, additive_looks, inner_looks
 from regard.looking.look_result import Seen
-from regard.masks.readable import PLAIN
+from regard.masks.mask import PLAIN
 from regard.positions import Bias
 from regard.select import Soft
 

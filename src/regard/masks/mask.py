@@ -18,24 +18,69 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError, message
 from regard.masks.conditions import And, Condition, Not, Or
-from regard.masks.document_mask import occurs_between
-from regard.masks.readable import readable
-from regard.masks.tile import Tile, whole_tile
 
-__all__ = ["Mask", "as_mask", "dense"]
+__all__ = ["PLAIN", "Mask", "Tile", "as_mask", "dense", "readable", "whole_tile"]
 
 PAIRS_AT_ONCE = 1 << 22
 """Number of (row, key) pairs to evaluate at once. It limits the memory that evaluating a mask needs."""
 
+PLAIN = (Tensor, torch.nn.Parameter)
+"""The types of tensors that are no subclass with a meaning of its own, such as FakeTensor."""
+
 Window = tuple[int | None, int | None]
 X = TypeVar("X")
+
+
+class Tile(NamedTuple):
+    """A block of the T x S score matrix: its queries (rows) and its keys (columns).
+
+    rows_T: indices of the queries in the call, from 0.
+    columns_S: indices of the keys in the call, from 0.
+    start: the absolute position of query 0. It is above 0 if earlier tokens are in a cache (see `start` of
+        attention()).
+    batch, heads: B and H of the call.
+    """
+
+    rows_T: Tensor
+    columns_S: Tensor
+    start: int
+    batch: int
+    heads: int
+
+    @property
+    def i_T1(self) -> Tensor:
+        """The absolute position of each query of the tile, as a column (T, 1)."""
+        return (self.rows_T + self.start)[:, None]
+
+    @property
+    def j_S(self) -> Tensor:
+        """The position of each key of the tile, (S,)."""
+        return self.columns_S
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """Select the rows and columns of this tile from a tensor (..., T or 1, S or 1).
+
+        A dimension of size 1 is kept, so that the result broadcasts.
+        """
+        if tensor.shape[-2] != 1:
+            tensor = tensor.index_select(-2, self.rows_T)
+        if tensor.shape[-1] != 1:
+            tensor = tensor.index_select(-1, self.columns_S)
+        return tensor
+
+
+def whole_tile(
+    queries: int, keys: int, start: int, batch: int, heads: int, device: torch.device | str | None = None
+) -> Tile:
+    """Return the Tile that covers the whole score matrix: `queries` rows and `keys` columns."""
+    return Tile(torch.arange(queries, device=device), torch.arange(keys, device=device), start, batch, heads)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,27 +152,16 @@ class Mask:
     @property
     def parts(self) -> tuple[str, ...]:
         """The names of the parts of this mask, such as ("causal", "lengths"). Empty if it has no parts."""
-        is_set = {
-            "causal": self.causal,
-            "lengths": self.lengths is not None,
-            "window": self.window is not None,
-            "documents": self.documents is not None,
-            "table": self.table is not None,
-            "condition": self.condition is not None,
-        }
-        return tuple(name for name, value in is_set.items() if value)
-
-    @property
-    def empty(self) -> bool:
-        """Whether this mask has no parts, so that it hides no key."""
-        return (
-            not self.causal
-            and self.lengths is None
-            and self.window is None
-            and self.documents is None
-            and self.table is None
-            and self.condition is None
-        )
+        names: tuple[str, ...] = ("causal",) if self.causal else ()
+        if self.lengths is not None:
+            names += ("lengths",)
+        if self.window is not None:
+            names += ("window",)
+        if self.documents is not None:
+            names += ("documents",)
+        if self.table is not None:
+            names += ("table",)
+        return names if self.condition is None else (*names, "condition")
 
     @property
     def sides(self) -> Window:
@@ -179,7 +213,9 @@ class Mask:
     def tile(self, tile: Tile) -> Tensor:
         """Return the mask of one tile as a bool tensor broadcastable to (B, H, tile rows, tile columns)."""
         if self.lengths is not None and self.parts == ("lengths",):  # fast path for decoding steps
-            return tile.j_S < self.lengths[:, None, None, None]
+            return tile.j_S < self.lengths.view(-1, 1, 1, 1)
+        if self.parts == ("table",) and self.table is not None:
+            return tile.take(self.table)
         batch = torch.arange(tile.batch, device=tile.j_S.device)[:, None, None, None]
         head = torch.arange(tile.heads, device=tile.j_S.device)[:, None, None]
         seen = replace(self, table=None).sees(batch, head, tile.i_T1, tile.j_S, tile.rows_T[:, None])
@@ -188,7 +224,8 @@ class Mask:
 
     def to(self, device: torch.device) -> Mask:
         """Return a copy of the mask with all its tensors on `device`."""
-        if self.only("causal", "window"):
+        tensors = (self.lengths, self.table, *(self.documents or ()))
+        if self.condition is None and all(each is None or each.device == device for each in tensors):
             return self
         return self._moved(lambda tensor: tensor.to(device), lambda mask: mask.to(device), None)
 
@@ -282,6 +319,8 @@ class Mask:
         low, high = self.span(tile.start, tile.start + queries - 1, keys) if queries else (0, 0)
         if (low, high) == (0, keys) and self.lengths is None and self.documents is None:
             return None
+        if (low, high) == (0, keys) and self.lengths is not None and self.documents is None:
+            return (tile.j_S < self.lengths[:, None])[:, None]
         seen_BS = ((tile.j_S >= low) & (tile.j_S < high))[None]
         if self.lengths is not None:
             seen_BS = seen_BS & (tile.j_S < self.lengths[:, None])
@@ -303,7 +342,7 @@ class Mask:
         row_S = tile.j_S - tile.start
         low = torch.zeros_like(row_S) if right is None else row_S - right
         high = torch.full_like(row_S, queries) if left is None else row_S + left
-        return occurs_between(of_key.expand(batch, -1), of_query.expand(batch, -1), low, high)
+        return _occurs_between(of_key.expand(batch, -1), of_query.expand(batch, -1), low, high)
 
     def overlong(self, keys: int) -> str | None:
         """Return an error text if a length of the mask is negative or above the number of keys, else None.
@@ -411,12 +450,16 @@ def dense(seen: Tensor) -> Mask:
     return Mask(table=seen if seen.dim() == 4 else seen[None, None])
 
 
-def as_mask(mask: Mask | Tensor | None) -> Mask:
-    """Convert the argument `mask` of attention() to a Mask. For None, the Mask hides nothing."""
+def as_mask(mask: Mask | Tensor | None, dims: int = 4) -> Mask:
+    """Convert the argument `mask` of attention() to a Mask. For None, the Mask hides nothing.
+
+    dims: number of dimensions of the query. If it has no head dimension (dims = 3), a mask tensor with three
+        dimensions is read as (B, T, S).
+    """
     if mask is None:
-        return Mask()
+        return _NOTHING_HIDDEN
     if isinstance(mask, Tensor):
-        return dense(mask)
+        return dense(mask[:, None] if mask.dim() == dims == 3 else mask)
     if not isinstance(mask, Mask):
         raise ArgumentError(
             message(
@@ -427,6 +470,9 @@ def as_mask(mask: Mask | Tensor | None) -> Mask:
             )
         )
     return mask
+
+
+_NOTHING_HIDDEN = Mask()
 
 
 def _any_row(mask: Mask, tile: Tile) -> Tensor:
@@ -440,6 +486,34 @@ def _any_row(mask: Mask, tile: Tile) -> Tensor:
     return torch.stack(seen).any(0)
 
 
+def _occurs_between(ids: Tensor, others: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Return whether ids[b, n] equals others[b, m] for some index m with low[n] <= m <= high[n].
+
+    ids: (B, N).
+    others: (B, M).
+    low, high: (N,).
+
+    Returns a bool tensor (B, N).
+
+    >>> occurs_between(ids, others, torch.tensor([0, 2, 1]), torch.tensor([1, 3, 2]))
+    tensor([[ True, False,  True]])
+    """
+    count = others.shape[1]
+    if not count:
+        return torch.zeros_like(ids, dtype=torch.bool)
+    ordered, index = others.contiguous().sort(dim=1, stable=True)
+    # Each element of `others` gets an integer code, rank * (count + 1) + index. The rank of an element is the
+    # place in `ordered` where its value first occurs, so equal values have the same rank. The codes are
+    # sorted by value, then by index. For an id, find the smallest code >= (rank of the id) * (count + 1) +
+    # low. If the id occurs at an index >= low, this code belongs to its first occurrence there.
+    codes = torch.searchsorted(ordered, ordered) * (count + 1) + index
+    rank = torch.searchsorted(ordered, ids.contiguous())
+    exists = ordered.gather(1, rank.clamp_max(count - 1)) == ids
+    nearest = torch.searchsorted(codes, rank * (count + 1) + low.clamp(0, count))
+    code = codes.gather(1, nearest.clamp_max(count - 1))
+    return exists & (nearest < count) & (code <= rank * (count + 1) + high.clamp(-1, count - 1))
+
+
 def _merge(first: X | None, second: X | None, join: Callable[[X, X], X]) -> X | None:
     if first is None or second is None:
         return second if first is None else first
@@ -448,3 +522,19 @@ def _merge(first: X | None, second: X | None, join: Callable[[X, X], X]) -> X | 
 
 def _narrower(a: Window, b: Window) -> Window:
     return _merge(a[0], b[0], min), _merge(a[1], b[1], min)
+
+
+def readable(tensor: Tensor) -> bool:
+    """Whether Python code may branch on the values of this tensor.
+
+    It may not if this would wait for a device, or if the tensor has no values of its own: inside
+    torch.compile and other tracers, and inside torch.func transforms such as vmap.
+
+    >>> readable(torch.tensor([3, 2])), readable(torch.empty(2, device="meta"))
+    (True, False)
+    """
+    if torch.compiler.is_compiling() or tensor.device.type != "cpu" or type(tensor) not in PLAIN:
+        return False
+    if torch._C._functorch.get_interpreter_stack() or torch._C._len_torch_dispatch_stack():
+        return False
+    return torch._C._get_tracing_state() is None

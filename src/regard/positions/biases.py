@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError, message, positive
-from regard.masks.tile import Tile
+from regard.masks.mask import Tile
 from regard.positions.position import Position
 
 __all__ = ["ALiBi", "Bias", "Relative", "T5Bias"]

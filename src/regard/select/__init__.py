@@ -14,8 +14,7 @@ from typing import Any
 
 from regard.errors import ArgumentError, UnknownName, message
 from regard.select.hard import Best, Hard, StraightThrough
-from regard.select.selection import LOOKS, Select, Selection, softmax
-from regard.select.soft import Gate, Given, Linear, LocalP, Soft
+from regard.select.soft import LOOKS, Gate, Given, Linear, LocalP, Select, Selection, Soft, softmax
 from regard.select.sparse import Sparse
 
 __all__ = [

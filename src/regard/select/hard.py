@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError, message
-from regard.select.selection import Select, Selection, softmax
+from regard.select.soft import Select, Selection, softmax
 
 __all__ = ["Best", "Hard", "StraightThrough"]
 

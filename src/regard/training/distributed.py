@@ -7,9 +7,13 @@ import gc
 import importlib
 import json
 import os
+import signal
+import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -96,6 +100,52 @@ def _lost_connection(error: RuntimeError) -> bool:
     return isinstance(error, distributed.DistError) or (type(error) is RuntimeError and communicates)
 
 
+def _lost(problem: str) -> LostProcess:
+    """Return the error for a training that ends because another process has ended.
+
+    torchrun then sends SIGTERM to this process. It is ignored, so that the error can be reported.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    hint = "to continue from the last checkpoint, run the same command with --resume"
+    return LostProcess(message("torchrun", f"{problem}: it has probably ended", hint=hint))
+
+
+@contextmanager
+def _naming_lost_processes(rank: int) -> Iterator[None]:
+    """Raise LostProcess if the connection to another process is lost.
+
+    torchrun sends SIGTERM to this process then, often before it notices the lost connection, or while the
+    error is raised. So in the first process, SIGTERM raises LostProcess too. In the others, it raises
+    SystemExit: the first process prints the error that all have. While an error is raised, SIGTERM does
+    nothing. The trainer handles SIGTERM itself.
+
+    rank: index of this process.
+    """
+    stopped = [False]
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped[0] = True
+        if sys.exc_info()[0] is None:
+            if rank == 0:
+                raise _lost("torchrun has stopped this process because of another one")
+            raise SystemExit(128 + number)
+
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, stop) if main else None
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, RuntimeError) and _lost_connection(error):
+            raise _lost("the connection to another process of this training is lost") from error
+        if stopped[0] and rank != 0:
+            raise SystemExit(128 + signal.SIGTERM) from error
+        raise
+    finally:
+        if main and signal.getsignal(signal.SIGTERM) is stop:
+            signal.signal(signal.SIGTERM, before)
+
+
 @contextmanager
 def joined(device: str) -> Iterator[Processes]:
     """Join the process group of torchrun during the `with` block. Without torchrun, there is one process.
@@ -119,13 +169,9 @@ def joined(device: str) -> Iterator[Processes]:
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     distributed.init_process_group(backend, timeout=PATIENCE)
     try:
-        yield Processes(distributed.get_rank(), distributed.get_world_size(), local)
-    except RuntimeError as error:
-        if not _lost_connection(error):
-            raise
-        problem = "the connection to another process of this training is lost: it has probably ended"
-        hint = "to continue from the last checkpoint, run the same command with --resume"
-        raise LostProcess(message("torchrun", problem, hint=hint)) from error
+        rank = distributed.get_rank()
+        with _naming_lost_processes(rank):
+            yield Processes(rank, distributed.get_world_size(), local)
     finally:
         gc.collect()  # reference cycles with DistributedDataParallel, which would keep the threads alive
         distributed.destroy_process_group()
