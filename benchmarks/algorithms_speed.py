@@ -15,10 +15,10 @@ from benchmarks.measure import environment
 from regard.data.tape_batch import TapeBatch
 from regard.data.tape_tasks import build_tape_task
 from regard.evaluation.sequence_bits import answer_loss
+from regard.fast.captured.gradients import CapturedGradients
 from regard.fast.twins import Twins
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.runs.devices import choose_device
-from regard.training.cuda_graphs import Captured
 from regard.training.task import Loss
 
 __all__ = ["HeadModules", "speed_table"]
@@ -109,7 +109,7 @@ def speed_table(device: str) -> tuple[str, list[dict[str, Any]]]:
             with Twins(machine):
                 return _loss(machine, each)
 
-        captured = Captured(fast_loss, machine, place, 1)
+        captured = CapturedGradients(fast_loss, machine, place, 1)
         cases["machine_steps(), one model, CUDA graph"] = BATCH, lambda: _cleared(machine, captured, batch)
     results = [_timed(name, count, step, place) for name, (count, step) in cases.items()]
     return _table(results), results
@@ -130,7 +130,7 @@ def step_of(model: nn.Module, run: Callable[[Tensor], Any], batch: TapeBatch) ->
     return step
 
 
-def _cleared(model: nn.Module, captured: Captured, batch: TapeBatch) -> None:
+def _cleared(model: nn.Module, captured: CapturedGradients, batch: TapeBatch) -> None:
     model.zero_grad(set_to_none=True)
     captured.run(batch, 0, 1.0)
 

@@ -19,6 +19,7 @@ from regard.data.tape_batch import TapeBatch
 from regard.data.tape_tasks import TapeTask
 from regard.errors import ArgumentError, Setting, message
 from regard.evaluation.sequence_bits import answer_loss, sequence_bits
+from regard.fast.captured.graphs import capture_chosen
 from regard.fast.twins import Twins
 from regard.layers.tape_heads import check_tape
 from regard.models.sequence_models import build_sequence_model
@@ -46,7 +47,6 @@ from regard.tasks.algorithms.view_algorithms import (
     SolutionView,
     view_algorithms,
 )
-from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.task import Evaluation, Loss, Stopped, Task
 

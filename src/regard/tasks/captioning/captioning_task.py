@@ -16,6 +16,7 @@ from regard.data.caption_batching import CaptionBatches
 from regard.data.image_batch import ImageBatch
 from regard.data.word_noise import replace_words
 from regard.errors import ArgumentError, Setting, message
+from regard.fast.captured.graphs import capture_chosen
 from regard.models.captioner import NO_ATTENTION, Captioner, doubly_stochastic_penalty
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
@@ -52,7 +53,6 @@ from regard.tasks.captioning.view_captioning import (
     view_captioning,
 )
 from regard.tasks.file_options import FILE_FORMATS, train_files
-from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes

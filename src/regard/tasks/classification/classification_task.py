@@ -21,6 +21,7 @@ from regard.errors import ArgumentError, Setting, message, printable
 from regard.evaluation.classification import Classification
 from regard.evaluation.classification_report import ClassificationReport, classification_report
 from regard.evaluation.text_classifier import TextClassifier
+from regard.fast.captured.graphs import capture_chosen
 from regard.models.classifier import Classifier
 from regard.models.classifiers import build_classifier
 from regard.runs.run_commands import ChosenRun, ViewOptions
@@ -57,7 +58,6 @@ from regard.tasks.classification.view_classification import (
     view_classification,
 )
 from regard.tasks.sample_texts import spread_by_length
-from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes

@@ -18,6 +18,7 @@ from regard.data.text_batching import DocumentBatches, StreamBatches, WindowBatc
 from regard.decoding import Prompts, Rules, Sample, search
 from regard.errors import ArgumentError, DataError, Setting, message
 from regard.evaluation.perplexity import text_loss
+from regard.fast.captured.graphs import capture_chosen
 from regard.models.base import State
 from regard.models.language_base import LanguageModel, detached
 from regard.models.language_models import build_language_model
@@ -36,7 +37,6 @@ from regard.tasks.language.language_plan import plan_language
 from regard.tasks.language.language_run import LanguageRun, evaluation_batches, load_language_run
 from regard.tasks.language.language_settings import FIXED, TOKENS, LanguageSettings
 from regard.tasks.language.view_language import VIEW_OPTIONS, LanguageView, view_language
-from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes

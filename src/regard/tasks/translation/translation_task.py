@@ -19,6 +19,8 @@ from regard.data.sampled_epochs import start_workers
 from regard.decoding import Beam, Greedy, Translation, Translator
 from regard.decoding.forced_decoding import pieces_of
 from regard.evaluation import bleu, chrf, exact_match
+from regard.fast.captured.graphs import capture_chosen
+from regard.fast.captured.losses import CapturedLosses
 from regard.fast.twins import Twins
 from regard.look import Look
 from regard.models import Model, build_model
@@ -59,8 +61,6 @@ from regard.tasks.translation.view_translation import (
     TranslationView,
     view_translation,
 )
-from regard.training.captured_losses import CapturedLosses
-from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
