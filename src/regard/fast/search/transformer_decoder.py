@@ -90,6 +90,8 @@ class TransformerDecoder(SlotDecoder):
         one vector.
     """
 
+    heads: int
+
     in_inference_mode = True
     int8 = True
     cache_dim = 3
