@@ -24,7 +24,7 @@ from regard.runs.train_run import train_run
 from regard.tasks.language import LanguageTask
 from regard.training.losses import cross_entropy
 from regard.training.settings import Training
-from regard.training.task import Loss
+from regard.training.task import Capture, Loss
 from tests.models.variants import SIZE, VARIANTS
 from tests.training.fake_graphs import FakeGraphs, choose, install
 from tests.training.test_compiled import Uneven
@@ -168,6 +168,13 @@ def test_when_steps_are_captured(settings: dict[str, Any], device: str, world: i
     captured, reason = capture_chosen(Training(**settings), task, device, world)
     assert captured == chosen[0]
     assert chosen[1] in reason and bool(reason) == bool(chosen[1])
+
+
+def test_regard_fast_0_switches_capture_off(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("REGARD_FAST", "0")
+    captured, reason = capture_chosen(Training(), Toy(), "cuda")
+    assert not captured and "REGARD_FAST=0" in reason
+    assert capture_chosen(Training(), Toy(), "cpu") == Capture(False)
 
 
 def test_task_can_give_a_reason_against_capture():
