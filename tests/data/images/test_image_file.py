@@ -248,4 +248,4 @@ def test_without_pillow(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ArgumentError, match=r"Pillow") as caught:
         decode_image(b"x")
-    assert '".[view]"' in str(caught.value)
+    assert "-m pip install " in str(caught.value) and "'pillow>=" in str(caught.value)
