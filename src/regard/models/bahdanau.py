@@ -208,8 +208,7 @@ class Maxout(nn.Module):
 
     def features(self, inputs: Tensor) -> Tensor:
         """Return t, after dropout."""
-        first, second = self.pairs(inputs).unflatten(-1, (-1, 2)).unbind(-1)
-        return self.dropout(torch.maximum(first, second))
+        return self.dropout(self.pairs(inputs).unflatten(-1, (-1, 2)).amax(-1))
 
 
 class FastEncoder(nn.Module):
