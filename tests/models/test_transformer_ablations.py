@@ -39,7 +39,7 @@ def test_without_feed_forward_layer_only_attention_is_left():
         torch.nn.init.zeros_(layer.feedforward.outer.bias)
     without.load_state_dict(whole.state_dict(), strict=False)
     torch.testing.assert_close(without(batch()), whole(batch()))
-    assert not TransformerDecoder.supports(without) and TransformerDecoder.supports(whole)
+    assert TransformerDecoder.reasons(without) and not TransformerDecoder.reasons(whole)
 
 
 def test_without_projections_keys_and_values_are_the_inputs_and_are_not_trained():

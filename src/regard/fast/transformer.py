@@ -25,7 +25,6 @@ from regard.fast.hooks import contains_hooks
 from regard.fast.joint_linear import joint_linear, linear_without_bias
 from regard.fast.twin import Twin
 from regard.kernels.choice import by_kernel
-from regard.layers.attention_options import select_argument
 from regard.layers.feedforward import ACTIVATIONS, FeedForward
 from regard.layers.multihead import MultiHead
 from regard.masks.mask import Mask
@@ -90,7 +89,7 @@ def _run_layer(
     source: Memory | None,
 ) -> tuple[ResidualStream, Memory]:
     """Compute layer.forward() on a residual stream. The output of its last sublayer is not yet added."""
-    select: Any = select_argument(layer.select, layer.training)
+    select = layer.select if layer.training else layer.select.deterministic()
 
     def before(number: int) -> tuple[ResidualStream, Tensor]:
         return stream.normalized(layer.norms[number]) if layer.pre else (stream, stream.total())
@@ -103,14 +102,14 @@ def _run_layer(
     heads = layer.itself
     query, keys, values = joint_linear(y, (heads.query, heads.key, heads.value))
     memory = heads.remember_heads(keys, values, past=past)
-    joined = heads.attend_heads(query, memory, mask=mask, start=start, **select).output
+    joined = heads.attend_heads(query, memory, mask=mask, start=start, select=select).output
     stream = after(0, *linear_without_bias(joined, heads.output))
     if layer.cross is not None and source is not None:
         stream, y = before(1)
         y_BTM = y.reshape(len(source.key), -1, y.shape[-1])
         (query,) = joint_linear(y_BTM, (layer.cross.query,))
         joined = layer.cross.attend_heads(
-            query, source, mask=None, start=start, beams=len(y) // max(len(y_BTM), 1) or 1, **select
+            query, source, mask=None, start=start, beams=len(y) // max(len(y_BTM), 1) or 1, select=select
         ).output
         change, bias = linear_without_bias(joined, layer.cross.output)
         stream = after(1, change.reshape(y.shape), bias)

@@ -8,10 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.layers.attention_options import PositionOption, select_argument
+from regard.layers.attention_options import PositionOption
 from regard.layers.feedforward import FeedForward
 from regard.layers.multihead import MultiHead
-from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import causal, padding
 from regard.masks.mask import Mask
 from regard.memory import Memory
@@ -130,7 +129,8 @@ class Transformer(Model):
 
     def embed(self, table: nn.Embedding, tokens: Tensor, start: int = 0) -> Tensor:
         """Return the input of the first layer (B, T, M): sqrt(M) times the embeddings, plus positions."""
-        return embed_tokens(table, tokens, self.width**0.5, self.position, start, self.dropout)
+        x = table(tokens) * self.width**0.5
+        return self.dropout(x if self.position is None else self.position(x, start))
 
 
 class TransformerLayers(nn.ModuleList):
@@ -199,17 +199,18 @@ class TransformerLayer(nn.Module):
         source: memory of the cross-attention, with B sequences. R is a multiple of B, for example in beam
             search.
         """
-        select = select_argument(self.select, self.training)
+        select = self.select if self.training else self.select.deterministic()
         y = self._before(x, self.norms[0])
         memory = self.itself.remember(y, past=past)
-        x = self._after(x, self.itself(y, memory, mask=mask, start=start, **select).output, self.norms[0])
+        change = self.itself(y, memory, mask=mask, start=start, select=select).output
+        x = self._after(x, change, self.norms[0])
         if self.cross is not None and source is not None:
             y = self._before(x, self.norms[1])
             # The K beams of each source are K T queries of one call, as in base.attend().
             y_BTM = y.reshape(len(source.key), -1, y.shape[-1])
             beams = len(y) // max(len(y_BTM), 1) or 1
-            read = self.cross(y_BTM, source, start=start, beams=beams, **select).output
-            x = self._after(x, read.reshape(y.shape), self.norms[1])
+            change = self.cross(y_BTM, source, start=start, beams=beams, select=select).output
+            x = self._after(x, change.reshape(y.shape), self.norms[1])
         if self.feedforward is not None:
             x = self._after(x, self.feedforward(self._before(x, self.norms[-1])), self.norms[-1])
         return x, memory

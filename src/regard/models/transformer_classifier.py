@@ -13,7 +13,6 @@ from regard.data.batch import BOS
 from regard.errors import ArgumentError, UnknownName, message
 from regard.layers.attention_options import AttentionOptions, PositionOption
 from regard.layers.pooling import FirstPooling, MeanPooling, PoolingOption, PoolingOptions
-from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import padding
 from regard.models.base import words
 from regard.models.classifier import POOL, Classifier, pooled, site_of
@@ -106,6 +105,7 @@ class TransformerClassifier(Classifier):
     def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         if self.begins:
             tokens, lengths = pad(tokens, (1, 0), value=BOS), lengths + 1
-        x_BSM = embed_tokens(self.embedding, tokens, self.width**0.5, self.position, 0, self.dropout)
+        x_BSM = self.embedding(tokens) * self.width**0.5
+        x_BSM = self.dropout(x_BSM if self.position is None else self.position(x_BSM))
         x_BSM, _ = self.encoder(x_BSM, padding(lengths))
         return pooled(self.pooling, self.encoded(x_BSM), lengths)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from regard.errors import ArgumentError, Setting, UnknownName, message, positive
 from regard.layers.attention_options import AttentionOptions, PositionOption
-from regard.layers.token_embedding import embed_tokens
 from regard.masks.constructors import causal
 from regard.models.base import Encoded, State, words
 from regard.models.language_base import LanguageModel
@@ -84,8 +83,9 @@ class TransformerLanguageModel(LanguageModel):
         return self.output
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        scale, start = self.width**0.5, state.position
-        x_RTM = embed_tokens(self.embedding, tokens, scale, self.position, start, self.dropout)
+        start = state.position
+        x_RTM = self.embedding(tokens) * self.width**0.5
+        x_RTM = self.dropout(x_RTM if self.position is None else self.position(x_RTM, start))
         x_RTM, past = self.decoder(x_RTM, causal(), start, state.past)
         return State(start + tokens.shape[1], past=past), self.decoded(x_RTM)
 
