@@ -122,6 +122,8 @@ class TransformerDecoder(SlotDecoder):
         one vector. The queries are multiplied by 1 / sqrt(D).
     """
 
+    heads: int
+
     in_inference_mode = True
     int8 = True
     scales_queries = True
