@@ -193,5 +193,5 @@ class BahdanauDecoder(SlotDecoder):
         from_context = torch.cat((cell.context.weight.detach(), of_context))
         from_state = torch.cat((self.score.query_weight.detach().T * self.factor, cell.gate.weight.detach()))
         bias = torch.cat((cell.input.bias.detach(), pad(pairs.bias.detach(), (0, 2 * units))))
-        to_output = pad(output.weight.detach(), (0, units)) if units else output.weight.detach()
+        to_output = pad(output.weight.detach(), (0, units)) if units else output.weight
         return from_word, from_context, from_state, of_state.contiguous(), to_output, bias

@@ -3,7 +3,7 @@
 A matrix product with few rows first copies the weights to another layout, which takes longer than the
 product. oneDNN can do it once for a search: with 5 rows and 256 x 8000 weights, the product is then twice as
 fast, and packing takes as long as 5 of these products. Packed weights are not kept after the search, so that
-the next one reads the weights again.
+the next one reads the weights again. Weights rounded to int8 are kept, and compared with the weights.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.weak import WeakTensorKeyDictionary
 
 __all__ = ["Linear", "int8_available", "linear"]
 
@@ -48,7 +50,7 @@ def linear(weight: Tensor, bias: Tensor | None, rows: int, int8: bool = False, r
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or torch.is_grad_enabled():
         return plain
     if int8 and weight.numel() >= FEWEST_INT8_WEIGHTS:
-        return int8_linear(weight, bias, relu)
+        return _kept_int8_linear(weight, bias, relu)
     fewest = MANY_WEIGHTS if rows < 2 else FEWEST_PRODUCTS
     if rows * weight.numel() < fewest or not _has_onednn():
         return plain
@@ -62,6 +64,31 @@ def linear(weight: Tensor, bias: Tensor | None, rows: int, int8: bool = False, r
         return result
 
     return compute
+
+
+class Rounded(NamedTuple):
+    """An int8_linear(), and copies of the weights and biases that it was created from."""
+
+    weight: Tensor
+    bias: Tensor | None
+    relu: bool
+    compute: Linear
+
+
+_rounded: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+"""The int8_linear() of the weights of earlier searches: rounding takes longer than decoding a sentence."""
+
+
+def _kept_int8_linear(weight: Tensor, bias: Tensor | None, relu: bool) -> Linear:
+    """Return int8_linear(), that of an earlier search if all weights and biases are still the same."""
+    kept: Rounded | None = _rounded.get(weight)
+    if kept is not None and kept.relu == relu and torch.equal(kept.weight, weight):
+        unchanged = kept.bias is bias if kept.bias is None or bias is None else torch.equal(kept.bias, bias)
+        if unchanged:
+            return kept.compute
+    copies = weight.detach().clone(), None if bias is None else bias.detach().clone()
+    _rounded[weight] = kept = Rounded(*copies, relu, int8_linear(*copies, relu))
+    return kept.compute
 
 
 def int8_linear(weight: Tensor, bias: Tensor | None, relu: bool = False) -> Linear:
