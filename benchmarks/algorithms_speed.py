@@ -15,17 +15,15 @@ from benchmarks.measure import environment
 from regard.data.tape_batch import TapeBatch
 from regard.data.tape_tasks import build_tape_task
 from regard.evaluation.sequence_bits import answer_loss
+from regard.fast.captured.gradients import CapturedGradients
 from regard.fast.twins import Twins
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.runs.devices import choose_device
-from regard.training.cuda_graphs import Captured
-from regard.training.stacked_graphs import StackedGraphs
-from regard.training.stacked_seeds import StackedSeeds
 from regard.training.task import Loss
 
 __all__ = ["HeadModules", "speed_table"]
 
-SEEDS, BATCH, LENGTH = 10, 16, 20
+BATCH, LENGTH = 16, 20
 SECONDS, WARM_UPS = 4.0, 2
 """Measuring time of each case, and number of steps before it."""
 
@@ -96,7 +94,6 @@ def speed_table(device: str) -> tuple[str, list[dict[str, Any]]]:
         torch.manual_seed(0)
         machine = NeuralTuringMachine(*sizes).to(place)
         modules = HeadModules(*sizes).to(place)
-        models = [NeuralTuringMachine(*sizes).to(place) for _ in range(SEEDS)]
     gate(machine, batch)
     cases["head modules, a loop over the batch (as pytorch-ntm)"] = BATCH, step_of(modules, modules, batch)
 
@@ -106,26 +103,14 @@ def speed_table(device: str) -> tuple[str, list[dict[str, Any]]]:
 
     cases["plain Python loop of attention() and read()"] = BATCH, step_of(machine, machine, batch)
     cases["machine_steps(), one model"] = BATCH, step_of(machine, fast, batch)
-    stacked = StackedSeeds(models)
-    batches = [batch] * SEEDS
-    cases[f"machine_steps(), {SEEDS} seeds stacked"] = (
-        BATCH * SEEDS,
-        lambda: stacked.gradients(_loss, batches, seeds=None),
-    )
     if place.type == "cuda":
 
         def fast_loss(each: TapeBatch) -> Loss:
             with Twins(machine):
                 return _loss(machine, each)
 
-        captured = Captured(fast_loss, machine, place, 1)
+        captured = CapturedGradients(fast_loss, machine, place, 1)
         cases["machine_steps(), one model, CUDA graph"] = BATCH, lambda: _cleared(machine, captured, batch)
-        graphs = StackedGraphs(stacked, _loss, place, 1)
-        factor = torch.ones(SEEDS, device=place)
-        cases[f"machine_steps(), {SEEDS} seeds stacked, CUDA graph"] = (
-            BATCH * SEEDS,
-            lambda: graphs.gradients(batches, factor),
-        )
     results = [_timed(name, count, step, place) for name, (count, step) in cases.items()]
     return _table(results), results
 
@@ -145,7 +130,7 @@ def step_of(model: nn.Module, run: Callable[[Tensor], Any], batch: TapeBatch) ->
     return step
 
 
-def _cleared(model: nn.Module, captured: Captured, batch: TapeBatch) -> None:
+def _cleared(model: nn.Module, captured: CapturedGradients, batch: TapeBatch) -> None:
     model.zero_grad(set_to_none=True)
     captured.run(batch, 0, 1.0)
 

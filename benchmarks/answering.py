@@ -7,9 +7,8 @@ python -m benchmarks.answering --data data --folder en-10k                     1
 python -m benchmarks.answering --data data --measured                          a table of finished runs
 
 DATA/babi/en and DATA/babi/en-10k have the files of bAbI 1.2: qa1_single-supporting-fact_train.txt.gz etc.
-A task without a training file is left out. The seeds of a run are trained together: on a GPU as one stacked
-model. As in the paper, the run with the lowest training loss is reported. A run with a measured.json in its
-folder is not measured again; an interrupted run is resumed.
+A task without a training file is left out. As in the paper, the run with the lowest training loss is
+reported. A run with a measured.json in its folder is not measured again; an interrupted run is resumed.
 """
 
 from __future__ import annotations
@@ -70,7 +69,6 @@ class StoryJob:
     changes: Mapping[str, Any] = field(default_factory=dict)
     device: str = "auto"
     threads: int = 1
-    stack: bool | str = "auto"
 
     @property
     def folder(self) -> Path:
@@ -82,7 +80,7 @@ class StoryJob:
         settings = merged(settings, dict(self.changes))
         settings["data"]["train_file"] = list(self.files)
         del settings["seed"]
-        return {**settings, "seeds": self.seeds, "stack": self.stack}
+        return {**settings, "seeds": self.seeds}
 
 
 def training_files(folder: Path, tasks: Sequence[int]) -> list[Path]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.measure import Timing, environment, taken_for
-from regard.training.cuda_graphs import uncollected
+from regard.fast.captured.graphs import uncollected
 
 __all__ = ["Device", "ceilings", "graphed", "timed"]
 

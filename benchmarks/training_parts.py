@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 import regard
 from benchmarks.training_cases import DROPOUT, SMOOTHING, Case
+from regard.fast.captured.device_update import DeviceUpdate
+from regard.fast.captured.graphs import new_pool, recorded, release_generator
 from regard.fast.recurrent.bahdanau import attend_along
 from regard.fast.twins import Twins
 from regard.masks.constructors import causal, padding
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model
 from regard.models.transformer import Transformer
-from regard.training.cuda_graphs import new_pool, recorded, release_generator
-from regard.training.device_update import DeviceUpdate
 from regard.training.losses import model_loss, output_loss
 from regard.training.optimizer import build_optimizer
 

@@ -11,9 +11,9 @@ import torch
 from benchmarks import training_speed
 from benchmarks.training_cases import CASES, Case
 from benchmarks.training_peers import eager_loop
+from regard.fast.captured.graphs import copied
 from regard.models.transformer import SIZES, Size
 from regard.training import losses
-from regard.training.cuda_graphs import copied
 
 SMALL = Case("transformer", 40, rows=3, length=6)
 

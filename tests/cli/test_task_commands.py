@@ -328,6 +328,8 @@ def test_average_and_init_from(command, runs, tmp_path):
         averaged = command("average", runs[name], "--last", 2, "--output", mean)
         files = "--test-file", runs["folder"] / data
         assert averaged.status == 0 and command("evaluate", mean, *files).status == 0
+        refused = command("evaluate", mean)
+        assert refused.status == 2 and data in refused.err and f"evaluate {mean} FILES" in refused.err
     file = runs["folder"] / "text.txt"
     options = ("--task", "language", "--init-from", runs["layered"], "--train-file", file, "--steps", 1)
     assert command("train", *options, "--output", tmp_path / "tuned", "--device", "cpu").status == 0

@@ -227,7 +227,8 @@ def test_closed_pipe_ends_without_a_message(trained, tmp_path):
     assert b"BLEU" in complaints
 
 
-def test_precision(command, trained):
+def test_precision(command, trained, monkeypatch):
+    monkeypatch.setenv("REGARD_FAST", "1")  # otherwise no search uses int8 weights
     half = command("translate", trained, "--text", "나는", "--scores", "--precision", "bfloat16")
     model = load_translator(trained, device="cpu", precision="bfloat16")
     assert half.status == 0

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from regard.data.batch import Batch
-from regard.data.packed_tensors import buffer_of, copy_all, pack, parts_of
-from regard.training.cuda_graphs import copied, tensors_in
+from regard.data.packed_tensors import buffer_of, copy_all, pack, parts_of, tensors_in
+from regard.fast.captured.graphs import copied
 
 TENSORS = [
     torch.arange(6).view(2, 3),

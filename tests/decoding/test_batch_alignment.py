@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.decoding import Beam, Choice, Rules, Translator, align
-from regard.decoding.batch_alignment import align_batch
+from regard.decoding.word_alignment import align_batch
 from regard.fast.search import RecordedAttention
 from regard.models.transformer import Size, Transformer
 from tests.decoding.toys import Spaced

@@ -60,12 +60,3 @@ def test_regard_fast_0_switches_twins_off(model: nn.Sequential, monkeypatch: pyt
     with Twins(model) as chosen:
         assert classes(model) == [Plain, Changed, Plain]
     assert set(chosen.reasons) == {"0", "2"}
-
-
-def test_a_twin_that_is_needed_is_used_with_regard_fast_0(
-    model: nn.Sequential, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("REGARD_FAST", "0")
-    with Twins(model, always=(Plain,)) as chosen:
-        assert classes(model) == [Faster, Changed, Plain]
-    assert chosen.reasons == {"2": ["it has hooks"]}

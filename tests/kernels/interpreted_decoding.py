@@ -107,12 +107,15 @@ def test_slots_of_captured_steps_end_at_different_times(most: int, monkeypatch: 
 
 
 def step_of_both(
-    state: dict[str, torch.Tensor], logits: torch.Tensor, how: Beam
+    states: list[dict[str, torch.Tensor]], logits: torch.Tensor, how: Beam
 ) -> list[dict[str, torch.Tensor]]:
-    """Return the tensors of BeamSlots after one step from a state, with the kernel and with PyTorch."""
+    """Return the tensors of BeamSlots after one step, with the kernel and with PyTorch.
+
+    states: the state before the step, with the kernel and with PyTorch.
+    """
     results = []
     slots, beams, _ = logits.shape
-    for kernel in (True, False):
+    for kernel, state in zip((True, False), states, strict=True):
         decoder = mock.Mock(
             slots=slots, beams=beams, length=8, step=lambda *_: logits, in_inference_mode=False
         )
@@ -144,9 +147,13 @@ def test_one_step_with_equal_rankings(seed: int) -> None:
         "pool_ranking": torch.full((slots, 2), -torch.inf),
         "pool_beams": torch.randint(0, 3, (slots, 2), generator=random),
     }
-    state["pool_ranking"] = step_of_both(state, logits, how)[1]["pool_ranking"]  # equal to the new ones
-    state["pool_ranking"][::3, 1] = -torch.inf
-    mine, expected = step_of_both(state, logits, how)
+    # The rankings of the pool are equal to the new ones. Kernel and PyTorch round differently.
+    states = [
+        {**state, "pool_ranking": each["pool_ranking"]} for each in step_of_both([state] * 2, logits, how)
+    ]
+    for each in states:
+        each["pool_ranking"][::3, 1] = -torch.inf
+    mine, expected = step_of_both(states, logits, how)
     running = ~state["done"]
     for name, values in expected.items():
         torch.testing.assert_close(mine[name][running], values[running], rtol=0, atol=1e-6, msg=name)

@@ -73,7 +73,7 @@ def test_looks_of_a_compiled_call(score: str, monkeypatch: pytest.MonkeyPatch):
 
 def test_the_additive_operator_has_the_shapes_that_it_declares():
     query, key, vector = torch.randn(1, 2, 70, 16), torch.randn(1, 1, 80, 16), torch.randn(1, 16)
-    arguments = (query, key, vector, torch.zeros(1, 2, 70), *[None] * 5, 0, None, 0, 1.0)
+    arguments = (query, key, torch.zeros(1, 2, 70), *[None] * 5, 0, None, 0, 1.0, 0.0, 1.0, vector)
     for wanted in ((True, True, True, 64, 3), (False, True, False, 0, 0), (True, False, True, 0, 2)):
         checks = ("test_schema", "test_faketensor")
         found = torch.library.opcheck(additive_look, (*arguments, *wanted), test_utils=checks)

@@ -8,12 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.data.tape_batch import TapeBatch
-from regard.evaluation.sequence_bits import answer_loss
-from regard.kernels.recurrent import turing_machine
 from regard.models.turing_machine import NeuralTuringMachine
-from regard.training.stacked_seeds import StackedSeeds
-from regard.training.task import Loss
 
 CASES: dict[str, dict[str, Any]] = {
     "both": {},
@@ -55,24 +50,3 @@ def test_steps_agree(case: str, scale: float):
     for mine, oracle in zip(ours, exact, strict=True):
         assert mine.dtype == torch.float32 and mine.isfinite().all()
         assert (mine.double() - oracle).norm() / oracle.norm().clamp(min=1e-9) < 1e-5
-
-
-def test_stacked_seeds_use_the_kernels(monkeypatch: pytest.MonkeyPatch):
-    launches, step = [], turing_machine.tape_step
-    monkeypatch.setattr(turing_machine, "tape_step", lambda *given: (launches.append(given), step(*given)))
-    models = [machine(torch.float32, seed) for seed in range(2)]
-    batches = [
-        TapeBatch(torch.randn(2, 3, 5), torch.randint(0, 2, (2, 3, 4)).float(), torch.ones(2, 3).bool())
-        for _ in models
-    ]
-
-    def loss(model: Any, batch: TapeBatch) -> Loss:
-        total = answer_loss(model(batch.inputs)[0], batch).sum()
-        return Loss(total, {"loss": total.detach()})
-
-    named, _ = StackedSeeds(models).gradients(loss, batches, seeds=[1, 2])
-    assert len(launches) == 3 and len(launches[0][1]) == 4  # one launch per step, for all four tapes
-    for number, (model, batch) in enumerate(zip(models, batches, strict=True)):
-        loss(model, batch).total.backward()
-        for name, each in model.named_parameters():
-            assert torch.allclose(named[name][number], each.grad, rtol=1e-4, atol=1e-5), name

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from regard.data.batch import PAD, Batch
 from regard.fast import transformer as fused
+from regard.fast.captured.graphs import new_pool, recorded
 from regard.fast.transformer import ResidualStream
 from regard.fast.twins import Twins
 from regard.kernels import choice
 from regard.layers.feedforward import FeedForward
 from regard.models.transformer import Size, Transformer
 from regard.training import losses
-from regard.training.cuda_graphs import new_pool, recorded
 
 pytestmark = pytest.mark.gpu
 

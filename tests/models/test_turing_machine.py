@@ -1,4 +1,4 @@
-"""The neural Turing machine: both ways to run it agree; state, sites, stacked seeds, safety, bad options."""
+"""The neural Turing machine: both ways to run it agree; state, sites, safety, bad options."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from regard.layers.tape_heads import shifted
 from regard.models.sequence_models import SEQUENCE_MODELS, build_sequence_model
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.sites import declared_sites
-from regard.training.stacked_seeds import StackedSeeds
-from regard.training.task import Loss
 
 SITES = ["tape.content", "tape.read", "tape.write"]
 
@@ -92,27 +90,6 @@ def test_sites_are_recorded_and_edited():
         first, state = model(x[:, :2])
         assert torch.allclose(torch.cat((first, model(x[:, 2:], state)[0]), 1), edited)
     assert torch.allclose(edited[:, :2], plain[:, :2]) and not torch.allclose(edited[:, 2], plain[:, 2])
-
-
-def test_stacked_seeds_get_the_same_gradients():
-    models = [machine(slots=5).float() for _ in range(3)]
-    for number, model in enumerate(models):
-        with torch.no_grad():
-            model.output.bias += number
-    batches = [
-        TapeBatch(torch.randn(2, 3, 5), torch.randint(0, 2, (2, 3, 4)).float(), torch.ones(2, 3).bool())
-        for _ in models
-    ]
-
-    def loss(model: Any, batch: TapeBatch) -> Loss:
-        total = answer_loss(model(batch.inputs)[0], batch).sum()
-        return Loss(total, {"loss": total.detach()})
-
-    named, _ = StackedSeeds(models).gradients(loss, batches, seeds=[1, 2, 3])
-    for number, (model, batch) in enumerate(zip(models, batches, strict=True)):
-        loss(model, batch).total.backward()
-        for name, each in model.named_parameters():
-            assert torch.allclose(named[name][number], each.grad, atol=1e-5), name
 
 
 def test_autocast_keeps_float32():

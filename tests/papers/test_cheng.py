@@ -15,7 +15,7 @@ from regard.data.labelled_batch import LabelledBatch
 from regard.data.text_batch import TextBatch
 from regard.data.tokenizers import train_tokenizer
 from regard.decoding import Greedy, Rules, search
-from regard.decoding.prompts import Prompts
+from regard.decoding.active_rows import Prompts
 from regard.evaluation.text_classifier import TextClassifier
 from regard.layers import LSTMN
 from regard.layers.lstmn import LSTMNLayer

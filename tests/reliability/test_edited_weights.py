@@ -122,7 +122,8 @@ def assert_searches_use_edits(name: str, count: int, device: str = "cpu") -> Non
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_sample_of_edits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "FEWEST_WEIGHTS", 1)
+    for limit in ("FEWEST_PRODUCTS", "MANY_WEIGHTS", "FEWEST_INT8_WEIGHTS"):
+        monkeypatch.setattr(linear, limit, 1)
     assert_searches_use_edits(name, SAMPLE)
 
 
@@ -130,7 +131,8 @@ def test_sample_of_edits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_edits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "FEWEST_WEIGHTS", 1)
+    for limit in ("FEWEST_PRODUCTS", "MANY_WEIGHTS", "FEWEST_INT8_WEIGHTS"):
+        monkeypatch.setattr(linear, limit, 1)
     assert_searches_use_edits(name, COUNT)
 
 

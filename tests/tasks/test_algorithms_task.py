@@ -1,4 +1,4 @@
-"""The algorithms task: settings, training, exact resume, stacked seeds, loading, solving, and bad input."""
+"""The algorithms task: settings, training, exact resume, loading, solving, and bad input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from regard.runs.train_run import train_run
 from regard.tasks.algorithms import AlgorithmsRun, AlgorithmsTask
 from regard.tasks.algorithms.algorithms_data import SequenceSource
 from regard.tasks.algorithms.algorithms_settings import AlgorithmsData
-from regard.training import cuda_graphs
 from regard.training.checkpoints.checkpoints import Checkpoints
 
 SMALL = {
@@ -118,49 +117,6 @@ def test_baselines(tmp_path: Path, name: str):
         AlgorithmsTask.view_run(ChosenRun(folder, device="cpu"), VIEW, ViewOptions())
     with pytest.raises(ArgumentError, match="no tape"):
         regard.load(folder, slots=9)
-
-
-class Replays:
-    """A fake for CUDA graphs: a replay runs the step again and copies its results to the captured tensors."""
-
-    captured = replayed = 0
-
-    def recorded(self, step: Any, device: object, pool: object) -> Any:
-        self.captured += 1
-        gradients, loss = step()
-
-        def replay() -> None:
-            self.replayed += 1
-            new, other = step()
-            for name, each in gradients.items():
-                each.copy_(new[name])
-            loss.total.copy_(other.total)
-            loss.shown["loss"].copy_(other.shown["loss"])
-
-        return replay, (gradients, loss)
-
-
-def test_stacked_seeds_with_and_without_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    seeds = {"seeds": [3, 5], "stack": True}
-    train(tmp_path / "alone", seed=5)
-    train(tmp_path / "stacked", **seeds)
-    fake = Replays()
-    monkeypatch.setattr(cuda_graphs, "recorded", fake.recorded)
-    monkeypatch.setattr(cuda_graphs, "new_pool", lambda: None)
-    build = "regard.training.gradients.Gradients.__init__"
-    original = regard.training.gradients.Gradients.__init__
-
-    def capturing(self: Any, *arguments: Any, **options: Any) -> None:
-        original(self, *arguments, **options)
-        self.captures = True
-
-    monkeypatch.setattr(build, capturing)
-    train(tmp_path / "captured", **seeds)
-    assert fake.replayed == 4 and 1 <= fake.captured <= 3
-    expected = weights(tmp_path / "alone")
-    for folder in ("stacked", "captured"):
-        own = weights(tmp_path / folder / "seed-5")
-        assert all(torch.allclose(own[name], expected[name], atol=1e-5) for name in expected)
 
 
 def test_evaluate(run: Path):

@@ -22,7 +22,6 @@ from regard.tasks.answering import AnsweringRun, AnsweringTask
 from regard.tasks.answering.answering_data import hold_out_stories, load_words
 from regard.tasks.task_table import find_task
 from regard.training.checkpoints.checkpoints import Checkpoints
-from regard.training.stacked_updates import StackedUpdates
 from tests.tasks.small_stories import babi_text, small, written
 
 STORY = ["Mary went to the garden.", "John went to the office.", "Mary went to the kitchen."]
@@ -114,27 +113,23 @@ SGD = {"optimizer": "sgd", "learning_rate": 0.5, "warmup_steps": 0, "max_grad_no
 
 
 @pytest.mark.parametrize(("name", "training"), [("end-to-end", {}), ("end-to-end", SGD), ("supervised", {})])
-def test_stacked_seeds_equal_seeds_trained_alone(
-    name: str, training: dict[str, Any], files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_seeds_equal_seeds_trained_alone(
+    name: str, training: dict[str, Any], files: list[str], tmp_path: Path
 ):
-    updates, apply = [], StackedUpdates.apply
-    monkeypatch.setattr(StackedUpdates, "apply", lambda *args: updates.append(1) or apply(*args))
     start = 1 if name == "end-to-end" else 0
     settings = small(files, model={"name": name}, training={"steps": 4, "linear_start": start, **training})
     alone = trained({**settings, "seed": 1}, tmp_path / "alone")
-    together = trained({**settings, "seeds": 2, "stack": True}, tmp_path / "together")
-    log = (together / "log.jsonl").read_text()
-    assert "as one stacked model" in log and "one by one" not in log and len(updates) == 4
+    together = trained({**settings, "seeds": 2}, tmp_path / "together")
     expected = Checkpoints(alone).latest().tensors("weights")
     for weight, tensor in Checkpoints(together / "seed-1").latest().tensors("weights").items():
-        torch.testing.assert_close(tensor, expected[weight], rtol=1e-4, atol=1e-6)
+        assert torch.equal(tensor, expected[weight]), weight
     other = Checkpoints(together / "seed-0").latest().tensors("weights")
     assert any(not torch.equal(other[weight], expected[weight]) for weight in expected)
 
 
-def test_resumed_stacked_seeds_with_sgd_end_with_the_same_weights(files: list[str], tmp_path: Path):
+def test_resumed_seeds_with_sgd_end_with_the_same_weights(files: list[str], tmp_path: Path):
     settings = small(files, training={**SGD, "weight_decay": 0.1})
-    whole = trained({**settings, "seeds": 2, "stack": True}, tmp_path / "whole")
+    whole = trained({**settings, "seeds": 2}, tmp_path / "whole")
     folder = tmp_path / "again"
     shutil.copytree(whole, folder)
     for seed in ("seed-0", "seed-1"):

@@ -24,7 +24,7 @@ from regard.tasks.translation.translation_data import Split
 from regard.tasks.translation.translation_settings import TranslationSettings
 from regard.training.settings import build
 
-RESULTS = Path(__file__).parents[2] / "benchmarks/results/2026-11-18-data-sizes.json"
+RESULTS = Path(__file__).parents[2] / "benchmarks/results/2026-11-19-data-sizes.json"
 
 
 def settings(**sections: object) -> TranslationSettings:

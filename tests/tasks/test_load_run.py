@@ -91,6 +91,11 @@ def test_damaged_optimizer_state_is_ignored_for_translation(run_copy: Path):
 
 
 def test_missing_folder_config_or_checkpoint_raises(run_copy: Path, tmp_path: Path):
+    with pytest.raises(
+        DataError, match=r"(?s)config\.toml: this is a file.*hint: give its folder: "
+    ) as caught:
+        regard.load(run_copy / "config.toml")
+    assert str(caught.value).endswith(str(run_copy))
     with pytest.raises(DataError, match="nowhere: "):
         load_translator(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"config\.toml"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from regard.training import cuda_graphs
+from regard.fast.captured import graphs
 
 
 class FakeGraphs:
@@ -46,9 +46,9 @@ def _results(results: Any) -> list[Tensor]:
 def install(monkeypatch: pytest.MonkeyPatch) -> FakeGraphs:
     """Let trainers capture their steps with a fake, and return the fake."""
     fake = FakeGraphs()
-    monkeypatch.setattr(cuda_graphs, "recorded", fake.recorded)
-    monkeypatch.setattr(cuda_graphs, "new_pool", lambda: None)
-    monkeypatch.setattr(cuda_graphs, "release_generator", lambda device: None)
+    monkeypatch.setattr(graphs, "recorded", fake.recorded)
+    monkeypatch.setattr(graphs, "new_pool", lambda: None)
+    monkeypatch.setattr(graphs, "release_generator", lambda device: None)
     choose(monkeypatch, True)
     return fake
 

@@ -16,8 +16,9 @@ from regard.cli.run_options import CheckpointName, Device, Threads
 from regard.cli.task_option import OwnTask, task_of_run
 from regard.cli.task_options import check_given, given_parameters, options_of, with_task_options
 from regard.cli.usage_errors import FORMATS
-from regard.errors import ArgumentError, message, shown
+from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.runs.run_commands import ChosenRun, Report
+from regard.runs.run_folder import config_of
 from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import seeds_of
 from regard.runs.seed_reports import evaluate_seeds
@@ -123,6 +124,8 @@ def evaluate(
         torch.set_num_threads(threads)
     chosen = None if run is None else ChosenRun(run, checkpoint, device)
     values = _with_files(kind, files or [], options_of(kind, "evaluate_options", options))
+    if run is not None:
+        _check_data_of_run(run, values)
     seeds = None if chosen is None else seeds_of(chosen.folder)
     if chosen is None or seeds is None:
         report: Report = kind.evaluate_run(chosen, values)
@@ -160,6 +163,23 @@ def _with_files(task: type[RunTask], files: Sequence[str], options: dict[str, An
     pairs = "a .tsv, .csv, .jsonl, .json or .parquet file, or a source file and a file of references"
     expected = pairs if known else "no FILES"
     raise ArgumentError(message(call, problem, expected=expected))
+
+
+def _check_data_of_run(run: Path, options: dict[str, Any]) -> None:
+    """Raise DataError if a run would be evaluated on its validation data, but these files do not exist.
+
+    A folder that regard average wrote has only the names of the data files, without their folders.
+    """
+    sources = ("test_file", "tsv", "jsonl", "split", "lengths", "translations")
+    if "test_file" not in options or any(options.get(name) for name in sources):
+        return
+    data = config_of(run).get("data", {})
+    files = data.get("valid_file") or data.get("train_file") or []
+    missing = [file for file in files if isinstance(file, str) and not Path(file).exists()]
+    if missing:
+        problem = "there is no such file, and it has the validation data of the run"
+        hint = f"name files to evaluate on: regard evaluate {shell_word(run)} FILES"
+        raise DataError(message(shown(missing[0]), problem, hint=hint))
 
 
 def _way(file: str) -> str:

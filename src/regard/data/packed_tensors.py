@@ -1,19 +1,50 @@
-"""Tensors that are parts of one buffer, so that one copy moves all of them to a device.
+"""The tensors of a batch, and copies of them in one buffer, which one copy moves to a device.
 
 A copy to a GPU takes several microseconds, even of a few bytes, and a batch has several small tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["buffer_of", "copy_all", "pack", "parts_of"]
+__all__ = ["buffer_of", "copy_all", "map_tensors", "pack", "parts_of", "tensors_in"]
 
 ALIGNMENT = 16
 """The offset of each tensor in the buffer is a multiple of this number of bytes."""
+
+
+def tensors_in(batch: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a batch in order. A batch is a tensor, or a tuple or dataclass of batches.
+
+    >>> [each.shape for each in tensors_in((torch.zeros(2), None, (torch.zeros(3, 1),)))]
+    [torch.Size([2]), torch.Size([3, 1])]
+    """
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, tuple):
+        for each in batch:
+            yield from tensors_in(each)
+    elif is_dataclass(batch):
+        for field in fields(batch):
+            yield from tensors_in(getattr(batch, field.name))
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
+    """Return a copy of a batch with function(tensor) for each tensor, in the order of tensors_in()."""
+    if isinstance(batch, Tensor):
+        return function(batch)
+    if isinstance(batch, tuple):
+        parts = [map_tensors(function, each) for each in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        changed = {each.name: map_tensors(function, getattr(batch, each.name)) for each in fields(batch)}
+        return replace(batch, **changed)
+    return batch
 
 
 def pack(tensors: Sequence[Tensor], pin_memory: bool = False) -> list[Tensor]:

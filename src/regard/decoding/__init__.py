@@ -12,13 +12,12 @@ search() and observe() do the same as translate() and score(), but with token id
 Prompts, search() continues texts with a language model, which has no source.
 """
 
-from regard.decoding.beam import Beam
+from regard.decoding.active_rows import Prompts
+from regard.decoding.beam import GNMT, LENGTHS, Average, Beam, Length, coverage
 from regard.decoding.forced_decoding import Observed, observe
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.long_lines import OVERLONG, Tokenizer
-from regard.decoding.penalties import GNMT, LENGTHS, Average, Length, coverage
-from regard.decoding.prompts import Prompts
 from regard.decoding.rules import LengthLimit, Rules
 from regard.decoding.sampling import Sample
 from regard.decoding.search import Search, search

@@ -1,8 +1,12 @@
-"""Shared by all search methods: ActiveRows (the sentences that are still being decoded), start_decoding()."""
+"""Shared by all search methods: Prompts, ActiveRows (the sentences that are still being decoded) and
+start_decoding().
+"""
 
 from __future__ import annotations
 
+import copy
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,15 +16,17 @@ from torch import Tensor
 
 from regard.data.batch import BOS, Batch
 from regard.data.batch_rows import BatchRows
-from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules, pad_prefixes
+from regard.errors import ArgumentError, RegardWarning, message
 from regard.models.base import Encoded, Model, State, in_eval_mode
 
 __all__ = [
     "ActiveRows",
     "Ends",
+    "Prompts",
     "device_of",
     "eval_without_grad",
+    "float32_copy",
     "start_decoding",
     "state_rows",
     "without_encoding",
@@ -33,6 +39,50 @@ There are b sentences with K hypotheses each. Arguments of the function: the t t
 so far, (b, K, t), and the index of each sentence in the batch, (b,). It returns a boolean tensor (b, K), True
 for hypotheses that end here.
 """
+
+
+@dataclass(frozen=True, eq=False)
+class Prompts(BatchRows):
+    """The prompts of a batch, which a language model continues. All have the same number of tokens.
+
+    The same number is needed because all rows of the decoder state are at the same position.
+
+    tokens: (B, P), P at least 1. The first token of each row is BOS, or EOS for a model that was trained on
+        continuous text.
+    index: (B,), the index of each prompt in the data. Sampling seeds its random numbers with it.
+
+    >>> from regard.data.batch import BOS
+    >>> from regard.decoding import Greedy, Prompts, Rules, search
+    >>> from regard.models import build_language_model
+    >>> model = build_language_model("lstm", 9, width=4)
+    >>> prompts = Prompts.collate([[BOS, 7, 8], [BOS, 4, 5]])
+    >>> hypotheses = search(model, prompts, Greedy(Rules(minimum=2, maximum=2)), look=None)
+    >>> [len(best.tokens) for best, *_ in hypotheses]
+    [2, 2]
+    """
+
+    tokens: Tensor
+    index: Tensor
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @classmethod
+    def collate(cls, rows: Sequence[Sequence[int]], index: Sequence[int] | None = None) -> Prompts:
+        """Return Prompts with the given token ids. All rows must have the same length.
+
+        rows: the token ids of each prompt.
+        index: the index of each prompt in the data. Default: 0, 1, ...
+        """
+        lengths = sorted({len(row) for row in rows})
+        if len(lengths) > 1 or lengths == [0]:
+            problem = f"the prompts have {lengths[0]} to {lengths[-1]} tokens" if lengths[-1] else "no token"
+            expected = "prompts of the same length, each with BOS or EOS as its first token"
+            hint = "use one batch for each length"
+            raise ArgumentError(message("Prompts.collate()", problem, expected=expected, hint=hint))
+        width = lengths[0] if lengths else 1
+        tokens = torch.tensor([list(row) for row in rows], dtype=torch.long).reshape(len(rows), width)
+        return cls(tokens, torch.as_tensor(range(len(rows)) if index is None else index))
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,3 +196,19 @@ def device_of(model: Model) -> torch.device:
     """Return the device of the first parameter or buffer of a model, or the CPU if it has none."""
     first = next(itertools.chain(model.parameters(), model.buffers()), None)
     return torch.device("cpu") if first is None else first.device
+
+
+def float32_copy(model: Model) -> Model | None:
+    """Return a copy of a float16 model in float32, and warn about the overflow; None for another dtype.
+
+    The largest float16 number is 65504. A larger activation becomes inf, and the scores become NaN. Whether
+    this has happened is only checked in the result of a search, so that no step waits for the device.
+
+    Each call makes a new copy, so that it has the current weights.
+    """
+    if next(model.parameters(), torch.empty(0)).dtype != torch.float16:
+        return None
+    problem = "activations of the model are too large for float16, so the search is repeated in float32"
+    hint = 'load the model with precision="bfloat16" or "float32" (--precision) to avoid this'
+    warnings.warn(f"{problem}\nhint: {hint}", RegardWarning, stacklevel=2)
+    return copy.deepcopy(model).float()

@@ -18,8 +18,7 @@ from torch.nn.functional import pad
 from regard.attended import Attended
 from regard.call import Call
 from regard.data.batch import UNK, Batch
-from regard.decoding.active_rows import device_of, eval_without_grad
-from regard.decoding.overflow import float32_copy
+from regard.decoding.active_rows import device_of, eval_without_grad, float32_copy
 from regard.errors import ArgumentError, message
 from regard.look import Look
 from regard.models.base import Model

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import EOS, PAD, Batch
-from regard.decoding.active_rows import Ends, start_decoding, state_rows
+from regard.decoding.active_rows import Ends, Prompts, start_decoding, state_rows
 from regard.decoding.hypothesis import ROOM, SearchResult
-from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules
 from regard.models.base import Model
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["highest", "sortable"]
+__all__ = ["highest", "highest_sums", "sortable"]
 
 ALL_ONES = 2**31 - 1
 
 BLOCK, FEWEST_VALUES = 64, 2**15
-"""On a CPU, the highest values of tensors with at least FEWEST_VALUES are found in blocks of this size."""
+"""On a CPU, the highest sums of tensors with at least FEWEST_VALUES are found in blocks of this size."""
 
 
 def highest(values: Tensor, count: int) -> Tensor:
@@ -23,11 +23,44 @@ def highest(values: Tensor, count: int) -> Tensor:
     tensor([[1, 0]])
     """
     if values.device.type == "cpu":
-        best, indices = _topk(values, min(count + 1, values.shape[1]))
-        if not (best[:, 1:] == best[:, :-1]).any():
+        best, indices = values.topk(min(count + 1, values.shape[1]))
+        if not _some_equal(best):
             return indices[:, :count]
     order = torch.arange(values.shape[1], device=values.device)
     return sortable(values, order).topk(count).indices
+
+
+def highest_sums(first: Tensor, values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` highest sums first[b, k] + values[b, k, v] for each b, and their indices k V + v.
+
+    first: (B, K). values: (B, K, V), float32. Results: (B, count). For the order, see highest().
+
+    On a CPU, only some blocks of large tensors are added and compared: the `count` highest sums are in the
+    `count` blocks with the highest maxima.
+    """
+    vocabulary = values.shape[2]
+    blocks, rest = divmod(vocabulary, BLOCK)
+    if values.device.type == "cpu" and values.numel() >= FEWEST_VALUES and blocks > count:
+        blocked_BKNT = values[:, :, : blocks * BLOCK].unflatten(2, (blocks, BLOCK))
+        maxima_BKN = blocked_BKNT.amax(3).add_(first[:, :, None])
+        chosen_BC = maxima_BKN.flatten(1).topk(count + 1).indices
+        beam_BC, block_BC = chosen_BC // blocks, chosen_BC % blocks
+        rows_B1 = torch.arange(len(values))[:, None]
+        sums = [(blocked_BKNT[rows_B1, beam_BC, block_BC] + first.gather(1, beam_BC)[..., None]).flatten(1)]
+        places = [(beam_BC * vocabulary + block_BC * BLOCK)[..., None] + torch.arange(BLOCK)]
+        if rest:  # the tokens after the last whole block
+            sums.append((values[:, :, blocks * BLOCK :] + first[:, :, None]).flatten(1))
+            beams_K1 = torch.arange(values.shape[1])[:, None]
+            tail_1KR = (beams_K1 * vocabulary + torch.arange(vocabulary - rest, vocabulary))[None]
+            places.append(tail_1KR.expand(len(values), -1, -1))
+        best, at = torch.cat(sums, 1).topk(count + 1)
+        if not _some_equal(best):
+            return best[:, :count], torch.cat([each.flatten(1) for each in places], 1).gather(
+                1, at[:, :count]
+            )
+    sums_BN = (first[:, :, None] + values).flatten(1)
+    place_BC = highest(sums_BN, count)
+    return sums_BN.gather(1, place_BC), place_BC
 
 
 def sortable(values: Tensor, order: Tensor) -> Tensor:
@@ -43,19 +76,6 @@ def sortable(values: Tensor, order: Tensor) -> Tensor:
     return (ascending.long() << 32) | (ALL_ONES - order)
 
 
-def _topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return values.topk(count) on a CPU, faster for large tensors; indices of equal values may differ.
-
-    The `count` highest values of a row are in the `count` blocks with the highest maxima.
-    """
-    rows, size = values.shape
-    blocks = size // BLOCK
-    if values.numel() < FEWEST_VALUES or blocks < 4 * count:
-        best, indices = values.topk(count)
-        return best, indices
-    blocked = values[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK))
-    block_BC1 = blocked.amax(2).topk(count).indices[..., None]
-    picked = blocked.gather(1, block_BC1.expand(rows, count, BLOCK)).flatten(1)
-    best, place = torch.cat((picked, values[:, blocks * BLOCK :]), 1).topk(count)
-    inside = block_BC1[..., 0].gather(1, (place // BLOCK).clamp(max=count - 1)) * BLOCK + place % BLOCK
-    return best, torch.where(place < count * BLOCK, inside, place + (blocks - count) * BLOCK)
+def _some_equal(descending: Tensor) -> bool:
+    """Return whether some adjacent values of a row (B, N) are equal."""
+    return bool((descending[:, 1:] == descending[:, :-1]).any())

@@ -12,14 +12,13 @@ from torch import Tensor
 from regard.data.batch import EOS, UNK, Batch
 from regard.data.progress_bar import advancing
 from regard.decoding.alignment_units import Units
-from regard.decoding.batch_alignment import BatchAlignments
 from regard.decoding.forced_decoding import observe, pieces_of
 from regard.decoding.hypothesis import Hypothesis, unfinished_note
 from regard.decoding.long_lines import Part, Tokenizer
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.search import Search, search
 from regard.decoding.translation import END, Passage, Translation
-from regard.decoding.word_alignment import Choice
+from regard.decoding.word_alignment import BatchAlignments, Choice
 from regard.models.base import Model
 from regard.roles import BySite
 
@@ -255,7 +254,7 @@ class LineDecoder:
             fields["_alignment"] = (aligned.choice, aligned.add(place, words))
         others = functools.partial(_pieces_and_words, *arguments)
         compute = functools.partial(_attention_of, best)
-        passage: Passage = Passage.with_later_attention(compute, others, **fields)
+        passage: Passage = Passage.with_lazy_attention(compute, others, **fields)
         return passage
 
 

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Batch
-from regard.decoding.active_rows import Ends
+from regard.decoding.active_rows import Ends, Prompts
 from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.greedy import generate
 from regard.decoding.highest_values import highest
 from regard.decoding.hypothesis import SearchResult
-from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules, check_integers
 from regard.errors import ArgumentError, message
 from regard.models.base import Model

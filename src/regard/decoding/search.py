@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import BOS, PAD, Batch
-from regard.decoding.active_rows import Ends, device_of, eval_without_grad
+from regard.decoding.active_rows import Ends, Prompts, device_of, eval_without_grad, float32_copy
 from regard.decoding.beam import Beam, beam_search
 from regard.decoding.forced_decoding import observe, pieces_of
 from regard.decoding.greedy import Greedy, greedy_search
 from regard.decoding.hypothesis import Hypothesis, SearchResult, rows_as_tuples
-from regard.decoding.overflow import float32_copy
-from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, sample_search
 from regard.errors import ArgumentError, RegardError, RegardWarning, message
@@ -158,7 +156,7 @@ def _ends_or_stops(ends: Ends | None, stopping: Callable[[], bool] | None) -> En
 
 def _warn_of_float32(reasons: Sequence[str]) -> None:
     """Warn that a search of a model with int8_steps does not use int8 weights, and why."""
-    problem = f"this search uses float32 weights instead of int8, because {'; '.join(reasons)}"
+    problem = f"this search does not use int8 weights but float32, because {'; '.join(reasons)}"
     warnings.warn(message("search()", problem), RegardWarning, stacklevel=3)
 
 

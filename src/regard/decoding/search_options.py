@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from regard.decoding.beam import Beam
+from regard.decoding.beam import GNMT, LENGTHS, MOST_ALPHA, Beam, Length
 from regard.decoding.greedy import Greedy
-from regard.decoding.penalties import GNMT, LENGTHS, MOST_ALPHA, Length
 from regard.decoding.rules import Rules
 from regard.decoding.sampling import Sample
 from regard.decoding.search import Search

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regard.data.tokenizers.normalize import clean
 from regard.decoding.alignment_units import shown_units
-from regard.decoding.later_attention import LaterAttention
+from regard.decoding.hypothesis import LazyAttention
 from regard.decoding.word_alignment import Alignment, Choice, align
 from regard.errors import ArgumentError, message
 from regard.roles import BySite, sites_matching
@@ -45,7 +45,7 @@ _shortened.maxstring = 80
 
 
 @dataclass(frozen=True, eq=False)
-class Passage(LaterAttention):
+class Passage(LazyAttention):
     """The tokens, scores and attention of one forward pass: a whole line, or one part of a long line.
 
     source_pieces, pieces: the text of each source and target token, "</s>" for EOS.

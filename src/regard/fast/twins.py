@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from types import TracebackType
 from typing import Any
 
@@ -39,7 +38,6 @@ class Twins:
     """Use the twins of a model inside the `with` block. Outside, the model has its plain classes.
 
     model: the model. Modules that replace others later are used as they are.
-    always: plain classes whose twins are used even with REGARD_FAST=0, because the plain class cannot run.
 
     chosen: the modules with a twin, and this twin.
     reasons: the names of the modules whose class has a twin that does not apply, and why.
@@ -50,7 +48,7 @@ class Twins:
     []
     """
 
-    def __init__(self, model: nn.Module, always: Collection[type[nn.Module]] = ()):
+    def __init__(self, model: nn.Module):
         self.chosen: list[tuple[nn.Module, type[nn.Module], type[nn.Module]]] = []
         self.reasons: dict[str, list[str]] = {}
         for name, module in model.named_modules():
@@ -58,8 +56,7 @@ class Twins:
             twin: Any = TWINS.get(plain)
             if twin is None:
                 continue
-            used = enabled() or plain in always
-            why = twin.reasons(module) if used else ["REGARD_FAST=0 is set"]
+            why = twin.reasons(module) if enabled() else ["REGARD_FAST=0 is set"]
             if why:
                 self.reasons[name] = why
             else:

@@ -12,9 +12,6 @@ that are 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -25,7 +22,7 @@ from regard.files.requirements import install_command
 from regard.kernels import TRITON, interpreting
 from regard.look import Look
 from regard.looking.blockwise import weights_of_rows
-from regard.looking.look_kernels import POOLED_STEP, Wanted, additive_looks, inner_looks
+from regard.looking.look_kernels import POOLED_STEP, Wanted, Weights, kernel_looks
 from regard.looking.look_result import Seen
 from regard.masks.mask import PLAIN
 from regard.positions import Bias
@@ -100,31 +97,37 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
 
 def _computed(call: Call, lse: Tensor, wanted: Wanted) -> tuple[Tensor, ...]:
     """Return the requested tensors in the order of Wanted."""
-    function: Callable[..., tuple[Tensor, ...]] = (
-        additive_looks if call.combine == "additive" else inner_looks
-    )
-    tensors, numbers = _arguments(call, lse)
-    if torch.compiler.is_compiling() or in_transform() or not _plain(tensors):
-        return function(*tensors, *numbers, wanted, by_operator=True)
+    weights = _weights(call, lse)
+    vector = call.vector if call.combine == "additive" else None
+    tensors = (each for each in (*weights, vector) if isinstance(each, Tensor))
+    if torch.compiler.is_compiling() or in_transform() or any(type(each) not in PLAIN for each in tensors):
+        return kernel_looks(weights, vector, wanted, by_operator=True)
     from regard.kernels.choice import on_device
 
     with on_device(call.query):
-        return function(*tensors, *numbers, wanted)
+        return kernel_looks(weights, vector, wanted)
 
 
-def _plain(tensors: tuple[Tensor | None, ...]) -> bool:
-    """Whether no tensor is of a subclass with a meaning of its own, such as FakeTensor."""
-    return all(type(tensor) in PLAIN for tensor in tensors if tensor is not None)
-
-
-def _arguments(call: Call, lse: Tensor) -> tuple[tuple[Tensor | None, ...], tuple[Any, ...]]:
-    """Return the tensors and the numbers of a call, in the order of inner_looks() and additive_looks()."""
-    of_query, of_key = call.mask.documents or (None, None)
-    bias = call.bias if isinstance(call.bias, Tensor) else None
-    mask = call.mask.table, call.mask.lengths, of_query, of_key
-    cap = 0.0 if call.softcap is None else call.softcap
-    numbers = (call.start, *call.mask.sides, call.scale, cap, 1 / call.temperature)
-    if call.mask.sides == (None, None) and of_query is None:
-        numbers = (0, *numbers[1:])  # the position of the first query is not read
-    vector = (call.vector,) if call.combine == "additive" else ()
-    return (call.query, call.key, *vector, lse, bias, *mask), numbers
+def _weights(call: Call, lse: Tensor) -> Weights:
+    """Return what defines the weights of a call."""
+    of_query, of_key = (
+        None if ids is None else ids.contiguous() for ids in call.mask.documents or (None, None)
+    )
+    left, right = call.mask.sides
+    placed = left is not None or right is not None or of_query is not None
+    return Weights(
+        call.query,
+        call.key,
+        lse,
+        bias=call.bias if isinstance(call.bias, Tensor) else None,
+        table=call.mask.table,
+        lengths=call.mask.lengths,
+        of_query=of_query,
+        of_key=of_key,
+        start=call.start if placed else 0,  # otherwise it is not read
+        left=left,
+        right=right,
+        scale=call.scale,
+        cap=0.0 if call.softcap is None else call.softcap,
+        bias_scale=1 / call.temperature,
+    )

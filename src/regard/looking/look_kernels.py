@@ -1,4 +1,4 @@
-"""Run the looking kernels: inner_looks() and additive_looks(), the latter also as a custom operator.
+"""Run the looking kernels: kernel_looks(), for additive scores also as a custom operator.
 
 torch.compile does not trace into the operators. Outside of it, the functions take less time on the host.
 """
@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.kernels.looking import ARGUMENTS
 from regard.looking.block_pooling import block_means
 
-__all__ = ["POOLED_STEP", "Wanted", "additive_look", "additive_looks", "inner_looks"]
+__all__ = ["POOLED_STEP", "Wanted", "Weights", "additive_look", "kernel_looks"]
 
 POOLED_STEP = 64
 """The block size of Look(pooled=...) must be a multiple of this number."""
@@ -42,63 +43,43 @@ class Wanted(NamedTuple):
     top: int
 
 
-def inner_looks(
-    query: Tensor,
-    key: Tensor,
-    lse: Tensor,
-    bias: Tensor | None,
-    table: Tensor | None,
-    lengths: Tensor | None,
-    of_query: Tensor | None,
-    of_key: Tensor | None,
-    start: int,
-    left: int | None,
-    right: int | None,
-    scale: float,
-    cap: float,
-    bias_scale: float,
-    wanted: Wanted,
-    by_operator: bool = False,
+class Weights(NamedTuple):
+    """What defines the weights: the first arguments of the operators inner_look() and inner_top()."""
+
+    query: Tensor
+    key: Tensor
+    lse: Tensor
+    bias: Tensor | None
+    table: Tensor | None
+    lengths: Tensor | None
+    of_query: Tensor | None
+    of_key: Tensor | None
+    start: int
+    left: int | None
+    right: int | None
+    scale: float
+    cap: float
+    bias_scale: float
+
+
+def kernel_looks(
+    weights: Weights, vector: Tensor | None, wanted: Wanted, by_operator: bool = False
 ) -> tuple[Tensor, ...]:
-    """Return the requested tensors for an inner product. The arguments are those of inner_look()."""
-    of_query, of_key = (None if each is None else each.contiguous() for each in (of_query, of_key))
-    mask = table, lengths, of_query, of_key
-    arguments = (query, key, lse, bias, *mask, start, left, right, scale, cap, bias_scale)
-    return _finished(_looks(arguments, wanted, by_operator), wanted, query.shape[2], key.shape[2])
+    """Return the requested tensors.
 
-
-def additive_looks(
-    query: Tensor,
-    key: Tensor,
-    vector: Tensor,
-    lse: Tensor,
-    bias: Tensor | None,
-    table: Tensor | None,
-    lengths: Tensor | None,
-    of_query: Tensor | None,
-    of_key: Tensor | None,
-    start: int,
-    left: int | None,
-    right: int | None,
-    scale: float,
-    cap: float,
-    bias_scale: float,
-    wanted: Wanted,
-    by_operator: bool = False,
-) -> tuple[Tensor, ...]:
-    """Return the requested tensors for an additive score, computed for some queries at a time.
-
-    vector: v in the score v . tanh(q + k), (1 or H, D). scale and cap are not used. The other arguments are
-        those of inner_look().
+    vector: v in an additive score v . tanh(q + k), (1 or H, D); None for an inner product. For an additive
+        score, `scale` and `cap` are not used, and the scores of some queries at a time are computed.
     """
+    if vector is None:
+        sizes = weights.query.shape[2], weights.key.shape[2]
+        return _finished(_looks(weights, wanted, by_operator), wanted, *sizes)
     if by_operator:
-        tensors = query, key, vector, lse, bias, table, lengths, of_query, of_key
-        results = additive_look(*tensors, start, left, right, bias_scale, *wanted)
+        results = additive_look(*weights, vector, *wanted)
         fields = (*wanted[:4], wanted.top, wanted.top)
         return tuple(each for each, field in zip(results, fields, strict=True) if field)
     from regard.kernels.additive.forward import Sight, score_chunks
 
-    of_query, of_key = (None if each is None else each.contiguous() for each in (of_query, of_key))
+    query, key, lse, bias, table, lengths, of_query, of_key, start, left, right, *_ = weights
     sight = Sight(lengths, of_query, of_key, start, left, right)
     zero_key = key.new_zeros(key.shape[0], 1, key.shape[2], NO_PRODUCT)
     chunks = []
@@ -107,50 +88,29 @@ def additive_looks(
         zero_query = query.new_zeros(*query.shape[:2], scores.shape[2], NO_PRODUCT)
         if bias is not None:
             scores = scores + _rows_of(bias, rows)
-        mask = None if table is None else _rows_of(table, rows), lengths, of_query, of_key
-        numbers = start + first, left, right, 1.0, 0.0, bias_scale
-        arguments = zero_query, zero_key, lse[:, :, rows], scores, *mask, *numbers
-        chunks.append(_looks(arguments, wanted, by_operator=False))
+        chunk = weights._replace(
+            query=zero_query, key=zero_key, lse=lse[:, :, rows], bias=scores, scale=1.0, cap=0.0,
+            table=None if table is None else _rows_of(table, rows), start=start + first,
+        )  # fmt: skip
+        chunks.append(_looks(chunk, wanted, by_operator=False))
     return _finished(_joined(chunks), wanted, query.shape[2], key.shape[2])
 
 
-def _additive_look(
-    query: Tensor,
-    key: Tensor,
-    vector: Tensor,
-    lse: Tensor,
-    bias: Tensor | None,
-    table: Tensor | None,
-    lengths: Tensor | None,
-    of_query: Tensor | None,
-    of_key: Tensor | None,
-    start: int,
-    left: int | None,
-    right: int | None,
-    bias_scale: float,
-    entropy: bool,
-    alignment: bool,
-    mass: bool,
-    pooled: int,
-    top: int,
-) -> tuple[Tensor, ...]:
+def _additive_look(*arguments: Any) -> tuple[Tensor, ...]:
     """Return all fields of _Looks; empty tensors for those that are not requested."""
-    wanted = Wanted(entropy, alignment, mass, pooled, top)
-    tensors = query, key, vector, lse, bias, table, lengths, of_query, of_key
-    results = iter(additive_looks(*tensors, start, left, right, 1.0, 0.0, bias_scale, wanted))
-    fields = (*wanted[:4], top, top)
-    return tuple(next(results) if field else query.new_empty(0) for field in fields)
+    weights, vector, wanted = Weights(*arguments[:14]), arguments[14], Wanted(*arguments[15:])
+    results = iter(kernel_looks(weights, vector, wanted))
+    fields = (*wanted[:4], wanted.top, wanted.top)
+    return tuple(next(results) if field else vector.new_empty(0) for field in fields)
 
 
 additive_look = torch.library.custom_op(
     "regard::additive_look",
     mutates_args=(),
-    schema="(Tensor query, Tensor key, Tensor vector, Tensor lse, Tensor? bias, Tensor? table, "
-    "Tensor? lengths, Tensor? of_query, Tensor? of_key, SymInt start, SymInt? left, SymInt? right, "
-    "float bias_scale, bool entropy, bool alignment, bool mass, SymInt pooled, SymInt top)"
+    schema=f"({ARGUMENTS}, Tensor vector, bool entropy, bool alignment, bool mass, SymInt pooled, SymInt top)"
     " -> (Tensor entropy, Tensor alignment, Tensor mass, Tensor pooled, Tensor weights, Tensor keys)",
 )(_additive_look)
-"""additive_looks() as an operator, which torch.compile does not trace into."""
+"""kernel_looks() of an additive score as an operator, which torch.compile does not trace into."""
 
 
 @additive_look.register_fake
@@ -174,8 +134,8 @@ def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     )
 
 
-def _looks(arguments: tuple[Any, ...], wanted: Wanted, by_operator: bool) -> _Looks:
-    """Run the kernels. arguments: the first arguments of inner_look() and inner_top()."""
+def _looks(weights: Weights, wanted: Wanted, by_operator: bool) -> _Looks:
+    """Run the kernels."""
     from regard.kernels.looking.measures import inner_look, run_inner_look
     from regard.kernels.looking.top import inner_top, needs_maxima, run_inner_top
 
@@ -183,9 +143,9 @@ def _looks(arguments: tuple[Any, ...], wanted: Wanted, by_operator: bool) -> _Lo
     fields = entropy, alignment and not top, mass, pooled
     look: Any = inner_look if by_operator else run_inner_look
     largest: Any = inner_top if by_operator else run_inner_top
-    maxima = top > 0 and needs_maxima(arguments[0], arguments[1].shape[2], top)
-    looks = look(*arguments, *fields, maxima) if any(fields) or maxima else [None] * 5
-    tops = largest(*arguments, top, looks[4] if maxima else None) if top else [None] * 2
+    maxima = top > 0 and needs_maxima(weights.query, weights.key.shape[2], top)
+    looks = look(*weights, *fields, maxima) if any(fields) or maxima else [None] * 5
+    tops = largest(*weights, top, looks[4] if maxima else None) if top else [None] * 2
     return _Looks(*(each if field else None for each, field in zip(looks[:4], fields, strict=True)), *tops)
 
 

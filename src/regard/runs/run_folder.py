@@ -50,6 +50,9 @@ def config_of(folder: Path) -> dict[str, Any]:
         problem = "this is not a run folder: it has no config.toml"
         problem = problem if os.path.lexists(folder) else "no such folder"
         hint = "give a run folder, which regard train --output writes"
+        if folder.is_file():
+            problem = "this is a file, not a run folder"
+            hint = f"give its folder: {shown(folder.parent)}" if is_run(folder.parent) else hint
         if inside := _runs_inside(folder):
             hint = f"it contains run folders: {', '.join(inside)}"
         if os.path.lexists(folder / "config.json"):

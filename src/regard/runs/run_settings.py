@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_serializer, model_validator
 
@@ -77,30 +77,34 @@ class RunSettings(Section):
     seed: the random seed of a run of one seed.
     seeds: the random seeds of a run of several seeds. It is a list, or a number n for the seeds 0 to n - 1.
         For each seed, a model is trained in its own folder.
-    stack: whether the models of these seeds are trained together as one stacked model. "auto" means True on a
-        GPU and False on a CPU. On a CPU, training one model after the other is faster.
     init_from: the folder of another run. This run starts from the weights of the other run.
     """
 
     task: str
     seed: Seed = 0
     seeds: Annotated[list[Seed] | None, BeforeValidator(_listed_seeds)] = None
-    stack: Literal[True, False, "auto"] = "auto"
     init_from: str | None = None
     data: Section
     model: ModelSettings
     training: Training = Field(default_factory=Training)
     evaluation: Section = Field(default_factory=Section)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_stack(cls, values: Any) -> Any:
+        """Leave out `stack`, which runs of several seeds had in earlier versions."""
+        left = ("stack",) if "seeds" in values else ()
+        return {name: each for name, each in values.items() if name not in left}
+
     @model_serializer(mode="wrap")
     def _without_seeds(self, handler: Any) -> dict[str, Any]:
         """Return the settings to save, without settings that the run does not use.
 
-        A run of one seed does not use `seeds` and `stack`. A run of several seeds does not use `seed`.
+        A run of one seed does not use `seeds`. A run of several seeds does not use `seed`.
         """
         values: dict[str, Any] = handler(self)
-        unused = ("seeds", "stack") if self.seeds is None else ("seed",)
-        return {name: value for name, value in values.items() if name not in unused}
+        unused = "seeds" if self.seeds is None else "seed"
+        return {name: value for name, value in values.items() if name != unused}
 
 
 def check_seeds(settings: RunSettings) -> None:

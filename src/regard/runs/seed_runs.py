@@ -34,7 +34,7 @@ def train_seeds(
     console: Console | None = None,
     change: bool = False,
 ) -> Outcome:
-    """Train one model for each seed of a run, together as one stacked model or one after the other.
+    """Train one model for each seed of a run, each in a run folder of its own.
 
     change: whether settings of a resumed run may have changed. If True, seeds that have failed are trained
         again.
@@ -54,8 +54,7 @@ def train_seeds(
             text = str(error).splitlines()[0]
             write_failures(folder, {**failures_of(folder), seed: (step, text)})
 
-        unstacked = _unstacked(run.settings.stack, device)
-        together = SeedTrainers(trainers, clock, log, on_failure, unstacked)
+        together = SeedTrainers(trainers, clock, log, on_failure)
         first = next(iter(trainers.values()))
         log.best_by, log.counted = first.best, first.task.counted
         log.has_perplexity = first.task.has_perplexity
@@ -69,8 +68,7 @@ def train_seeds(
                 log.rewind(0)  # remove the log of a process that was killed before its first checkpoint
                 assert isinstance(first.task, RunTask)
                 introduce(log, run, first.task)
-                how = f"one after the other: {unstacked}" if unstacked else "as one stacked model"
-                log.event("seeds", f"{len(trainers)} seeds ({', '.join(map(str, trainers))}), {how}")
+                log.event("seeds", f"{len(trainers)} seeds ({', '.join(map(str, trainers))})")
             log.total = max((each.progress.total or 0 for each in together.trainers.values()), default=None)
             progress = together.run(interrupt)
             stopped = any(not each.ended for seed, each in progress.items() if seed not in together.failed)
@@ -81,13 +79,6 @@ def train_seeds(
     going = [trainer for seed, trainer in trainers.items() if seed not in failed]
     at = (going or list(trainers.values()))[0].progress
     return Outcome(folder, at, interrupt.cause if stopped else "", failed=failed)
-
-
-def _unstacked(stack: bool | str, device: str) -> str:
-    """Return why the models of the seeds are not trained as one stacked model, or "" if they are."""
-    if stack == "auto" and device == "cpu":
-        return "on a CPU this is faster than one stacked model (set stack = true to stack them)"
-    return "" if stack else "stack is false"
 
 
 def _trainer(
@@ -112,7 +103,7 @@ def _trainer(
     lock = locks.enter_context(locked(place))
     copy_files(task, folder, place)
     values = {**run.settings.model_dump(), "seed": seed}
-    del values["seeds"], values["stack"]
+    del values["seeds"]
     settings = task.settings_type.model_validate(values)
     training = settings.training
     board = place / "tensorboard" if training.tensorboard else None

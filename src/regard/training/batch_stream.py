@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.data.packed_tensors import pack
-from regard.training.cuda_graphs import map_tensors, tensors_in
+from regard.data.packed_tensors import map_tensors, pack, tensors_in
 from regard.training.task import Task
 
 __all__ = ["BatchStream", "Position", "pinned"]

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.errors import RegardError, Setting, message
+from regard.fast.captured.gradients import CapturedGradients
+from regard.fast.captured.graphs import Uncaptured
 from regard.fast.freed_memory import keep_freed_memory
 from regard.fast.twins import Twins
-from regard.training.cuda_graphs import Captured, Uncaptured
 from regard.training.distributed import Processes
 from regard.training.progress import seed_generators, step_seed
 from regard.training.task import Loss, Task
@@ -86,7 +87,9 @@ class Gradients:
         self.captures = captured
         """Whether steps are captured in CUDA graphs."""
         alone = self.processes.world == 1
-        self._captured = Captured(self.loss, task.model, device, task.shapes) if captured and alone else None
+        self._captured = (
+            CapturedGradients(self.loss, task.model, device, task.shapes) if captured and alone else None
+        )
 
     def add(self, step: int, batches: Sequence[Any], tokens: int) -> dict[str, Tensor]:
         """Compute the gradients of one training step, and add them to `.grad` of the parameters.

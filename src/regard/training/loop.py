@@ -11,13 +11,13 @@ import torch
 from rich.console import Console
 
 from regard.errors import UnknownName
+from regard.fast.captured.graphs import capture_chosen
+from regard.fast.captured.steps import captured_steps
 from regard.files.folder_lock import FolderLock
 from regard.training.batch_stream import BatchStream, Position
 from regard.training.budget import WallClock, budget_warning, count, end_reason, evaluation_due, total_steps
-from regard.training.captured_steps import captured_steps
 from regard.training.checkpoints.checkpoint_saver import CheckpointSaver
 from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
-from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients, chosen_precision
 from regard.training.interrupts import Interruption, unsaved_steps
@@ -27,10 +27,9 @@ from regard.training.optimizer import Average, build_optimizer
 from regard.training.progress import Progress, changes
 from regard.training.settings import Training
 from regard.training.slowdown import Slowdown
-from regard.training.step_results import Sent, StepRequest
+from regard.training.step_results import Sent, StepRequest, UnreadSteps
 from regard.training.task import Stopped, Task
 from regard.training.training_steps import TrainingSteps
-from regard.training.unread_steps import UnreadSteps
 
 __all__ = ["Trainer"]
 

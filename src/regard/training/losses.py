@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batch import PAD
+from regard.fast import enabled
 from regard.fast.aligned_linear import AlignedLinear
 from regard.fast.hooks import contains_hooks, is_hooked, is_plain_linear
 from regard.kernels.choice import by_kernel
@@ -45,10 +46,10 @@ class OutputFeatures(NamedTuple):
 
 def output_features(model: Model, batch: Any) -> OutputFeatures | None:
     """Compute the inputs of the output layer of a model. None if they must be computed by model(batch)."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not enabled():
         return None
     layer = model.output_layer() if model.separates_output() else None
-    if layer is None or contains_hooks(model) or not by_kernel(next(layer.parameters())):
+    if layer is None or not by_kernel(next(layer.parameters())) or contains_hooks(model):
         return None
     return OutputFeatures(model.batch_features(batch), layer)
 
@@ -71,7 +72,7 @@ def output_loss(
     >>> torch.allclose(smoothed, cross_entropy(layer(features), labels, 0.1)[0])
     True
     """
-    if torch.compiler.is_compiling() or not by_kernel(features) or not _is_linear(layer):
+    if torch.compiler.is_compiling() or not enabled() or not by_kernel(features) or not _is_linear(layer):
         return cross_entropy(layer(features), labels, smoothing)
     from regard.kernels.training.vocabulary_loss import VocabularyLoss
 

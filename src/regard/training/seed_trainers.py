@@ -13,7 +13,6 @@ from regard.training.logs.seed_log import SeedLog
 from regard.training.loop import Trainer
 from regard.training.nonfinite_steps import NonFinite
 from regard.training.progress import Progress
-from regard.training.stacked_gradients import StackedGradients
 from regard.training.step_results import Sent, StepRequest
 
 __all__ = ["SeedTrainers", "SharedClock"]
@@ -42,7 +41,7 @@ class SharedClock:
 
 
 class SeedTrainers:
-    """Train one model per random seed. In each step, the gradients of all models are computed together.
+    """Train one model per random seed, in turns: each model takes one step while the others wait.
 
     A "seed" below means the model that is trained with this seed.
 
@@ -52,8 +51,6 @@ class SeedTrainers:
     failed: the seeds with a loss, gradient or weight that became NaN or infinite, with the step and the
         error. The training of the other seeds continues.
     on_failure: called with the seed, the step and the error when a seed fails.
-    unstacked: the reason why the gradients of each seed are computed separately. If it is "", the models are
-        stacked: one forward and backward pass computes the gradients of all models.
 
     Seeds that are resumed at an earlier step than the others are first trained alone, until they reach
     the step of the others.
@@ -65,18 +62,13 @@ class SeedTrainers:
         clock: SharedClock,
         log: SeedLog,
         on_failure: Callable[[int, int, NonFinite], None] = lambda seed, step, error: None,
-        unstacked: str = "",
     ):
         self.trainers, self.clock, self.log, self.on_failure = dict(trainers), clock, log, on_failure
-        self.gradients = StackedGradients(self.trainers, self._say, unstacked)
         self.failed: dict[int, tuple[int, NonFinite]] = {}
         self._running: dict[int, Generator[StepRequest, Any, Progress]] = {}
         self._pending: dict[int, StepRequest] = {}
         self._stopped = False
         self._error: RegardError | None = None
-
-    def _say(self, text: str) -> None:
-        self.log.event("stacking", text)
 
     def resume(self, failures: Mapping[int, int]) -> dict[int, int | None]:
         """Load a checkpoint for the model of each seed, all of the same step if possible.
@@ -109,7 +101,6 @@ class SeedTrainers:
             if checkpoint is not None:
                 trainer.log.event("resumed", f"resumed at step {checkpoint.step:,}", step=checkpoint.step)
             resumed[seed] = None if checkpoint is None else checkpoint.step
-        self.gradients.trainers = self.trainers
         return resumed
 
     def run(self, requested: Interruption) -> dict[int, Progress]:
@@ -145,7 +136,7 @@ class SeedTrainers:
         """Take one training step with the models that have done the fewest steps. The other models wait."""
         step = min(request.step for request in self._pending.values())
         requests = {seed: each for seed, each in self._pending.items() if each.step == step}
-        losses = self.gradients.add(requests)
+        losses = {seed: self.trainers[seed].add_gradients(each) for seed, each in requests.items()}
         self.clock.tick()
         for seed in requests:
             self._advance(seed, losses[seed])
@@ -157,9 +148,8 @@ class SeedTrainers:
     def _advance(self, seed: int, losses: Sent) -> None:
         """Let the trainer of a seed continue until it needs the gradients of its next step.
 
-        losses: the losses of the step whose gradients were just computed. It is a StepDone if the step has
-            also updated the weights. For the first call, it is None. In a later call, None means that
-            training must stop.
+        losses: the losses of the step whose gradients were just computed. For the first call, it is None. In
+            a later call, None means that training must stop.
 
         A trainer that has ended or failed is not called again.
         """

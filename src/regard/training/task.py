@@ -87,11 +87,6 @@ class Task(ABC):
     """Whether a thread may call batches() ahead, while the model is trained on a GPU. This is possible if
     batches() uses no global random number generator, and nothing that loss() or evaluate() changes.
     """
-    deterministic: bool = False
-    """Whether the loss never uses random numbers. False if it may use random numbers, for example for
-    dropout. If several seeds are trained as one stacked model, steps are captured in CUDA graphs only if this
-    is True.
-    """
     capture: Capture | None = None
     """The decision whether steps are captured in CUDA graphs. A task that pads its batches for CUDA graphs
     sets this attribute. If it is None, the trainer decides.
@@ -138,18 +133,6 @@ class Task(ABC):
     def prepare(self, batch: Any, device: Any) -> Any:
         """Move a batch to the device, in the form that loss() expects."""
         return batch.to(device)
-
-    def padded_sizes(self, ready: Any) -> tuple[int, ...]:
-        """Return the sizes of a prepared batch that padding may enlarge, such as its rows and its length.
-
-        Several seeds that are trained as one stacked model need batches of the same shapes. If the result is
-        empty, batches are not padded. Then only seeds with batches of the same shapes are stacked.
-        """
-        return ()
-
-    def padded(self, ready: Any, sizes: tuple[int, ...]) -> Any:
-        """Return a prepared batch, padded to these sizes (see padded_sizes()), with the same loss."""
-        return ready
 
     def keep_state(self, batch: Any, state: tuple[Tensor, ...]) -> None:
         """Store Loss.state, such as a recurrent state, for the next batch. Called after each batch.

@@ -10,13 +10,13 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from regard.fast.captured.graphs import Uncaptured
+from regard.fast.captured.steps import CapturedSteps
 from regard.files.folder_lock import FolderLock
 from regard.training.batch_stream import BatchStream
 from regard.training.budget import WallClock
-from regard.training.captured_steps import CapturedSteps
 from regard.training.checkpoints.checkpoint_saver import CheckpointSaver
 from regard.training.checkpoints.checkpoints import Checkpoints
-from regard.training.cuda_graphs import Uncaptured
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients
 from regard.training.interrupts import Interruption
@@ -27,9 +27,8 @@ from regard.training.progress import Progress, surroundings
 from regard.training.schedule import scheduled_rate
 from regard.training.settings import Training
 from regard.training.slowdown import Slowdown, slowdown_warning
-from regard.training.step_results import Sent, StepDone, StepLate, StepRequest
+from regard.training.step_results import LATE, Sent, StepDone, StepLate, StepRequest, UnreadStep, UnreadSteps
 from regard.training.task import Task
-from regard.training.unread_steps import LATE, UnreadStep, UnreadSteps
 
 __all__ = ["TrainingSteps"]
 

@@ -25,8 +25,9 @@ WORDS = 2100
 
 
 @torch.no_grad()
-def test_same_as_linear() -> None:
+def test_same_as_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, bias = torch.randn(520, 256), torch.randn(520)
+    monkeypatch.setattr(module, "MANY_WEIGHTS", 1)
     for rows in (1, 2, 5, 80):
         compute = linear(weight, bias, rows)
         for x in (torch.randn(rows, 256), torch.randn(rows + 3, 300)[:, 20:276]):
@@ -44,12 +45,14 @@ def test_weights_are_packed_only_where_it_is_faster() -> None:
     small = large[:8].contiguous()
     reorder = mock.Mock(wraps=torch.ops.mkldnn._reorder_linear_weight)
     with mock.patch.object(torch.ops.mkldnn, "_reorder_linear_weight", reorder):
-        for weight, rows in ((small, 5), (large, 1), (large.double(), 5), (large.bfloat16(), 5)):
+        for weight, rows in ((small, 5), (large, 1), (large, 2), (large.double(), 5), (large.bfloat16(), 5)):
             linear(weight, None, rows)
         reorder.assert_not_called()
-        with mock.patch.object(module, "_can_pack", return_value=False):
+        with mock.patch.object(module, "_runs_onednn", return_value=False):
             assert torch.equal(linear(large, None, 5)(x), functional.linear(x, large))
         reorder.assert_not_called()
+        linear(large, None, 5)
+        assert reorder.call_count == module._has_onednn()
 
 
 @pytest.mark.parametrize("kind", [nn.Linear, nn.LayerNorm])

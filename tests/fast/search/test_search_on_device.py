@@ -11,8 +11,8 @@ from torch import Tensor
 
 from regard.data.batch import EOS, Batch
 from regard.decoding import Average, Beam, Greedy, Prompts, Rules, Sample, Search, averaged, search
-from regard.decoding.batch_alignment import Place
 from regard.decoding.highest_values import sortable
+from regard.decoding.word_alignment import Place
 from regard.errors import RegardWarning
 from regard.fast.search import captured, recorded_attention, slot_search
 from regard.fast.search.search_loop import EarlyEnds

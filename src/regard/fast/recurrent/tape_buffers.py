@@ -7,7 +7,7 @@ slots of size M. E = Z * B is the number of tapes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ __all__ = [
     "activations",
     "each_step",
     "flat",
-    "merged",
     "sharpness_limits",
     "step_views",
     "summed",
@@ -30,9 +29,8 @@ __all__ = [
 class Saved(NamedTuple):
     """The results of the forward pass that the backward pass needs. For the symbols, see Tape.
 
-    Inside the forward and backward passes, the shape of a field is (T, Z, B, ...). As an output of the
-    autograd function, its shape is (Z, T, B, ...), because vmap splits the first dimension. G is the size of
-    all gates of the controller together. P is the number of head parameters.
+    Inside the forward and backward passes, the shape of a field is (T, Z, B, ...). Between them, it is
+    (Z, T, B, ...). G is the size of all gates of the controller together. P is the number of head parameters.
 
     gates: the activations of the gates of the LSTM controller, G columns. No columns if the controller is a
         tanh layer.
@@ -147,20 +145,3 @@ def summed(left_TZBK: Tensor, right_TZBG: Tensor) -> Tensor:
     """Return the matrix products of left (transposed) and right, summed over time and batch, (Z, K, G)."""
     left, right = (each.transpose(0, 1).flatten(1, 2) for each in (left_TZBK, right_TZBG))
     return torch.bmm(left.transpose(1, 2), right)
-
-
-def merged(dims: Sequence[int | None], tensors: Sequence[Any], size: int) -> list[Any]:
-    """Merge the vmap dimension of the arguments of a vmap rule into their first dimension, Z.
-
-    dims: for each argument, its vmap dimension. None: the argument has no vmap dimension, and is repeated.
-    tensors: the arguments. An argument that is not a tensor is returned unchanged.
-    size: the size of the vmap dimension.
-    """
-    arguments: list[Any] = []
-    for dim, tensor in zip(dims, tensors, strict=True):
-        if not isinstance(tensor, Tensor):
-            arguments.append(tensor)
-        else:
-            own = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            arguments.append(own.flatten(0, 1))
-    return arguments

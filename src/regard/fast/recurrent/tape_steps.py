@@ -4,9 +4,8 @@ Autograd would store every intermediate tensor of every step, and accumulate the
 by step. Here, buffers for all steps are allocated once, and the backward pass computes the gradients of the
 weights after its last step, with one matrix product each.
 
-The first dimension of all tensors is Z, the number of models. So torch.func.vmap can run several seeds in the
-same loop: the vmap() methods below merge the vmap dimension with Z. Only the matrix products use different
-weights for each model. All other operations see one batch of Z * B tapes.
+The first dimension of all tensors is Z, the number of models. Only the matrix products use different weights
+for each model. All other operations see one batch of Z * B tapes.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from regard.fast.recurrent.tape_buffers import (
@@ -24,7 +24,6 @@ from regard.fast.recurrent.tape_buffers import (
     activations,
     each_step,
     flat,
-    merged,
     sharpness_limits,
     step_views,
     summed,
@@ -75,67 +74,34 @@ def machine_steps(
     Double backward is not supported.
     """
     tensors = inputs, recurrent, to_heads, head_bias, *state
-    return MachineSteps(*_Steps.apply(layout, *tensors)[:5])
+    return MachineSteps(*_Steps.apply(layout, *tensors))
 
 
 class _Steps(torch.autograd.Function):
-    """Autograd function of machine_steps(). Its outputs are the fields of MachineSteps, then of Saved."""
+    """Autograd function of machine_steps(). Its outputs are the fields of MachineSteps."""
 
     @staticmethod
-    def forward(layout: HeadLayout, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, layout: HeadLayout, *tensors: Tensor) -> tuple[Tensor, ...]:
         if by_kernel(tensors[0]):
             from regard.fast.recurrent.tape_kernel_steps import kernel_forward
 
-            return kernel_forward(layout, *tensors)
-        return _forward(layout, *tensors)
+            results = kernel_forward(layout, *tensors)
+        else:
+            results = _forward(layout, *tensors)
+        ctx.layout = layout
+        ctx.save_for_backward(*tensors[1:], *results[5:])
+        return results[:5]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.layout = inputs[0]
-        ctx.mark_non_differentiable(*output[5:])
-        ctx.set_materialize_grads(False)  # do not allocate zeros as gradients of the large buffers
-        ctx.shapes = tuple(each.shape for each in output[:5])
-        ctx.save_for_backward(*inputs[2:], *output[5:])
-
-    @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        like = ctx.saved_tensors[0]
-        whole = [
-            like.new_zeros(shape) if each is None else each
-            for each, shape in zip(gradients, ctx.shapes, strict=False)
-        ]
-        return None, *_StepsBackward.apply(ctx.layout, *whole, *ctx.saved_tensors)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        outputs = _Steps.apply(*merged(in_dims, args, info.batch_size))
-        return tuple(each.unflatten(0, (info.batch_size, -1)) for each in outputs), (0,) * len(outputs)
-
-
-class _StepsBackward(torch.autograd.Function):
-    """Backward pass of machine_steps(). It is an autograd function, so that it can define a rule for vmap."""
-
-    @staticmethod
-    def forward(layout: HeadLayout, *tensors: Tensor) -> tuple[Tensor, ...]:
-        parts = tensors[:5], tensors[5:13], Saved(*tensors[13:])
+        tensors = ctx.saved_tensors
+        parts = gradients, tensors[:8], Saved(*tensors[8:])
         if by_kernel(tensors[0]):
             from regard.fast.recurrent.tape_kernel_steps import kernel_backward
 
-            return kernel_backward(layout, *parts)
-        return _backward(layout, *parts)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        raise RuntimeError("machine_steps() does not support double backward")
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
-        outputs = _StepsBackward.apply(*merged(in_dims, args, info.batch_size))
-        return tuple(each.unflatten(0, (info.batch_size, -1)) for each in outputs), (0,) * len(outputs)
+            return None, *kernel_backward(ctx.layout, *parts)
+        return None, *_backward(ctx.layout, *parts)
 
 
 def _forward(

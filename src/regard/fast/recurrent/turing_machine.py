@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regard.dimensions import in_transform
 from regard.fast.hooks import is_hooked
 from regard.fast.recurrent.tape_steps import MachineSteps, machine_steps
 from regard.fast.twin import Twin
@@ -15,15 +16,12 @@ __all__ = ["FastTuringMachine"]
 
 
 class FastTuringMachine(NeuralTuringMachine, Twin):
-    """Run all steps of the machine without calls of attention() and read(); see machine_steps().
-
-    torch.func.vmap runs several machines in the same loop.
-    """
+    """Run all steps of the machine without calls of attention() and read(); see machine_steps()."""
 
     def run(self, x: Tensor, state: MachineState) -> tuple[Tensor, MachineState]:
         sites = [each for each in self.tape.values() if isinstance(each, TapeSite)]
         seen = any(scopes_at(each.site, each.role) for each in sites)
-        if seen or is_hooked(self.heads) or torch.compiler.is_compiling():
+        if seen or is_hooked(self.heads) or torch.compiler.is_compiling() or in_transform():
             return super().run(x, state)
         own = tuple(each[None] for each in state.tensors)
         weights = self.recurrent[None], self.heads.weight.T[None], self.heads.bias[None]

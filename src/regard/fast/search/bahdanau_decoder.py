@@ -28,7 +28,7 @@ __all__ = ["BahdanauDecoder"]
 class BahdanauDecoder(SlotDecoder):
     """The decoder of a Bahdanau model with additive attention and softmax.
 
-    keys: (B, S, A), U_a h_j.
+    keys: (B, S, A), U_a h_j; on a CPU, 2 U_a h_j. The weights of the query have the same factor.
     values: (B, S, G), [C; C_o] h_j: the parts of the gates and of the output layer that depend on the source.
     lengths, mask: (B,) and (B, 1, S), the number of source tokens; 0 for them, and -inf for padding.
     states: (B, K, M), the decoder states s_{i-1}.
@@ -44,6 +44,7 @@ class BahdanauDecoder(SlotDecoder):
         self.embedding, self.cell, self.readout = model.target, model.cell, model.readout
         assert isinstance(model.score, Additive)
         self.score, self.width, self.int8_steps = model.score, model.width, model.int8_steps
+        self.factor = 1.0 if by_kernel(model.first.weight) else 2.0
         self.weights = self._joined()
         self._read_weights()
         like = model.first.weight
@@ -96,7 +97,7 @@ class BahdanauDecoder(SlotDecoder):
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         (memory,) = encoded.memories
-        write_rows(self.keys, slots, memory.key)
+        write_rows(self.keys, slots, memory.key * self.factor)
         self.lengths.index_copy_(0, slots, encoded.lengths)
         write_rows(self.values, slots, functional.linear(memory.value, self.weights[1]))
         inside = torch.arange(self.source_length, device=slots.device) < encoded.lengths[:, None]
@@ -149,10 +150,10 @@ class BahdanauDecoder(SlotDecoder):
 
             vector = self.score.vector.flatten()
             return additive_step_weights(query_RA, self.keys, vector, self.lengths, position, self.looks)
-        # tanh(x) = 2 sigmoid(2 x) - 1, and PyTorch computes sigmoid several times as fast as tanh on a CPU.
-        # The softmax does not depend on the constant sum(v).
+        # v . tanh(x) = 2 v . sigmoid(2 x) - sum(v). On a CPU, sigmoid is several times as fast as tanh. The
+        # softmax does not depend on the constant sum(v).
         added_BKSA = query_RA.view(self.slots, self.beams, 1, -1) + self.keys[:, None]
-        scores_BKS = added_BKSA.mul_(2.0).sigmoid_() @ self.vector
+        scores_BKS = added_BKSA.sigmoid_() @ self.vector
         weights_BKS = scores_BKS.add_(self.mask).softmax(-1)
         if self.looks is not None:
             self.looks[self.rows[:, 0], position] = weights_BKS[:, :, None, None].to(self.looks.dtype)
@@ -190,7 +191,7 @@ class BahdanauDecoder(SlotDecoder):
         )
         from_word = pad(torch.cat((cell.input.weight.detach(), of_word)), (0, words))
         from_context = torch.cat((cell.context.weight.detach(), of_context))
-        from_state = torch.cat((self.score.query_weight.detach().T, cell.gate.weight.detach()))
+        from_state = torch.cat((self.score.query_weight.detach().T * self.factor, cell.gate.weight.detach()))
         bias = torch.cat((cell.input.bias.detach(), pad(pairs.bias.detach(), (0, 2 * units))))
         to_output = pad(output.weight.detach(), (0, units)) if units else output.weight.detach()
         return from_word, from_context, from_state, of_state.contiguous(), to_output, bias

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.data.batch import EOS
 from regard.decoding.beam import Beam
-from regard.decoding.highest_values import highest
+from regard.decoding.highest_values import highest, highest_sums
 from regard.fast.search.decoder import SlotDecoder
 from regard.fast.search.slots import (
     Array,
@@ -63,10 +63,9 @@ class BeamSlots(SearchSlots):
             if beam_step(logits_BKV, candidates, self, EOS):
                 return
         scores_BKV = self.permitted(logits_BKV)
-        sums_BN = (scores_BKV + self.sums[:, :, None]).flatten(1)
-        place_BC = highest(sums_BN, 2 * size)
+        sums_BC, place_BC = highest_sums(self.sums, scores_BKV, 2 * size)
         beam_BC, token_BC = place_BC // vocabulary, place_BC % vocabulary
-        score_BC, sums_BC = scores_BKV.flatten(1).gather(1, place_BC), sums_BN.gather(1, place_BC)
+        score_BC = scores_BKV.flatten(1).gather(1, place_BC)
 
         chosen, ends_BC = (token_BC, beam_BC, score_BC, sums_BC), token_BC == EOS
         if ends_BC.is_cuda or ends_BC.any():  # a GPU would have to wait for the answer

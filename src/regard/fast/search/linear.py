@@ -21,8 +21,14 @@ __all__ = ["Linear", "int8_available", "linear"]
 Linear = Callable[[Tensor], Tensor]
 """A function from inputs (rows, M) to outputs (rows, N)."""
 
-FEWEST_WEIGHTS = 2**15
-"""The smallest number of weights that are packed."""
+FEWEST_PRODUCTS = 2**19
+"""Weights are packed if the number of rows times the number of weights is at least this number."""
+
+MANY_WEIGHTS = 2**20
+"""The smallest number of weights for which oneDNN is faster than MKL with one row. They are not packed."""
+
+FEWEST_INT8_WEIGHTS = 2**15
+"""The smallest number of weights that are rounded to int8."""
 
 
 def linear(weight: Tensor, bias: Tensor | None, rows: int, int8: bool = False, relu: bool = False) -> Linear:
@@ -41,13 +47,14 @@ def linear(weight: Tensor, bias: Tensor | None, rows: int, int8: bool = False, r
 
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or torch.is_grad_enabled():
         return plain
-    if weight.numel() < FEWEST_WEIGHTS:
-        return plain
-    if int8:
+    if int8 and weight.numel() >= FEWEST_INT8_WEIGHTS:
         return int8_linear(weight, bias, relu)
-    if rows < 2 or not _packs():
+    fewest = MANY_WEIGHTS if rows < 2 else FEWEST_PRODUCTS
+    if rows * weight.numel() < fewest or not _has_onednn():
         return plain
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows)
+    packed = weight.detach()
+    if rows > 1:
+        packed = torch.ops.mkldnn._reorder_linear_weight(packed, rows)
     product, after = torch.ops.mkldnn._linear_pointwise, "relu" if relu else "none"
 
     def compute(x: Tensor) -> Tensor:
@@ -89,13 +96,13 @@ def int8_available() -> bool:
         return False
 
 
-def _packs() -> bool:
-    """Return whether PyTorch can pack weights for this processor, and the user did not disable oneDNN."""
-    return bool(torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled() and _can_pack())
+def _has_onednn() -> bool:
+    """Return whether PyTorch can use oneDNN on this processor, and the user did not disable it."""
+    return bool(torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled() and _runs_onednn())
 
 
 @functools.cache
-def _can_pack() -> bool:
+def _runs_onednn() -> bool:
     weight = torch.eye(2)
     try:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, 2)

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.linalg import vector_norm
 from torch.nn.functional import pad
 
-from regard.decoding.batch_alignment import Place
 from regard.decoding.forced_decoding import sites_of
 from regard.decoding.hypothesis import rows_as_tuples
+from regard.decoding.word_alignment import Place
 from regard.fast.search.decoder import SlotDecoder
 from regard.models.base import Encoded, Model
 from regard.roles import CROSS, BySite, Role, matches

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,11 +15,10 @@ from torch import Tensor
 
 from regard.data.batch import Batch
 from regard.data.batch_rows import BatchRows
-from regard.decoding.active_rows import ActiveRows, Ends, start_decoding, without_encoding
+from regard.decoding.active_rows import ActiveRows, Ends, Prompts, start_decoding, without_encoding
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import ROOM, SearchResult
-from regard.decoding.prompts import Prompts
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.sampling import Sample, Seed
 from regard.fast.freed_memory import keep_freed_memory
@@ -43,7 +41,7 @@ __all__ = [
     "slot_search",
 ]
 
-FIRST_LENGTH = 64
+FIRST_LENGTH = 32
 """The number of positions of the first buffers on a CPU. When they are full, their length is doubled."""
 
 MOST_LENGTH = 1024
@@ -114,14 +112,9 @@ def _search_with_slots(
     whole = isinstance(batch, Batch) and batch.source.dim() == 2 and len(batch) <= most
     if captures and whole and not isinstance(how, Sample):
         assert isinstance(batch, Batch)
-        create: Callable[[], Sentences] = partial(not_encoded, model, batch, how, prefixes, limit)
-        if prefixes is None:
-            sizes = sizes_without_prefixes(model, batch, how, limit)
-        else:
-            with_prefixes = create()
-            create, sizes = lambda: with_prefixes, with_prefixes.sizes
-        if sizes.longest < MOST_LENGTH:
-            return _captured_search(model, how, sizes, create, recorded, early_ends, batch)
+        sentences = not_encoded(model, batch, how, prefixes, limit)
+        if sentences.longest < MOST_LENGTH:
+            return captured_search(model, how, sentences, recorded, batch, early_ends=early_ends)
     sentences = sentences_of(model, batch, how, prefixes, limit)
     sizes = sentences.sizes
     if captures and sizes.position + sizes.longest < MOST_LENGTH:
@@ -158,24 +151,7 @@ def captured_search(
     batch: the sources, if `sentences` is not encoded yet. Then the encoder is captured in a graph too.
     most: the largest number of slots. Default: MOST_SLOTS.
     """
-    return _captured_search(model, how, sentences.sizes, lambda: sentences, recorded, early_ends, batch, most)
-
-
-def _captured_search(
-    model: Model,
-    how: Beam | Greedy | Sample,
-    sizes: Sizes,
-    create: Callable[[], Sentences],
-    recorded: RecordedAttention | None,
-    early_ends: EarlyEnds | None,
-    batch: Batch | None,
-    most: int | None = None,
-) -> SearchResult:
-    """Run captured_search().
-
-    create: a function that returns the sentences. It is called after the captured encoder is launched, so
-        that it runs while the device computes.
-    """
+    sizes = sentences.sizes
     count, source, _ = _slot_sizes(sizes, most)
     count, source = round_up(count), round_up(source, SOURCE_SIZES)
     length = round_up(sizes.position + sizes.longest + 1, LENGTHS)
@@ -188,7 +164,6 @@ def _captured_search(
     settings = (kept_how, count, source, length, sizes.prefix, recorded is not None)
     with kept_slots(model, settings, allocate) as kept:
         loaded = batch is not None and kept.encode(model, batch.source, batch.source_lengths)
-        sentences = create()
         if loaded:
             # These tensors have a row for each slot; `sentences` has fewer if slots are unused.
             active = replace(sentences.active, encoded=kept.encoding.encoded)
@@ -503,15 +478,6 @@ def not_encoded(
     else:
         longest = how.rules.longest(model, source_length, limit)
     return Sentences(active, State(), last_B1[:, 0], longest, source_length)
-
-
-def sizes_without_prefixes(
-    model: Model, batch: Batch, how: Beam | Greedy, limit: LengthLimit = TRANSLATION_LIMIT
-) -> Sizes:
-    """Return not_encoded(...).sizes of a search without prefixes, computed on the host."""
-    count, source_length = batch.source.shape
-    longest = how.rules.longest(model, source_length, limit)
-    return Sizes(count, source_length, longest, 0, 0, batch.index.device)
 
 
 def _slot_sizes(sizes: Sizes, most: int | None = None) -> tuple[int, int, int]:

@@ -38,6 +38,7 @@ from regard.kernels.additive.forward import Sight
 from regard.kernels.choice import on_device
 from regard.kernels.inner.masks import key_tiles
 from regard.kernels.launch import in_eights, in_rows, precision_of, steps
+from regard.kernels.looking import ARGUMENTS
 from regard.kernels.looking.scores import (
     HIDDEN,
     NO_KEY,
@@ -51,7 +52,6 @@ from regard.kernels.mask import end_of
 from regard.kernels.matrix_product import row_products
 
 __all__ = [
-    "ARGUMENTS",
     "Tiles",
     "broadcast_steps",
     "has_tma",
@@ -414,13 +414,6 @@ class Tiles(NamedTuple):
     groups: int = 1
     registers: int | None = None
 
-
-ARGUMENTS = (
-    "Tensor query, Tensor key, Tensor lse, Tensor? bias, Tensor? table, Tensor? lengths, "
-    "Tensor? document_of_query, Tensor? document_of_key, SymInt start, SymInt? left, SymInt? right, "
-    "float scale, float cap, float bias_scale"
-)
-"""The arguments of inner_look() and inner_top() that define the weights, as part of their schemas."""
 
 BLOCK = 64
 """Number of keys of a block, for which the kernel returns the sum of the weights; fewer in a smaller tile."""

@@ -27,6 +27,7 @@ from regard.kernels.additive.forward import Sight
 from regard.kernels.choice import on_device
 from regard.kernels.inner.masks import key_tiles
 from regard.kernels.launch import in_eights, in_rows, precision_of, steps
+from regard.kernels.looking import ARGUMENTS
 from regard.kernels.looking.candidates import (
     PACKED,
     SCORES,
@@ -38,7 +39,6 @@ from regard.kernels.looking.candidates import (
     listing_constraints,
 )
 from regard.kernels.looking.measures import (
-    ARGUMENTS,
     Tiles,
     broadcast_steps,
     has_tma,

@@ -28,8 +28,7 @@ class SequenceSource:
     """Generates the training and validation sequences of an algorithmic task, such as copy.
 
     All sequences of a training batch have the same sizes, such as the length. The sizes depend only on the
-    number of the batch, not on the seed. So several seeds can be trained as one stacked model without
-    padding. The bits of the sequences also depend on the seed of the run.
+    number of the batch, not on the seed. The bits of the sequences also depend on the seed of the run.
 
     data: settings: the task, and the smallest and largest sizes of its sequences.
     """

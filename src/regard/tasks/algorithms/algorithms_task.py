@@ -19,6 +19,7 @@ from regard.data.tape_batch import TapeBatch
 from regard.data.tape_tasks import TapeTask
 from regard.errors import ArgumentError, Setting, message
 from regard.evaluation.sequence_bits import answer_loss, sequence_bits
+from regard.fast.captured.graphs import capture_chosen
 from regard.fast.twins import Twins
 from regard.layers.tape_heads import check_tape
 from regard.models.sequence_models import build_sequence_model
@@ -46,7 +47,6 @@ from regard.tasks.algorithms.view_algorithms import (
     SolutionView,
     view_algorithms,
 )
-from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.task import Evaluation, Loss, Stopped, Task
 
@@ -70,7 +70,6 @@ class AlgorithmsTask(RunTask):
         }
     )
     best = "bits"
-    deterministic = True
     counted = "answered bits"
     ahead = True
     fixed = ("task", "model", "data")
@@ -192,12 +191,6 @@ class AlgorithmsTask(RunTask):
             steps = next((each for each in self._lengths if each >= batch.steps), batch.steps)
             batch = batch.padded_to(len(batch), steps)
         return batch.to(device)
-
-    def padded_sizes(self, ready: TapeBatch) -> tuple[int, ...]:
-        return len(ready), ready.steps
-
-    def padded(self, ready: TapeBatch, sizes: tuple[int, ...]) -> TapeBatch:
-        return ready.padded_to(*sizes)
 
     def restored(self, tensors: dict[str, Tensor]) -> TapeBatch:
         return TapeBatch.from_tensors(tensors)

@@ -91,7 +91,6 @@ class AnsweringTask(RunTask):
     view_options = VIEW_OPTIONS
     own_views = OWN_VIEWS
     shapes = 4  # 2 batch sizes (the last batch of an epoch is smaller), each with and without softmax
-    deterministic = True  # the batch contains the random numbers for the random noise
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from regard.data.caption_batching import CaptionBatches
 from regard.data.image_batch import ImageBatch
 from regard.data.word_noise import replace_words
 from regard.errors import ArgumentError, Setting, message
+from regard.fast.captured.graphs import capture_chosen
 from regard.models.captioner import NO_ATTENTION, Captioner, doubly_stochastic_penalty
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
@@ -52,7 +53,6 @@ from regard.tasks.captioning.view_captioning import (
     view_captioning,
 )
 from regard.tasks.file_options import FILE_FORMATS, train_files
-from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
@@ -331,14 +331,6 @@ class CaptioningTask(RunTask):
             rows = self._shapes.sentences if tokens is None else -(-tokens // length)
             batch = batch.padded_to(max(rows, len(batch)), 0, length)
         return batch.to(device)
-
-    def padded_sizes(self, ready: ImageBatch) -> tuple[int, ...]:
-        # () means no padding: with an estimator, the loss is a mean over all rows, also rows of padding.
-        return () if self._estimator is not None else (len(ready), ready.target.shape[1] - 1)
-
-    def padded(self, ready: ImageBatch, sizes: tuple[int, ...]) -> ImageBatch:
-        rows, length = sizes
-        return ready.padded_to(rows, 0, length)
 
     def restored(self, tensors: dict[str, Tensor]) -> ImageBatch:
         return ImageBatch.from_tensors(tensors)

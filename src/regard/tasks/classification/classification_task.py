@@ -21,6 +21,7 @@ from regard.errors import ArgumentError, Setting, message, printable
 from regard.evaluation.classification import Classification
 from regard.evaluation.classification_report import ClassificationReport, classification_report
 from regard.evaluation.text_classifier import TextClassifier
+from regard.fast.captured.graphs import capture_chosen
 from regard.models.classifier import Classifier
 from regard.models.classifiers import build_classifier
 from regard.runs.run_commands import ChosenRun, ViewOptions
@@ -57,7 +58,6 @@ from regard.tasks.classification.view_classification import (
     view_classification,
 )
 from regard.tasks.sample_texts import spread_by_length
-from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
@@ -267,17 +267,6 @@ class ClassificationTask(RunTask):
         length = next(each for each in shapes.lengths if each >= need)
         rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
         return batch.padded_to(max(rows, len(batch)), length)
-
-    def padded_sizes(self, ready: LabelledBatch) -> tuple[int, ...]:
-        # () means no padding: with REINFORCE (training.estimator), the loss is a mean over all texts.
-        if self._estimator is not None:
-            return ()
-        return len(ready), *(each.shape[1] for each in (ready.first, ready.second) if each is not None)
-
-    def padded(self, ready: LabelledBatch, sizes: tuple[int, ...]) -> LabelledBatch:
-        rows, *lengths = sizes
-        # Pad to max_length tokens plus EOS at most, because the model may have no more positions.
-        return ready.padded_to(rows, *(min(each, self.settings.data.max_length + 1) for each in lengths))
 
     def restored(self, tensors: dict[str, Tensor]) -> LabelledBatch:
         return LabelledBatch.from_tensors(tensors)

@@ -18,6 +18,7 @@ from regard.data.text_batching import DocumentBatches, StreamBatches, WindowBatc
 from regard.decoding import Prompts, Rules, Sample, search
 from regard.errors import ArgumentError, DataError, Setting, message
 from regard.evaluation.perplexity import text_loss
+from regard.fast.captured.graphs import capture_chosen
 from regard.models.base import State
 from regard.models.language_base import LanguageModel, detached
 from regard.models.language_models import build_language_model
@@ -36,7 +37,6 @@ from regard.tasks.language.language_plan import plan_language
 from regard.tasks.language.language_run import LanguageRun, evaluation_batches, load_language_run
 from regard.tasks.language.language_settings import FIXED, TOKENS, LanguageSettings
 from regard.tasks.language.view_language import VIEW_OPTIONS, LanguageView, view_language
-from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
@@ -298,19 +298,6 @@ class LanguageTask(RunTask):
         length = next(each for each in shapes.lengths if each >= batch.inputs.shape[1])
         rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
         return batch.padded_to(max(rows, len(batch)), length)
-
-    def padded_sizes(self, ready: tuple[TextBatch, State | None]) -> tuple[int, ...]:
-        # Return () for no padding. The baseline of REINFORCE (training.estimator) is a mean over all rows, so
-        # rows of padding would change it.
-        fixed = self.settings.carried or self._estimator is not None
-        return () if fixed else tuple(ready[0].inputs.shape)
-
-    def padded(
-        self, ready: tuple[TextBatch, State | None], sizes: tuple[int, ...]
-    ) -> tuple[TextBatch, State | None]:
-        rows, length = sizes
-        longest = self.model.longest_target  # the number of positions of a transformer
-        return ready[0].padded_to(rows, length if longest is None else min(length, longest)), ready[1]
 
     def loss(self, batch: tuple[TextBatch, State | None]) -> Loss:
         text, before = batch

@@ -1,6 +1,6 @@
 """What quality to expect of a translation model: before training from the pairs, after it from the scores.
 
-All numbers were measured with benchmarks/data_sizes.py: benchmarks/results/2026-11-18-data-sizes.md.
+All numbers were measured with benchmarks/data_sizes.py: benchmarks/results/2026-11-19-data-sizes.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from regard.tasks.translation.translation_settings import TranslationSettings
 
 __all__ = ["describe_quality", "note_few_pairs", "unseen_share"]
 
-MEASURED = {1_000: (1, 8), 3_000: (8, 17)}
+MEASURED = {1_000: (1, 8), 3_000: (8, 17), 10_000: (12, 23)}
 """For each number of pairs: the test BLEU of Tatoeba (varied sentences) and of Multi30k (image captions)."""
 
 FEW_PAIRS = 20_000

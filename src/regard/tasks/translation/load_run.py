@@ -79,7 +79,7 @@ def chosen_dtype(precision: str, device: torch.device) -> torch.dtype:
 
     "auto" is float16 on a GPU from NVIDIA Ampere on, and float32 on other devices. float16 is as fast as
     bfloat16, and three more bits of each number are kept. The result of a search is checked for overflow, see
-    decoding.overflow.
+    decoding.active_rows.
 
     >>> chosen_dtype("auto", torch.device("cpu"))
     torch.float32

@@ -19,6 +19,8 @@ from regard.data.sampled_epochs import start_workers
 from regard.decoding import Beam, Greedy, Translation, Translator
 from regard.decoding.forced_decoding import pieces_of
 from regard.evaluation import bleu, chrf, exact_match
+from regard.fast.captured.graphs import capture_chosen
+from regard.fast.captured.losses import CapturedLosses
 from regard.fast.twins import Twins
 from regard.look import Look
 from regard.models import Model, build_model
@@ -59,8 +61,6 @@ from regard.tasks.translation.view_translation import (
     TranslationView,
     view_translation,
 )
-from regard.training.captured_losses import CapturedLosses
-from regard.training.cuda_graphs import capture_chosen
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.length_buckets import Shapes
@@ -299,21 +299,6 @@ class TranslationTask(RunTask):
     def prepare(self, batch: Batch, device: Any) -> tuple[Batch, Tensor | None]:
         wanted = None if self._guide is None else self._guide.wanted(batch).to(device)
         return batch.to(device), wanted
-
-    def padded_sizes(self, ready: tuple[Batch, Tensor | None]) -> tuple[int, ...]:
-        batch, wanted = ready
-        # () means no padding: with guided alignment (`wanted` is not padded) or REINFORCE
-        # (training.estimator).
-        fixed = wanted is not None or self._estimator is not None
-        return () if fixed else (*batch.source.shape, batch.target.shape[1] - 1)
-
-    def padded(
-        self, ready: tuple[Batch, Tensor | None], sizes: tuple[int, ...]
-    ) -> tuple[Batch, Tensor | None]:
-        rows, *lengths = sizes
-        limits = self.model.longest_source, self.model.longest_target  # number of positions
-        pairs = zip(lengths, limits, strict=True)
-        return ready[0].padded_to(rows, *(min(each, most or each) for each, most in pairs)), None
 
     def restored(self, tensors: dict[str, Tensor]) -> Batch:
         return Batch.from_tensors(tensors)

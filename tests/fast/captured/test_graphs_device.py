@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from benchmarks.eager_loop import Learned
 from regard.data.batch import Batch
+from regard.fast.captured.graphs import WARM_UPS
 from regard.models import build_model
-from regard.training.cuda_graphs import WARM_UPS
 from regard.training.gradients import Gradients
 from regard.training.losses import cross_entropy
 from tests.models.variants import SIZE, VARIANTS

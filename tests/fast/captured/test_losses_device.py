@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import Batch
+from regard.fast.captured.losses import CapturedLosses
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Model
 from regard.models.luong import Luong
-from regard.training.captured_losses import CapturedLosses
 from regard.training.losses import cross_entropy
 
 pytestmark = pytest.mark.gpu

@@ -14,14 +14,17 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from regard.data.batch import Batch
+from regard.data.packed_tensors import tensors_in
+from regard.fast.captured.gradients import CapturedGradients
+from regard.fast.captured.graphs import Uncaptured, capture_chosen, shape_of
+from regard.fast.twins import Twins
 from regard.models import build_model
 from regard.runs.prepare_run import Machine
 from regard.runs.train_run import train_run
 from regard.tasks.language import LanguageTask
-from regard.training.cuda_graphs import Captured, Uncaptured, capture_chosen, shape_of, tensors_in
 from regard.training.losses import cross_entropy
 from regard.training.settings import Training
-from regard.training.task import Loss
+from regard.training.task import Capture, Loss
 from tests.models.variants import SIZE, VARIANTS
 from tests.training.fake_graphs import FakeGraphs, choose, install
 from tests.training.test_compiled import Uneven
@@ -41,7 +44,8 @@ def test_recurrent_losses_do_not_synchronise(name: str):
     kind, options = VARIANTS[name]
     model = build_model(kind, SIZE, SIZE, **options, dropout=0.1).to("meta").train()
     batch = Batch.collate([[4, 5, 6], [7]], [[4], [5, 6]]).to("meta")
-    total, _ = cross_entropy(model(batch), batch.labels, 0.1)
+    with Twins(model):  # as the trainer does
+        total, _ = cross_entropy(model(batch), batch.labels, 0.1)
     total.backward()
     assert all(each.grad is not None for each in model.parameters())
 
@@ -166,6 +170,13 @@ def test_when_steps_are_captured(settings: dict[str, Any], device: str, world: i
     assert chosen[1] in reason and bool(reason) == bool(chosen[1])
 
 
+def test_regard_fast_0_switches_capture_off(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("REGARD_FAST", "0")
+    captured, reason = capture_chosen(Training(), Toy(), "cuda")
+    assert not captured and "REGARD_FAST=0" in reason
+    assert capture_chosen(Training(), Toy(), "cpu") == Capture(False)
+
+
 def test_task_can_give_a_reason_against_capture():
     task = Toy()
     task.uncapturable = "it is watched"
@@ -247,7 +258,7 @@ def test_device_other_than_the_current_one_is_not_captured(monkeypatch: pytest.M
     """The graph would record the current device and be empty; each replay would repeat the first batch."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     task = Toy()
-    captured = Captured(task.loss, task.model, torch.device("cpu"), most=2)
+    captured = CapturedGradients(task.loss, task.model, torch.device("cpu"), most=2)
     captured._device = torch.device("cuda", 1)
     with pytest.raises(Uncaptured, match="cuda:1"):
         captured.run(next(task.batches(0)), seed=0, factor=1.0)

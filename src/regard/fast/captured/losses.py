@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.data.packed_tensors import copy_all
+from regard.data.packed_tensors import copy_all, tensors_in
+from regard.fast import enabled
+from regard.fast.captured import graphs
+from regard.fast.captured.graphs import copied, shape_of
 from regard.kernels.choice import is_current
-from regard.training import cuda_graphs
-from regard.training.cuda_graphs import copied, shape_of, tensors_in
 
 __all__ = ["CapturedLosses"]
 
@@ -48,7 +49,7 @@ class CapturedLosses:
     def of(self, batch: Any) -> Tensor:
         """Return the loss of a batch, whose tensors are on the device of the model."""
         device = next(tensors_in(batch)).device
-        if self._failed or not is_current(device):
+        if self._failed or not enabled() or not is_current(device):
             return self._loss(batch)
         shape = shape_of(batch, device)
         if shape not in self._graphs:
@@ -59,7 +60,7 @@ class CapturedLosses:
                 self._graphs[shape] = self._capture(batch, device)
             except Exception:  # for example, if the model synchronises with the device
                 self._failed, self._graphs, self._pool = True, {}, None
-                cuda_graphs.release_generator(device)
+                graphs.release_generator(device)
                 return self._loss(batch)
         graph = self._graphs[shape]
         copy_all(graph.inputs, list(tensors_in(batch)))
@@ -68,7 +69,7 @@ class CapturedLosses:
 
     def _capture(self, batch: Any, device: torch.device) -> _Graph:
         if self._pool is None:
-            self._pool = cuda_graphs.new_pool()
+            self._pool = graphs.new_pool()
         batch = copied(batch)
-        replay, result = cuda_graphs.recorded(lambda: self._loss(batch), device, self._pool, 1)
+        replay, result = graphs.recorded(lambda: self._loss(batch), device, self._pool, 1)
         return _Graph(replay, list(tensors_in(batch)), result)

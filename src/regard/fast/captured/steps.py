@@ -21,12 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.data.packed_tensors import copy_all
+from regard.data.packed_tensors import copy_all, tensors_in
 from regard.errors import RegardError, Setting, message
+from regard.fast.captured import graphs
+from regard.fast.captured.device_update import DeviceUpdate, can_update_on_device, own_gradients
+from regard.fast.captured.graphs import Uncaptured, copied, shape_of
 from regard.kernels.choice import is_current
-from regard.training import cuda_graphs
-from regard.training.cuda_graphs import Uncaptured, copied, shape_of, tensors_in
-from regard.training.device_update import DeviceUpdate, can_update_on_device, own_gradients
 from regard.training.gradients import Gradients, coarse_products
 from regard.training.optimizer import Average
 from regard.training.progress import seed_generators
@@ -168,22 +168,22 @@ class CapturedSteps:
         except Exception as error:  # the caller takes the step without graphs
             self._graphs.clear()
             self._update_graphs.clear()
-            cuda_graphs.release_generator(self._device)
+            graphs.release_generator(self._device)
             raise Uncaptured.after(error) from error
         self.count += 1
         return graph
 
     def _capture(self, batch: Any, step: Callable[[Any], tuple[Results, frozenset[int]]]) -> _Graph:
         if self._pool is None:
-            self._pool = cuda_graphs.new_pool()
+            self._pool = graphs.new_pool()
         batch = copied(batch)  # the graph reads its inputs from these tensors
         # The warm-up steps change these tensors. DeviceUpdate.failed protects the weights.
         changed = [self.update.failed, *self._buffers, *self._accumulated()]
         before = [each.clone() for each in changed]
         self.update.failed.fill_(1.0)
         try:
-            warm_ups = 1 if self.count else cuda_graphs.WARM_UPS
-            replay, (results, unused) = cuda_graphs.recorded(
+            warm_ups = 1 if self.count else graphs.WARM_UPS
+            replay, (results, unused) = graphs.recorded(
                 lambda: step(batch), self._device, self._pool, warm_ups
             )
         finally:

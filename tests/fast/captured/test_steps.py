@@ -15,9 +15,8 @@ from regard.training import batch_stream
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import Interruption
 from regard.training.nonfinite_steps import NonFinite
-from regard.training.step_results import StepDone, StepLate
+from regard.training.step_results import LATE, StepDone, StepLate, UnreadStep, UnreadSteps
 from regard.training.task import Capture
-from regard.training.unread_steps import LATE, UnreadStep, UnreadSteps
 from tests.training.fake_graphs import FakeGraphs, choose, install
 from tests.training.test_compiled import Uneven
 from tests.training.test_nonfinite_steps import task_with_bad_point

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.training import captured_losses
-from regard.training.captured_losses import CapturedLosses
+from regard.fast.captured import losses as captured_losses
+from regard.fast.captured.losses import CapturedLosses
 from tests.training import fake_graphs
 
 
