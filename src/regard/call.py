@@ -8,13 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.dimensions import in_transform, lift
 from regard.look import Look
-from regard.masks.mask import Mask, Tile, are_bounded, whole_tile
+from regard.masks.mask import Mask, Tile, are_bounded, cleaned, whole_tile
 from regard.positions import Bias
 from regard.select import Select, Soft
 
-__all__ = ["Call", "Forward", "cleaned", "known_true"]
+__all__ = ["Call", "Forward"]
 
 
 class Forward(NamedTuple):
@@ -165,46 +164,3 @@ class Call:
         if isinstance(self.bias, Tensor):
             return tile.take(self.bias)
         return self.bias.tile(query_BHTD, tile)
-
-
-def cleaned(
-    key: Tensor,
-    value: Tensor,
-    mask: Mask | None,
-    queries: int,
-    start: int,
-    heads: int,
-    bias_BHTS: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return keys and values, with 0 for keys that no query can see. So NaN in these keys has no effect.
-
-    No query can see a key if the mask hides the key from every query, or if its bias is -inf for every query.
-
-    queries, heads: T and H of the call.
-    start: position of the first query.
-    """
-    batch, key_heads, keys = (key if key.dim() == 4 else lift(key)).shape[:3]
-    seen = None
-    if mask is not None:
-        seen = mask.seen_keys(whole_tile(queries, keys, start, batch, heads, key.device))
-    if bias_BHTS is not None and queries:
-        by_bias = bias_BHTS.detach().amax(-2) != -torch.inf  # a key with a NaN bias is not hidden
-        seen = by_bias if seen is None else seen & by_bias
-    if seen is None:
-        return key, value
-    if seen.shape[1] not in (1, key_heads):
-        seen = seen.unflatten(1, (key_heads, -1)).any(2)
-    if key.dim() < 4:
-        seen = seen[:, 0] if key.dim() == 3 else seen[0, 0]
-    if known_true(seen):
-        return key, value
-    seen = seen.unsqueeze(-1)
-    clean_key = torch.where(seen, key, 0.0)
-    return clean_key, clean_key if value is key else torch.where(seen, value, 0.0)
-
-
-def known_true(conditions: Tensor) -> bool:
-    """Whether all elements are known to be true. False if reading them would wait for a device."""
-    if conditions.device.type != "cpu" or in_transform() or torch.compiler.is_compiling():
-        return False
-    return bool(conditions.all())

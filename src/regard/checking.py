@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.call import Call, cleaned
+from regard.call import Call
 from regard.dimensions import autocast_on, lift
 from regard.errors import ArgumentError, message
 from regard.look import Look
-from regard.masks.mask import Mask, as_mask
+from regard.masks.mask import Mask, as_mask, cleaned
 from regard.memory import Memory
 from regard.positions import Bias
 from regard.scores import Score

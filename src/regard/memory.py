@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regard.call import cleaned, known_true
 from regard.errors import ArgumentError, message
-from regard.masks.mask import Mask, as_mask
+from regard.masks.mask import Mask, as_mask, cleaned, known_true
 from regard.scores import ScaledDot, Score
 
 __all__ = ["Memory", "prepare", "projected"]
