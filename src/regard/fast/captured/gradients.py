@@ -1,7 +1,6 @@
 """CapturedGradients: the forward and backward pass of a batch as a CUDA graph, one graph for each shape.
 
-It computes the gradients of batches whose weights are not updated by captured steps, as in the training of
-several seeds.
+The training of several seeds uses it, whose trainers update the weights themselves.
 """
 
 from __future__ import annotations
