@@ -89,10 +89,10 @@ def fast_twins() -> Iterator[Fact]:
 
     The models are small and have default options. Other options are shown by regard train --dry-run.
     """
-    for name in MODELS:
+    for device, name in itertools.product(devices(), MODELS):
         size = {"size": "tiny"} if name == "transformer" else {"width": 16}
-        for work, code in fast_code(build_model(name, 16, 16, **size)).items():
-            yield Fact(f"{name}, {work}", code)
+        for work, code in fast_code(build_model(name, 16, 16, **size).to(device)).items():
+            yield Fact(f"{name} on {device}, {work}", code)
 
 
 def checks() -> Iterator[Fact]:

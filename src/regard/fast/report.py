@@ -44,6 +44,6 @@ def _refused(model: nn.Module, twins: Twins) -> list[str]:
     modules, texts = dict(model.named_modules()), list[str]()
     for name, reasons in twins.reasons.items():
         kind = type(modules[name])
-        if kind is not nn.Linear:  # its twin is for CUDA, and few layers need it
+        if kind is not nn.Linear:  # few of them need a twin
             texts.append(f"plain {kind.__name__}, because {'; '.join(reasons)}")
     return list(dict.fromkeys(texts))

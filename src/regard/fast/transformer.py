@@ -52,8 +52,8 @@ class FastTransformerLayers(TransformerLayers, Twin):
         past: Sequence[Memory] = (),
         sources: Sequence[Memory] = (),
     ) -> tuple[Tensor, tuple[Memory, ...]]:
-        if not self._by_kernels(x):
-            return super().forward(x, mask, start, past, sources)
+        if not _by_kernels(self, x):
+            return TransformerLayers.forward(self, x, mask, start, past, sources)
         stream, caches = ResidualStream(x), list[Memory]()
         for i, layer in enumerate(self):
             before, source = past[i] if past else None, sources[i] if sources else None
@@ -62,15 +62,16 @@ class FastTransformerLayers(TransformerLayers, Twin):
         return stream.total(), tuple(caches)
 
     def remember(self, x: Tensor, mask: Mask) -> tuple[Memory, ...]:
-        if not self._by_kernels(x):
-            return super().remember(x, mask)
+        if not _by_kernels(self, x):
+            return TransformerLayers.remember(self, x, mask)
         return tuple(_remember(layer.cross, x, mask) for layer in self)  # type: ignore[arg-type]
 
-    def _by_kernels(self, x: Tensor) -> bool:
-        """Whether kernels compute this call: in training with gradients, without hooks."""
-        if not (self.training and torch.is_grad_enabled()) or torch.compiler.is_compiling():
-            return False
-        return by_kernel(x) and not contains_hooks(self) and all(map(_is_known, self.modules()))
+
+def _by_kernels(layers: TransformerLayers, x: Tensor) -> bool:
+    """Whether kernels compute this call: in training with gradients, without hooks."""
+    if not (layers.training and torch.is_grad_enabled()) or torch.compiler.is_compiling():
+        return False
+    return by_kernel(x) and not contains_hooks(layers) and all(map(_is_known, layers.modules()))
 
 
 def _is_known(module: nn.Module) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import TracebackType
 from typing import Any
 
@@ -14,7 +15,7 @@ from regard.fast.recurrent.lstmn import FastLSTMNLayer
 from regard.fast.recurrent.recurrent import FastRecurrent
 from regard.fast.recurrent.turing_machine import FastTuringMachine
 from regard.fast.transformer import FastTransformerLayers
-from regard.fast.twin import Twin
+from regard.fast.twin import Twin, plain_class
 from regard.layers.lstmn import LSTMNLayer
 from regard.layers.recurrent import Recurrent
 from regard.models.bahdanau import Bahdanau
@@ -33,11 +34,18 @@ TWINS: dict[type[nn.Module], type[nn.Module]] = {
 }
 """The twin of each plain class. Subclasses by users have no twin, because they may change a method."""
 
+_LOCK = threading.Lock()
+_USERS: dict[int, int] = {}
+"""The modules that have the class of their twin now, by id(), and the number of `with` blocks that use it."""
+
 
 class Twins:
     """Use the twins of a model inside the `with` block. Outside, the model has its plain classes.
 
-    model: the model. Modules that replace others later are used as they are.
+    Several threads can use the twins of one model; it gets its plain classes back at the end of the last
+    block. The results of other threads that use the model do not change.
+
+    model: the model. A module that you replace later keeps its own class.
 
     chosen: the modules with a twin, and this twin.
     reasons: the names of the modules whose class has a twin that does not apply, and why.
@@ -52,7 +60,7 @@ class Twins:
         self.chosen: list[tuple[nn.Module, type[nn.Module], type[nn.Module]]] = []
         self.reasons: dict[str, list[str]] = {}
         for name, module in model.named_modules():
-            plain = type(module)
+            plain = plain_class(module)
             twin: Any = TWINS.get(plain)
             if twin is None:
                 continue
@@ -63,12 +71,18 @@ class Twins:
                 self.chosen.append((module, plain, twin))
 
     def __enter__(self) -> Twins:
-        for module, _, twin in self.chosen:
-            module.__class__ = twin
+        with _LOCK:
+            for module, _, twin in self.chosen:
+                _USERS[id(module)] = _USERS.get(id(module), 0) + 1
+                module.__class__ = twin
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for module, plain, _ in self.chosen:
-            module.__class__ = plain
+        with _LOCK:
+            for module, plain, _ in self.chosen:
+                _USERS[id(module)] -= 1
+                if not _USERS[id(module)]:
+                    del _USERS[id(module)]
+                    module.__class__ = plain

@@ -94,7 +94,7 @@ def estimate(
             total_steps(chosen.training, built.len_epoch(0)) or _forecast(built, plan),
             4 * parameters * copies + _activation_bytes(built),
             None if plan is None else plan.seconds,
-            fast_code(model),
+            fast_code(model.to(device)),
         )
 
 

@@ -70,7 +70,7 @@ class Gradients:
         if device.type == "cpu":
             keep_freed_memory()
         objective: Any = Objective(task)
-        self.twins = Twins(task.model)
+        self.twins = nullcontext() if compiled else Twins(task.model)
         self._own = objective  # without DistributedDataParallel
         if self.processes.world > 1 and captured:
             self.processes.copy_first([*task.model.parameters(), *task.model.buffers()])
@@ -145,7 +145,8 @@ class Gradients:
         replayed = self._replayed(ready, seed, tokens)
         if replayed is not None:
             return replayed
-        with self._together(last=last), coarse_products(self.coarse):
+        # The twins are used in the backward pass too: activation checkpointing runs the forward pass again.
+        with self.twins, self._together(last=last), coarse_products(self.coarse):
             loss = self.loss(ready)
             # DistributedDataParallel averages over processes; multiply by `world` to get the sum.
             (loss.total * (self.processes.world / tokens)).backward()

@@ -136,9 +136,14 @@ class SeedTrainers:
         """Take one training step with the models that have done the fewest steps. The other models wait."""
         step = min(request.step for request in self._pending.values())
         requests = {seed: each for seed, each in self._pending.items() if each.step == step}
-        losses = {seed: self.trainers[seed].add_gradients(each) for seed, each in requests.items()}
+        losses: dict[int, Sent] = {}
+        try:
+            for seed, request in requests.items():
+                losses[seed] = self.trainers[seed].add_gradients(request)
+        except RegardError as error:  # run() raises it after the seeds are saved
+            self._stopped, self._error = True, error
         self.clock.tick()
-        for seed in requests:
+        for seed in losses:
             self._advance(seed, losses[seed])
         self.log.end_step(step)
         if self._stopped:

@@ -43,26 +43,29 @@ class FastBahdanau(Bahdanau, Twin):
     def decode(
         self, embedded_RTM: Tensor, state_RM: Tensor, position: int, encoded: Encoded
     ) -> tuple[Tensor, Tensor]:
-        steps = self._steps(embedded_RTM, state_RM, position, encoded)
-        return super().decode(embedded_RTM, state_RM, position, encoded) if steps is None else steps
+        steps = _all_steps(self, embedded_RTM, state_RM, position, encoded)
+        return Bahdanau.decode(self, embedded_RTM, state_RM, position, encoded) if steps is None else steps
 
-    def _steps(
-        self, embedded_RTM: Tensor, state_RM: Tensor, position: int, encoded: Encoded
-    ) -> tuple[Tensor, Tensor] | None:
-        """Return the result of decode(), or None for calls that do not suit, for example inside record()."""
-        cell, (memory,) = self.cell, encoded.memories
-        if not (self.training and torch.is_grad_enabled()) or position or len(embedded_RTM) != len(encoded):
+
+def _all_steps(
+    model: Bahdanau, embedded_RTM: Tensor, state_RM: Tensor, position: int, encoded: Encoded
+) -> tuple[Tensor, Tensor] | None:
+    """Return the result of model.decode(), or None for calls that do not suit, such as inside record()."""
+    cell, (memory,) = model.cell, encoded.memories
+    if not (model.training and torch.is_grad_enabled()) or position or len(embedded_RTM) != len(encoded):
+        return None
+    if torch.compiler.is_compiling() or in_transform() or scopes_at(model.site, model.role):
+        return None
+    if type(memory.score) is not Additive or memory.score.heads or model.select != Soft():
+        return None
+    if is_hooked(cell):
+        return None
+    for layer in (cell.context, cell.gate, cell.state):
+        if not isinstance(layer, nn.Linear) or is_hooked(layer):
             return None
-        if torch.compiler.is_compiling() or in_transform() or scopes_at(self.site, self.role):
-            return None
-        if is_hooked(cell):
-            return None
-        for layer in (cell.context, cell.gate, cell.state):
-            if not isinstance(layer, nn.Linear) or is_hooked(layer):
-                return None
-        # In memory, time is the first dimension of the gates: the steps read them in this order.
-        gates_RTG = cell.gates(embedded_RTM.transpose(0, 1)).transpose(0, 1)
-        return attend_along(cell, gates_RTG, state_RM, memory)
+    # In memory, time is the first dimension of the gates: the steps read them in this order.
+    gates_RTG = cell.gates(embedded_RTM.transpose(0, 1)).transpose(0, 1)
+    return attend_along(cell, gates_RTG, state_RM, memory)
 
 
 def attend_along(

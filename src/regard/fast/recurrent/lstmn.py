@@ -32,7 +32,7 @@ class FastLSTMNLayer(LSTMNLayer, Twin):
     ) -> tuple[Tensor, Tensor, Memory, Tensor]:
         plain = is_hooked(self.summary) or not isinstance(self.summary, nn.Linear)
         if plain or scopes_at(self.site, self.role) or in_transform() or torch.compiler.is_compiling():
-            return super().forward(x, past, summary, added, tape, position)
+            return LSTMNLayer.forward(self, x, past, summary, added, tape, position)
         of_input, of_summary = self.score.query_weight.tensor_split((x.shape[-1],))
         queries_BTA = x @ of_input
         query_BA = torch.addmm(queries_BTA[:, 0], summary, of_summary)

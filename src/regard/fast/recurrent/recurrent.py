@@ -43,15 +43,17 @@ class FastRecurrent(Recurrent, Twin):
         if in_transform():
             return encode_padded(self, x, lengths)
         if is_hooked(self.layers) or torch.compiler.is_compiling():
-            return super().encode(x, lengths)
+            return Recurrent.encode(self, x, lengths)
         if x.device.type != "cpu" or by_kernel(x):
             return encode_padded(self, x, lengths)
-        return self._gru_on_cpu(x, lengths) if self._suits_cpu(x, lengths) else super().encode(x, lengths)
+        if _suits_cpu(self, x, lengths):
+            return _gru_on_cpu(self, x, lengths)
+        return Recurrent.encode(self, x, lengths)
 
     def run(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         drops = x.device.type != "cpu" and self.training and self.dropout and not is_hooked(self.layers)
         if not (in_transform() or drops) or torch.compiler.is_compiling():
-            return super().run(x, hidden)
+            return Recurrent.run(self, x, hidden)
         after = []
         for layer in range(self.depth):
             x = functional.dropout(x, self.dropout, self.training) if layer else x
@@ -60,21 +62,23 @@ class FastRecurrent(Recurrent, Twin):
             after.append(last)
         return x, tuple(torch.stack(each, 1) for each in zip(*after, strict=True))
 
-    def _suits_cpu(self, x: Tensor, lengths: Tensor) -> bool:
-        """Return whether gru_on_cpu() can run the layer, and is faster: in training, with little padding."""
-        if not (self.training and torch.is_grad_enabled() and isinstance(self.layers, nn.GRU)):
-            return False
-        single = self.depth == 1 and not autocast_on("cpu")
-        dtypes = {x.dtype, *(each.dtype for each in self.layers.all_weights[0])}
-        filled = int(lengths.sum()) >= (1 - MOST_PADDING) * x.shape[0] * x.shape[1] > 0
-        return single and filled and dtypes in ({torch.float32}, {torch.float64})
 
-    def _gru_on_cpu(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
-        states_BSE = gru_on_cpu(x, lengths, self.layers.all_weights)
-        width = self.layers.hidden_size
-        final_B1M = (lengths - 1)[:, None, None].expand(-1, 1, width)
-        last = [states_BSE[..., :width].gather(1, final_B1M), states_BSE[:, :1, width:]]
-        return states_BSE, (torch.cat(last, 1) if self.layers.bidirectional else last[0],)
+def _suits_cpu(module: Recurrent, x: Tensor, lengths: Tensor) -> bool:
+    """Return whether gru_on_cpu() can run the layer, and is faster: in training, with little padding."""
+    if not (module.training and torch.is_grad_enabled() and isinstance(module.layers, nn.GRU)):
+        return False
+    single = module.depth == 1 and not autocast_on("cpu")
+    dtypes = {x.dtype, *(each.dtype for each in module.layers.all_weights[0])}
+    filled = int(lengths.sum()) >= (1 - MOST_PADDING) * x.shape[0] * x.shape[1] > 0
+    return single and filled and dtypes in ({torch.float32}, {torch.float64})
+
+
+def _gru_on_cpu(module: Recurrent, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:
+    states_BSE = gru_on_cpu(x, lengths, module.layers.all_weights)
+    width = module.layers.hidden_size
+    final_B1M = (lengths - 1)[:, None, None].expand(-1, 1, width)
+    last = [states_BSE[..., :width].gather(1, final_B1M), states_BSE[:, :1, width:]]
+    return states_BSE, (torch.cat(last, 1) if module.layers.bidirectional else last[0],)
 
 
 def encode_padded(module: Recurrent, x: Tensor, lengths: Tensor) -> tuple[Tensor, Hidden]:

@@ -22,7 +22,7 @@ class FastTuringMachine(NeuralTuringMachine, Twin):
         sites = [each for each in self.tape.values() if isinstance(each, TapeSite)]
         seen = any(scopes_at(each.site, each.role) for each in sites)
         if seen or is_hooked(self.heads) or torch.compiler.is_compiling() or in_transform():
-            return super().run(x, state)
+            return NeuralTuringMachine.run(self, x, state)
         own = tuple(each[None] for each in state.tensors)
         weights = self.recurrent[None], self.heads.weight.T[None], self.heads.bias[None]
         steps = machine_steps(self.layout, self.input(x)[None], *weights, own)  # type: ignore[arg-type]

@@ -56,10 +56,11 @@ class BahdanauDecoder(SlotDecoder):
         self.rows = torch.arange(slots, device=like.device)[:, None]
         self.lengths = torch.zeros_like(self.rows[:, 0])
 
+    kinds = (Bahdanau,)
+
     @classmethod
     def reasons(cls, model: Model) -> list[str]:
-        if type(model) is not Bahdanau:
-            return [f"{type(model).__name__} is not a Bahdanau model"]
+        assert isinstance(model, Bahdanau)
         reasons = []
         if type(model.score) is not Additive or model.score.heads:
             reasons.append("the attention is not additive with one head")

@@ -16,6 +16,7 @@ from regard.fast.search.decoder import SlotDecoder
 from regard.fast.search.linear import int8_available
 from regard.fast.search.recurrent_decoder import RecurrentDecoder
 from regard.fast.search.transformer_decoder import FusedTransformerDecoder, TransformerDecoder
+from regard.fast.twin import plain_class
 from regard.models.base import Model
 from regard.sites import open_scopes
 
@@ -79,6 +80,8 @@ def decoder_for(model: Model) -> type[SlotDecoder] | list[str]:
     # All decoders but RecurrentDecoder read the weights of layers, and do not call the layers.
     known, reasons = _has_known_layers(model), list[str]()
     for kind in DECODERS if known else (RecurrentDecoder,):
+        if kind.kinds and plain_class(model) not in kind.kinds:
+            continue
         own = kind.reasons(model)
         if not own:
             return kind

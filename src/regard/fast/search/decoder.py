@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -76,6 +77,9 @@ class SlotDecoder(ABC):
 
         slots: (b,), the indices of the slots to keep. None keeps all slots.
         """
+
+    kinds: ClassVar[tuple[type[Model], ...]] = ()
+    """The classes of models that the decoder is written for; empty if it calls the methods of any model."""
 
     @classmethod
     @abstractmethod

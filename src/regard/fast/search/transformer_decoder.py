@@ -179,10 +179,10 @@ class TransformerDecoder(SlotDecoder):
         self.parts = [LayerParts.of(layer, joined, product, scale) for layer, joined in pairs]
         self.to_words = product(self.output.weight, self.output.bias)
 
+    kinds = (Transformer, TransformerLanguageModel)
+
     @classmethod
     def reasons(cls, model: Model) -> list[str]:
-        if type(model) not in (Transformer, TransformerLanguageModel):
-            return [f"{type(model).__name__} is not a Transformer"]
         chosen: Any = model
         attention = [each for layer in chosen.decoder for each in (layer.itself, layer.cross) if each]
         reasons = []
