@@ -33,7 +33,7 @@ from regard.models.base import Model
 from regard.models.transformer import SIZES, Transformer
 
 LENGTH, SOURCE = 32, 20
-SIMPLE = "regard.decoding.search.slot_decoder"
+SIMPLE = "regard.decoding.search.search_decoder"
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def simple(model: Model, case: Case, batch: Batch) -> Callable[[], Any]:
     """Return a call of the simple search."""
 
     def run() -> object:
-        with mock.patch(SIMPLE, lambda *_: None):
+        with mock.patch(SIMPLE, lambda *_: ["the simple search is measured"]):
             return search(model, batch, case.how, look=None)
 
     return run

@@ -72,8 +72,8 @@ CASES = {
 
 
 def simple(model: LanguageModel, prompts: Prompts, how: Search) -> Any:
-    """Run the simple search, which search() uses if slot_decoder() returns None."""
-    with mock.patch(SIMPLE, lambda *_: None):
+    """Run the simple search, which search() uses if search_decoder() returns reasons."""
+    with mock.patch(SIMPLE, lambda *_: ["the simple search is measured"]):
         return search(model, prompts, how, look=None)
 
 

@@ -71,7 +71,8 @@ def search(
 
     >>> import torch
     >>> from regard.data.batch import Batch
-    >>> from regard.decoding import Greedy, search
+    >>> from regard.decoding import Greedy
+    >>> from regard.decoding.search import search
     >>> from regard.models import Encoded, Model, State
     >>> class Countdown(Model):
     ...     target_size = 8

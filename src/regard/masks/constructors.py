@@ -22,7 +22,7 @@ def causal() -> Mask:
     """Return a causal mask: a query at position i sees the keys j <= i.
 
     The position of a query is its row plus the argument `start` of attention(). In this example, the two
-    queries have the positions 1 and 2.
+    queries have the positions 1 and 2. Mask.sees() in masks/mask.py compares the positions.
 
     >>> import regard
     >>> regard.causal().dense(queries=2, keys=4, start=1)[0, 0].int()

@@ -510,7 +510,8 @@ def _occurs_between(ids: Tensor, others: Tensor, low: Tensor, high: Tensor) -> T
 
     Returns a bool tensor (B, N).
 
-    >>> occurs_between(ids, others, torch.tensor([0, 2, 1]), torch.tensor([1, 3, 2]))
+    >>> ids, others = torch.tensor([[5, 6, 7]]), torch.tensor([[4, 5, 7, 6]])
+    >>> _occurs_between(ids, others, torch.tensor([0, 2, 1]), torch.tensor([1, 2, 2]))
     tensor([[ True, False,  True]])
     """
     count = others.shape[1]

@@ -167,7 +167,7 @@ class Trainer(TrainingSteps):
         The generator yields a StepRequest. The caller adds the gradients of this step to the parameters, and
         sends the result of add_gradients() to the generator. If the caller has also updated the weights, it
         sends StepDone instead. If the caller sends None, the step is cancelled, and training stops as after
-        Ctrl-C. SeedTrainers uses this method to train several models at once.
+        Ctrl-C. SeedTrainers uses this method to train several models in turns.
 
         requested: a flag that becomes true when a stop is requested.
 

@@ -65,7 +65,8 @@ def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) 
     device: the device type, such as "cuda".
     world: number of processes.
 
-    >>>     >>> capture_chosen(Training(capture=False), Task, "cuda")
+    >>> from regard.training.settings import Training
+    >>> capture_chosen(Training(capture=False), Task, "cuda")
     Capture(chosen=False, problem='')
     """
     if settings.capture is False or (settings.capture == "auto" and device != "cuda"):
