@@ -35,7 +35,8 @@ class Bahdanau(Model):
     s_i  = GatedCell(e(y_{i-1}), s_{i-1}, c_i)                       (appendix A.2.2)
     t_i  = maxout(U_o s_i + V_o e(y_{i-1}) + C_o c_i),  p(y_i) = softmax(W_o t_i)
 
-    attention() computes alpha_i and c_i: the score is Additive (scores.py). e(y) is the embedding of the word y. U_a h_j does not depend on i, so it is computed once for each source.
+    attention() computes alpha_i and c_i: the score is Additive (scores.py). e(y) is the embedding of the word
+    y. U_a h_j does not depend on i, so it is computed once for each source.
 
     width: size of the states (n in the paper).
     embedding: size of the word embeddings (m in the paper). Default: width.

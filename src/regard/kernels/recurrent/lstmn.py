@@ -8,10 +8,10 @@ are two kernels, each with a backward pass:
     cell    i, f, o = sigma(...), c^ = tanh(...)     c = f * c~ + i * c^     h = o * tanh(c)
 
 k_j = W_h h_j are the keys on the tapes, q is the query, and v is a learned vector. i, f and o are the gates;
-c^ is the new content of the cell. fast/recurrent/lstmn_steps.py computes the matrix products between the kernels, and
-explains the arguments. One program reads the tapes of one sequence. So each gradient is summed in a fixed
-order, and results are reproducible bit by bit. The scores a_j and their log-sum-exp are stored; the backward
-pass recomputes the weights and the tanh. Arithmetic is in float32.
+c^ is the new content of the cell. fast/recurrent/lstmn_steps.py computes the matrix products between the
+kernels, and explains the arguments. One program reads the tapes of one sequence. So each gradient is summed
+in a fixed order, and results are reproducible bit by bit. The scores a_j and their log-sum-exp are stored;
+the backward pass recomputes the weights and the tanh. Arithmetic is in float32.
 
 Tested under Triton's interpreter (triton 3.7).
 """
