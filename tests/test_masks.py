@@ -347,7 +347,7 @@ def test_lengths_on_a_gpu_do_not_synchronise():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(found, expected)
-    with pytest.raises(regard.ArgumentError, match=r"lengths\[1\] = 9"):
+    with pytest.raises(regard.ArgumentError, match="length of 9"):
         regard.attention(x, x, mask=regard.padding([3, 9]))  # a list is checked before it is moved
 
 

@@ -137,6 +137,7 @@ def test_edits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:RNN module weights are not part of single contiguous chunk:UserWarning")
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_edits_on_a_gpu(name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import nullcontext
 from functools import partial
 from unittest import mock
@@ -122,13 +123,13 @@ def test_gru_in_half_precision(rows: int, width: int):
     x = torch.randn(rows, 9, 20, device="cuda")
     layers = Recurrent(Recurrence(width=width), 20, both_ways=True).cuda()
     results = []
-    for dtype, kernels in ((torch.float64, False), (torch.float32, False), (torch.float32, True)):
-        own, _ = x.to(dtype).requires_grad_(), layers.to(dtype)
-        half = torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.float32)
-        with half, Twins(layers), mock.patch.object(recurrent, "by_kernel", lambda _, on=kernels: on):
-            states, (last,) = layers.encode(own, lengths)
+    for dtype, kernels in ((torch.float64, False), (torch.bfloat16, False), (torch.float32, True)):
+        own, copied = x.to(dtype).requires_grad_(), copy.deepcopy(layers).to(dtype)
+        half = torch.autocast("cuda", torch.bfloat16, enabled=kernels)
+        with half, Twins(copied), mock.patch.object(recurrent, "by_kernel", lambda _, on=kernels: on):
+            states, (last,) = copied.encode(own, lengths)
         loss = states.double().sin().sum() + last.double().sum()
-        gradients = torch.autograd.grad(loss, [own, *layers.parameters()])
+        gradients = torch.autograd.grad(loss, [own, *copied.parameters()])
         results.append([each.detach().double() for each in (states, last, *gradients)])
     for exact, plain, mine in zip(*results, strict=True):
         error, allowed = ((each - exact).norm().item() for each in (mine, plain))
