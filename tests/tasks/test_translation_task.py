@@ -108,6 +108,7 @@ def test_validation_loss_of_recurrent_models_is_captured(
     name: str,
     captures: bool,
 ):
+    monkeypatch.setenv("REGARD_FAST", "1")  # otherwise nothing is captured
     fake = fake_graphs.install(monkeypatch)
     model = {"name": name, "width": 8} | ({"heads": 2, "inner": 8, "layers": 1} if not captures else {})
     chosen = settings(data)
