@@ -9,6 +9,7 @@ from torch import Tensor
 import regard
 from regard.backends import BACKENDS
 from regard.checking import check
+from regard.fast.joint_linear import joined
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
 
@@ -58,6 +59,22 @@ def test_hidden_keys_may_be_nan(name: str):
         results.append([attended.output, attended.lse, *torch.autograd.grad(attended.output, leaves, ramp)])
     for ours, exact in zip(*results, strict=True):
         torch.testing.assert_close(ours, exact)
+
+
+@pytest.mark.parametrize("keys", [5, 7])
+def test_gradients_of_one_linear_layer_are_adjacent(keys: int):
+    """Queries, keys and values are slices of the result of one layer, if all have 5 positions."""
+    source = torch.randn(2, keys, 3, 2, 8)
+    leaves = [source.permute(2, 0, 3, 1, 4)[i, :, :, : 5 if i == 0 else keys] for i in range(3)]
+    gradients = []
+    for backend in ("short", "reference"):
+        own = [each.detach().requires_grad_() for each in leaves]
+        output = regard.attention(*own, backend=backend).output
+        gradients.append(torch.autograd.grad(output.sin().sum(), own))
+    for ours, exact in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, exact)
+    rows = [each.transpose(1, 2).flatten(2) for each in gradients[0]][0 if keys == 5 else 1 :]
+    assert joined(rows).data_ptr() == rows[0].data_ptr()
 
 
 def test_dropout_is_the_same_in_both_passes():

@@ -22,6 +22,7 @@ from regard.fast.transformer import ResidualStream
 from regard.fast.twins import Twins
 from regard.kernels.training import residual_norm
 from regard.kernels.training.dropout import ActivationDropout
+from regard.kernels.training.partial_sums import sum_over_rows
 from regard.kernels.training.residual_norm import ResidualNorm
 from regard.layers.feedforward import FeedForward
 from regard.models.transformer import Size, Transformer
@@ -103,6 +104,12 @@ def test_dropout_keeps_the_right_share_and_is_new_at_each_call():
         assert abs((draws[0] == other).float().mean() - 0.58) < 5 * deviation
     rows = draws[0].float().mean(1)
     assert rows.std() < 1.3 * math.sqrt(0.3 * 0.7 / shape[1])
+
+
+@pytest.mark.parametrize("shape", [(2, 513, 17), (3, 1, 8), (1, 1100, 3), (2, 0, 5), (0, 4, 4)])
+def test_sum_over_rows(shape: tuple[int, ...]):
+    parts = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(sum_over_rows(parts), parts.sum(1), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["relu", "gelu"])

@@ -19,8 +19,6 @@ KERNELS = {
         "inner_key_backward_kernel", "inner_table_kernel", "inner_turned_kernel", "inner_documents_kernel",
         "additive_gradients_kernel", "additive_key_sum_kernel",
         "additive_short_kernel",
-
-
     },
     "compiled_cells": {
         "gated_forward_kernel", "mixed_forward_kernel", "gated_backward_kernel", "mixed_backward_kernel",
@@ -28,7 +26,7 @@ KERNELS = {
         "vocabulary_loss_kernel", "loss_sum_kernel",
         "read_forward_kernel", "read_backward_kernel", "cell_forward_kernel", "cell_backward_kernel",
         "residual_norm_forward_kernel", "residual_norm_backward_kernel", "activation_forward_kernel",
-        "activation_backward_kernel", "short_forward_kernel", "short_backward_kernel",
+        "activation_backward_kernel", "partial_sums_kernel", "short_forward_kernel", "short_backward_kernel",
     },
     "compiled_decoding": {
         "token_candidates_kernel", "beam_step_kernel", "greedy_step_kernel", "embed_norm_kernel",

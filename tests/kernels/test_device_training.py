@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.data.batch import PAD, Batch
 from regard.fast import transformer as fused
 from regard.fast.captured.graphs import new_pool, recorded
+from regard.fast.joint_linear import half_copies
 from regard.fast.transformer import ResidualStream
 from regard.fast.twins import Twins
 from regard.kernels import choice
@@ -122,7 +123,8 @@ def test_products_of_a_feed_forward_layer_are_as_precise_as_plain_pytorch(
     def results(half: bool) -> list[Tensor]:
         own = x.to(layer.inner.weight.dtype).requires_grad_()
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
-            result, bias = fused.feed_forward(layer, own)
+            products = (layer.inner,), (layer.outer,)
+            result, bias = fused.feed_forward(layer, own, half_copies(own, products))
         result = result if bias is None else result + bias
         inputs = (own, *layer.parameters())
         return [result, *torch.autograd.grad(result, inputs, gradient.to(result.dtype))]

@@ -1,8 +1,8 @@
 """The twin of the layers of a Transformer in training on CUDA: fewer kernels for the same equations.
 
 - One kernel adds the output of a sublayer to x, after dropout, and computes the next layer normalisation.
-- One matrix product computes queries, keys and values (joint_linear.py). The bias of an output is added by
-  the kernel that follows.
+- One matrix product computes queries, keys and values, and one kernel copies the weights of all layers to
+  half precision (joint_linear.py). The bias of an output is added by the kernel that follows.
 - One kernel computes bias, activation and dropout of a feed-forward layer.
 
 Dropout draws other random numbers than nn.Dropout, with the same probability. The kernels are in
@@ -12,7 +12,7 @@ first layer normalisation of the next one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.dimensions import autocast_on
-from regard.fast.hooks import contains_hooks
-from regard.fast.joint_linear import joint_linear, linear_without_bias
+from regard.fast.hooks import contains_hooks, is_hooked
+from regard.fast.joint_linear import HalfCopies, half_copies, joint_linear, linear_without_bias
 from regard.fast.twin import Twin
 from regard.kernels.choice import by_kernel
 from regard.layers.feedforward import ACTIVATIONS, FeedForward
@@ -48,23 +48,28 @@ class FastTransformerLayers(TransformerLayers, Twin):
         self,
         x: Tensor,
         mask: Mask,
+        norm: nn.Module,
         start: int = 0,
         past: Sequence[Memory] = (),
         sources: Sequence[Memory] = (),
     ) -> tuple[Tensor, tuple[Memory, ...]]:
         if not _by_kernels(self, x):
-            return TransformerLayers.forward(self, x, mask, start, past, sources)
+            return TransformerLayers.forward(self, x, mask, norm, start, past, sources)
+        layers: list[Any] = list(self)
+        copies = half_copies(x, (product for layer in layers for product in _products(layer)))
         stream, caches = ResidualStream(x), list[Memory]()
-        for i, layer in enumerate(self):
+        for i, layer in enumerate(layers):
             before, source = past[i] if past else None, sources[i] if sources else None
-            stream, cache = _run_layer(layer, stream, mask, start, before, source)  # type: ignore[arg-type]
+            stream, cache = _run_layer(layer, stream, mask, start, before, source, copies)
             caches.append(cache)
-        return stream.total(), tuple(caches)
+        return stream.normalized(norm)[1], tuple(caches)
 
     def remember(self, x: Tensor, mask: Mask) -> tuple[Memory, ...]:
         if not _by_kernels(self, x):
             return TransformerLayers.remember(self, x, mask)
-        return tuple(_remember(layer.cross, x, mask) for layer in self)  # type: ignore[arg-type]
+        layers: list[Any] = [layer.cross for layer in self]
+        copies = half_copies(x, ((layer.key, layer.value) for layer in layers))
+        return tuple(_remember(layer, x, mask, copies) for layer in layers)
 
 
 def _by_kernels(layers: TransformerLayers, x: Tensor) -> bool:
@@ -81,6 +86,19 @@ def _is_known(module: nn.Module) -> bool:
     return not isinstance(module, MultiHead) or (type(module) is MultiHead and module.batch_first)
 
 
+def _products(layer: TransformerLayer) -> Iterator[tuple[nn.Module, ...]]:
+    """Yield the linear layers of each matrix product of _run_layer()."""
+    yield layer.itself.query, layer.itself.key, layer.itself.value
+    yield (layer.itself.output,)
+    if layer.cross is not None:
+        yield (layer.cross.query,)
+        yield (layer.cross.output,)
+    if layer.feedforward is not None:
+        inner, gate = layer.feedforward.inner, layer.feedforward.gate
+        yield (inner,) if gate is None else (inner, gate)
+        yield (layer.feedforward.outer,)
+
+
 def _run_layer(
     layer: TransformerLayer,
     stream: ResidualStream,
@@ -88,6 +106,7 @@ def _run_layer(
     start: int,
     past: Memory | None,
     source: Memory | None,
+    copies: HalfCopies,
 ) -> tuple[ResidualStream, Memory]:
     """Compute layer.forward() on a residual stream. The output of its last sublayer is not yet added."""
     select = layer.select if layer.training else layer.select.deterministic()
@@ -101,28 +120,28 @@ def _run_layer(
 
     stream, y = before(0)
     heads = layer.itself
-    query, keys, values = joint_linear(y, (heads.query, heads.key, heads.value))
+    query, keys, values = joint_linear(y, (heads.query, heads.key, heads.value), copies)
     memory = heads.remember_heads(keys, values, past=past)
     joined = heads.attend_heads(query, memory, mask=mask, start=start, select=select).output
-    stream = after(0, *linear_without_bias(joined, heads.output))
+    stream = after(0, *linear_without_bias(joined, heads.output, copies))
     if layer.cross is not None and source is not None:
         stream, y = before(1)
         y_BTM = y.reshape(len(source.key), -1, y.shape[-1])
-        (query,) = joint_linear(y_BTM, (layer.cross.query,))
+        (query,) = joint_linear(y_BTM, (layer.cross.query,), copies)
         joined = layer.cross.attend_heads(
             query, source, mask=None, start=start, beams=len(y) // max(len(y_BTM), 1) or 1, select=select
         ).output
-        change, bias = linear_without_bias(joined, layer.cross.output)
+        change, bias = linear_without_bias(joined, layer.cross.output, copies)
         stream = after(1, change.reshape(y.shape), bias)
     if layer.feedforward is not None:
         stream, y = before(-1)
-        stream = after(-1, *feed_forward(layer.feedforward, y))
+        stream = after(-1, *feed_forward(layer.feedforward, y, copies))
     return stream, memory
 
 
-def _remember(layer: MultiHead, x: Tensor, mask: Mask) -> Memory:
+def _remember(layer: MultiHead, x: Tensor, mask: Mask, copies: HalfCopies) -> Memory:
     """Return layer.remember(x, mask=mask). mask: padding(lengths)."""
-    keys, values = joint_linear(x, (layer.key, layer.value))
+    keys, values = joint_linear(x, (layer.key, layer.value), copies)
     if not x.is_cuda or type(layer.score) is not ScaledDot:
         return layer.remember_heads(keys, values, mask=mask)
     # In training, keys are used once, mostly by a backend that does not read hidden keys. So they are not
@@ -130,19 +149,19 @@ def _remember(layer: MultiHead, x: Tensor, mask: Mask) -> Memory:
     return replace(layer.remember_heads(keys, values), mask=mask.to(x.device), cleaned=False)
 
 
-def feed_forward(layer: FeedForward, x: Tensor) -> tuple[Tensor, Tensor | None]:
+def feed_forward(layer: FeedForward, x: Tensor, copies: HalfCopies) -> tuple[Tensor, Tensor | None]:
     """Return the result of a FeedForward layer before its last bias is added, and this bias, or None."""
     if layer.gate is not None:
-        hidden, gate = joint_linear(x, [layer.inner, layer.gate])
+        hidden, gate = joint_linear(x, (layer.inner, layer.gate), copies)
         hidden = layer.dropout(ACTIVATIONS[layer.activation](hidden) * gate)
     elif not by_kernel(x):
-        hidden = layer.dropout(ACTIVATIONS[layer.activation](joint_linear(x, [layer.inner])[0]))
+        hidden = layer.dropout(ACTIVATIONS[layer.activation](layer.inner(x)))
     else:
         from regard.kernels.training.dropout import ActivationDropout
 
         rate = layer.dropout.p if layer.dropout.training else 0.0
-        hidden = ActivationDropout.apply(*linear_without_bias(x, layer.inner), layer.activation, rate)
-    return linear_without_bias(hidden, layer.outer)
+        hidden = ActivationDropout.apply(*linear_without_bias(x, layer.inner, copies), layer.activation, rate)
+    return linear_without_bias(hidden, layer.outer, copies)
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,6 +225,8 @@ class ResidualStream:
         """Whether one kernel can compute sum and layer normalisation: in training, on CUDA."""
         x = self.x
         if not by_kernel(x) or not norm.training or type(norm) is not nn.LayerNorm or norm.bias is None:
+            return False
+        if is_hooked(norm):
             return False
         from regard.kernels.training.residual_norm import WIDEST
 

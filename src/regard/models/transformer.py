@@ -112,8 +112,8 @@ class Transformer(Model):
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
         visible = padding(lengths)
-        x_BSM, _ = self.encoder(self.embed(self.source, source), visible)
-        return Encoded(lengths, self.decoder.remember(self.encoded(x_BSM), visible))
+        x_BSM, _ = self.encoder(self.embed(self.source, source), visible, self.encoded)
+        return Encoded(lengths, self.decoder.remember(x_BSM, visible))
 
     def start(self, encoded: Encoded) -> State:
         return State()
@@ -121,8 +121,8 @@ class Transformer(Model):
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         x_RTM = self.embed(self.target, tokens, state.position)
         mask = Mask() if "causal-mask" in self.without else causal()
-        x_RTM, past = self.decoder(x_RTM, mask, state.position, state.past, encoded.memories)
-        return State(state.position + tokens.shape[1], past=past), self.decoded(x_RTM)
+        x_RTM, past = self.decoder(x_RTM, mask, self.decoded, state.position, state.past, encoded.memories)
+        return State(state.position + tokens.shape[1], past=past), x_RTM
 
     def output_layer(self) -> nn.Module:
         return self.output
@@ -140,12 +140,14 @@ class TransformerLayers(nn.ModuleList):
         self,
         x: Tensor,
         mask: Mask,
+        norm: nn.Module,
         start: int = 0,
         past: Sequence[Memory] = (),
         sources: Sequence[Memory] = (),
     ) -> tuple[Tensor, tuple[Memory, ...]]:
-        """Return the output (R, T, M) of the last layer, and the self-attention caches of all layers.
+        """Return norm(output of the last layer), (R, T, M), and the self-attention caches of all layers.
 
+        norm: the final layer normalisation; with post-norm nn.Identity(), because the layers end with one.
         past, sources: the arguments `past` and `source` of each layer; empty for None.
         """
         caches: list[Memory] = []
@@ -153,7 +155,7 @@ class TransformerLayers(nn.ModuleList):
             before, source = past[i] if past else None, sources[i] if sources else None
             x, cache = layer(x, mask, start, before, source)
             caches.append(cache)
-        return x, tuple(caches)
+        return norm(x), tuple(caches)
 
     def remember(self, x: Tensor, mask: Mask) -> tuple[Memory, ...]:
         """Return the encoded source x (B, S, M) as the memory of the cross-attention of each layer."""

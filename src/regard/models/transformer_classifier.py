@@ -107,5 +107,5 @@ class TransformerClassifier(Classifier):
             tokens, lengths = pad(tokens, (1, 0), value=BOS), lengths + 1
         x_BSM = self.embedding(tokens) * self.width**0.5
         x_BSM = self.dropout(x_BSM if self.position is None else self.position(x_BSM))
-        x_BSM, _ = self.encoder(x_BSM, padding(lengths))
-        return pooled(self.pooling, self.encoded(x_BSM), lengths)
+        x_BSM, _ = self.encoder(x_BSM, padding(lengths), self.encoded)
+        return pooled(self.pooling, x_BSM, lengths)

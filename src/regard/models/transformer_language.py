@@ -86,8 +86,8 @@ class TransformerLanguageModel(LanguageModel):
         start = state.position
         x_RTM = self.embedding(tokens) * self.width**0.5
         x_RTM = self.dropout(x_RTM if self.position is None else self.position(x_RTM, start))
-        x_RTM, past = self.decoder(x_RTM, causal(), start, state.past)
-        return State(start + tokens.shape[1], past=past), self.decoded(x_RTM)
+        x_RTM, past = self.decoder(x_RTM, causal(), self.decoded, start, state.past)
+        return State(start + tokens.shape[1], past=past), x_RTM
 
 
 def _check_size(call: str, size: str | Size) -> Size:

@@ -76,25 +76,24 @@ class CudaSteps(torch.autograd.Function):
         states_TBM = first.new_empty(steps + 1, batch, width)
         states_TBM[0] = first
         reset_TBM, both_TBN = first.new_empty(steps, batch, width), first.new_empty(steps, batch, size)
-        contexts_TBE = first.new_empty(steps, batch, value.shape[2])
         parts = parts_of(width)
         reset_TPBK, state_weight = split(reset_TBM, parts), of_state.T.unflatten(0, (parts, -1))
         memory = (key[:, None], value[:, None], vector[None], lengths)
-        norms, scores = [], []
-        tensors = (gates_TBG, reset_TBM, reset_TPBK, both_TBN, contexts_TBE)
+        contexts, norms, scores = [], [], []
+        tensors = (gates_TBG, reset_TBM, reset_TPBK, both_TBN)
         states, rows = states_TBM.unbind(0), zip(*(each.unbind(0) for each in tensors), strict=True)
         joint_weight, context_weight = joint_NM.T, of_context.T
-        for t, (gates_BG, reset_BM, reset_PBK, both_BN, context_BE) in enumerate(rows):
+        for t, (gates_BG, reset_BM, reset_PBK, both_BN) in enumerate(rows):
             torch.mm(states[t], joint_weight, out=both_BN)
             query: list[Any] = [both_BN[:, None, None, :hidden], *memory, *NO_MASK, True, *NO_EXTRA]
             output, _, norm, score = operators.run_forward(*query)
+            contexts.append(output.view(batch, -1))
             norms.append(norm)
             scores.append(score)
-            context_BE.copy_(output.view(batch, -1))
-            gates_BG.addmm_(context_BE, context_weight)
+            gates_BG.addmm_(contexts[t], context_weight)
             gated(gates_BG, both_BN[:, hidden:], states[t], reset_BM)
             mixed(gates_BG, states[t], states[t + 1], torch.bmm(reset_PBK, state_weight))
-        ctx.lengths = lengths
+        ctx.lengths, contexts_TBE = lengths, torch.stack(contexts)
         weights = joint_NM, of_context, of_state
         steps_of = gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE
         ctx.save_for_backward(
@@ -106,24 +105,22 @@ class CudaSteps(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dstates: Tensor, dcontexts: Tensor) -> tuple[Tensor | None, ...]:
         from regard.kernels.additive import operators
+        from regard.kernels.additive.backward import Backward
+        from regard.kernels.additive.forward import Forward, Sight
 
         key, value, vector, joint_NM, of_context, of_state, *saved = ctx.saved_tensors
         gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE, norms, scores = saved
         (steps, batch, width), size, hidden = reset_TBM.shape, len(joint_NM), key.shape[2]
         memory = (key[:, None], value[:, None], vector[None])
-        of_query: list[Any]
-        of_memory: list[Any]
-        of_query, of_memory = ([*NO_MASK, others, *NO_EXTRA, False] for others in (False, True))
+        sight = Sight(ctx.lengths, None, None, 0, None, None)
         # The kernels read rows with any stride, but not expanded gradients, such as those of sum().
-        dstates, dcontexts = (
-            each if each.stride(2) == 1 else each.contiguous() for each in (dstates, dcontexts)
-        )
-        dcontexts_TBE = dcontexts.new_empty(steps, batch, dcontexts.shape[2])
+        dstates = dstates if dstates.stride(2) == 1 else dstates.contiguous()
+        dcontexts_TBE = dcontexts.transpose(0, 1).clone(memory_format=torch.contiguous_format)
         d_TBN = gates_TBG.new_empty(steps, batch, hidden + 3 * width)  # of the query, z, r and s~
         # The matrix products below sum over N, G and M. Split each sum into P parts: several smaller products
         # use more of the device in parallel. The kernel that reads the result adds the parts.
         parts, of_width = 3 if size % 3 == 0 else 1, parts_of(width)
-        joint_PNM, context_PGE = joint_NM.unflatten(0, (parts, -1)), of_context.unflatten(0, (3, -1))
+        joint_PNM = joint_NM.unflatten(0, (parts, -1))
         state_PKM = of_state.unflatten(0, (of_width, -1))
         dstate_BM = torch.zeros_like(states_TBM[0])
         parts_PBM = dstate_BM.new_zeros(parts, batch, width)
@@ -132,9 +129,7 @@ class CudaSteps(torch.autograd.Function):
             d_TBN[..., hidden:],
             split(d_TBN[..., hidden + 2 * width :], of_width),
             split(d_TBN[..., :size], parts),
-            split(d_TBN[..., hidden:], 3),
             dstates.transpose(0, 1),
-            dcontexts.transpose(0, 1),
             dcontexts_TBE,
             gates_TBG,
             both_TBN,
@@ -144,23 +139,22 @@ class CudaSteps(torch.autograd.Function):
         rows = list(zip(*(each.unbind(0) for each in tensors), strict=True))
         states = states_TBM.unbind(0)
         for t in reversed(range(steps)):
-            dquery_BA, dgates_BG, dnew_PBK, djoint_PBN, dgates_PBG, *others = rows[t]
-            more_BM, more_BE, dcontext_BE, gates_BG, both_BN, norm, score = others
+            dquery_BA, dgates_BG, dnew_PBK, djoint_PBN, *others = rows[t]
+            more_BM, dcontext_BE, gates_BG, both_BN, norm, score = others
             dstate_BM = mixed_backward(parts_PBM, dstate_BM, more_BM, gates_BG, states[t], dgates_BG)
             gated_backward(torch.bmm(dnew_PBK, state_PKM), gates_BG, states[t], dgates_BG, dstate_BM)
-            torch.add(torch.bmm(dgates_PBG, context_PGE).sum(0), more_BE, out=dcontext_BE)
-            query = both_BN[:, None, None, :hidden]
-            arguments: list[Any] = [dcontext_BE[:, None, None], query, *memory, norm, score, ctx.lengths]
-            dquery, *_ = operators.run_backward(*arguments, *of_query)
-            dquery_BA.copy_(dquery.view(batch, -1))
+            dcontext_BE.addmm_(dgates_BG, of_context)
+            step = Forward(both_BN[:, None, None, :hidden], *memory, sight, 1.0, hold=False, back=True)
+            dquery = dquery_BA[:, None, None]
+            Backward(step, dcontext_BE[:, None, None], norm, score, others=False, dquery=dquery).run()
             parts_PBM = torch.bmm(djoint_PBN, joint_PNM)
         # The gradients of keys, values and v: all steps are queries of one attention call.
         queries_BTA = both_TBN[..., :hidden].transpose(0, 1)
         norm, score = norms[..., 0].movedim(0, -1).contiguous(), scores
         score = scores[:, :, 0].transpose(0, 1).contiguous() if scores.dim() == 4 else scores[0]
         doutput, query = dcontexts_TBE.transpose(0, 1)[:, None], queries_BTA[:, None]
-        arguments = [doutput, query, *memory, norm, score, ctx.lengths]
-        _, dkey, dvalue, dvector, _ = operators.run_backward(*arguments, *of_memory)
+        of_memory: list[Any] = [ctx.lengths, *NO_MASK, True, *NO_EXTRA, False]
+        _, dkey, dvalue, dvector, _ = operators.run_backward(doutput, query, *memory, norm, score, *of_memory)
         flat = d_TBN.flatten(0, 1)
         djoint_NM = product_in_float32(flat[:, :size].T, states_TBM[:-1].flatten(0, 1))
         dof_context = product_in_float32(flat[:, hidden:].T, contexts_TBE.flatten(0, 1))

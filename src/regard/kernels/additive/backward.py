@@ -232,6 +232,11 @@ JOINT = ("short", "middle", "long")
 precision; see joint_gradients.py."""
 
 
+FEW_TILES = 8
+"""If only the gradient of the query is needed, one program of additive_decode_backward_kernel processes up to
+FEW_TILES tiles of keys: to add parts takes longer."""
+
+
 class Weighed(NamedTuple):
     """g, the gradient of v . tanh(q + k), for a chunk of query rows. Sizes are rounded up to whole tiles.
 
@@ -253,6 +258,7 @@ class Backward:
     scores: the scores, if the forward pass has kept them; otherwise an empty tensor.
     others: whether to compute the gradients of key, value and vector besides the gradient of the query.
     learned: whether to compute the gradient of the bias.
+    dquery: receives the gradient of the query, with a last stride of 1; None for a new tensor.
     """
 
     def __init__(
@@ -263,7 +269,9 @@ class Backward:
         scores: Tensor,
         others: bool,
         learned: bool = False,
+        dquery: Tensor | None = None,
     ):
+        self.dquery = forward.query.new_empty(forward.query.shape) if dquery is None else dquery
         self.forward, self.doutput, self.others = forward, in_rows(doutput), others
         self.norm, self.held = norm, scores
         bias = forward.extra.bias
@@ -282,7 +290,6 @@ class Backward:
         prepared = None if self.held.numel() else forward.prepared()
         self.alone = shape.kind == "decode" and shape.groups == 1
         self.rows: Prepared | None = None if self.alone else forward.prepared(turned=False)
-        self.dquery = forward.query.new_empty(forward.query.shape)
         self.joint = self.others and shape.kind in JOINT and fills_groups(self)
         in_parts = self.joint and rows_at_once(self, shape.queries) < shape.queries
         self.dkey = self.place(forward.key, several or in_parts)
@@ -475,6 +482,8 @@ class Backward:
         some, width = shape.decode_tile(dscores.device)
         grid, tiles = -(-shape.width // width), -(-shape.keys // some)
         parts = shape.key_parts(self.sequences * grid * launch.warps, tiles, dscores.device)
+        if tiles <= FEW_TILES and not self.others:
+            parts = 1
         part_keys = -(-tiles // parts) * some
         parts = -(-shape.keys // part_keys)
         dquery = self.dquery if parts == 1 else forward.new(parts, *self.dquery.shape)
@@ -484,7 +493,8 @@ class Backward:
             forward.query, forward.key, forward.vector, dscores, dquery, self.dkey, dvector,
             **forward.sight.by_length(forward.query),
             heads=shape.heads, keys=shape.keys, width=shape.width, **sources, dscores_head=dscores.stride(0),
-            part_keys=part_keys, dquery_part=self.dquery.numel(), dvector_part=dvector.stride(0),
+            part_keys=part_keys, dquery_part=self.dquery.numel(), dquery_batch=dquery.stride(-4),
+            dquery_head=dquery.stride(-3), dvector_part=dvector.stride(0),
             COLUMNS=some, WIDTH=width, OTHERS=self.others, APPROXIMATE=forward.approximate,
             num_warps=launch.warps,
         )  # fmt: skip

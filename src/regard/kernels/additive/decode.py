@@ -60,7 +60,7 @@ def additive_decode_kernel(
 def additive_decode_backward_kernel(
     query, key, vector, dscores, dquery, dkey, dvector, lengths, length_step,
     heads, keys, width, query_batch, query_head, key_batch, key_head, key_row, vector_head, dscores_head,
-    part_keys, dquery_part, dvector_part,
+    part_keys, dquery_part, dquery_batch, dquery_head, dvector_part,
     LENGTHS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, OTHERS: tl.constexpr,
     APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
@@ -70,7 +70,7 @@ def additive_decode_backward_kernel(
     where r = 1 / (1 + e^2q e^2k) and g is the gradient of v . tanh(q + k)
 
     dscores: reads g, (B H, keys).
-    dquery: writes partial sums, (parts, B H, D).
+    dquery: writes partial sums, (parts, B, H, 1, D).
     dkey: writes (B, H, S, D). There must be as many key heads as query heads.
     dvector: writes partial sums, (parts, B H, D); the caller adds them over parts and batch.
     OTHERS: whether to compute dkey and dvector too.
@@ -100,7 +100,7 @@ def additive_decode_backward_kernel(
             of_vector += gradient[:, None] * (1.0 - 2.0 * share)
             place = dkey + (both * keys + columns)[:, None] * width + channels[None, :]
             tl.store(place, slope * v[None, :], mask=(columns < keys)[:, None] & there[None, :])
-    at = both * width + channels
-    tl.store(dquery + part * dquery_part + at, tl.sum(of_query, 0) * v, mask=there)
+    at = part * dquery_part + batch * dquery_batch + head * dquery_head + channels
+    tl.store(dquery + at, tl.sum(of_query, 0) * v, mask=there)
     if OTHERS:
-        tl.store(dvector + part * dvector_part + at, tl.sum(of_vector, 0), mask=there)
+        tl.store(dvector + part * dvector_part + both * width + channels, tl.sum(of_vector, 0), mask=there)

@@ -186,11 +186,24 @@ class ShortAttention(torch.autograd.Function):
         if doutput is None:
             return (None,) * 8
         doutput = doutput if doutput.stride(3) == 1 else doutput.contiguous()
-        gradients = tuple(map(torch.empty_like, (query, key, value)))
+        gradients = _adjacent(query, key, value)
         tensors = (doutput, query, key, value, lse if lengths is None else lengths, seed, lse, *gradients)
         strided = doutput, query, key, value, *gradients
         _launch(short_backward_kernel, tensors, strided, query, key, value, ctx)
         return *gradients, None, None, None, None, None
+
+
+def _adjacent(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    """Return empty gradients of query, key and value, adjacent in memory as the outputs of one linear layer.
+
+    Then the backward pass of such a layer need not copy them, see joined() in fast/joint_linear.py.
+    """
+    tensors = query, key, value
+    if key.shape != value.shape or any(each.stride(1) > each.stride(2) for each in tensors):
+        return tuple(map(torch.empty_like, tensors))
+    (batch, heads, length, width), count = key.shape, 3 if query.shape == key.shape else 2
+    joint = key.new_empty(batch, length, count, heads, width).permute(2, 0, 3, 1, 4).unbind()
+    return joint if count == 3 else (torch.empty_like(query), *joint)
 
 
 def _launch(

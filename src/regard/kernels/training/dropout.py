@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.kernels.dropout import kept, limit, next_seed
 from regard.kernels.launch import processors
+from regard.kernels.training.partial_sums import sum_over_rows
 
 __all__ = ["KINDS", "ActivationDropout"]
 
@@ -141,7 +142,7 @@ class ActivationDropout(torch.autograd.Function):
                 dresult, saved, saved if bias is None else bias, saved if seed is None else seed, dx, parts,
                 *ctx.numbers, rows, width, **ctx.options, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4,
             )  # fmt: skip
-        return dx, None if bias is None else parts.sum(0).to(bias.dtype), None, None
+        return dx, None if bias is None else sum_over_rows(parts[None])[0].to(bias.dtype), None, None
 
 
 def _sizes(tensor: Tensor) -> tuple[int, int]:

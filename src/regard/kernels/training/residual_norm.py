@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.kernels.dropout import kept, limit, next_seed
 from regard.kernels.launch import processors
+from regard.kernels.training.partial_sums import sum_over_rows
 
 __all__ = ["WIDEST", "ResidualNorm"]
 
@@ -192,7 +193,7 @@ class ResidualNorm(torch.autograd.Function):
                 dchange, sums, limit(ctx.dropout), _factor(ctx.dropout), rows, width,
                 DTOTAL=dtotal is not None, **ctx.options, **tile,
             )  # fmt: skip
-        dweight, dbias, *rest = sums.sum(-2).unbind()
+        dweight, dbias, *rest = sum_over_rows(sums).unbind()
         dadded = rest[0].to(of_added) if rest else None
         gradients = (dadded, dweight.to(weight.dtype), dbias.to(of_bias))
         return dx, None if dtype is None else dchange, *gradients, None, None, None
