@@ -278,3 +278,31 @@ def test_cuda_graph_replay():
     graph.replay()
     torch.cuda.synchronize()
     assert all(map(torch.equal, captured, run()))
+
+
+class Attending(torch.nn.Module):
+    """A layer that calls attention()."""
+
+    def __init__(self, mask: regard.Mask | None, score: regard.Score):
+        super().__init__()
+        self.mask, self.score = mask, score
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return regard.attention(query, key, mask=self.mask, score=self.score).output
+
+
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")  # of make_graphed_callables() itself
+@pytest.mark.parametrize("name", ["none", "causal", "padding", "additive"])
+def test_graphed_callables_compute_the_same_bits(name: str):
+    mask = {"causal": regard.causal(), "padding": regard.padding(torch.tensor([20, 7], device="cuda"))}
+    score = regard.Additive(64, 64).cuda() if name == "additive" else regard.ScaledDot()
+    sizes = ((2, 1, 64), (2, 20, 64)) if name == "additive" else ((2, 4, 20, 64), (2, 4, 20, 64))
+    query, key, *samples = (torch.randn(size, device="cuda", requires_grad=True) for size in sizes * 2)
+    plain = Attending(mask.get(name), score)
+    graphed = torch.cuda.make_graphed_callables(Attending(mask.get(name), score), tuple(samples))
+    results = []
+    for layer in (graphed, plain):
+        output = layer(query, key)
+        results.append([output, *torch.autograd.grad(output.sin().sum(), (query, key))])
+    for ours, theirs in zip(*results, strict=True):
+        assert torch.equal(ours, theirs)
