@@ -37,7 +37,7 @@ __all__ = ["DESIGN", "MOST", "block", "checked_call", "direct_call", "every_list
 
 DESIGN = ROOT / "docs" / "design.md"
 
-MOST = {"direct call": 5, "checked call": 15}
+MOST = {"direct call": 5, "checked call": 15, "training step": 20, "search step": 8}
 """The largest number of files that a list may have."""
 
 TRACED = 3

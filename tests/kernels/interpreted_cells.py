@@ -14,8 +14,8 @@ from regard.decoding.highest_values import sortable
 from regard.fast.recurrent import gated_steps, gru_cuda
 from regard.fast.recurrent.bahdanau import attend_along
 from regard.fast.twins import Twins
+from regard.kernels import by_kernel
 from regard.kernels.additive import tile_sizes
-from regard.kernels.choice import by_kernel
 from regard.kernels.search.beam import find_candidates
 from regard.kernels.training import vocabulary_loss
 from regard.layers.gated_cell import GatedCell

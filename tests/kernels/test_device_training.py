@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from regard import kernels
 from regard.data.batch import PAD, Batch
 from regard.fast import transformer as fused
 from regard.fast.captured.graphs import new_pool, recorded
 from regard.fast.joint_linear import half_copies
 from regard.fast.transformer import ResidualStream
 from regard.fast.twins import Twins
-from regard.kernels import choice
 from regard.layers.feedforward import FeedForward
 from regard.models.transformer import Size, Transformer
 from regard.training import losses
@@ -70,7 +70,7 @@ def test_vocabulary_loss_needs_less_memory_than_the_logits_and_can_be_captured()
     layer = nn.Linear(64, 32000, device=CUDA)
     features = torch.randn(1, 32768, 64, device=CUDA, requires_grad=True)
     labels = torch.randint(1, 32000, (1, 32768), device=CUDA)
-    assert choice.by_kernel(features)
+    assert kernels.by_kernel(features)
 
     def step() -> list[Tensor]:
         with torch.autocast("cuda", torch.bfloat16):

@@ -147,13 +147,13 @@ class _HalfLinear(torch.autograd.Function):
         return dx, None, None, None, *(each if wanted else None for each, wanted in pairs)
 
 
-def joined(parts: Sequence[Tensor]) -> Tensor:
+def joined(parts: tuple[Tensor, ...]) -> Tensor:
     """Return torch.cat(parts, -1), without a copy if the parts are adjacent in the rows of one tensor.
 
     The kernels of short attention return the gradients of queries, keys and values like this.
 
     >>> whole = torch.zeros(2, 6)
-    >>> joined([whole[:, :2], whole[:, 2:]]).data_ptr() == whole.data_ptr()
+    >>> joined((whole[:, :2], whole[:, 2:])).data_ptr() == whole.data_ptr()
     True
     """
     first, place = parts[0], parts[0].storage_offset()

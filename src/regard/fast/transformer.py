@@ -24,7 +24,7 @@ from regard.dimensions import autocast_on
 from regard.fast.hooks import contains_hooks, is_hooked
 from regard.fast.joint_linear import HalfCopies, half_copies, joint_linear, linear_without_bias
 from regard.fast.twin import Twin
-from regard.kernels.choice import by_kernel
+from regard.kernels import by_kernel
 from regard.layers.feedforward import ACTIVATIONS, FeedForward
 from regard.layers.multihead import MultiHead
 from regard.masks.mask import Mask

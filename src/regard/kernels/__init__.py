@@ -11,7 +11,6 @@ search      greedy and beam search
 
 Files that they share:
 
-choice          whether layers and losses run as Triton kernels
 launch          sizes, strides and precision that launches need
 tanh            tanh(q + k) from e^2q and e^2k, with shared reciprocals
 mask            masks inside a kernel
@@ -51,8 +50,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from contextlib import AbstractContextManager, nullcontext
 
-__all__ = ["TRITON", "interpreting"]
+import torch
+from torch import Tensor
+
+from regard.dimensions import in_transform
+
+__all__ = ["TRITON", "by_kernel", "interpreting", "is_current", "on_device"]
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 TRITON = importlib.util.find_spec("triton") is not None
 """Whether Triton is installed."""
@@ -65,3 +72,36 @@ def interpreting() -> bool:
     effect.
     """
     return os.environ.get("TRITON_INTERPRET", "") in ("1", "true", "on", "yes")
+
+
+def by_kernel(tensor: Tensor) -> bool:
+    """Whether layers and losses use Triton kernels for tensors of this device and dtype.
+
+    float64 tensors use plain PyTorch, because the kernels accumulate in float32. Inside torch.func
+    transforms, all tensors use plain PyTorch, because the transforms do not support custom kernels.
+
+    >>> by_kernel(torch.zeros(1, dtype=torch.float64))
+    False
+    """
+    device = tensor.device.type
+    if not TRITON or (device == "cpu" and not interpreting()):  # the frequent cases on a CPU
+        return False
+    if tensor.dtype not in DTYPES or in_transform():
+        return False
+    return is_current(tensor.device) if device == "cuda" else device == "cpu"
+
+
+def is_current(device: torch.device) -> bool:
+    """Whether `device` is the current CUDA device; True for devices of other types, such as the CPU.
+
+    Triton kernels and CUDA graphs always run on the current CUDA device.
+
+    >>> is_current(torch.device("cpu"))
+    True
+    """
+    return device.type != "cuda" or device.index in (None, torch.cuda.current_device())
+
+
+def on_device(tensor: Tensor) -> AbstractContextManager[object]:
+    """Return a context in which the device of the tensor is the current one, as Triton launches need."""
+    return nullcontext() if is_current(tensor.device) else torch.cuda.device(tensor.device)

@@ -19,7 +19,7 @@ from regard.attended import Top
 from regard.call import Call, Forward
 from regard.dimensions import in_transform
 from regard.files.requirements import install_command
-from regard.kernels import TRITON, interpreting
+from regard.kernels import TRITON, interpreting, on_device
 from regard.look import Look
 from regard.looking.blockwise import weights_of_rows
 from regard.looking.look_kernels import POOLED_STEP, Wanted, Weights, kernel_looks
@@ -102,8 +102,6 @@ def _computed(call: Call, lse: Tensor, wanted: Wanted) -> tuple[Tensor, ...]:
     tensors = (each for each in (*weights, vector) if isinstance(each, Tensor))
     if torch.compiler.is_compiling() or in_transform() or any(type(each) not in PLAIN for each in tensors):
         return kernel_looks(weights, vector, wanted, by_operator=True)
-    from regard.kernels.choice import on_device
-
     with on_device(call.query):
         return kernel_looks(weights, vector, wanted)
 

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from regard.dimensions import in_transform, lift
+from regard.dimensions import lift
 from regard.errors import ArgumentError, message
 from regard.masks.conditions import And, Condition, Not, Or
 
@@ -602,6 +602,4 @@ def cleaned(
 
 def known_true(conditions: Tensor) -> bool:
     """Whether all elements are known to be true. False if reading them would wait for a device."""
-    if conditions.device.type != "cpu" or in_transform() or torch.compiler.is_compiling():
-        return False
-    return bool(conditions.all())
+    return readable(conditions) and bool(conditions.all())

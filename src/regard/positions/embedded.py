@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError, message
-from regard.positions.position import Position, angles
+from regard.positions.position import Position
 
-__all__ = ["Learned", "Noise", "Sinusoidal"]
+__all__ = ["Learned", "Noise", "Sinusoidal", "angles"]
 
 
 class Embedded(Position):
@@ -135,3 +135,12 @@ class Sinusoidal(Embedded):
     @classmethod
     def build(cls, width: int, heads: int, length: int) -> Sinusoidal:
         return cls(width)
+
+
+def angles(first: int, last: int, size: int, base: float, device: torch.device) -> Tensor:
+    """Return the angles t / base^(2i/size) as a float32 tensor (last - first, size / 2).
+
+    t stands for the positions `first` to `last - 1`, and i for the integers from 0 to size / 2 - 1.
+    """
+    rate = base ** (-torch.arange(0, size, 2, device=device).float() / size)
+    return torch.arange(first, last, device=device).float()[:, None] * rate

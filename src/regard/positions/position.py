@@ -1,13 +1,12 @@
-"""Position: base class of position schemes, and the angles for Sinusoidal and Rotary."""
+"""Position: base class of position schemes."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-__all__ = ["Position", "angles"]
+__all__ = ["Position"]
 
 
 class Position(nn.Module):
@@ -30,12 +29,3 @@ class Position(nn.Module):
         length: maximum length of a sequence.
         """
         raise TypeError(f"{cls.__name__} does not implement build()")
-
-
-def angles(first: int, last: int, size: int, base: float, device: torch.device) -> Tensor:
-    """Return the angles t / base^(2i/size) as a float32 tensor (last - first, size / 2).
-
-    t stands for the positions `first` to `last - 1`, and i for the integers from 0 to size / 2 - 1.
-    """
-    rate = base ** (-torch.arange(0, size, 2, device=device).float() / size)
-    return torch.arange(first, last, device=device).float()[:, None] * rate

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import ArgumentError, UnknownName, message
-from regard.positions.position import Position, angles
+from regard.positions.embedded import angles
+from regard.positions.position import Position
 
 __all__ = ["Rotary"]
 

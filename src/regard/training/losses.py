@@ -12,7 +12,7 @@ from regard.data.batch import PAD
 from regard.fast import enabled
 from regard.fast.aligned_linear import AlignedLinear
 from regard.fast.hooks import contains_hooks, is_hooked, is_plain_linear
-from regard.kernels.choice import by_kernel
+from regard.kernels import by_kernel
 from regard.models.base import Model
 
 __all__ = [

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from regard.data.packed_tensors import copy_all, tensors_in
 from regard.fast.captured import graphs
 from regard.fast.captured.graphs import Uncaptured, copied, shape_of
-from regard.kernels.choice import is_current
+from regard.kernels import is_current
 from regard.training.progress import seed_generators
 from regard.training.task import Loss
 

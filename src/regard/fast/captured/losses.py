@@ -13,7 +13,7 @@ from regard.data.packed_tensors import copy_all, tensors_in
 from regard.fast import enabled
 from regard.fast.captured import graphs
 from regard.fast.captured.graphs import copied, shape_of
-from regard.kernels.choice import is_current
+from regard.kernels import is_current
 
 __all__ = ["CapturedLosses"]
 

@@ -26,7 +26,7 @@ from regard.errors import RegardError, Setting, message
 from regard.fast.captured import graphs
 from regard.fast.captured.device_update import DeviceUpdate, can_update_on_device, own_gradients
 from regard.fast.captured.graphs import Uncaptured, copied, shape_of
-from regard.kernels.choice import is_current
+from regard.kernels import is_current
 from regard.training.gradients import Gradients, coarse_products
 from regard.training.optimizer import Average
 from regard.training.progress import seed_generators

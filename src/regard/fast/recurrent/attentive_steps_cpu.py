@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
 from regard.fast.recurrent.gated_steps import gated, gated_backward, mixed, mixed_backward
-from regard.kernels.choice import by_kernel
+from regard.kernels import by_kernel
 from regard.memory import Memory
 
 __all__ = ["CpuSteps", "suits_cpu_steps"]

@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from regard.dimensions import autocast_on
 from regard.fast.joint_linear import product_in_float32
 from regard.fast.recurrent.gated_steps import gated, gated_backward, mixed, mixed_backward
-from regard.kernels.choice import by_kernel
+from regard.kernels import by_kernel
 from regard.memory import Memory
 
 __all__ = ["CudaSteps", "suits_cuda_steps"]

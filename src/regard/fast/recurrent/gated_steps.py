@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.kernels.choice import by_kernel
+from regard.kernels import by_kernel
 
 __all__ = ["gated", "gated_backward", "mixed", "mixed_backward"]
 

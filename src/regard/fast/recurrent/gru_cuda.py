@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
 from regard.fast.joint_linear import product_in_float32
-from regard.kernels.choice import by_kernel
+from regard.kernels import by_kernel
 
 __all__ = ["gru", "gru_backward", "gru_ways"]
 

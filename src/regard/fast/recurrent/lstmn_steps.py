@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.kernels.choice import by_kernel
+from regard.kernels import by_kernel
 
 __all__ = ["lstmn_steps"]
 

@@ -15,7 +15,7 @@ from regard.fast.hooks import is_hooked
 from regard.fast.recurrent.gru_cpu import gru_on_cpu
 from regard.fast.recurrent.gru_cuda import gru_ways
 from regard.fast.twin import Twin
-from regard.kernels.choice import by_kernel
+from regard.kernels import by_kernel
 from regard.layers.precision import full_precision
 from regard.layers.recurrent import Hidden, Recurrent, flip
 

@@ -28,7 +28,7 @@ from regard.fast.recurrent.tape_buffers import (
     step_views,
     summed,
 )
-from regard.kernels.choice import by_kernel
+from regard.kernels import by_kernel
 from regard.layers.tape_heads import MOST_GRADIENT, SMALLEST, HeadLayout, HeadParts, around, clipped_gradient
 
 __all__ = ["MachineSteps", "machine_steps"]

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from regard.fast.search.decoder import SlotDecoder, resized_rows, write_rows
 from regard.fast.search.linear import linear
-from regard.kernels.choice import by_kernel
+from regard.kernels import by_kernel
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
 from regard.roles import Role

@@ -28,7 +28,7 @@ from regard.fast.search.choice import decoder_for
 from regard.fast.search.decoder import SlotDecoder
 from regard.fast.search.recorded_attention import RecordedAttention
 from regard.fast.search.slots import GreedySlots, Outputs, SampleSlots, SearchSlots
-from regard.kernels.choice import is_current
+from regard.kernels import is_current
 from regard.models.base import Model, State
 
 __all__ = [

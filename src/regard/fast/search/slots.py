@@ -18,7 +18,7 @@ from regard.data.batch import BOS, EOS, PAD
 from regard.decoding.rules import Rules, forbidden_ids
 from regard.decoding.sampling import Sample, Seed, random_numbers
 from regard.fast.search.decoder import SlotDecoder, resized_rows
-from regard.kernels.choice import by_kernel
+from regard.kernels import by_kernel
 
 if TYPE_CHECKING:
     from regard.kernels.search.beam import Candidates

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from regard.fast.search.decoder import SlotDecoder, resized_rows, write_rows
 from regard.fast.search.linear import Linear, linear
-from regard.kernels.choice import by_kernel
+from regard.kernels import by_kernel
 from regard.layers.feedforward import ACTIVATIONS, FeedForward
 from regard.models.base import Encoded, Model, State
 from regard.models.transformer import Transformer, TransformerLayer

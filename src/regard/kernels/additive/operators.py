@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard.kernels import on_device
 from regard.kernels.additive.backward import Backward
 from regard.kernels.additive.forward import Extra, Forward, Sight
 from regard.kernels.additive.tile_sizes import Shape
-from regard.kernels.choice import on_device
 
 __all__ = [
     "additive_backward",

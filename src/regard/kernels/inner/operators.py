@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.kernels.choice import on_device
+from regard.kernels import on_device
 from regard.kernels.inner.backward import inner_key_backward_kernel, inner_query_backward_kernel
 from regard.kernels.inner.forward import inner_forward_kernel
 from regard.kernels.inner.masks import DocumentRanges, Listing

@@ -22,9 +22,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.kernels import interpreting
+from regard.kernels import interpreting, on_device
 from regard.kernels.additive.forward import Sight
-from regard.kernels.choice import on_device
 from regard.kernels.inner.masks import key_tiles
 from regard.kernels.launch import in_eights, in_rows, precision_of, steps
 from regard.kernels.looking import ARGUMENTS
