@@ -13,11 +13,14 @@ BLOCK, FEWEST_VALUES = 64, 2**15
 """On a CPU, the highest sums of tensors with at least FEWEST_VALUES are found in blocks of this size."""
 
 
-def highest(values: Tensor, count: int) -> Tensor:
+def highest(values: Tensor, count: int, order: Tensor | None = None) -> Tensor:
     """Return the indices of the `count` highest values of each row in descending order, (B, count).
 
     values: (B, N), float32, N >= count. NaN counts as higher than any number but inf. Of equal values, the
-        one with the lower index comes first, which topk() does not guarantee.
+        one with the lower index comes first, which topk() does not guarantee. On a CPU, values of -inf after
+        others are in any order: they are forbidden tokens and unused beams, which no search returns.
+    order: (B, N), different integers from 0 to 2**31 - 1, that replace the indices in comparisons of equal
+        values.
 
     >>> highest(torch.tensor([[0.5, 2.0, 0.5, 0.1]]), 2)
     tensor([[1, 0]])
@@ -26,7 +29,8 @@ def highest(values: Tensor, count: int) -> Tensor:
         best, indices = values.topk(min(count + 1, values.shape[1]))
         if not _some_equal(best):
             return indices[:, :count]
-    order = torch.arange(values.shape[1], device=values.device)
+    if order is None:
+        order = torch.arange(values.shape[1], device=values.device)
     return sortable(values, order).topk(count).indices
 
 
@@ -35,15 +39,16 @@ def highest_sums(first: Tensor, values: Tensor, count: int) -> tuple[Tensor, Ten
 
     first: (B, K). values: (B, K, V), float32. Results: (B, count). For the order, see highest().
 
-    On a CPU, only some blocks of large tensors are added and compared: the `count` highest sums are in the
-    `count` blocks with the highest maxima.
+    On a CPU, only some blocks of large tensors are added and compared: those with the count + 1 highest
+    maxima. The `count` highest sums are among them, because each of these blocks has a sum of at least the
+    lowest of these maxima, and the other blocks have no higher one.
     """
     vocabulary = values.shape[2]
     blocks, rest = divmod(vocabulary, BLOCK)
     if values.device.type == "cpu" and values.numel() >= FEWEST_VALUES and blocks > count:
         blocked_BKNT = values[:, :, : blocks * BLOCK].unflatten(2, (blocks, BLOCK))
         maxima_BKN = blocked_BKNT.amax(3).add_(first[:, :, None])
-        chosen_BC = maxima_BKN.flatten(1).topk(count + 1).indices
+        largest_BC, chosen_BC = maxima_BKN.flatten(1).topk(count + 1)
         beam_BC, block_BC = chosen_BC // blocks, chosen_BC % blocks
         rows_B1 = torch.arange(len(values))[:, None]
         sums = [(blocked_BKNT[rows_B1, beam_BC, block_BC] + first.gather(1, beam_BC)[..., None]).flatten(1)]
@@ -53,11 +58,13 @@ def highest_sums(first: Tensor, values: Tensor, count: int) -> tuple[Tensor, Ten
             beams_K1 = torch.arange(values.shape[1])[:, None]
             tail_1KR = (beams_K1 * vocabulary + torch.arange(vocabulary - rest, vocabulary))[None]
             places.append(tail_1KR.expand(len(values), -1, -1))
-        best, at = torch.cat(sums, 1).topk(count + 1)
-        if not _some_equal(best):
-            return best[:, :count], torch.cat([each.flatten(1) for each in places], 1).gather(
-                1, at[:, :count]
-            )
+        sums_BN, place_BN = torch.cat(sums, 1), torch.cat([each.flatten(1) for each in places], 1)
+        at_BC = highest(sums_BN, count, place_BN)
+        best_BC, lowest_B1 = sums_BN.gather(1, at_BC), largest_BC[:, -1:]
+        # A sum equal to the lowest maximum may be in another block too, and then the lower index counts.
+        hidden_B1 = (lowest_B1 == -torch.inf) & (best_BC[:, :1] > -torch.inf)
+        if ((best_BC[:, -1:] > lowest_B1) | hidden_B1).all():
+            return best_BC, place_BN.gather(1, at_BC)
     sums_BN = (first[:, :, None] + values).flatten(1)
     place_BC = highest(sums_BN, count)
     return sums_BN.gather(1, place_BC), place_BC
@@ -77,5 +84,6 @@ def sortable(values: Tensor, order: Tensor) -> Tensor:
 
 
 def _some_equal(descending: Tensor) -> bool:
-    """Return whether some adjacent values of a row (B, N) are equal."""
-    return bool((descending[:, 1:] == descending[:, :-1]).any())
+    """Whether some adjacent values of a row (B, N) are equal; -inf counts only in rows of nothing else."""
+    first, later = descending[:, :1], descending[:, 1:]
+    return bool(((later == descending[:, :-1]) & ((later > -torch.inf) | (first == -torch.inf))).any())

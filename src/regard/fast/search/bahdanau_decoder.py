@@ -87,8 +87,9 @@ class BahdanauDecoder(SlotDecoder):
 
     def _read_weights(self) -> None:
         """Create the functions of the linear layers."""
-        from_word, _, from_state, from_new, to_output, bias = self.weights
+        from_word, from_context, from_state, from_new, to_output, bias = self.weights
         rows, int8 = self.slots * self.beams, self.int8_steps
+        self.from_context = linear(from_context, None, self.slots * self.source_length)
         self.from_word = linear(from_word, bias, rows, int8)
         self.from_state = linear(from_state, None, rows, int8)
         self.from_reset = linear(self.cell.state.weight, None, rows, int8)
@@ -100,7 +101,7 @@ class BahdanauDecoder(SlotDecoder):
         (memory,) = encoded.memories
         write_rows(self.keys, slots, memory.key * self.factor)
         self.lengths.index_copy_(0, slots, encoded.lengths)
-        write_rows(self.values, slots, functional.linear(memory.value, self.weights[1]))
+        write_rows(self.values, slots, self.from_context(memory.value))
         inside = torch.arange(self.source_length, device=slots.device) < encoded.lengths[:, None]
         self.mask.index_copy_(0, slots, torch.where(inside, 0.0, -torch.inf).to(self.mask.dtype)[:, None])
         self.states[slots] = state.hidden[0][:, None]
