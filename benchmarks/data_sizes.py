@@ -6,11 +6,11 @@ python -m benchmarks.data_sizes --runs tatoeba:100000 --device cuda --epochs 10 
 
 The corpora: Tatoeba, English to German, one pair for each English sentence; Multi30k, train.en and train.de;
 the built-in corpus, whose language is narrow. N pairs are drawn at random. The default model is trained on
-them with `regard train --epochs`, without other settings; a twentieth of the pairs, but at most 1,000, is held
-out for validation. The epochs decrease with N, so that a run takes minutes on one core; --epochs names another
-number, for a GPU. (A run without a budget has 30 epochs, but at least 2,000 steps.) BLEU and chrF on the validation set come from the log of the run. The
-test set has other pairs, none of whose sentences is in the training data. Results of other runs from the same
-day are kept.
+them with `regard train --epochs`, without other settings. A twentieth of the pairs, at most 1,000, is held
+out for validation. The epochs decrease with N, so that a run takes minutes on one core; --epochs sets another
+number, for a GPU. (A run without a budget has 30 epochs, but at least 2,000 steps.) BLEU and chrF on the
+validation set come from the log of the run. The test set has other pairs, none of whose sentences is in the
+training data. Results of other runs from the same day are kept.
 """
 
 from __future__ import annotations
