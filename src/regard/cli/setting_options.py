@@ -30,7 +30,9 @@ SECTIONS = {
 
 
 def setting_option(setting: Setting, arguments: Sequence[str] | None = None) -> str:
-    """Return the command-line option for a Python argument, or the whole command with --encoding.
+    """Return the command-line option for a Python argument, or the whole command.
+
+    The command is returned for values of --columns, --encoding and --fields.
 
     setting: the Python argument, which an error message recommends.
     arguments: the arguments of the command line. Default: those of this process.
@@ -43,10 +45,12 @@ def setting_option(setting: Setting, arguments: Sequence[str] | None = None) -> 
     '--set model.feeding=false'
     >>> setting_option(Setting("read_pairs", "encoding", "cp949"), ["train", "--source", "a.ko"])
     'regard train --source a.ko --encoding cp949'
+    >>> setting_option(Setting("read_labelled", "format", "jsonl"))
+    '--jsonl'
     >>> setting_option(Setting("read_captions", "missing", "skip"))
     '--set data.missing=skip of regard train'
     """
-    if setting.name in ("encoding", "fields") and isinstance(setting.value, str) and setting.value:
+    if setting.name in ("columns", "encoding", "fields") and isinstance(setting.value, str) and setting.value:
         given = list(sys.argv[1:] if arguments is None else arguments)
         if setting.name == "encoding" and given[:1] and given[0] not in ENCODING_COMMANDS:
             return f"iconv -f {setting.value.upper()} -t UTF-8, to convert the file"
@@ -54,6 +58,8 @@ def setting_option(setting: Setting, arguments: Sequence[str] | None = None) -> 
         return shlex.join(["regard", *_without(option, given), option, setting.value])
     if setting.owner == "Choices":
         return f"--choose {setting.name}={setting.value}"
+    if (setting.owner, setting.name) == ("read_labelled", "format"):
+        return f"--{setting.value}"
     if setting.owner in ("read_captions", "decode_files"):
         return f"--set data.{setting.name}={setting.value} of regard train"
     if isinstance(setting.value, Mapping):
