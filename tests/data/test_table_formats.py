@@ -185,6 +185,9 @@ def test_a_file_of_another_kind_names_the_argument_that_reads_it(tmp_path):
         list(read_pairs(jsonl=tmp_path / "a.csv"))
     with pytest.raises(DataError, match=r"(?s)a\.json: .*jsonl="):
         list(read_pairs(tsv=tmp_path / "a.json"))
+    (tmp_path / "a.tsv").write_bytes(b"PAR1...")
+    with pytest.raises(DataError, match=r"(?s)a\.tsv: .*Parquet.*jsonl="):
+        list(read_pairs(tsv=tmp_path / "a.tsv"))
     with pytest.raises(DataError, match=r'(?s)a\.csv: .*format="tsv"'):
         read_labelled(tmp_path / "a.csv", format="jsonl")
     with pytest.raises(DataError, match=r'(?s)a\.json: .*format="jsonl"'):
