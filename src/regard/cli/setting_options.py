@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from regard.cli.json_output import json_text
+from regard.cli.train_settings import SETTINGS
 from regard.errors import Setting
 
 __all__ = ["setting_option"]
@@ -43,6 +44,8 @@ def setting_option(setting: Setting, arguments: Sequence[str] | None = None) -> 
     '--columns'
     >>> setting_option(Setting("build_model", "feeding", False))
     '--set model.feeding=false'
+    >>> setting_option(Setting("training", "batch_size")), setting_option(Setting("training", "ema"))
+    ('--batch-size', '--set training.ema=...')
     >>> setting_option(Setting("read_pairs", "encoding", "cp949"), ["train", "--source", "a.ko"])
     'regard train --source a.ko --encoding cp949'
     >>> setting_option(Setting("read_labelled", "format", "jsonl"))
@@ -66,8 +69,12 @@ def setting_option(setting: Setting, arguments: Sequence[str] | None = None) -> 
         parts = (Setting(setting.owner, f"{setting.name}.{key}", each) for key, each in setting.value.items())
         return " ".join(map(setting_option, parts))
     if setting.owner in SECTIONS:
+        name = f"{SECTIONS[setting.owner]}.{setting.name}"
+        option = next((option for option, names in SETTINGS.items() if name in names), None)
+        if option is not None and setting.value == "":
+            return f"--{option.replace('_', '-')}"
         value = setting.value if isinstance(setting.value, str) else json_text(setting.value)
-        return f"--set {SECTIONS[setting.owner]}.{setting.name}={value or '...'}"
+        return f"--set {name}={value or '...'}"
     return f"--{setting.value}-{setting.name}" if setting.owner == "fetch" else f"--{setting.name}"
 
 
