@@ -70,9 +70,8 @@ def setting_option(setting: Setting, arguments: Sequence[str] | None = None) -> 
         return " ".join(map(setting_option, parts))
     if setting.owner in SECTIONS:
         name = f"{SECTIONS[setting.owner]}.{setting.name}"
-        option = next((option for option, names in SETTINGS.items() if name in names), None)
-        if option is not None and setting.value == "":
-            return f"--{option.replace('_', '-')}"
+        if setting.value == "" and (known := [each for each, names in SETTINGS.items() if name in names]):
+            return f"--{known[0].replace('_', '-')}"
         value = setting.value if isinstance(setting.value, str) else json_text(setting.value)
         return f"--set {name}={value or '...'}"
     return f"--{setting.value}-{setting.name}" if setting.owner == "fetch" else f"--{setting.name}"
