@@ -2,14 +2,15 @@
 
 python -m benchmarks.data_sizes --tatoeba eng-deu.txt.gz --multi30k folder
 REGARD_DATA=folder python -m benchmarks.data_sizes --runs tatoeba:1000 multi30k:3000 built-in:1000
+python -m benchmarks.data_sizes --runs tatoeba:100000 --device cuda --epochs 10 --name data-sizes-cuda
 
 The corpora: Tatoeba, English to German, one pair for each English sentence; Multi30k, train.en and train.de;
 the built-in corpus, whose language is narrow. N pairs are drawn at random. The default model is trained on
-them with `regard train --epochs`, without other settings; a twentieth of the pairs is held out for
-validation. The epochs decrease with N, so that a run takes minutes on one core. (A run without a budget has
-30 epochs, but at least 2,000 steps.) BLEU and chrF on the validation set come from the log of the run. The
-test set has other pairs, none of whose sentences is in the training data. Results of other runs from the same
-day are kept.
+them with `regard train --epochs`, without other settings. A twentieth of the pairs, at most 1,000, is held
+out for validation. The epochs decrease with N, so that a run takes minutes on one core; --epochs sets another
+number, for a GPU. (A run without a budget has 30 epochs, but at least 2,000 steps.) BLEU and chrF on the
+validation set come from the log of the run. The test set has other pairs, none of whose sentences is in the
+training data. Results of other runs from the same day are kept.
 """
 
 from __future__ import annotations
@@ -35,15 +36,16 @@ __all__ = ["EPOCHS", "RUNS", "Trained", "draw", "read_tatoeba", "summary"]
 TEST = 500
 """Number of test pairs."""
 
-EPOCHS = {1_000: 20, 3_000: 10, 10_000: 6, 30_000: 3, 100_000: 2}
+EPOCHS = {1_000: 20, 3_000: 10, 10_000: 6, 28_000: 3, 30_000: 3, 100_000: 2}
 """Number of epochs for each number of training pairs."""
 
-RUNS = tuple(
-    f"{corpus}:{pairs}"
-    for pairs in EPOCHS
-    for corpus in ("tatoeba", "multi30k", *(["built-in"] if pairs <= 3_000 else []))
-    if corpus != "multi30k" or pairs <= 10_000  # Multi30k has 29,000 training pairs
-)
+SIZES = {
+    "tatoeba": (1_000, 3_000, 10_000, 30_000, 100_000),
+    "multi30k": (1_000, 3_000, 10_000, 28_000),  # of 29,000 pairs; the others are for the test set
+    "built-in": (1_000, 3_000),
+}
+
+RUNS = tuple(f"{corpus}:{pairs}" for pairs in EPOCHS for corpus, sizes in SIZES.items() if pairs in sizes)
 """The runs, in the order in which they are measured: corpus and number of pairs."""
 
 Pair = tuple[str, str]
@@ -130,8 +132,13 @@ def draw(pairs: Iterable[Pair], count: int, seed: int = 0) -> tuple[list[Pair], 
     return train, test[:TEST]
 
 
-def train(corpus: str, pairs: list[Pair], test: list[Pair]) -> Trained:
-    """Train the default model on the pairs, and evaluate it on the test pairs."""
+def train(
+    corpus: str, pairs: list[Pair], test: list[Pair], device: str = "cpu", epochs: int | None = None
+) -> Trained:
+    """Train the default model on the pairs, and evaluate it on the test pairs.
+
+    epochs: the number of epochs; None: that of EPOCHS.
+    """
     from regard.decoding import Greedy
     from regard.evaluation import bleu, chrf
     from regard.tasks.translation import load_translator
@@ -142,9 +149,9 @@ def train(corpus: str, pairs: list[Pair], test: list[Pair]) -> Trained:
         folder, run = Path(scratch), Path(scratch) / "run"
         for side, lines in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
             (folder / side).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        command = [sys.executable, "-m", "regard", "train", "--device", "cpu", "--output", str(run)]
+        command = [sys.executable, "-m", "regard", "train", "--device", device, "--output", str(run)]
         command += ["--source", str(folder / "source"), "--target", str(folder / "target")]
-        command += ["--epochs", str(EPOCHS.get(len(pairs), 1))]
+        command += ["--epochs", str(epochs or EPOCHS.get(len(pairs), 1))]
         split = read_split(Data(source=[str(folder / "source")], target=[str(folder / "target")]))
         valid, unseen = len(split.valid), unseen_share(split.train, split.valid)
         environ = dict(os.environ, REGARD_CACHE=str(folder / "cache"))
@@ -152,7 +159,7 @@ def train(corpus: str, pairs: list[Pair], test: list[Pair]) -> Trained:
         subprocess.run(command, check=True, env=environ, stderr=subprocess.DEVNULL)
         seconds = time.monotonic() - began
         records = list(map(json.loads, (run / "log.jsonl").read_text(encoding="ascii").splitlines()))
-        translator = load_translator(run, device="cpu", search=Greedy(), look=None)
+        translator = load_translator(run, device=device, search=Greedy(), look=None)
         texts = [each.text for each in translator.translate([source for source, _ in test])]
     targets = [target for _, target in test]
     evaluations = [each for each in records if each["kind"] == "evaluation"]
@@ -211,6 +218,8 @@ def main() -> None:
     parser.add_argument(
         "--runs", nargs="+", default=list(RUNS), help="CORPUS:PAIRS, as in tatoeba:1000 (default: all)"
     )
+    parser.add_argument("--device", default="cpu", help="device, cpu or cuda (default: cpu)")
+    parser.add_argument("--epochs", type=int, help="number of epochs (default: by the number of pairs)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="output folder")
     parser.add_argument("--name", default="data-sizes", help="file name after the date (default: data-sizes)")
     arguments = parser.parse_args()
@@ -225,9 +234,13 @@ def main() -> None:
     kept = json.loads(record.read_text(encoding="utf-8"))["trained"] if record.is_file() else []
     trained = [Trained(**each) for each in kept if (each["corpus"], each["pairs"]) not in chosen]
     machine = environment()
+    if arguments.device != "cpu":
+        import torch
+
+        machine |= {"device": torch.cuda.get_device_name()}
     about = ", ".join(f"{name} {value}" for name, value in machine.items())
     for corpus, count in chosen:
-        trained.append(train(corpus, *draw(readers[corpus](), count)))
+        trained.append(train(corpus, *draw(readers[corpus](), count), arguments.device, arguments.epochs))
         done = trained[-1]
         print(f"{corpus} {count:,}: test BLEU {done.test_bleu}, {done.seconds:.0f} s", flush=True)
         written = {"environment": machine, "trained": [asdict(each) for each in trained]}

@@ -25,7 +25,7 @@ def test_test_pairs_share_no_sentence_with_the_training_pairs():
 
 def test_runs_have_epochs_and_the_table_has_scores_and_samples():
     assert {int(each.partition(":")[2]) for each in RUNS} == set(EPOCHS)
-    assert "multi30k:10000" in RUNS and "multi30k:30000" not in RUNS  # it has 29,000 pairs
+    assert "tatoeba:100000" in RUNS and "multi30k:30000" not in RUNS  # it has 29,000 pairs
     run = Trained(
         "tatoeba", 1000, 50, 0.16, "bahdanau", 600, 180, [4.0, 3.7, 3.8], 2.1, 15.7, 1.0, 13.0, 185.0, []
     )

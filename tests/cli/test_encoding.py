@@ -108,6 +108,18 @@ def test_a_csv_header_is_recognized(command, tmp_path):
         and "id, ko, en" in answer.err
     )
     assert command("data", "check", "--csv", tmp_path / "a.csv", "--columns", "ko,en").status == 0
+    answer = command("data", "check", "--csv", tmp_path / "a.csv", "--columns", "3,2")
+    assert f"regard data check --csv {tmp_path / 'a.csv'} --columns en,ko" in answer.err
+
+
+def test_options_for_the_kind_of_a_file_are_recommended(command, tmp_path):
+    (tmp_path / "a.csv").write_text("가.,Go.\n", encoding="utf-8")
+    (tmp_path / "a.json").write_text('[{"source": "가.", "target": "Go."}]', encoding="utf-8")
+    assert "use --tsv" in command("data", "check", "--jsonl", tmp_path / "a.csv").err
+    assert "use --jsonl" in command("data", "check", "--csv", tmp_path / "a.json").err
+    for option, other, name in (("--jsonl", "--tsv", "a.csv"), ("--tsv", "--jsonl", "a.json")):
+        train = ("train", "--task", "classification", option, tmp_path / name, "--output", tmp_path / "run")
+        assert f"use {other}" in command(*train).err
 
 
 def test_settings_of_every_task_have_the_encoding(tmp_path):

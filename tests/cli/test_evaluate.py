@@ -138,6 +138,11 @@ def test_table_has_all_scores_and_fits_the_terminal(command, trained, korean):
     ]
 
 
+def test_an_option_of_other_tasks_is_answered_with_the_right_command(command, trained):
+    answer = command("evaluate", trained, "--test-file", "a.tsv")
+    assert answer.status == 2 and f"regard evaluate {trained} FILES" in answer.err
+
+
 def test_split_of_the_built_in_corpus_is_scored_with_its_alignments(command, trained, unseeing):
     for split in ("test", "long", "valid"):
         result = command("evaluate", trained, "--split", split, "--sentences", 4, "--greedy", "--json")

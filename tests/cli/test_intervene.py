@@ -84,6 +84,11 @@ def test_invalid_options_are_errors(command, trained, options, fact):
     assert result.status == 2 and fact in result.err and not result.out
 
 
+def test_model_without_attention_says_which_models_have_it(command, unseeing):
+    answer = command("intervene", unseeing, LINE, "--cut", "0-0")
+    assert answer.status == 2 and "transformer" in answer.err and "none" not in answer.err
+
+
 def test_invalid_data_file_is_an_error(command, trained, tmp_path):
     for text, fact in (("{", "JSON"), ("[1]", "list of interventions"), ('[{"kind": "cat"}]', "'cut'")):
         path = tmp_path / "given.json"

@@ -442,3 +442,12 @@ def test_defaults_in_the_help_equal_the_settings():
         for name in names if default is not None else ():
             section, _, last = name.rpartition(".")
             assert getattr(getattr(settings, section) if section else settings, last) == default
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [("--batch-size", 0, "--batch-size"), ("--set", "training.best=x", "--set training.best=")],
+)
+def test_error_of_a_setting_names_the_option(command, tmp_path, option, value, named):
+    answer = command("train", "--built-in", "korean", "--output", tmp_path / "run", option, value)
+    assert answer.status == 2 and f"check {named}" in answer.err

@@ -15,7 +15,7 @@ import pytest
 
 from regard.data import Choices, read_labelled, read_pairs
 from regard.data import table_formats as formats
-from regard.errors import DataError
+from regard.errors import ArgumentError, DataError
 from tests.conftest import SKIPS
 
 ROWS = [
@@ -168,6 +168,40 @@ def test_workbook_is_an_error_that_recommends_csv(tmp_path):
         book.writestr("[Content_Types].xml", "x")
     with pytest.raises(DataError, match=r"(?s)a\.xlsx: .*Excel.*CSV"):
         list(read_pairs(tsv=tmp_path / "a.xlsx"))
+
+
+def test_tmx_is_an_error_that_recommends_tsv(tmp_path):
+    (tmp_path / "a.tmx").write_text(
+        '<?xml version="1.0"?>\n<!DOCTYPE tmx>\n<tmx version="1.4"><body/></tmx>\n'
+    )
+    with pytest.raises(DataError, match=r"(?s)a\.tmx: .*TMX.*TSV"):
+        list(read_pairs(jsonl=tmp_path / "a.tmx"))
+
+
+def test_a_file_of_another_kind_names_the_argument_that_reads_it(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y\n" * 9)
+    (tmp_path / "a.json").write_text('[{"a": "x", "b": "y"}]')
+    with pytest.raises(DataError, match=r"(?s)a\.csv: .*tsv="):
+        list(read_pairs(jsonl=tmp_path / "a.csv"))
+    with pytest.raises(DataError, match=r"(?s)a\.json: .*jsonl="):
+        list(read_pairs(tsv=tmp_path / "a.json"))
+    (tmp_path / "a.tsv").write_bytes(b"PAR1...")
+    with pytest.raises(DataError, match=r"(?s)a\.tsv: .*Parquet.*jsonl="):
+        list(read_pairs(tsv=tmp_path / "a.tsv"))
+    with pytest.raises(DataError, match=r'(?s)a\.csv: .*format="tsv"'):
+        read_labelled(tmp_path / "a.csv", format="jsonl")
+    with pytest.raises(DataError, match=r'(?s)a\.json: .*format="jsonl"'):
+        read_labelled(tmp_path / "a.json", format="tsv")
+    with pytest.raises(ArgumentError, match=r"(?s)a\.csv: .*same file.*tsv="):
+        read_pairs(tmp_path / "a.csv", tmp_path / "a.csv")
+
+
+def test_json_array_of_lists_names_the_fields_to_use(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(ROWS))
+    with pytest.raises(DataError, match=r'fields=\("0", "1"\)'):
+        list(read_pairs(jsonl=path))
+    assert pairs_of(path, jsonl=path, fields=("0", "1")) == EXPECTED
 
 
 def test_labelled_csv_in_another_encoding(tmp_path):

@@ -65,6 +65,10 @@ SEARCHES = {
     "사전": "ko/soft-dictionary.html",
     "데이터": "ko/answering.html",
     "부드러운": "ko/soft-dictionary.html",
+    "트랜스포머": "ko/index.html",
+    "소프트맥스": "ko/index.html",
+    "마스크": "ko/index.html",
+    "시각화": "ko/index.html",
 }
 """Common words that users type in the search field, each with a page that must be among the first results."""
 

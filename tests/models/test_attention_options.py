@@ -13,9 +13,20 @@ from torch.nn import functional
 
 import regard
 from regard.data.batch import Batch
-from regard.errors import RegardError
+from regard.errors import ArgumentError, RegardError
 from regard.fast.recurrent.bahdanau import FastBahdanau
-from regard.models import Bahdanau, Luong, Model, Recurrence, Size, Transformer, build_model
+from regard.models import (
+    Bahdanau,
+    Luong,
+    Model,
+    Recurrence,
+    Size,
+    Transformer,
+    build_classifier,
+    build_language_model,
+    build_model,
+)
+from regard.models.memory_networks import build_memory_network
 from regard.scores import SCORES
 from regard.select import SELECTIONS, build_select
 from regard.training.estimators import Reinforce, log_likelihood
@@ -281,11 +292,25 @@ def test_without_positions_the_encoder_is_a_set_and_causal_decoding_steps():
         ("bahdanau", {"position": "rotary"}, "in order"),
         ("luong", {"position": "none"}, "in order"),
         ("lstmn", {"position": "none"}, "in order"),
+        ("luong", {"feeding": "False"}, "feeding is 'False'"),
+        ("luong", {"both_ways": 1}, "both_ways is 1"),
     ],
 )
 def test_nonsense_raises(name: str, options: dict[str, Any], match: str):
     with pytest.raises(RegardError, match=match):
         build(name, **options)
+
+
+def test_flags_of_every_kind_of_model_are_true_or_false():
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: build_model("seq2seq", 9, 9, reverse="no"), "reverse"),
+        (lambda: build_language_model("lstm", 9, tie="false"), "tie"),
+        (lambda: build_classifier("gru", 9, 2, bidirectional="False"), "bidirectional"),
+        (lambda: build_memory_network("end-to-end", 9, 2, 5, time=0), "time"),
+    ]
+    for call, option in wrong:
+        with pytest.raises(ArgumentError, match=rf"{option} is [^\n]+\nexpected: true or false"):
+            call()
 
 
 def test_seq2seq_has_no_attention_to_choose():

@@ -17,6 +17,7 @@ from regard.cli.task_option import OwnTask, task_of_run
 from regard.cli.task_options import check_given, given_parameters, options_of, with_task_options
 from regard.cli.usage_errors import FORMATS
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
+from regard.runs.command_options import option_parameters
 from regard.runs.run_commands import ChosenRun, Report
 from regard.runs.run_folder import config_of
 from regard.runs.run_task import RunTask
@@ -117,6 +118,8 @@ def evaluate(
         kind, hint = find_task(DEFAULT), "name the run: regard evaluate RUN"
     else:
         kind, hint = task_of_run(run, task), ""
+        if options["test_file"] and "test_file" not in option_parameters(kind.evaluate_options):
+            hint = f"name the files without an option: regard evaluate {shell_word(run)} FILES"
     check_given(context, kind, "evaluate_options", hint)
     if run is None and options["translations"] is not None:
         _check_needs_no_run(context)

@@ -42,6 +42,7 @@ from regard.interventions import intervene as changing
 from regard.look import Look
 from regard.roles import CROSS, sites_matching
 from regard.sites import scope
+from regard.tasks.translation.alignment_choice import ATTENTIVE
 from regard.viewing import Entry, draw
 from regard.viewing.entry import ROWS
 
@@ -189,7 +190,7 @@ def intervene(
         raise ArgumentError(message("regard intervene", "there is no intervention", expected=expected))
     for place in {each.at: None for each in interventions}:
         if not sites_matching(sites, place):
-            hint = f"the sites of the model: {', '.join(sites) or 'none'}"
+            hint = f"the sites of the model: {', '.join(sites)}" if sites else ATTENTIVE
             raise ArgumentError(
                 message("regard intervene", f"no attention site matches {place!r}", hint=hint)
             )

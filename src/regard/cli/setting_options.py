@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from regard.cli.json_output import json_text
+from regard.cli.train_settings import SETTINGS
 from regard.errors import Setting
 
 __all__ = ["setting_option"]
@@ -30,7 +31,9 @@ SECTIONS = {
 
 
 def setting_option(setting: Setting, arguments: Sequence[str] | None = None) -> str:
-    """Return the command-line option for a Python argument, or the whole command with --encoding.
+    """Return the command-line option for a Python argument, or the whole command.
+
+    The command is returned for values of --columns, --encoding and --fields.
 
     setting: the Python argument, which an error message recommends.
     arguments: the arguments of the command line. Default: those of this process.
@@ -41,12 +44,16 @@ def setting_option(setting: Setting, arguments: Sequence[str] | None = None) -> 
     '--columns'
     >>> setting_option(Setting("build_model", "feeding", False))
     '--set model.feeding=false'
+    >>> setting_option(Setting("training", "batch_size")), setting_option(Setting("training", "ema"))
+    ('--batch-size', '--set training.ema=...')
     >>> setting_option(Setting("read_pairs", "encoding", "cp949"), ["train", "--source", "a.ko"])
     'regard train --source a.ko --encoding cp949'
+    >>> setting_option(Setting("read_labelled", "format", "jsonl"))
+    '--jsonl'
     >>> setting_option(Setting("read_captions", "missing", "skip"))
     '--set data.missing=skip of regard train'
     """
-    if setting.name in ("encoding", "fields") and isinstance(setting.value, str) and setting.value:
+    if setting.name in ("columns", "encoding", "fields") and isinstance(setting.value, str) and setting.value:
         given = list(sys.argv[1:] if arguments is None else arguments)
         if setting.name == "encoding" and given[:1] and given[0] not in ENCODING_COMMANDS:
             return f"iconv -f {setting.value.upper()} -t UTF-8, to convert the file"
@@ -54,14 +61,19 @@ def setting_option(setting: Setting, arguments: Sequence[str] | None = None) -> 
         return shlex.join(["regard", *_without(option, given), option, setting.value])
     if setting.owner == "Choices":
         return f"--choose {setting.name}={setting.value}"
+    if (setting.owner, setting.name) == ("read_labelled", "format"):
+        return f"--{setting.value}"
     if setting.owner in ("read_captions", "decode_files"):
         return f"--set data.{setting.name}={setting.value} of regard train"
     if isinstance(setting.value, Mapping):
         parts = (Setting(setting.owner, f"{setting.name}.{key}", each) for key, each in setting.value.items())
         return " ".join(map(setting_option, parts))
     if setting.owner in SECTIONS:
+        name = f"{SECTIONS[setting.owner]}.{setting.name}"
+        if setting.value == "" and (known := [each for each, names in SETTINGS.items() if name in names]):
+            return f"--{known[0].replace('_', '-')}"
         value = setting.value if isinstance(setting.value, str) else json_text(setting.value)
-        return f"--set {SECTIONS[setting.owner]}.{setting.name}={value or '...'}"
+        return f"--set {name}={value or '...'}"
     return f"--{setting.value}-{setting.name}" if setting.owner == "fetch" else f"--{setting.name}"
 
 

@@ -15,6 +15,7 @@ from regard.data.read_text import read_lines
 from regard.data.row_formats import fields_of
 from regard.data.table_formats import Row as TableRow
 from regard.data.table_formats import (
+    check_format,
     csv_rows,
     is_csv,
     json_array_rows,
@@ -64,6 +65,7 @@ def tabbed(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
 
     columns: numbers or names. If they are names, the first line of the file is a header with these names.
     """
+    check_format(path, "tsv", "read_labelled")
     if is_csv(path):
         rows: Iterator[TableRow] = csv_rows(path, encoding)
     else:
@@ -95,6 +97,7 @@ def records(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]
 
     The column name "a.b" means the field "b" of the object in the field "a".
     """
+    check_format(path, "jsonl", "read_labelled")
     names, kind = tuple(map(str, columns.all)), record_format(path, encoding)
     if kind != "lines":
         rows = parquet_rows(path, names) if kind == "parquet" else json_array_rows(path, encoding)

@@ -27,7 +27,7 @@ from regard.data.pair_checks import Choices
 from regard.data.pair_formats import Chunk, CountsDiffer, JsonLines, Origin, Parallel, Rows, Stamp, Tabbed
 from regard.data.read_text import checked_path
 from regard.data.text_encoding import check_encoding
-from regard.errors import ArgumentError, DataError, message, shown
+from regard.errors import ArgumentError, DataError, Hint, Setting, message, shown
 from regard.files.requirements import install_command
 
 __all__ = ["Pair", "Pairs", "pairs_from_dataset", "pairs_from_lists", "read_pairs"]
@@ -233,7 +233,9 @@ def read_pairs(
         for one, other in zip(sources, targets, strict=True):
             if one.samefile(other):
                 problem = "source and target are the same file"
-                hint = "name the file with the translations as target"
+                hint: Hint = "name the file with the translations as target"
+                if one.name.lower().removesuffix(".gz").endswith((".csv", ".tsv")):
+                    hint = ("if its columns are source and target, use ", Setting("read_pairs", "tsv"))
                 raise ArgumentError(message(shown(one), problem, hint=hint))
         return Pairs(Parallel(sources, targets, encoding), chosen, _named((*sources, *targets)))
     if tsv is not None:

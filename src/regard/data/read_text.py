@@ -32,7 +32,7 @@ from regard.data.text_encoding import (
     other_encoding,
     utf_8_chunks,
 )
-from regard.errors import DataError, RegardWarning, Setting, message, shown
+from regard.errors import DataError, Hint, RegardWarning, Setting, message, shown
 
 __all__ = [
     "Marks",
@@ -66,14 +66,15 @@ RETURN = KINDS["return"].bit
 RETURNS = "if its lines end with \\r only, convert them: tr '\\r' '\\n' < old > new"
 
 WORKBOOK = ("an Excel workbook", "save it as CSV UTF-8, and use the .csv file")
-FOREIGN = {
+FOREIGN: dict[bytes, tuple[str, Hint]] = {
     rb"PK\x03\x04.{26}(\[Content_Types\]|_rels/|docProps/|xl/)": WORKBOOK,
     rb"\xd0\xcf\x11\xe0": WORKBOOK,
+    rb"(\xef\xbb\xbf)?\s*<\?xml.{0,400}<tmx\b": ("a TMX file", "convert it to a TSV file"),
     rb"PK\x03\x04": ("a zip archive", "unpack it first"),
     rb"\xfd7zXZ\x00": ("compressed with xz", "unpack it first, or compress it with gzip"),
     rb"\x28\xb5\x2f\xfd": ("compressed with zstd", "unpack it first, or compress it with gzip"),
     rb"BZh91AY&SY": ("compressed with bzip2", "unpack it first, or compress it with gzip"),
-    rb"PAR1": ("a Parquet file", "give it a name that ends with .parquet, and use it as a JSON lines file"),
+    rb"PAR1": ("a Parquet file", ("for pairs or labelled texts, use ", Setting("read_pairs", "jsonl"))),
 }
 """Patterns of the first bytes of files that are not text, with a description of the file type and a hint."""
 

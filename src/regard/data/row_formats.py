@@ -20,6 +20,7 @@ from regard.data.pair_checks import KINDS
 from regard.data.read_text import Marks, Raw, read_blocks
 from regard.data.table_formats import (
     Row,
+    check_format,
     csv_rows,
     is_csv,
     json_array_rows,
@@ -51,6 +52,7 @@ def column_rows(
         line of the file is the header.
     encoding: the encoding of the file; None is UTF-8.
     """
+    check_format(path, "tsv", "read_pairs")
     return (_separated_rows if is_csv(path) else _tabbed_rows)(path, columns, encoding)
 
 
@@ -100,6 +102,7 @@ def field_rows(path: Path, fields: tuple[str, str], encoding: str | None = None)
     fields: the source field and the target field; "translation.de" is the field "de" in "translation".
     encoding: the encoding of the file; None is UTF-8.
     """
+    check_format(path, "jsonl", "read_pairs")
     kind = record_format(path, encoding)
     if kind == "lines":
         return _json_lines(path, fields, encoding)
@@ -149,7 +152,8 @@ def _blocks(
         try:
             sides.add(*pair(row.value))
         except LookupError as error:
-            sides.add_malformed(str(error.args[0]), row.value)
+            remedy = COLUMNS if unit == "line" else _fields_to_use(row.value)
+            sides.add_malformed(str(error.args[0]), remedy)
     if sides.lines[0]:
         yield sides.raws(shown(path), unit, row.reached, first=first, encoding=encoding)
 
@@ -201,17 +205,16 @@ class _Sides:
         try:
             values = fields_of(row, fields)
         except LookupError as error:
-            self.add_malformed(str(error.args[0]), row)
+            self.add_malformed(str(error.args[0]), _fields_to_use(row))
         else:
             self.add(*values)
 
-    def add_malformed(self, reason: str, row: Any = None) -> None:
+    def add_malformed(self, reason: str, remedy: Setting | None = None) -> None:
         """Add a row that has no source or no target.
 
-        row: the row, if it could be parsed. The error recommends its columns or fields.
+        remedy: the setting that the error recommends.
         """
-        if self.remedy is None and row is not None:
-            self.remedy = COLUMNS if isinstance(row, list) else _fields_to_use(row)
+        self.remedy = self.remedy or remedy
         self.reasons[len(self.lines[0])] = reason
         for lines, own in zip(self.lines, self.own, strict=True):
             lines.append(b"")
@@ -292,8 +295,11 @@ def _names(row: Any, prefix: str = "") -> Iterator[str]:
 def _fields_to_use(row: Any) -> Setting | None:
     """Return the setting that names the two fields of a row with a text; without value if there are not two.
 
-    Fields in "translation" come first: rows of Hugging Face datasets also have fields such as "id".
+    Fields in "translation" come first: rows of Hugging Face datasets also have fields such as "id". The
+    fields of a row that is a list are its indices.
     """
+    if isinstance(row, list) and len(row) == 2:
+        return Setting("read_pairs", "fields", "0,1")
     names = list(_names(row)) if isinstance(row, MAPPINGS) else []
     texts = [name for name in names if isinstance(field_of(row, name), str)]
     translations = [name for name in texts if name.startswith("translation.")]

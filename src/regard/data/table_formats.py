@@ -23,10 +23,25 @@ from regard.data.read_text import (
     read_chunks,
 )
 from regard.data.text_encoding import other_encoding
-from regard.errors import DataError, message, shown
+from regard.errors import DataError, Setting, message, shown
 from regard.files.requirements import install_command
 
-__all__ = ["Row", "csv_rows", "is_csv", "json_array_rows", "parquet_rows", "record_format", "valid_cell"]
+__all__ = [
+    "Row",
+    "check_format",
+    "csv_rows",
+    "is_csv",
+    "json_array_rows",
+    "parquet_rows",
+    "record_format",
+    "valid_cell",
+]
+
+ENDINGS = {
+    "tsv": ((".csv", ".tsv"), "this file has columns, not JSON objects"),
+    "jsonl": ((".json", ".jsonl", ".ndjson", ".parquet"), "this file has named fields, not columns"),
+}
+"""For each kind of table: the endings of file names, and the problem if it is read as the other kind."""
 
 
 class Row(NamedTuple):
@@ -51,6 +66,20 @@ def is_csv(path: Path) -> bool:
     (True, True, False)
     """
     return path.name.lower().removesuffix(".gz").endswith(".csv")
+
+
+def check_format(path: Path, kind: str, reader: str) -> None:
+    """Raise DataError if the name of a file ends as the names of files of another kind do.
+
+    kind: how the file would be read: "tsv" or "jsonl".
+    reader: the function that reads it, for the hint: "read_pairs" or "read_labelled".
+    """
+    name = path.name.lower().removesuffix(".gz")
+    for other, (endings, problem) in ENDINGS.items():
+        if other != kind and name.endswith(endings):
+            use = Setting(reader, other) if reader == "read_pairs" else Setting(reader, "format", other)
+            hint = ("use ", use, " for it")
+            raise DataError(message(shown(path), problem, hint=hint))
 
 
 def csv_rows(path: Path, encoding: str | None = None) -> Iterator[Row]:

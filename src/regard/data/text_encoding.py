@@ -342,7 +342,8 @@ def advice(data: bytes, line: bytes) -> tuple[str, tuple[str | Setting, ...]]:
     encoding = likely_encoding(data)
     if encoding is None:
         return "", ()
-    text = printable(line.decode(encoding, "replace").lstrip("\ufeff").split("\n")[0].rstrip("\r"))
+    text = line.decode(encoding, "replace").lstrip("\ufeff").split("\n")[0].rstrip("\r")
+    text = printable(text.replace("\t", "  "))
     named = f"probably {TITLES[encoding]}, which reads the line as: {text[:60]}{'…' * (len(text) > 60)}"
     return named, ("if this reading is right, use ", Setting("read_pairs", "encoding", encoding))
 

@@ -25,6 +25,7 @@ __all__ = [
     "SelectOption",
     "build_layer_score",
     "build_model_position",
+    "check_flags",
     "check_position",
     "model_arguments",
     "select_argument",
@@ -195,6 +196,20 @@ def model_arguments(kind: type, sizes: int) -> dict[str, Any]:
         else:
             arguments[name] = None if parameter.default is Parameter.empty else parameter.default
     return arguments
+
+
+def check_flags(call: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Raise ArgumentError if an option that is True or False by default has a value of another type.
+
+    In a configuration file, the string "False" would otherwise count as true.
+
+    call: the call that builds the model, for the error message.
+    options: the options of the model.
+    defaults: the result of model_arguments().
+    """
+    for option, value in options.items():
+        if isinstance(defaults.get(option), bool) and not isinstance(value, bool):
+            raise ArgumentError(message(call, f"{option} is {value!r}", expected="true or false"))
 
 
 def _named(

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from regard.errors import ArgumentError, Setting, UnknownName, message
-from regard.layers.attention_options import model_arguments
+from regard.layers.attention_options import check_flags, model_arguments
 from regard.layers.recurrent import Recurrence
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
@@ -103,7 +103,9 @@ def build_model(name: str, source_size: int, target_size: int, **options: Any) -
         raise UnknownName("model", name, MODELS)
     part, default = PARTS.get(name, ("", None))
     inside = {field.name for field in fields(default)} if default is not None else set()
-    direct = set(direct_options(name))
+    defaults = direct_options(name)
+    check_flags(f"build_model({name!r})", options, defaults)
+    direct = set(defaults)
     for option in options:
         if (name, option) in ABSENT:
             problem = f"{option} is not an option of {name}"

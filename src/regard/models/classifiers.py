@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from regard.errors import ArgumentError, UnknownName, message
-from regard.layers.attention_options import model_arguments
+from regard.layers.attention_options import check_flags, model_arguments
 from regard.models.classifier import Classifier
 from regard.models.lstmn_classifier import LSTMNClassifier
 from regard.models.recurrent_classifier import GRUClassifier, LSTMClassifier
@@ -46,6 +46,7 @@ def build_classifier(name: str, vocabulary_size: int, classes: int, **options: A
     if name not in CLASSIFIERS:
         raise UnknownName("classifier", name, CLASSIFIERS)
     direct = model_arguments(CLASSIFIERS[name], 2)
+    check_flags(f"build_classifier({name!r})", options, direct)
     inside = set(SIZE_OPTIONS) if "size" in direct else set()
     for option in options:
         if option == "position" and option not in direct:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from regard.errors import ArgumentError, UnknownName, message
-from regard.layers.attention_options import model_arguments
+from regard.layers.attention_options import check_flags, model_arguments
 from regard.models.language_base import LanguageModel
 from regard.models.lstmn_language import LSTMNLanguageModel
 from regard.models.recurrent_language import GRULanguageModel, LSTMLanguageModel
@@ -54,6 +54,7 @@ def build_language_model(name: str, vocabulary_size: int, **options: Any) -> Lan
     if name not in LANGUAGE_MODELS:
         raise UnknownName("language model", name, LANGUAGE_MODELS)
     direct = model_arguments(LANGUAGE_MODELS[name], 1)
+    check_flags(f"build_language_model({name!r})", options, direct)
     of_size = set(SIZE_OPTIONS) if "size" in direct else set()
     for option in options:
         if option in ABSENT and option not in direct:

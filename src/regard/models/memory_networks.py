@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from regard.errors import UnknownName
-from regard.layers.attention_options import model_arguments
+from regard.layers.attention_options import check_flags, model_arguments
 from regard.models.memory_network import MemoryNetwork
 from regard.models.supervised_memory_network import SupervisedMemoryNetwork
 
@@ -40,6 +40,7 @@ def build_memory_network(
         raise UnknownName("memory network", name, MEMORY_NETWORKS)
     kind = MEMORY_NETWORKS[name]
     known = model_arguments(kind, 3)
+    check_flags(f"build_memory_network({name!r})", options, known)
     for option in options:
         if option not in known:
             raise UnknownName(f"option of {name}", option, known)

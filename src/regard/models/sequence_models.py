@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UnknownName, positive
-from regard.layers.attention_options import model_arguments
+from regard.layers.attention_options import check_flags, model_arguments
 from regard.layers.recurrent import Hidden, Recurrence, Recurrent
 from regard.models.turing_machine import NeuralTuringMachine
 
@@ -132,6 +132,7 @@ def build_sequence_model(name: str, input_size: int, target_size: int, **options
     if name not in SEQUENCE_MODELS:
         raise UnknownName("model", name, SEQUENCE_MODELS)
     known = model_arguments(SEQUENCE_MODELS[name], 2)
+    check_flags(f"build_sequence_model({name!r})", options, known)
     for option in options:
         if option not in known:
             raise UnknownName(f"option of {name}", option, known)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from regard.data.line_io import STANDARD
 from regard.data.read_text import checked_path, read_lines
 from regard.data.row_formats import COLUMNS
 from regard.data.table_formats import Row, csv_rows, is_csv
-from regard.errors import DataError, RegardWarning, message, printable, shown
+from regard.errors import DataError, Hint, RegardWarning, message, printable, shown
 from regard.tasks.column_names import is_column_name
 
 __all__ = ["check_first_lines"]
+
+DEFAULT = (1, 2)
+"""The value of --columns that is used if the user names no columns."""
 
 
 def check_first_lines(tsv: Iterable[str], columns: Sequence[int | str], encoding: str | None = None) -> None:
@@ -34,8 +38,9 @@ def check_first_lines(tsv: Iterable[str], columns: Sequence[int | str], encoding
         names = [cells[column - 1].strip() for column in map(int, columns) if 0 < column <= len(cells)]
         if len(names) == 2 and all(map(is_column_name, names)):
             problem = f"the line looks like a header: {printable(' and '.join(names))}"
-            hint = f"name the columns, --columns {printable(','.join(names))}, or remove the line"
-            if len(cells) > 2:
+            named = replace(COLUMNS, value=printable(",".join(names)))
+            hint: Hint = ("use ", named, "; or remove the line")
+            if len(cells) > 2 and tuple(columns) == DEFAULT:
                 hint = f"name two columns, --columns A,B, of {printable(', '.join(cells))[:200]}"
             raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
         if len(cells) > 2 and sum(name.isdecimal() for name in names) == 1:

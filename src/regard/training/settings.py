@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, Hint, Setting, message
 from regard.training.setting_names import current_names, unknown_setting
 
 __all__ = [
@@ -297,7 +297,9 @@ def build(kind: type[Model], content: Mapping[str, Any], place: str) -> Model:
         if isinstance(clash := first.get("ctx", {}).get("error"), Clash):
             section = f"[{'.'.join(keys)}]: " if keys else ""
             problem, expected = f"{section}{clash}", clash.expected
-        hint = ""
+        hint: Hint = ""
+        if place == "the settings" and len(keys) == 2:
+            hint = ("check ", Setting(*keys))
         if first["type"] == "list_type":
             expected, hint = "a list", f"{'.'.join(keys)}={_listed(first.get('input'))}"
         raise ArgumentError(message(place, problem, expected=expected, hint=hint)) from None

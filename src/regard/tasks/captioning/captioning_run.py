@@ -7,7 +7,7 @@ from typing import Any
 
 from regard.decoding.input_checks import check_load_keywords
 from regard.errors import UnknownName
-from regard.layers.attention_options import model_arguments
+from regard.layers.attention_options import check_flags, model_arguments
 from regard.models.captioner import Captioner
 from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_settings import ModelSettings
@@ -45,6 +45,7 @@ def build_captioner(model: ModelSettings, vocabulary_size: int) -> Captioner:
     if model.name not in MODELS:
         raise UnknownName("model", model.name, MODELS)
     known = model_arguments(MODELS[model.name], 1)
+    check_flags(model.name, model.options, known)
     for option in model.options:
         if option not in known:
             raise UnknownName(f"option of {model.name}", option, known)
