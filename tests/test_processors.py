@@ -14,6 +14,15 @@ import torch
 from tests.processors import NUMERICAL, SETTINGS, environment, main, supported
 from tests.reading import ROOT
 
+OTHERS = {"benchmarks", "browser", "cli", "data", "docs", "files", "learning", "viewing"}
+"""Folders of tests that are about text, files and pages, or that train for long."""
+
+
+def test_every_folder_with_numerical_tests_is_listed():
+    folders = {path.parent.name for path in (ROOT / "tests").glob("*/*.py")}
+    listed = {path.removeprefix("tests/") for path in NUMERICAL if path.count("/") == 1}
+    assert folders - listed == OTHERS and not OTHERS & listed
+
 
 def test_a_processor_runs_the_settings_of_older_ones():
     assert supported("AVX512") == list(SETTINGS)

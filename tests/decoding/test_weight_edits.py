@@ -9,12 +9,19 @@ import torch
 
 from regard.data.batch import Batch
 from regard.decoding import Beam, Greedy, Rules, search
+from regard.fast.search import linear
 from regard.models import MODELS, build_model
 
-WORDS = 400
-SMALL = {"transformer": {"size": "tiny", "width": 96, "inner": 384, "heads": 4, "layers": 1}}
-OPTIONS = {name: SMALL.get(name, {"width": 96}) for name in MODELS}
-"""Models whose weight matrices are large enough for faster products with packed weights."""
+WORDS = 60
+SMALL = {"transformer": {"size": "tiny", "width": 32, "inner": 64, "heads": 4, "layers": 1}}
+OPTIONS = {name: SMALL.get(name, {"width": 32}) for name in MODELS}
+
+
+@pytest.fixture(autouse=True)
+def packed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pack the weights of small matrices too."""
+    for limit in ("FEWEST_PRODUCTS", "MANY_WEIGHTS"):
+        monkeypatch.setattr(linear, limit, 1)
 
 
 @pytest.mark.parametrize("name", MODELS)
