@@ -11,7 +11,7 @@ from regard.runs.run_facts import RunFacts, facts_of
 from regard.runs.run_folder import is_run
 from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import failures_of, seed_folder, seeds_of
-from regard.training.logs.seed_log import mean_and_deviation
+from regard.training.logs.seed_scores import mean_and_deviation
 
 __all__ = ["SeedFacts", "seed_facts_of"]
 

@@ -15,7 +15,7 @@ from regard.runs.run_commands import ChosenRun, Report
 from regard.runs.run_folder import is_run
 from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import seed_folder
-from regard.training.logs.seed_log import mean_and_deviation, scores_table
+from regard.training.logs.seed_scores import mean_and_deviation, scores_table
 
 __all__ = ["SeedsReport", "evaluate_seeds"]
 

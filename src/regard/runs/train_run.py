@@ -89,9 +89,14 @@ def train_run(
             if run.is_new and run.settings.training.minutes is not None:
                 say("measuring the speed of this machine ...")
             prepared = complete(task, run, corpus, device, processes)
-            if prepared.settings.seeds is not None:
-                return train_seeds(task, prepared, folder, device, console=console, change=change)
-            return _trained(task, prepared, folder, device, processes, console, lock)
+            if prepared.settings.seeds is None:
+                return _trained(task, prepared, folder, device, processes, console, lock)
+
+            def train_seed(own: PreparedRun, place: Path, lock: FolderLock | None) -> Outcome:
+                introduced = own.settings.seed != prepared.settings.seeds[0]
+                return _trained(task, own, place, device, processes, console, lock, introduced)
+
+            return train_seeds(task, prepared, folder, train_seed, console=console, change=change)
 
 
 def _progress_lines(console: Console | None, processes: Processes) -> Callable[[str], None]:
@@ -131,7 +136,12 @@ def _trained(
     processes: Processes,
     console: Console | None,
     lock: FolderLock | None,
+    introduced: bool = False,
 ) -> Outcome:
+    """Train a prepared run until it ends or is interrupted.
+
+    introduced: whether the data and the model were printed before, for another seed.
+    """
     settings = run.settings
     board = folder / "tensorboard" if settings.training.tensorboard else None
     shown = console if processes.first else Console(quiet=True)
@@ -147,7 +157,7 @@ def _trained(
         checkpoint = trainer.resume()
         if checkpoint is not None:
             log.event("resumed", f"resumed at step {checkpoint.step:,}", step=checkpoint.step)
-        else:
+        elif not introduced:
             introduce(log, run, task)
         progress = trainer.run(interrupt)
         if processes.first and progress.ended:

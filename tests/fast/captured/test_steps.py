@@ -15,7 +15,7 @@ from regard.training import batch_stream
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import Interruption
 from regard.training.nonfinite_steps import NonFinite
-from regard.training.step_results import LATE, StepDone, StepLate, UnreadStep, UnreadSteps
+from regard.training.step_results import LATE, StepDone, StepLate, StepRequest, UnreadSteps
 from regard.training.task import Capture
 from tests.training.fake_graphs import FakeGraphs, choose, install
 from tests.training.test_compiled import Uneven
@@ -158,7 +158,7 @@ def test_durations_are_measured_between_reads():
     for step in range(1, 31):
         began, now[0] = now[0], now[0] + 0.1
         finished[step] = 0.1 + step
-        unread.add(UnreadStep(step, [], 1, 0.0), Late((), torch.tensor(step)), began)
+        unread.add(StepRequest(step, [], 1, 0.0), Late((), torch.tensor(step)), began)
         seconds += [each[-1] for each in unread.read(LATE)]
     assert seconds == pytest.approx([1.1] + [1.0] * (29 - LATE))
     seconds += [each[-1] for each in unread.read()]
