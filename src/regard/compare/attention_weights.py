@@ -9,21 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.compare.gradient_study import equal_lengths
 from regard.compare.length_bins import SentenceSet
 from regard.compare.run_cache import TrainedRun
 from regard.compare.score_gradients import ScoreSamples, gradient_statistics, sample_scores, score_statistics
-from regard.compare.study_context import StudyContext, set_selection
+from regard.compare.study_context import StudyContext
 from regard.data import korean_english
-from regard.data.batch import Batch
-from regard.decoding import Greedy
 from regard.evaluation import Links, score_links
 from regard.look import Look
-from regard.models import Model
 from regard.runs.run_folder import config_of
 from regard.select import Hard, StraightThrough
 from regard.sites import record
-from regard.tasks.task_table import load
 from regard.training.baselines import Baseline, MovingAverage, NoBaseline, build_baseline
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.settings import EstimatorSettings
@@ -40,13 +35,6 @@ SAMPLES, CLASSES = 128, 4
 """Number of gradient samples of hard attention per length class, and number of length classes."""
 
 
-def _model_and_batch(context: StudyContext, run: TrainedRun, rows: int) -> tuple[Model, Batch]:
-    """Load the last checkpoint of a run, and encode test sentences of one length."""
-    translator = load(run.folder, checkpoint="latest", device="cpu")
-    sides = (translator.source_tokenizer, translator.target_tokenizer)
-    return translator.model.eval(), equal_lengths(context.sentences.pairs, *sides, rows=rows)
-
-
 def _entropy_bits(weights: Tensor) -> float:
     share = weights.abs() / weights.abs().sum(-1, keepdim=True).clamp(min=1e-12)
     return -(share * share.clamp(min=1e-12).log2()).sum(-1).mean().item()
@@ -59,7 +47,7 @@ def weight_entropy(context: StudyContext, run: TrainedRun) -> dict[str, float]:
     """
 
     def measure() -> dict[str, float]:
-        model, batch = _model_and_batch(context, run, 16)
+        model, batch = context.reading(run, 16)
         if isinstance(model.select, Hard | StraightThrough):
             scores = sample_scores(model, batch).scores
             return {"entropy_bits": _entropy_bits(scores.double().softmax(-1)), "sum_of_weights": 1.0}
@@ -84,11 +72,7 @@ def alignment_errors(context: StudyContext, run: TrainedRun, select: Any = None)
         examples = list(korean_english("test", GOLD_PAIRS))
         sources, targets = ([getattr(each, side) for each in examples] for side in ("source", "target"))
         gold = [Links(each.sure, each.possible) for each in examples]
-        translator = load(
-            run.folder, checkpoint="latest", device=context.cache.device, search=Greedy(), precision="float32"
-        )
-        set_selection(translator.model, select)
-        links = [each.links for each in translator.align(sources, targets)]
+        links = [each.links for each in context.searching(run, select).align(sources, targets)]
         return {"alignment_error_rate": score_links(links, gold).error_rate}
 
     about = {"pairs": GOLD_PAIRS} | ({} if select is None else {"select": select})
@@ -105,14 +89,12 @@ def gradient_noise(context: StudyContext, run: TrainedRun) -> dict[str, float]:
     """
 
     def measure() -> dict[str, float]:
-        translator = load(run.folder, checkpoint="latest", device="cpu")
-        sides = (translator.source_tokenizer, translator.target_tokenizer)
-        sampled = isinstance(translator.model.select, Hard)
-        baseline, group = stored_baseline(run) if sampled else (NoBaseline(), 1)
         found = []
         for pairs in _length_classes(context.sentences):
-            batch = equal_lengths(pairs, *sides, rows=ROWS // 2)
-            samples = sample_scores(translator.model, batch, SAMPLES if sampled else 2)
+            model, batch = context.reading(run, ROWS // 2, pairs)
+            sampled = isinstance(model.select, Hard)
+            baseline, group = stored_baseline(run) if sampled else (NoBaseline(), 1)
+            samples = sample_scores(model, batch, SAMPLES if sampled else 2)
             found.append(_noise_statistics(samples, baseline, group, sampled))
         return {name: statistics.fmean(each[name] for each in found) for name in found[0]}
 
@@ -170,7 +152,7 @@ def score_state(context: StudyContext, run: TrainedRun) -> dict[str, float]:
     """Measure the variance of the scores, the saturation and the gradient of a trained run."""
 
     def measure() -> dict[str, float]:
-        model, batch = _model_and_batch(context, run, ROWS)
+        model, batch = context.reading(run, ROWS)
         samples = sample_scores(model, batch)
         return score_statistics(samples.scores, samples.gradients[0])
 

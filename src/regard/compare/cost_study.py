@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from regard.compare.comparison_options import Options
-from regard.compare.confidence import interval, judge, judge_near
-from regard.compare.curve_fit import crossing, fitted_slope
+from regard.compare.confidence import fitted_slope, interval, judge, judge_near, lines_of
 from regard.compare.layer_costs import (
     BATCH,
     LAYERS,
@@ -19,10 +17,11 @@ from regard.compare.layer_costs import (
     measure_projection,
     peak_operations,
 )
-from regard.compare.study import Claim, Figure, PlannedRun, Series, Study, StudyResult, Table, Verdict
-from regard.compare.study_context import StudyContext
+from regard.compare.study import Claim, Figure, Row, Study, StudyResult, Table, Verdict
+from regard.compare.study_base import line_figure
+from regard.compare.study_context import StudyContext, cpu_threads
 
-__all__ = ["COST"]
+__all__ = ["COST", "crossing"]
 
 REPEATED = "repetitions"
 TOLERANCE = 0.3
@@ -53,69 +52,59 @@ def _grid(options: Options, device: str) -> tuple[list[int], int, list[int], int
     return [32, 64, 128, 256, 512, *([] if options.quick else [1024])], 64, [32, 64, 128, 256, 512], 64
 
 
-def _no_runs(options: Options) -> list[PlannedRun]:
-    return []
-
-
-def _measure(context: StudyContext) -> StudyResult:
-    options, cache = context.options, context.cache
-    device = cache.device
-    before = torch.get_num_threads()
-    if options.threads is not None or device == "cpu":
-        torch.set_num_threads(options.threads or CPU_THREADS)
-    threads = torch.get_num_threads()
-    try:
+def _cost(context: StudyContext, trained: list[Row]) -> StudyResult:
+    options, device = context.options, context.cache.device
+    gpu = device.startswith("cuda")
+    with cpu_threads(device, options.threads or (CPU_THREADS if device == "cpu" else None)):
+        threads = torch.get_num_threads()
+        name = torch.cuda.get_device_name() if gpu else device
+        base = {"device": name, "threads": threads, "batch": BATCH}
         lengths, width, widths, length = _grid(options, device)
         sizes = [*((n, width, "n") for n in lengths), *((length, d, "d") for d in widths)]
-        base = {"device": _device_name(device), "threads": threads, "batch": BATCH}
-        peak = cache.measured(None, "cost-peak", base, lambda: peak_operations(device))
+        peak = context.measured("cost-peak", base, lambda: peak_operations(device))
         rows = []
         for name in LAYERS:
             context.say(f"timing {name} ...")
             rows += [_row(context, base, peak, name, *size) for size in sizes]
-        once = cache.measured(None, "cost-once", base, lambda: measure_projection(64, 128, 256, device))
-    finally:
-        torch.set_num_threads(before)
+        once = context.measured("cost-once", base, lambda: measure_projection(64, 128, 256, device))
     where = f"float32, batch size {BATCH}, {base['device']}"
     where += f", {threads} thread{'s' * (threads != 1)}" if device == "cpu" else ""
-    exponents = _exponents(rows)
+    plain = [{**row, **{key: statistics.fmean(row[key]) for key in ("forward", "both")}} for row in rows]
+    projected = [
+        {"U h": name, "round": k, "seconds": value}
+        for name, values in once.items()
+        for k, value in enumerate(values)
+    ]
     tables = (
         Table(
             "cost",
             f"Time in seconds, peak memory in bytes and operations of layers: {where}, 3 repetitions.",
-            _plain(rows),
+            plain,
         ),
         Table(
             "cost-exponents",
             f"Exponents of the time, fitted to sizes that take {LARGE:g} times as long as the shortest, and "
             f"of operations and memory, fitted to the upper half of the sizes: {where}, 3 repetitions.",
-            exponents,
+            _exponents(rows),
         ),
         Table(
             "cost-crossings",
-            f"n from which self-attention costs more, d = {width}: {where}, mean of 3 repetitions.",
-            _crossings(rows),
+            f"n from which self-attention costs more, d = {width}: {where}, mean of 3 repetitions. "
+            "Without n, the curves do not cross in this range.",
+            _crossings(plain),
         ),
         Table(
             "cost-once",
             f"Seconds for 64 decoder steps over 128 states, d = 256: {where}, 3 repetitions.",
-            _once_rows(once),
+            projected,
         ),
     )
-    figures = (*_figures(rows, where),)
-    return StudyResult("cost", COST.title, tables, figures, _verdicts(rows, once))
+    return StudyResult("cost", "", tables, _figures(plain, where), _verdicts(rows, once))
 
 
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device.startswith("cuda") else device
-
-
-def _row(
-    context: StudyContext, base: dict[str, Any], peak: float, name: str, n: int, d: int, varied: str
-) -> dict[str, Any]:
-    device = context.cache.device
-    about = {**base, "layer": name, "n": n, "d": d}
-    measured = context.cache.measured(None, f"cost-{name}", about, lambda: measure_layer(name, n, d, device))
+def _row(context: StudyContext, base: Row, peak: float, name: str, n: int, d: int, varied: str) -> Row:
+    device, about = context.cache.device, {**base, "layer": name, "n": n, "d": d}
+    measured = context.measured(f"cost-{name}", about, lambda: measure_layer(name, n, d, device))
     layer = LAYERS[name]
     operations = BATCH * layer.operations(n, d)
     return {
@@ -131,23 +120,18 @@ def _row(
     }
 
 
-def _plain(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows with the mean of each time instead of its repetitions."""
-    return [{**row, **{key: statistics.fmean(row[key]) for key in ("forward", "both")}} for row in rows]
-
-
-def _of(rows: Sequence[dict[str, Any]], layer: str, varied: str) -> list[dict[str, Any]]:
+def _of(rows: Sequence[Row], layer: str, varied: str) -> list[Row]:
     return [row for row in rows if row["layer"] == layer and row["varied"] == varied]
 
 
-def _fits(rows: Sequence[dict[str, Any]], layer: str, varied: str, of: str) -> list[float]:
+def _fits(rows: Sequence[Row], layer: str, varied: str, of: str) -> list[float]:
     """Return the exponent of the time in n or d, fitted to the large sizes, for each round."""
     large = _large(_of(rows, layer, varied), of)
     rounds = range(len(large[0][of]))
     return [fitted_slope([r[varied] for r in large], [r[of][k] for r in large], log="xy") for k in rounds]
 
 
-def _large(rows: Sequence[dict[str, Any]], of: str) -> Sequence[dict[str, Any]]:
+def _large(rows: Sequence[Row], of: str) -> Sequence[Row]:
     """Return the rows of the large sizes: from the first that takes LARGE times as long as the shortest.
 
     For smaller sizes, most of the time is launch overhead, which does not depend on the size. At least
@@ -158,7 +142,7 @@ def _large(rows: Sequence[dict[str, Any]], of: str) -> Sequence[dict[str, Any]]:
     return rows[min(first, len(rows) - 2) :]
 
 
-def _exponents(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _exponents(rows: Sequence[Row]) -> list[Row]:
     table = []
     for name, layer in LAYERS.items():
         for varied, theory in zip("nd", layer.exponents, strict=True):
@@ -174,59 +158,54 @@ def _exponents(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return table
 
 
-def _crossings(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    table = []
-    for other in ("recurrent", "convolutional"):
-        first, second = _of(rows, "self-attention", "n"), _of(rows, other, "n")
-        x = [row["n"] for row in first]
-        for of in ("forward", "both", "operations", "memory"):
-            curves = [[_number(row[of]) for row in own] for own in (first, second)]
-            at = crossing(x, *curves)
-            note = "" if at is not None else _never(curves[0], curves[1])
-            table.append({"layer": other, "by": of, "n": at, "note": note})
-    return table
-
-
-def _never(first: Sequence[float], second: Sequence[float]) -> str:
-    return "self-attention is cheaper at every n" if first[-1] < second[-1] else "no crossing in this range"
-
-
-def _number(value: Any) -> float:
-    return statistics.fmean(value) if isinstance(value, list) else float(value)
-
-
-def _once_rows(once: dict[str, list[float]]) -> list[dict[str, Any]]:
+def _crossings(rows: Sequence[Row]) -> list[Row]:
+    first = _of(rows, "self-attention", "n")
+    x = [row["n"] for row in first]
     return [
-        {"U h": name, "round": k, "seconds": value}
-        for name, values in once.items()
-        for k, value in enumerate(values)
+        {
+            "layer": other,
+            "by": of,
+            "n": crossing(x, [row[of] for row in first], [row[of] for row in _of(rows, other, "n")]),
+        }
+        for other in ("recurrent", "convolutional")
+        for of in ("forward", "both", "operations", "memory")
     ]
 
 
-def _figures(rows: Sequence[dict[str, Any]], where: str) -> list[Figure]:
+def crossing(x: Sequence[float], first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return the x at which the first curve becomes larger than the second; None if it never does.
+
+    Between two points, both curves are straight lines on logarithmic scales.
+
+    >>> round(crossing([1, 2, 4, 8], [1, 4, 16, 64], [8, 16, 32, 64]), 3)
+    8.0
+    """
+    gaps = [math.log(a / b) for a, b in zip(first, second, strict=True)]
+    for at in range(1, len(gaps)):
+        if gaps[at - 1] < 0 <= gaps[at]:
+            share = -gaps[at - 1] / (gaps[at] - gaps[at - 1])
+            low, high = math.log(x[at - 1]), math.log(x[at])
+            return math.exp(low + share * (high - low))
+    return None
+
+
+def _figures(rows: Sequence[Row], where: str) -> tuple[Figure, ...]:
     figures = []
-    for varied, of, text in (
-        ("n", "forward", "seconds, forward"),
-        ("n", "both", "seconds, forward and backward"),
-        ("d", "both", "seconds, forward and backward"),
-        ("n", "memory", "peak memory in bytes, forward and backward"),
+    for varied, fixed, of, text in (
+        ("n", "d", "forward", "seconds, forward"),
+        ("n", "d", "both", "seconds, forward and backward"),
+        ("d", "n", "both", "seconds, forward and backward"),
+        ("n", "d", "memory", "peak memory in bytes, forward and backward"),
     ):
-        series = []
-        for name in LAYERS:
-            own = _of(rows, name, varied)
-            series.append(Series(name, [row[varied] for row in own], [_number(row[of]) for row in own]))
-        fixed = "d" if varied == "n" else "n"
-        value = _of(rows, "recurrent", varied)[0][fixed]
-        kind = text.partition(",")[0]
-        what = f"{kind.capitalize()} of one layer against {varied}, {fixed} = {value}"
-        ends = "; ".join(f"{line.label}: {line.y[0]:.2g} to {line.y[-1]:.2g}" for line in series)
-        caption = f"{what} ({text.partition(', ')[2] or 'forward'}): {where}, mean of 3 repetitions."
-        alt = f"Lines on logarithmic scales: {what}. {ends}."
-        figures.append(Figure(f"cost-{of}-{varied}", caption, alt, series, x=varied, y=text, log="xy"))
-    return figures
+        own = [row for row in rows if row["varied"] == varied]
+        what = f"{text.capitalize()}, of one layer against {varied}, {fixed} = {own[0][fixed]}"
+        caption = f"{what}: {where}, mean of 3 repetitions."
+        lines = lines_of(own, "layer", varied, of, band=False)
+        figures.append(line_figure(f"cost-{of}-{varied}", caption, lines, varied, text, "xy"))
+    return tuple(figures)
 
 
-def _verdicts(rows: Sequence[dict[str, Any]], once: dict[str, list[float]]) -> tuple[Verdict, ...]:
+def _verdicts(rows: Sequence[Row], once: dict[str, list[float]]) -> tuple[Verdict, ...]:
     attention, recurrent, short, projected = CLAIMS
     what = "exponent of n in the time of {}, forward and backward"
     verdicts = [
@@ -244,4 +223,4 @@ def _verdicts(rows: Sequence[dict[str, Any]], once: dict[str, list[float]]) -> t
     return tuple(verdicts)
 
 
-COST = Study("cost", "Cost of layers", CLAIMS, _no_runs, _measure)
+COST = Study("cost", "Cost of layers", CLAIMS, quality=False, extra=_cost)

@@ -53,68 +53,51 @@ class LayerCost:
     exponents: tuple[int, int]
 
 
-class _SelfAttention(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return attention(x, x, x).output
+class _Layer(nn.Module):
+    """A function of a module and its input, as a module."""
 
-
-class _AdditiveAttention(nn.Module):
-    def __init__(self, width: int):
+    def __init__(self, inner: nn.Module, call: Callable[[Any, Tensor], Tensor]):
         super().__init__()
-        self.score = Additive(width, width, width)
+        self.inner, self.call = inner, call
 
     def forward(self, x: Tensor) -> Tensor:
-        return attention(x, x, x, score=self.score).output
+        return self.call(self.inner, x)
 
 
-class _MultiHeadAttention(nn.Module):
-    def __init__(self, width: int):
-        super().__init__()
-        self.layer = MultiHead(width, HEADS)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x, x).output
+def _self_attention(d: int) -> nn.Module:
+    return _Layer(nn.Identity(), lambda _, x: attention(x, x, x).output)
 
 
-class _Recurrent(nn.Module):
-    def __init__(self, width: int):
-        super().__init__()
-        self.layer = nn.GRU(width, width, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x)[0]
+def _multi_head(d: int) -> nn.Module:
+    return _Layer(MultiHead(d, HEADS), lambda layer, x: layer(x, x).output)
 
 
-class _Convolution(nn.Module):
-    def __init__(self, width: int):
-        super().__init__()
-        self.layer = nn.Conv1d(width, width, KERNEL, padding=KERNEL // 2)
+def _additive(d: int) -> nn.Module:
+    return _Layer(Additive(d, d, d), lambda score, x: attention(x, x, x, score=score).output)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x.transpose(1, 2)).transpose(1, 2)
+
+def _recurrent(d: int) -> nn.Module:
+    return _Layer(nn.GRU(d, d, batch_first=True), lambda layer, x: layer(x)[0])
+
+
+def _convolutional(d: int) -> nn.Module:
+    layer = nn.Conv1d(d, d, KERNEL, padding=KERNEL // 2)
+    return _Layer(layer, lambda layer, x: layer(x.transpose(1, 2)).transpose(1, 2))
 
 
 LAYERS: dict[str, LayerCost] = {
     "self-attention": LayerCost(
-        lambda d: _SelfAttention(), lambda n, d: 4 * n * n * d, lambda n: 1, lambda n: 1, (2, 1)
+        _self_attention, lambda n, d: 4 * n * n * d, lambda n: 1, lambda n: 1, (2, 1)
     ),
     "multi-head": LayerCost(
-        _MultiHeadAttention,
-        lambda n, d: 4 * n * n * d + 8 * n * d * d,
-        lambda n: 1,
-        lambda n: 1,
-        (2, 1),
+        _multi_head, lambda n, d: 4 * n * n * d + 8 * n * d * d, lambda n: 1, lambda n: 1, (2, 1)
     ),
     "additive": LayerCost(
-        _AdditiveAttention,
-        lambda n, d: 6 * n * n * d + 4 * n * d * d,
-        lambda n: 1,
-        lambda n: 1,
-        (2, 1),
+        _additive, lambda n, d: 6 * n * n * d + 4 * n * d * d, lambda n: 1, lambda n: 1, (2, 1)
     ),
-    "recurrent": LayerCost(_Recurrent, lambda n, d: 12 * n * d * d, lambda n: n, lambda n: n, (1, 2)),
+    "recurrent": LayerCost(_recurrent, lambda n, d: 12 * n * d * d, lambda n: n, lambda n: n, (1, 2)),
     "convolutional": LayerCost(
-        _Convolution, lambda n, d: 2 * KERNEL * n * d * d, lambda n: 1, lambda n: n - 1, (1, 2)
+        _convolutional, lambda n, d: 2 * KERNEL * n * d * d, lambda n: 1, lambda n: n - 1, (1, 2)
     ),
 }
 """Name of a layer -> how to run it, and its cost in theory (Vaswani et al. 2017, table 1)."""
