@@ -1,4 +1,4 @@
-"""Intervals over seeds, verdicts, slopes and crossing points."""
+"""Intervals over seeds, verdicts, slopes, and lines over seeds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import pytest
 
 from regard.compare.confidence import fitted_slope, interval, judge, judge_near, lines_of, summary
-from regard.compare.cost_study import crossing
 from regard.compare.study import CONTRADICTED, NOT_MEASURED, SUPPORTED, UNCLEAR, Claim
 
 CLAIM = Claim("a.b", "A is larger than B.")
@@ -90,9 +89,7 @@ def test_nan_is_not_a_value():
     assert judge(CLAIM, [1.0, math.nan, 1.1], "A").outcome == UNCLEAR
 
 
-def test_slopes_and_crossings():
+def test_slopes():
     x = [8, 16, 32, 64]
     assert fitted_slope(x, [5 * n**1.5 for n in x], log="xy") == pytest.approx(1.5)
     assert fitted_slope(x, [math.exp(-0.3 * n) for n in x], log="y") == pytest.approx(-0.3)
-    assert crossing(x, [n * n for n in x], [24 * n for n in x]) == pytest.approx(24)
-    assert crossing(x, [1, 1, 1, 1], [2, 2, 2, 2]) is None

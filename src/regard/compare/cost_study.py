@@ -21,7 +21,7 @@ from regard.compare.study import Claim, Figure, Row, Study, StudyResult, Table, 
 from regard.compare.study_base import line_figure
 from regard.compare.study_context import StudyContext, cpu_threads
 
-__all__ = ["COST", "crossing"]
+__all__ = ["COST"]
 
 REPEATED = "repetitions"
 TOLERANCE = 0.3
@@ -88,12 +88,6 @@ def _cost(context: StudyContext, trained: list[Row]) -> StudyResult:
             _exponents(rows),
         ),
         Table(
-            "cost-crossings",
-            f"n from which self-attention costs more, d = {width}: {where}, mean of 3 repetitions. "
-            "Without n, the curves do not cross in this range.",
-            _crossings(plain),
-        ),
-        Table(
             "cost-once",
             f"Seconds for 64 decoder steps over 128 states, d = 256: {where}, 3 repetitions.",
             projected,
@@ -158,50 +152,13 @@ def _exponents(rows: Sequence[Row]) -> list[Row]:
     return table
 
 
-def _crossings(rows: Sequence[Row]) -> list[Row]:
-    first = _of(rows, "self-attention", "n")
-    x = [row["n"] for row in first]
-    return [
-        {
-            "layer": other,
-            "by": of,
-            "n": crossing(x, [row[of] for row in first], [row[of] for row in _of(rows, other, "n")]),
-        }
-        for other in ("recurrent", "convolutional")
-        for of in ("forward", "both", "operations", "memory")
-    ]
-
-
-def crossing(x: Sequence[float], first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return the x at which the first curve becomes larger than the second; None if it never does.
-
-    Between two points, both curves are straight lines on logarithmic scales.
-
-    >>> round(crossing([1, 2, 4, 8], [1, 4, 16, 64], [8, 16, 32, 64]), 3)
-    8.0
-    """
-    gaps = [math.log(a / b) for a, b in zip(first, second, strict=True)]
-    for at in range(1, len(gaps)):
-        if gaps[at - 1] < 0 <= gaps[at]:
-            share = -gaps[at - 1] / (gaps[at] - gaps[at - 1])
-            low, high = math.log(x[at - 1]), math.log(x[at])
-            return math.exp(low + share * (high - low))
-    return None
-
-
 def _figures(rows: Sequence[Row], where: str) -> tuple[Figure, ...]:
-    figures = []
-    for varied, fixed, of, text in (
-        ("n", "d", "forward", "seconds, forward"),
-        ("n", "d", "both", "seconds, forward and backward"),
-        ("d", "n", "both", "seconds, forward and backward"),
-        ("n", "d", "memory", "peak memory in bytes, forward and backward"),
-    ):
-        own = [row for row in rows if row["varied"] == varied]
-        what = f"{text.capitalize()}, of one layer against {varied}, {fixed} = {own[0][fixed]}"
+    own, figures = [row for row in rows if row["varied"] == "n"], []
+    for of, text in (("both", "Seconds"), ("memory", "Peak memory in bytes")):
+        what = f"{text} of one layer against n, d = {own[0]['d']}, forward and backward"
+        lines = lines_of(own, "layer", "n", of, band=False)
         caption = f"{what}: {where}, mean of 3 repetitions."
-        lines = lines_of(own, "layer", varied, of, band=False)
-        figures.append(line_figure(f"cost-{of}-{varied}", caption, lines, varied, text, "xy"))
+        figures.append(line_figure(f"cost-{of}-n", caption, lines, "n", text.lower(), "xy"))
     return tuple(figures)
 
 

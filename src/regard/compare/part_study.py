@@ -170,8 +170,8 @@ def _accuracy(context: StudyContext, readout: str, heads: int, seed: int) -> Row
         device = context.cache.device
         return accuracy_with_heads(heads, seed, feedforward=readout == LAYER, device=device)
 
-    accuracy: Row = context.measured("two-lookups", about, measure)
-    return {"readout": readout, "heads": heads, "seed": seed, **accuracy}
+    place = {"readout": readout, "heads": heads, "seed": seed}
+    return {**place, **context.measured("two-lookups", about, measure)}
 
 
 def _lookups(context: StudyContext, trained: list[Row]) -> StudyResult:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from regard.compare.comparison_options import Options
 from regard.compare.study import PlannedRun
@@ -40,6 +40,8 @@ from regard.training.interrupts import Interruption, interruptible
 from regard.training.settings_toml import to_toml
 
 __all__ = ["RunCache", "TrainedRun", "digest", "key_of", "progress_line", "step_of"]
+
+Measured = TypeVar("Measured")
 
 MEASURED = 1
 """Version of the measurements. Increase it to measure all runs again."""
@@ -165,7 +167,9 @@ class RunCache:
             _Pool(self, interrupt, until).run(runs)
         self.interrupted = interrupt.cause
 
-    def measured(self, run: TrainedRun | None, name: str, parameters: Any, measure: Callable[[], Any]) -> Any:
+    def measured(
+        self, run: TrainedRun | None, name: str, parameters: Any, measure: Callable[[], Measured]
+    ) -> Measured:
         """Return a measurement as plain data. It is measured once, and then read from the cache.
 
         run: the trained run; None for a measurement that needs no training.
@@ -176,11 +180,10 @@ class RunCache:
         folder = self.folder if run is None else run.folder.parent
         path = folder / f"{name}-{digest([parameters, MEASURED, self.device])}.json"
         known = _read(path)
-        if "result" in known:
-            return known["result"]
-        result = measure()
-        _write(path, {"parameters": parameters, "result": result})
-        return json.loads(json.dumps(result))
+        result = known["result"] if "result" in known else measure()
+        if "result" not in known:
+            _write(path, {"parameters": parameters, "result": result})
+        return cast(Measured, json.loads(json.dumps(result)))
 
 
 class _Pool:

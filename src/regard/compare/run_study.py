@@ -14,7 +14,7 @@ from regard.compare.comparison import Comparison
 from regard.compare.comparison_options import Options, make_options
 from regard.compare.comparison_page import write_page
 from regard.compare.confidence import judge, lines_of, summary
-from regard.compare.run_cache import RunCache, TrainedRun
+from regard.compare.run_cache import Measured, RunCache, TrainedRun
 from regard.compare.study import Claim, Row, StudyResult, Table, Verdict
 from regard.compare.study_base import bars_of_models, differences, line_figure
 from regard.compare.study_context import StudyContext, seeds_text
@@ -180,7 +180,9 @@ def _verdicts(rows: Sequence[Row], metric: str, what: str, lower: bool = False) 
 class _MeasurementCache(RunCache):
     """A cache whose measurements are beside each other, since a given run folder is not changed."""
 
-    def measured(self, run: TrainedRun | None, name: str, parameters: Any, measure: Callable[[], Any]) -> Any:
+    def measured(
+        self, run: TrainedRun | None, name: str, parameters: Any, measure: Callable[[], Measured]
+    ) -> Measured:
         about = None
         if run is not None:  # the names of the checkpoints change when the training goes on
             about = [str(run.folder.absolute()), sorted(path.name for path in run.folder.glob("step-*"))]

@@ -1,23 +1,19 @@
-"""Study "scores": score functions in one model over several widths: quality, saturation, time and memory."""
+"""Study "scores": score functions in one model over several widths: quality and saturation."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
-from regard.compare.attention_weights import score_state
 from regard.compare.comparison_options import Options
 from regard.compare.confidence import judge, lines_of
-from regard.compare.layer_costs import median_seconds, peak_memory
 from regard.compare.run_cache import TrainedRun
-from regard.compare.score_gradients import sample_scores, score_statistics
+from regard.compare.score_gradients import sample_scores, score_state, score_statistics
 from regard.compare.study import Claim, Row, Study, StudyResult, Table, Variant
 from regard.compare.study_base import line_figure
 from regard.compare.study_context import VOCABULARY, StudyContext, random_batch, seeds_text
 from regard.models import build_model
-from regard.training.losses import cross_entropy
 
 __all__ = ["SCORES", "saturation"]
 
@@ -26,22 +22,8 @@ DOT, SCALED = "dot", "scaled_dot"
 WIDEST = "{} in the widest model"
 DIMENSIONS = (8, 16, 32, 64, 128, 256, 512, 1024)
 BEFORE, AFTER = "at initialisation", "after training"
-STATE = {
-    "score_variance": "variance of the scores of a row",
-    "largest_weight": "largest weight of a row",
-    "saturated": "share of rows with a weight above 0.99",
-    "score_gradient": "norm of the gradient of the scores of a row",
-}
-COSTS = {"seconds": "seconds of a training step", "bytes": "peak memory of a training step in bytes"}
-RANDOM = {
-    "variance": "variance of the scores",
-    "largest": "largest weight",
-    "gradient": "norm of the gradient of a weight with respect to the scores",
-}
-"""STATE, COSTS and RANDOM: column of a table -> what it is."""
-
-STEP_WORDS, STEP_TOKENS, STEP_VOCABULARY, REPETITIONS = 16, 2048, 2000, 3
-"""Sentence length, batch size in tokens and vocabulary size of the training step that is measured."""
+STATE = ("score_variance", "largest_weight", "saturated", "score_gradient")
+"""The columns of score_statistics()."""
 
 CLAIMS = (
     Claim("scores.dot", "Dot beats concat.", DOT, "concat"),
@@ -76,10 +58,6 @@ SCALING = Claim(
     "Without the factor 1 / sqrt(d), the softmax saturates for large d, and the gradient of the scores "
     "becomes smaller.",
 )
-COST_CLAIMS = {
-    "seconds": Claim("scores.time", "A training step takes less time with dot than with additive."),
-    "bytes": Claim("scores.memory", "A training step takes less memory with dot than with additive."),
-}
 
 
 def _variants(options: Options) -> list[Variant]:
@@ -133,38 +111,9 @@ def _initial(context: StudyContext, name: str, width: int, seed: int) -> Row:
     return place | context.measured("score-initial", place, measure)
 
 
-def _step_cost(context: StudyContext, name: str, width: int) -> list[Row]:
-    """Measure the time and the peak memory of a training step on random sentences, for each repetition."""
-    device = context.cache.device
-    model: Row = {"name": "bahdanau", "width": width, "score": name}
-    context.say(f"timing a training step with the score {name}, width {width} ...")
-
-    def measure() -> dict[str, list[float]]:
-        torch.manual_seed(0)
-        built = build_model(source_size=STEP_VOCABULARY, target_size=STEP_VOCABULARY, **model).to(device)
-        batch = random_batch(0, STEP_TOKENS // STEP_WORDS, STEP_WORDS, STEP_VOCABULARY).to(device)
-
-        def step() -> None:
-            built.zero_grad(set_to_none=True)
-            cross_entropy(built(batch), batch.labels)[0].backward()
-
-        step()  # memory is allocated and kernels are compiled in the first step
-        return {
-            "seconds": [median_seconds(step, device, 3) for _ in range(REPETITIONS)],
-            "bytes": [float(peak_memory(step, device)) for _ in range(REPETITIONS)],
-        }
-
-    about = {"model": model, "device": device, "threads": context.options.threads, "tokens": STEP_TOKENS}
-    cost: dict[str, Any] = context.measured("step-cost", about, measure)
-    both = zip(cost["seconds"], cost["bytes"], strict=True)
-    return [
-        {"score": name, "width": width, "repetition": number, "seconds": seconds, "bytes": size}
-        for number, (seconds, size) in enumerate(both)
-    ]
-
-
 def _extra(context: StudyContext, trained: list[Row]) -> StudyResult:
-    options = context.options
+    """Measure saturation for random vectors, as in the argument for the factor, and in models by width."""
+    options, seeds = context.options, seeds_text(len(context.options.seeds))
     random: list[Row] = [{"d": d, "seed": k, **saturation(d, k)} for d in DIMENSIONS for k in range(5)]
     states = [
         {"stage": BEFORE, **_initial(context, name, width, seed)}
@@ -175,58 +124,28 @@ def _extra(context: StudyContext, trained: list[Row]) -> StudyResult:
         {"stage": AFTER, **{name: row[name] for name in ("score", "width", "seed", "bleu", *STATE)}}
         for row in trained
     ]
-    costs = [
-        row for name in NAMES for width in options.widths_compared for row in _step_cost(context, name, width)
-    ]
-    seeds = seeds_text(len(options.seeds))
     vectors = "random queries and keys of unit variance, 32 keys, mean over 5 seeds"
     where = f"bahdanau on random sentences at initialisation, on test sentences after training, {seeds}"
-    step = f"one training step of bahdanau, forward and backward, 2,048 tokens, {context.cache.device}"
     tables = (
         Table("scores-saturation", f"Saturation of the softmax: {vectors}.", random),
         Table("scores-state", f"Scores, saturation of the softmax and gradient: {where}.", states),
-        Table("scores-cost", f"Time and peak memory: {step}, 3 repetitions.", costs),
     )
-    dots = [{**row, "score": name} for row in random for name in (DOT, SCALED)]
-    ends = [
-        {**row, "line": f"{row['score']}, {row['stage']}"} for row in states if row["score"] in (DOT, SCALED)
+    text = "Norm of the gradient of a weight with respect to the scores"
+    gradients = [
+        {"score": name, "d": row["d"], "gradient": row[f"{name}_gradient"]}
+        for name in (DOT, SCALED)
+        for row in random
     ]
-    figures = []
-    for of, text in RANDOM.items():
-        rows = [{**row, of: row[f"{row['score']}_{of}"]} for row in dots]
-        lines = lines_of(rows, "score", "d", of)
-        figures.append(line_figure(f"scores-{of}", f"{text}: {vectors}.", lines, "d", text, "xy"))
+    lines = lines_of(gradients, "score", "d", "gradient")
+    figures = [line_figure("scores-gradient", f"{text}: {vectors}.", lines, "d", "gradient", "xy")]
     if trained:
         about = f"BLEU, mean over the classes of source length: {context.sentences.name}, {seeds}."
         lines = lines_of(trained, "score", "width", "bleu")
         figures.append(line_figure("scores-width", about, lines, "width", "BLEU", "x"))
-    for of, text in STATE.items():
-        lines, log = lines_of(ends, "line", "width", of), "x" if of.endswith(("weight", "ated")) else "xy"
-        name = f"scores-model-{of.replace('_', '-')}"
-        figures.append(line_figure(name, f"{text}: {where}.", lines, "width", text, log))
-    for of, text in COSTS.items():
-        caption, lines = f"{text}: {step}, 3 repetitions.", lines_of(costs, "score", "width", of)
-        figures.append(line_figure(f"scores-cost-{of}", caption, lines, "width", text, "xy"))
     largest = [row for row in random if row["d"] == DIMENSIONS[-1]]
     gains = [math.log(row["scaled_dot_gradient"] / row["dot_gradient"]) for row in largest]
     what = f"log of the gradient norm with over without the factor, d = {DIMENSIONS[-1]}"
-    verdicts = [judge(SCALING, gains, what)]
-    for of, claim in COST_CLAIMS.items():
-        additive, dot = (
-            [row[of] for row in costs if (row["score"], row["width"]) == (name, options.width)]
-            for name in ("additive", DOT)
-        )
-        ratios = [math.log(a / b) for a, b in zip(additive, dot, strict=True)]
-        what = f"log of the {COSTS[of]}, additive over {DOT}, width {options.width}"
-        verdicts.append(judge(claim, ratios, what, "repetitions"))
-    return StudyResult("scores", "", tables, tuple(figures), tuple(verdicts))
+    return StudyResult("scores", "", tables, tuple(figures), (judge(SCALING, gains, what),))
 
 
-SCORES = Study(
-    "scores",
-    "Score functions",
-    (*CLAIMS, SCALING, *COST_CLAIMS.values()),
-    _variants,
-    each=_each,
-    extra=_extra,
-)
+SCORES = Study("scores", "Score functions", (*CLAIMS, SCALING), _variants, each=_each, extra=_extra)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.compare.attention_weights import score_state, weight_entropy
 from regard.compare.run_cache import TrainedRun
+from regard.compare.score_gradients import score_state, weight_entropy
 from regard.compare.study import Claim, Row, Study, Variant
 from regard.compare.study_context import StudyContext
 

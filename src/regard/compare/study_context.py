@@ -14,7 +14,7 @@ import torch
 
 from regard.compare.comparison_options import Options
 from regard.compare.length_bins import LengthBin, SentenceSet, choose_bins, read_sentences
-from regard.compare.run_cache import RunCache, TrainedRun, digest
+from regard.compare.run_cache import Measured, RunCache, TrainedRun, digest
 from regard.compare.study import PlannedRun
 from regard.data.batch import Batch
 from regard.decoding import Greedy
@@ -102,7 +102,7 @@ class StudyContext:
         waiting = ", ".join(f"{run.label} (seed {run.seed})" for run, error in missing if not error)
         return (*notes, f"Not trained yet: {waiting}.") if waiting else tuple(notes)
 
-    def measured(self, name: str, about: Any, measure: Callable[[], Any]) -> Any:
+    def measured(self, name: str, about: Any, measure: Callable[[], Measured]) -> Measured:
         """Return a measurement that needs no training, from the cache if it has been made before."""
         return self.cache.measured(None, name, about, measure)
 
@@ -143,10 +143,7 @@ class StudyContext:
         about = {"bins": [bin.name for bin in self.bins], "pairs": pairs}
         about |= {} if select is None else {"select": select}
         about |= {} if self.sentences.unit == "words" else {"unit": self.sentences.unit}
-        rows: list[dict[str, Any]] = self.cache.measured(
-            run, "quality", about, lambda: self._scored(run, select)
-        )
-        return rows
+        return self.cache.measured(run, "quality", about, lambda: self._scored(run, select))
 
     def _scored(self, run: TrainedRun, select: Any) -> list[dict[str, Any]]:
         from regard.evaluation import bleu, exact_match
