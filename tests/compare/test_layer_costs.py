@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.compare.cost_study import _exponents, _fits, _large
-from regard.compare.layer_costs import BATCH, LAYERS, measure_layer, peak_memory
+from regard.compare.layer_costs import BATCH, LAYERS, _exponents, _fits, _large, measure_layer, peak_memory
 
 SIZES = {"n": [(n, 64) for n in (32, 64, 128, 256, 512)], "d": [(8, d) for d in (16, 32, 64, 128)]}
 
