@@ -15,7 +15,9 @@ import regard
 from regard.compare.comparison import Comparison
 from regard.compare.comparison_options import Options, model_variant
 from regard.compare.comparison_page import write_page
+from regard.compare.confidence import judge
 from regard.compare.run_cache import RunCache, _Pool, progress_line, step_of
+from regard.compare.study import Claim, StudyResult
 from regard.training.interrupts import Interruption
 
 TINY = ("--quick", "--steps", "2", "--width", "4", "--sentences", "2", "--length-bins", "9,24")
@@ -143,6 +145,20 @@ def test_threads_are_used_in_this_process_and_restored(tmp_path, monkeypatch):
     before = torch.get_num_threads()
     regard.compare("length", threads=before + 1, cache=tmp_path, say=str, **OPTIONS)
     assert used == [before + 1] and torch.get_num_threads() == before
+
+
+def test_page_table_and_sentence_say_which_claims_are_decided(tmp_path):
+    claims = [Claim(f"a.{name}", f"{name} is larger.") for name in ("sure", "open", "lost")]
+    values = ([1.0, 1.1, 0.9], [1.0, -1.2, 0.1], [-1.0, -1.1, -0.9])
+    verdicts = tuple(judge(claim, each, "x") for claim, each in zip(claims, values, strict=True))
+    comparison = Comparison((StudyResult("a", "A", verdicts=verdicts),), {})
+    assert "2 of 3" in comparison.decision and "a.open" in comparison.decision
+    assert "a.sure" not in comparison.decision and "a.lost" not in comparison.decision
+    list(write_page(comparison, Options(), tmp_path))
+    assert [row["decides"] for row in rows(tmp_path / "verdicts.csv")] == ["yes", "no", "yes"]
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert comparison.decision in page and page.count('class="unclear"') == 1
+    assert Comparison((), {}).decision == ""
 
 
 def test_files_of_an_earlier_comparison_are_removed(tmp_path):

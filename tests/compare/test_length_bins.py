@@ -73,6 +73,15 @@ def test_key_depends_on_settings_and_content_but_not_on_paths(tmp_path):
     assert key(0, device="cuda:1") == key(0, device="cuda")
 
 
+def test_quick_has_three_seeds_of_fewer_and_smaller_models():
+    quick, usual = make_options(quick=True), make_options()
+    assert len(quick.seeds) == len(usual.seeds) == 3
+    assert quick.compared == ("seq2seq", "bahdanau") and len(usual.compared) > 5
+    assert quick.width < usual.width and quick.sentences < usual.sentences
+    assert all(quick.training[name] < usual.training[name] for name in ("steps", "batch_tokens"))
+    assert quick.widths_compared == (quick.width,) and len(usual.widths_compared) == 3
+
+
 def test_settings_of_all_runs_reach_every_run():
     options = make_options(settings={"model": {"dropout": 0.3}, "data": {"pairs": 9}}, quick=True)
     run = options.run(model_variant("luong-dot"), 0)

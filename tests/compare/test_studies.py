@@ -98,6 +98,7 @@ FLOW["value"] = [[-4.0, 0.1, 0.2], [0.0, 1.0, 2.0]]
 
 STATE = {"score_variance": 1.0, "largest_weight": 0.5, "saturated": 0.0, "score_gradient": 1.0}
 FAKES = {
+    "step-cost": {"seconds": [1.0, 1.1, 1.2], "bytes": [9.0, 9.0, 9.0]},
     "two-lookups": {"both_letters": 0.5, "single_letters": 0.7},
     "all": STATE
     | {"entropy_bits": 1.0, "sum_of_weights": 1.0, "gradient_norm": 1.0, "gradient_noise": 0.9}

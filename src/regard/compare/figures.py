@@ -59,7 +59,7 @@ def _drawn(figure: Figure) -> tuple[Any, Any, Any]:
     axes.grid(True, alpha=0.25)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    if len(figure.series) > 1 or figure.kind == "lines":
+    if figure.kind == "lines":
         axes.legend(frameon=False, fontsize=8)
     return drawing, FigureCanvasAgg, FigureCanvasSVG
 
@@ -87,22 +87,13 @@ def _draw_lines(axes: Any, figure: Figure) -> None:
 
 
 def _draw_bars(axes: Any, figure: Figure) -> None:
-    names = _names(figure.series) or [str(each) for each in figure.series[0].x]
-    width = 0.8 / max(len(figure.series), 1)
-    for number, series in enumerate(figure.series):
-        at = [names.index(str(each)) + (number - (len(figure.series) - 1) / 2) * width for each in series.x]
-        errors = None
-        if series.low:
-            errors = [
-                [y - low for y, low in zip(series.y, series.low, strict=True)],
-                [high - y for y, high in zip(series.y, series.high, strict=True)],
-            ]
-        color = COLORS[number % len(COLORS)]
-        axes.bar(at, series.y, width, yerr=errors, color=color, label=series.label, error_kw={"lw": 0.8})
+    (series,) = figure.series
+    names, at = [str(each) for each in series.x], range(len(series.x))
+    axes.bar(at, series.y, 0.8, color=COLORS[0], label=series.label)
+    if series.low:
+        axes.vlines(at, series.low, series.high, color="black", linewidth=0.8)
     slanted = {"rotation": 20, "ha": "right"} if max(map(len, names)) * len(names) > 60 else {}
-    axes.set_xticks(range(len(names)), names, **slanted)
-    if "y" in figure.log:
-        axes.set_yscale("log")
+    axes.set_xticks(at, names, **slanted)
 
 
 def _names(series: Sequence[Series]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Study "scores": score functions in one model over several widths: quality and saturation."""
+"""Study "scores": score functions in one model over several widths: quality, saturation and cost."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import torch
 
 from regard.compare.comparison_options import Options
 from regard.compare.confidence import judge, lines_of
+from regard.compare.layer_costs import median_seconds, peak_memory
 from regard.compare.run_cache import TrainedRun
 from regard.compare.score_gradients import sample_scores, score_state, score_statistics
 from regard.compare.study import Claim, Row, Study, StudyResult, Table, Variant
 from regard.compare.study_base import line_figure
 from regard.compare.study_context import VOCABULARY, StudyContext, random_batch, seeds_text
 from regard.models import build_model
+from regard.training.losses import cross_entropy
 
 __all__ = ["SCORES", "saturation"]
 
@@ -58,6 +60,15 @@ SCALING = Claim(
     "Without the factor 1 / sqrt(d), the softmax saturates for large d, and the gradient of the scores "
     "becomes smaller.",
 )
+
+COSTS = {
+    "seconds": Claim("scores.time", "A training step takes less time with dot than with additive."),
+    "bytes": Claim("scores.memory", "A training step takes less memory with dot than with additive."),
+}
+"""Column of the table of a training step -> the claim about it."""
+
+STEP_WORDS, STEP_TOKENS, STEP_VOCABULARY, REPETITIONS = 16, 2048, 2000, 3
+"""Sentence length, batch size in tokens and vocabulary size of the training step that is measured."""
 
 
 def _variants(options: Options) -> list[Variant]:
@@ -111,6 +122,31 @@ def _initial(context: StudyContext, name: str, width: int, seed: int) -> Row:
     return place | context.measured("score-initial", place, measure)
 
 
+def _step_cost(context: StudyContext, name: str) -> dict[str, list[float]]:
+    """Measure the time and the peak memory of a training step on random sentences, for each repetition."""
+    options, device = context.options, context.cache.device
+    model: Row = {"name": "bahdanau", "width": options.width, "score": name}
+
+    def measure() -> dict[str, list[float]]:
+        context.say(f"timing a training step with the score {name} ...")
+        torch.manual_seed(0)
+        built = build_model(source_size=STEP_VOCABULARY, target_size=STEP_VOCABULARY, **model).to(device)
+        batch = random_batch(0, STEP_TOKENS // STEP_WORDS, STEP_WORDS, STEP_VOCABULARY).to(device)
+
+        def step() -> None:
+            built.zero_grad(set_to_none=True)
+            cross_entropy(built(batch), batch.labels)[0].backward()
+
+        step()  # memory is allocated and kernels are compiled in the first step
+        return {
+            "seconds": [median_seconds(step, device, 3) for _ in range(REPETITIONS)],
+            "bytes": [float(peak_memory(step, device)) for _ in range(REPETITIONS)],
+        }
+
+    about = {"model": model, "device": device, "threads": options.threads, "tokens": STEP_TOKENS}
+    return context.measured("step-cost", about, measure)
+
+
 def _extra(context: StudyContext, trained: list[Row]) -> StudyResult:
     """Measure saturation for random vectors, as in the argument for the factor, and in models by width."""
     options, seeds = context.options, seeds_text(len(context.options.seeds))
@@ -126,9 +162,17 @@ def _extra(context: StudyContext, trained: list[Row]) -> StudyResult:
     ]
     vectors = "random queries and keys of unit variance, 32 keys, mean over 5 seeds"
     where = f"bahdanau on random sentences at initialisation, on test sentences after training, {seeds}"
+    costs = {name: _step_cost(context, name) for name in NAMES}
+    steps: list[Row] = [
+        {"score": name, "repetition": k, **{of: values[k] for of, values in costs[name].items()}}
+        for name in NAMES
+        for k in range(REPETITIONS)
+    ]
+    step = f"one training step, forward and backward, 2,048 tokens, {context.cache.device}"
     tables = (
         Table("scores-saturation", f"Saturation of the softmax: {vectors}.", random),
         Table("scores-state", f"Scores, saturation of the softmax and gradient: {where}.", states),
+        Table("scores-cost", f"Time and peak memory: {step}, 3 repetitions.", steps),
     )
     text = "Norm of the gradient of a weight with respect to the scores"
     gradients = [
@@ -145,7 +189,14 @@ def _extra(context: StudyContext, trained: list[Row]) -> StudyResult:
     largest = [row for row in random if row["d"] == DIMENSIONS[-1]]
     gains = [math.log(row["scaled_dot_gradient"] / row["dot_gradient"]) for row in largest]
     what = f"log of the gradient norm with over without the factor, d = {DIMENSIONS[-1]}"
-    return StudyResult("scores", "", tables, tuple(figures), (judge(SCALING, gains, what),))
+    verdicts = [judge(SCALING, gains, what)]
+    for of, claim in COSTS.items():
+        both = zip(costs["additive"][of], costs[DOT][of], strict=True)
+        what = f"log of the {of} of a training step, additive over {DOT}, width {options.width}"
+        verdicts.append(judge(claim, [math.log(a / b) for a, b in both], what, "repetitions"))
+    return StudyResult("scores", "", tables, tuple(figures), tuple(verdicts))
 
 
-SCORES = Study("scores", "Score functions", (*CLAIMS, SCALING), _variants, each=_each, extra=_extra)
+SCORES = Study(
+    "scores", "Score functions", (*CLAIMS, SCALING, *COSTS.values()), _variants, each=_each, extra=_extra
+)

@@ -121,10 +121,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Series:
-    """One line or one group of bars of a figure.
+    """One line of a figure, or its bars.
 
     label: the name in the legend.
-    x, y: the points of the line, or the bars.
+    x, y: the points of the line, or the names and heights of the bars.
     low, high: a confidence band around y; empty without a band.
     """
 
