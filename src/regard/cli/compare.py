@@ -45,8 +45,8 @@ Quick = Annotated[
     bool,
     typer.Option(
         "--quick",
-        help="Only seq2seq and bahdanau, smaller models and short trainings, three seeds: less than ten minutes "
-        "on two CPU cores.",
+        help="Only seq2seq and bahdanau, smaller models and short trainings, three seeds: less than ten "
+        "minutes on two CPU cores.",
         rich_help_panel=STUDIES,
     ),
 ]
@@ -68,7 +68,7 @@ Sentences = Annotated[
         "INT",
         "Test sentences in each class.",
         STUDIES,
-        show_default="100; with --quick, 40",
+        show_default="100; with --quick, 60",
         min=1,
         max=10_000,
     ),
@@ -127,7 +127,7 @@ Steps = Annotated[
         "INT",
         "Training steps of each model.",
         MODELS,
-        show_default="2000; with --quick, 1000",
+        show_default="2000; with --quick, 800",
         min=1,
         max=100_000_000,
     ),

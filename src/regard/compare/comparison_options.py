@@ -30,7 +30,7 @@ COMPARED: dict[str, dict[str, Any]] = {
 QUICK_MODELS = ("seq2seq", "bahdanau")
 
 WIDTH, TRAINING, SENTENCES = 128, {"steps": 2000, "batch_tokens": 2048}, 100
-QUICK_WIDTH, QUICK_TRAINING, QUICK_SENTENCES = 96, {"steps": 1000, "batch_tokens": 1024}, 40
+QUICK_WIDTH, QUICK_TRAINING, QUICK_SENTENCES = 96, {"steps": 800, "batch_tokens": 1024}, 60
 
 NARROWEST, WIDEST = 4, 10_000
 """Bounds of the width of a model."""

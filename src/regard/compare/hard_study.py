@@ -223,10 +223,5 @@ def _noise(context: StudyContext, rows: list[Row]) -> StudyResult:
 
 
 HARD = Study(
-    "hard",
-    "Hard against soft attention",
-    (*CLAIMS, NOISE, VARIANCE),
-    _variants,
-    each=_each,
-    extra=_noise,
+    "hard", "Hard against soft attention", (*CLAIMS, NOISE, VARIANCE), _variants, each=_each, extra=_noise
 )

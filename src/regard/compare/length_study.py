@@ -14,12 +14,7 @@ FIXED, ATTENTIVE, REVERSED = "seq2seq", "bahdanau", "seq2seq-reversed"
 LOST = "share of BLEU lost from short to long sources"
 
 CLAIMS = (
-    Claim(
-        "length.attention",
-        "Attention gives better translations than a fixed vector.",
-        ATTENTIVE,
-        FIXED,
-    ),
+    Claim("length.attention", "Attention gives better translations than a fixed vector.", ATTENTIVE, FIXED),
     Claim(
         "length.bottleneck",
         "A fixed vector is a bottleneck: without attention, a larger share of the quality is lost on long "

@@ -54,10 +54,7 @@ CLAIMS = (
     Claim("parts.feedforward", "The feed-forward layer is needed.", WHOLE, NO_FEEDFORWARD),
     Claim("parts.mask", "The decoder needs its causal mask.", WHOLE, NO_MASK),
     Claim(
-        "parts.projections",
-        "Learned projections of keys and values beat K = V = X.",
-        WHOLE,
-        NO_PROJECTIONS,
+        "parts.projections", "Learned projections of keys and values beat K = V = X.", WHOLE, NO_PROJECTIONS
     ),
     Claim("parts.feeding", "Input feeding helps Luong's model.", FEEDING, NO_FEEDING),
 )

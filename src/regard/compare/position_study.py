@@ -12,10 +12,7 @@ BEYOND = "mean BLEU on sources longer than those of the training"
 CLAIMS = (
     Claim("positions.needed", "A Transformer needs positions to translate well.", "sinusoidal", "none"),
     Claim(
-        "positions.noise",
-        "Positions must be regular: random vectors serve less well.",
-        "sinusoidal",
-        "noise",
+        "positions.noise", "Positions must be regular: random vectors serve less well.", "sinusoidal", "noise"
     ),
     Claim(
         "positions.beyond",
