@@ -50,10 +50,11 @@ ACCEPTED: dict[str, str] = {}
 
 FAR = (
     "tests/benchmarks", "tests/browser", "tests/docs", "tests/learning", "tests/reliability",
-    "tests/kernels/test_interpreted.py", "tests/test_contributing.py", "tests/test_house.py",
-    "tests/test_mutants.py", "tests/test_processors.py", "tests/test_readme.py",
+    "tests/agreement/test_compile.py", "tests/agreement/test_flex.py", "tests/kernels/test_interpreted.py",
+    "tests/test_contributing.py", "tests/test_house.py", "tests/test_mutants.py", "tests/test_processors.py",
+    "tests/test_readme.py",
 )  # fmt: skip
-"""Tests that are close to no function: of pages, style, long runs, damaged folders, other processes."""
+"""Tests close to no function: of pages, style, damaged folders, compilers, and in other processes."""
 
 PACKAGE = "src/regard/"
 FOLDER = Path(tempfile.gettempdir(), f"mutants-{hashlib.sha256(bytes(ROOT)).hexdigest()[:8]}")
