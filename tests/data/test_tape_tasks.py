@@ -82,6 +82,16 @@ def test_overwrite_answers_the_last_value_of_a_key(changes: int | None):
     assert changed == 20 * (changes or 3)
 
 
+def test_every_key_of_overwrite_is_drawn_once():
+    task = build_tape_task("overwrite", width=2, length=(4, 4))
+    task.check_sizes({"length": 4}, "overwrite")
+    batch = task.draw(20, {"length": 4}, torch.Generator().manual_seed(3))
+    for inputs in batch.inputs:
+        assert sorted(inputs[:4, :2].tolist()) == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    with pytest.raises(ArgumentError, match="length"):
+        task.check_sizes({"length": 5}, "overwrite")
+
+
 def test_n_grams_and_their_optimal_estimator():
     task = build_tape_task("n-grams", order=3, length=(12, 12))
     assert isinstance(task, DynamicNGrams)
