@@ -42,10 +42,16 @@ class Mutant:
         before = self.text.encode()[self.start : self.stop].decode()
         return f"{self.file} {self.function}: {before or '...'} -> {self.after or 'nothing'}"
 
+    @property
+    def changed(self) -> str:
+        """The line with the change."""
+        raw = self.text.encode()
+        return (raw[: self.start] + self.after.encode() + raw[self.stop :]).decode()
+
     def applied(self, source: str) -> str:
         """Return the source of the file with the change."""
-        lines, raw = source.split("\n"), self.text.encode()
-        lines[self.line - 1] = (raw[: self.start] + self.after.encode() + raw[self.stop :]).decode()
+        lines = source.split("\n")
+        lines[self.line - 1] = self.changed
         return "\n".join(lines)
 
     def compiles(self, source: str) -> bool:
