@@ -44,10 +44,8 @@ THRESHOLD = 0.9
 ACCEPTED: dict[str, str] = {}
 """Why a mutant may survive, by what --list prints of it."""
 
-FILES = 8
-"""Number of files of tests that run for a mutant, at most; the first NEAREST of them run first."""
-
-NEAREST = 3
+FILES = 6
+"""Number of files of tests that run for a mutant, at most."""
 
 FAR = (
     "tests/benchmarks", "tests/browser", "tests/docs", "tests/learning", "tests/reliability",
@@ -56,6 +54,9 @@ FAR = (
 )  # fmt: skip
 """Tests that are close to no function: of pages, of style, of damaged folders, and in other processes. Files
 named _device.py run on a GPU only."""
+
+LIMIT = 900
+"""Seconds after which a mutant is caught: it may never end."""
 
 PACKAGE = "src/regard/"
 FOLDER = Path(tempfile.gettempdir(), f"mutants-{hashlib.sha256(bytes(ROOT)).hexdigest()[:8]}")
@@ -114,10 +115,9 @@ class Closeness:
             common = len(words & set(re.split(r"[/_.]", test)))
             return not mirrors, away - 2 * named, -common, len(text)
 
-        interpreted = room(mutant.file) == "kernels"
-        tests = [test for test in self.tests if needs_interpreter(test) <= interpreted]
-        ranked = sorted(tests, key=rank)
-        if interpreted:
+        kernels = any(room(each) == "kernels" for each in (mutant.file, *self.imports[mutant.file]))
+        ranked = sorted((test for test in self.tests if kernels or not needs_interpreter(test)), key=rank)
+        if kernels:
             ranked.sort(key=lambda test: not needs_interpreter(test))
         examples = [mutant.file] if ">>> " in self.sources[mutant.file] else []
         return [*examples, *ranked][:FILES]
@@ -134,16 +134,22 @@ def needs_interpreter(test: str) -> bool:
 
 
 class FirstFailure:
-    """A plugin of pytest that remembers the first test that fails."""
+    """A plugin of pytest: remember the first test that fails, and stop after some seconds of CPU time."""
 
-    def __init__(self) -> None:
-        self.name = ""
+    def __init__(self, seconds: float):
+        self.name, self.seconds = "", seconds
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.name = self.name or (report.nodeid if report.failed else "")
+
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        item.session.shouldstop = time.process_time() > self.seconds and "the time is over"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.name = self.name or (report.nodeid if report.failed else "")
 
 
-def first_failure(tests: Sequence[str], root: Path, limit: float) -> str:
+def first_failure(tests: Sequence[str], root: Path, seconds: float) -> str:
     """Return the first test that fails in this copy of the project, or "", with a forked process."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
     environment = {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", "REGARD_SEED": "0"}
@@ -162,16 +168,16 @@ def first_failure(tests: Sequence[str], root: Path, limit: float) -> str:
         with Path(f"{root}.log").open("w") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
-        failure = FirstFailure()
+        failure = FirstFailure(time.process_time() + seconds)
         options = "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not gpu"
         status = pytest.main([*options, *tests], plugins=[failure])
-        sender.send(failure.name or ("" if status in (0, 5) else f"{tests[0]}, which cannot be collected"))
+        sender.send(failure.name or ("" if status in (0, 2, 5) else f"{tests[0]}, which cannot be collected"))
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     sender.close()
     try:
-        return receiver.recv() if receiver.poll(limit) else f"the time limit of {limit:.0f} s"
+        return receiver.recv() if receiver.poll(LIMIT) else f"the limit of {LIMIT} s"
     except EOFError:
         return "the end of the process"
     finally:
@@ -195,16 +201,16 @@ def copied(name: str) -> Path:
     return root
 
 
-def tested(mutant: Mutant, tests: list[str], root: Path, limit: float) -> str:
+def tested(mutant: Mutant, tests: list[str], root: Path, seconds: float) -> str:
     """Return the first test that fails with a mutant in this copy of the project, or ""."""
     path = root / mutant.file
     times, source = path.stat(), path.read_text(encoding="utf-8")
     path.write_text(mutant.applied(source), encoding="utf-8")
     os.utime(path, (times.st_atime, times.st_mtime + 1 + mutant.line))  # or Python takes the older bytecode
-    nearest = max(NEAREST, sum(map(needs_interpreter, tests)))
+    interpreted = [test for test in tests if needs_interpreter(test)]
     try:
-        for group in (tests[:nearest], tests[nearest:]):
-            if group and (failed := first_failure(group, root, limit)):
+        for group in (interpreted, [test for test in tests if test not in interpreted]):
+            if group and (failed := first_failure(group, root, seconds)):
                 return failed
         return ""
     finally:
@@ -213,13 +219,13 @@ def tested(mutant: Mutant, tests: list[str], root: Path, limit: float) -> str:
 
 
 def work_through(
-    share: int, mutants: dict[int, Mutant], closeness: Closeness, limit: float, queue: Any
+    share: int, mutants: dict[int, Mutant], closeness: Closeness, seconds: float, queue: Any
 ) -> None:
     """Test mutants one after the other in a copy of the project, and put the results into a queue."""
     root = copied(f"copy-{share}")
     for number, mutant in mutants.items():
         start, tests = time.monotonic(), closeness.closest(mutant)
-        queue.put((number, tested(mutant, tests, root, limit), tests, time.monotonic() - start))
+        queue.put((number, tested(mutant, tests, root, seconds), tests, time.monotonic() - start))
 
 
 def main(arguments: list[str]) -> int:
@@ -228,7 +234,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the draw")
     parser.add_argument("--count", type=int, default=100, help="number of mutants")
     parser.add_argument("--only", type=int, nargs="+", help="numbers of the mutants to run")
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds, after which a mutant is caught")
+    parser.add_argument("--seconds", type=float, default=40.0, help="CPU seconds of tests for a mutant")
     parser.add_argument("--workers", type=int, default=1, help="number of mutants to test at a time")
     parser.add_argument(
         "--list", action="store_true", help="print the mutants and their tests, and run nothing"
@@ -248,7 +254,7 @@ def main(arguments: list[str]) -> int:
     queue: Any = fork.SimpleQueue()
     for share in range(options.workers):
         part = {number: drawn[number] for number in list(drawn)[share :: options.workers]}
-        work = share, part, closeness, options.limit, queue
+        work = share, part, closeness, options.seconds, queue
         fork.Process(target=work_through, args=work).start()
     survivors = []
     for done in range(1, len(drawn) + 1):
