@@ -51,7 +51,8 @@ def test_repeat_copy_ends_with_a_marker():
 def test_associative_recall_answers_the_item_after_the_query():
     _, batch = drawn("associative-recall", count=20, length=4)
     items = batch.inputs[:, :16].unflatten(1, (4, 4))
-    assert items[:, :, 0, 6].all()
+    assert items[:, :, 0, 6].all() and batch.inputs[0, [16, 20], 7].tolist() == [1, 1]
+    assert batch.inputs[..., 6:].sum() == 20 * (4 + 2)  # the delimiters of 4 items, and 2 of the query
     for row in range(20):
         query = batch.inputs[row, 17:20, :6]
         places = [place for place in range(3) if items[row, place, 1:, :6].equal(query)]
