@@ -117,7 +117,7 @@ class Closeness:
 
         kernels = any(room(each) == "kernels" for each in (mutant.file, *self.imports[mutant.file]))
         ranked = sorted((test for test in self.tests if kernels or not needs_interpreter(test)), key=rank)
-        if kernels:
+        if room(mutant.file) == "kernels":
             ranked.sort(key=lambda test: not needs_interpreter(test))
         examples = [mutant.file] if ">>> " in self.sources[mutant.file] else []
         return [*examples, *ranked][:FILES]
