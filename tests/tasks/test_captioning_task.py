@@ -22,7 +22,7 @@ from regard.models.captioner import doubly_stochastic_penalty
 from regard.runs.prepare_run import Machine
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.train_run import train_run
-from regard.tasks.captioning import Caption, CaptioningRun, CaptioningTask
+from regard.tasks.captioning import Caption, CaptioningRun, CaptioningTask, evaluate_captioning
 from regard.tasks.captioning.captioning_data import read_caption_split, read_shapes
 from regard.tasks.captioning.captioning_settings import CaptioningSettings, ImageData
 from regard.tasks.captioning.feature_cache import FeatureCache
@@ -190,6 +190,21 @@ def test_evaluation_of_shapes_has_exact_and_pointing(trained: Path):
     scores = CaptioningTask.evaluate_run(ChosenRun(trained, device="cpu"), _options(pictures=3)).to_dict()
     assert {"cider", "bleu1", "bleu4", "bleu", "exact", "pointing", "pointing_chance"} <= scores.keys()
     assert scores["images"] == 3 and scores["map"] == [8, 8] and "bp:no" in scores["signatures"]["bleu1"]
+
+
+@pytest.mark.parametrize("options", [{}, {"max_length": 1}, {"max_length": 1, "greedy": True}])
+def test_evaluation_searches_as_requested(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+):
+    texts, scored = list[str](), evaluate_captioning.caption_scores
+
+    def caption_scores(captions: list[str], references: Any) -> Any:
+        texts.extend(captions)
+        return scored(captions, references)
+
+    monkeypatch.setattr(evaluate_captioning, "caption_scores", caption_scores)
+    CaptioningTask.evaluate_run(ChosenRun(trained, device="cpu"), _options(pictures=3, **options))
+    assert len(texts) == 3 and (max(len(text.split()) for text in texts) <= 1) == bool(options)
 
 
 def test_evaluation_of_a_file_and_faithfulness(files: Path, tmp_path: Path):
