@@ -54,14 +54,14 @@ def train(settings: dict[str, Any], folder: Path, **options: Any) -> Any:
     return train_run(CaptioningTask, settings, folder, **{**quiet, **options})
 
 
-def made(settings: dict[str, Any], folder: Path) -> CaptioningTask:
+def made(settings: dict[str, Any], folder: Path, processes: Processes | None = None) -> CaptioningTask:
     """Return the task with an untrained model."""
     folder.mkdir(exist_ok=True)
     checked = build(CaptioningSettings, settings, "the settings")
     corpus = CaptioningTask.encode_data(CaptioningTask.read_data(checked), checked, folder)
     torch.manual_seed(0)
     model = CaptioningTask.build_model(checked.model, CaptioningTask.sizes(corpus))
-    return CaptioningTask(model, corpus, checked, Processes())
+    return CaptioningTask(model, corpus, checked, processes or Processes())
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +184,14 @@ def test_features_of_a_frozen_encoder_are_computed_once(tmp_path: Path):
     torch.testing.assert_close(ready.image, task.model.image_encoder(pixels[batch.source]))
     assert isinstance(task._train_store, FeatureCache)
     assert task.evaluate(lambda: False).scores["loss"] > 0
+
+
+def test_processes_share_the_batches_of_an_epoch(tmp_path: Path):
+    alone = made(small(), tmp_path / "run")
+    ranks = [made(small(), tmp_path / "run", Processes(rank, 2)) for rank in (0, 1)]
+    parts = [[batch.labels.tolist() for batch in rank.batches(0)] for rank in ranks]
+    assert len(parts[0]) == len(parts[1]) < len(list(alone.batches(0)))
+    assert not any(each in parts[1] for each in parts[0])
 
 
 def test_evaluation_of_shapes_has_exact_and_pointing(trained: Path):
