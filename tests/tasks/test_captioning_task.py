@@ -183,7 +183,11 @@ def test_features_of_a_frozen_encoder_are_computed_once(tmp_path: Path):
     pixels = task.corpus.split.train.pixels
     torch.testing.assert_close(ready.image, task.model.image_encoder(pixels[batch.source]))
     assert isinstance(task._train_store, FeatureCache)
-    assert task.evaluate(lambda: False).scores["loss"] > 0
+    evaluation, valid = task.evaluate(lambda: False), task.corpus.split.valid
+    printed = "\n".join(map(str, evaluation.shown))
+    assert evaluation.scores["loss"] > 0 and "pointing" in printed
+    # One of the two images of the evaluation is printed, with its reference.
+    assert valid.names[1] in printed and valid.captions[1][0] in printed
 
 
 def test_processes_share_the_batches_of_an_epoch(tmp_path: Path):
