@@ -44,6 +44,9 @@ THRESHOLD = 0.9
 ACCEPTED: dict[str, str] = {}
 """Why a mutant may survive, by what --list prints of it."""
 
+NAMED_OTHERWISE = {"src/regard/checking.py": "tests/test_errors.py"}
+"""Files of tests that are not named after the module whose behaviour they test."""
+
 FILES = 6
 """Number of files of tests that run for a mutant, at most."""
 
@@ -105,15 +108,19 @@ class Closeness:
         module = Path(mutant.file)
         stem = module.parent.name if module.name == "__init__.py" else module.stem
         names = {part for part in mutant.function.split(".") if len(part.strip("_")) > 4}
-        words = set(re.split(r"[/_.]", mutant.file))
+        words = [*re.split(r"[/_.]", mutant.file), *stem.split("_")]  # those of the name count twice
 
         def rank(test: str) -> tuple[float, ...]:
             text = self.sources[test]
-            mirrors = Path(test).stem.removeprefix("test_") == stem or f"_{stem}" in Path(test).stem
+            mirrors = (
+                NAMED_OTHERWISE.get(mutant.file) == test
+                or Path(test).stem.removeprefix("test_") == stem
+                or f"_{stem}" in Path(test).stem
+            )
             named = sum(bool(re.search(rf"\b{name}\b", text)) for name in names)
             away = self.distances(test).get(mutant.file, 9)
-            common = len(words & set(re.split(r"[/_.]", test)))
-            return not mirrors, away - 2 * named, -common, len(text)
+            common = sum(word in re.split(r"[/_.]", test) for word in words)
+            return not mirrors, away - 2 * named - common, len(text)
 
         kernels = any(room(each) == "kernels" for each in (mutant.file, *self.imports[mutant.file]))
         ranked = sorted((test for test in self.tests if kernels or not needs_interpreter(test)), key=rank)
