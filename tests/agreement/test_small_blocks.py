@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from regard.backends import blocked
 from regard.blocks import additive_blocks, tiling
@@ -23,3 +24,12 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch):
 )
 def test_small_blocks_agree_with_the_reference(case: Case):
     assert_case_agrees(case, "blocked", "cpu")
+
+
+def test_parts_of_additive_attention_share_one_workspace():
+    """Without it, tanh(q + k) of all rows and keys would be in memory at once."""
+    query, key = torch.randn(3, 5, 8), torch.randn(3, 7, 8)
+    parts = list(additive_blocks._pieces(query, key))
+    assert len(parts) > 2 and len({hidden.data_ptr() for *_, hidden in parts}) == 1
+    for some, rows, hidden in additive_blocks._pieces(query, key):
+        torch.testing.assert_close(hidden, (query[some, rows, None] + key[some, None]).tanh())
