@@ -28,7 +28,7 @@ def test_small_blocks_agree_with_the_reference(case: Case):
 
 def test_parts_of_additive_attention_share_one_workspace():
     """Without it, tanh(q + k) of all rows and keys would be in memory at once."""
-    query, key = torch.randn(3, 5, 8), torch.randn(3, 7, 8)
+    query, key = torch.randn(3, 50, 8), torch.randn(3, 7, 8)
     parts = list(additive_blocks._pieces(query, key))
     assert len(parts) > 2 and len({hidden.data_ptr() for *_, hidden in parts}) == 1
     for some, rows, hidden in additive_blocks._pieces(query, key):
