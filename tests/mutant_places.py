@@ -239,7 +239,7 @@ def draw(sources: dict[str, str], seed: int, count: int) -> list[Mutant]:
     by_rest = sorted(exact, key=lambda name: shares[name] - exact[name])
     for name in by_rest[: max(0, count - sum(shares.values()))]:
         shares[name] += 1
-    drawn = []
+    drawn: list[Mutant] = []
     for name in sorted(shares):
         ranked = sorted(places[name], key=lambda each: each.rank(seed))
         valid = (each for each in ranked if each.compiles(sources[each.file]))
