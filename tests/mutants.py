@@ -48,6 +48,10 @@ ACCEPTED = {
     "src/regard/fast/captured/steps.py CapturedSteps._graph: self._update_graphs.clear() -> pass": (
         "it only frees the memory of graphs that are not used again"
     ),
+    "src/regard/kernels/additive/short.py packed_keys:  <  ->  <= ": (
+        "loads four channels that are not used; only a memory checker on a GPU would see it"
+    ),
+    "src/regard/kernels/looking/top.py inner_top_kernel: 3 -> 4": "equivalent: part 3 has no keys",
     "src/regard/fast/search/slots.py SampleSlots.__init__: device=device -> nothing": "differs on a GPU only",
 }
 """Why a mutant may survive, by what --list prints of it."""
@@ -115,7 +119,7 @@ class Closeness:
         """Return the closest files of tests, the closest first."""
         module = Path(mutant.file)
         stem = module.parent.name if module.name == "__init__.py" else module.stem
-        names = {part for part in mutant.function.split(".") if len(part.strip("_")) > 4}
+        names = {part for part in mutant.function.split(".") if len(part.strip("_")) > 7}
         words = [*re.split(r"[/_.]", mutant.file), *stem.split("_")]  # those of the name count twice
 
         def rank(test: str) -> tuple[float, ...]:
@@ -127,7 +131,8 @@ class Closeness:
             )
             named = sum(bool(re.search(rf"\b{name}\b", text)) for name in names)
             away = self.distances(test).get(mutant.file, 9)
-            common = sum(word in re.split(r"[/_.]", test) for word in words)
+            own = re.split(r"[/_.]", test)
+            common = sum(word in own for word in words) - 0.1 * len(own)
             return not mirrors, away - 2 * named - common, len(text)
 
         kernels = any(room(each) == "kernels" for each in (mutant.file, *self.imports[mutant.file]))
