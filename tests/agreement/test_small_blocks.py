@@ -19,13 +19,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(additive_blocks, "IN_CACHE", 1 << 10)
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if min(case.size) > 1 and max(case.size) < 1000], ids=str
-)
-def test_small_blocks_agree_with_the_reference(case: Case):
-    assert_case_agrees(case, "blocked", "cpu")
-
-
 def test_parts_of_additive_attention_share_one_workspace():
     """Without it, tanh(q + k) of all rows and keys would be in memory at once."""
     query, key = torch.randn(3, 50, 8), torch.randn(3, 7, 8)
@@ -33,3 +26,10 @@ def test_parts_of_additive_attention_share_one_workspace():
     assert len(parts) > 2 and len({hidden.data_ptr() for *_, hidden in parts}) == 1
     for some, rows, hidden in additive_blocks._pieces(query, key):
         torch.testing.assert_close(hidden, (query[some, rows, None] + key[some, None]).tanh())
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if min(case.size) > 1 and max(case.size) < 1000], ids=str
+)
+def test_small_blocks_agree_with_the_reference(case: Case):
+    assert_case_agrees(case, "blocked", "cpu")
