@@ -254,7 +254,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the draw")
     parser.add_argument("--count", type=int, default=100, help="number of mutants")
     parser.add_argument("--only", type=int, nargs="+", help="numbers of the mutants to run")
-    parser.add_argument("--seconds", type=float, default=40.0, help="CPU seconds of tests for a mutant")
+    parser.add_argument("--seconds", type=float, default=60.0, help="CPU seconds of tests for a mutant")
     parser.add_argument("--workers", type=int, default=1, help="number of mutants to test at a time")
     parser.add_argument(
         "--list", action="store_true", help="print the mutants and their tests, and run nothing"
