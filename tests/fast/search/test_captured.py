@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from regard.decoding import Sample
 from regard.fast.search.captured import CapturedSlots
+from regard.fast.search.slots import SampleSlots
 
 
 def captured(load: Any) -> Any:
@@ -38,3 +40,10 @@ def test_a_step_replays_the_graph_of_the_fewest_positions_that_suffice():
     for upto in (1, 8, 9, 24):
         each.step(upto)
     assert done == [("plain", 5), ("graph", 8), ("graph", 8), ("graph", 16), ("graph", 24)]
+
+
+def test_sampling_keeps_its_random_numbers_on_the_device_of_the_search():
+    decoder: Any = SimpleNamespace(slots=2, beams=1, length=4)
+    slots = SampleSlots(decoder, Sample(), 0, torch.device("meta"))
+    held = {name: each.device.type for name, each in vars(slots).items() if isinstance(each, torch.Tensor)}
+    assert slots.random.shape == (2, 4) and set(held.values()) == {"meta"}
