@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.backends import BACKENDS
+from regard.backends import BACKENDS, masked
 from regard.kernels.inner import operators
 from regard.kernels.inner.masks import DocumentRanges
 from regard.kernels.inner.operators import Tiles
@@ -280,3 +280,20 @@ def test_a_repeated_additive_call(name: str, projected: bool):
     for first, second, exact in zip(*results, strict=True):
         assert torch.equal(first, second)
         torch.testing.assert_close(second, exact, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("part", ["causal padding", "documents"])
+def test_the_operator_for_tracers_has_the_same_gradients(part: str, monkeypatch: pytest.MonkeyPatch):
+    mask = {
+        "causal padding": regard.causal() & regard.padding(torch.tensor([30, 12])),
+        "documents": _documents(20, 35),
+    }[part]
+    found = []
+    for traced in (False, True):
+        torch.manual_seed(0)
+        tensors = [torch.randn(2, 2, length, 16, requires_grad=True) for length in (20, 35, 35)]
+        monkeypatch.setattr(masked, "_traced", lambda *tensors, traced=traced: traced)
+        output = regard.attention(*tensors, mask=mask, start=3, backend="masked").output
+        found.append([output, *torch.autograd.grad(output.square().sum(), tensors)])
+    for plain, by_operator in zip(*found, strict=True):
+        assert torch.equal(plain, by_operator) and plain.any()

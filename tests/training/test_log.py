@@ -55,6 +55,15 @@ def same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "memory", lambda: {"memory": 812 * 2**20})
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_task_without_a_perplexity_prints_none(shown: bool):
+    console = plain()
+    with Log(None, total=3, console=console, clock=Clock()) as log:
+        log.has_perplexity = shown
+        log.step(1, loss=2.0, tokens=300, rate=3e-4)
+    assert ("perplexity" in lines_of(console)[0]) == shown
+
+
 def test_plain_lines_are_printed_every_ten_seconds(tmp_path: Path):
     clock, console = Clock(), plain()
     with Log(tmp_path / "log.jsonl", total=10_000, console=console, clock=clock) as log:

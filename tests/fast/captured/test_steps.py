@@ -10,6 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from regard.fast.captured.graphs import Uncaptured
 from regard.tasks.translation import Machine, train_translation
 from regard.training import batch_stream
 from regard.training.checkpoints.checkpoints import Checkpoints
@@ -164,3 +165,15 @@ def test_durations_are_measured_between_reads():
     seconds += [each[-1] for each in unread.read()]
     assert len(seconds) == 30 and sum(seconds) == pytest.approx(30.1)
     assert seconds[-LATE:] == pytest.approx([1.0] * LATE)
+
+
+def test_a_failed_capture_keeps_no_graph(tmp_path: Path, graphs: FakeGraphs):
+    run = trainer(tmp_path, Uneven(3, shapes=3), steps=4, accumulation_steps=2)
+    steps = run._captured
+    assert steps is not None
+    run.run()
+    assert steps._graphs and steps._update_graphs
+    graphs.refuses = True
+    with pytest.raises(Uncaptured):
+        steps._graph(None, lambda batch: ((), frozenset()))
+    assert not steps._graphs and not steps._update_graphs
