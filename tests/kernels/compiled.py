@@ -100,7 +100,7 @@ def main() -> None:
         inner_look(query, query[:, :1], torch.zeros(2, 2, 300), *masks, True, False, True, 64, True)
         inner_top(query, query[:, :1], torch.zeros(2, 2, 300), *masks, 5, torch.zeros(2, 2, 300, 32))
     compile_looks_for_hopper(lengths)
-    compile_masked(lengths, documents)
+    compile_masked(lengths)
 
 
 def compile_short(masked: tuple[Any, ...], plain: tuple[Any, ...]) -> None:
@@ -136,23 +136,19 @@ def compile_looks_for_hopper(lengths: torch.Tensor) -> None:
         top.inner_top(query, query, lse, *mask, 8, torch.zeros(2, 2, size, 32))
 
 
-def compile_masked(lengths: torch.Tensor, documents: torch.Tensor) -> None:
+def compile_masked(lengths: torch.Tensor) -> None:
     """Compile the kernels of the backend `masked`, with each part of a mask."""
     from regard.kernels.inner import operators
 
     operators.processors = lambda device: 132
-    table = torch.ones(1, 1, 300, 300, dtype=torch.bool)
-    for width, dtype, hidden in (
-        (64, torch.bfloat16, (lengths, None, None, None, 0, None, None)),
-        (128, torch.float16, (lengths, None, None, None, 0, 7, 0)),
-        (60, torch.float32, (None, table, documents, documents, 1, None, 0)),
-        (64, torch.bfloat16, (None, table, None, None, 0, None, None)),
-        (64, torch.bfloat16, (lengths, None, documents, documents, 0, 7, 0)),
+    for width, dtype, mask in (
+        (64, torch.bfloat16, (lengths, 0, None, None)),
+        (128, torch.float16, (lengths, 0, 7, 0)),
+        (60, torch.float32, (None, 1, None, 0)),
     ):
         query, key, value = (torch.zeros(2, heads, 300, width, dtype=dtype) for heads in (2, 1, 1))
-        mask = operators.Hidden(*hidden)
-        output, lse = operators.forward(query, key, value, mask, 0.5)
-        operators.backward(output, query, key, value, output, lse, mask, 0.5)
+        output, lse = operators.forward(query, key, value, *mask, 0.5)
+        operators.backward(output, query, key, value, *mask, 0.5, output, lse)
 
 
 if __name__ == "__main__":

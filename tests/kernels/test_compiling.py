@@ -16,7 +16,7 @@ KERNELS = {
         "additive_key_backward_kernel", "additive_query_backward_kernel",
         "inner_look_kernel", "inner_mass_kernel", "inner_candidates_kernel",
         "inner_sort_kernel", "inner_top_kernel", "inner_forward_kernel", "inner_query_backward_kernel",
-        "inner_key_backward_kernel", "inner_table_kernel", "inner_turned_kernel", "inner_documents_kernel",
+        "inner_key_backward_kernel",
         "additive_gradients_kernel", "additive_key_sum_kernel",
         "additive_short_kernel",
     },

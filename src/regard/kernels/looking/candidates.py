@@ -35,9 +35,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.kernels.inner.masks import key_tiles
 from regard.kernels.looking.scores import HIDDEN, NO_KEY, load_queries, place_of_program, tile_logs
-from regard.kernels.mask import end_of
+from regard.kernels.mask import end_of, key_tiles
 
 __all__ = [
     "PACKED",

@@ -35,7 +35,6 @@ from torch.nn import functional
 
 from regard.kernels import interpreting, on_device
 from regard.kernels.additive.forward import Sight
-from regard.kernels.inner.masks import key_tiles
 from regard.kernels.launch import in_eights, in_rows, precision_of, steps
 from regard.kernels.looking import ARGUMENTS
 from regard.kernels.looking.scores import (
@@ -47,7 +46,7 @@ from regard.kernels.looking.scores import (
     place_of_program,
     tile_logs,
 )
-from regard.kernels.mask import end_of
+from regard.kernels.mask import end_of, key_tiles
 from regard.kernels.matrix_product import row_products
 
 __all__ = [

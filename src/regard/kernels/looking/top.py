@@ -24,7 +24,6 @@ from torch import Tensor
 
 from regard.kernels import interpreting, on_device
 from regard.kernels.additive.forward import Sight
-from regard.kernels.inner.masks import key_tiles
 from regard.kernels.launch import in_eights, in_rows, precision_of, steps
 from regard.kernels.looking import ARGUMENTS
 from regard.kernels.looking.candidates import (
@@ -46,7 +45,7 @@ from regard.kernels.looking.measures import (
 )
 from regard.kernels.looking.measures import tiles_of as look_tiles_of
 from regard.kernels.looking.scores import HIDDEN, NO_KEY, capped
-from regard.kernels.mask import end_of, visible
+from regard.kernels.mask import end_of, key_tiles, visible
 from regard.kernels.matrix_product import product
 from regard.kernels.tanh import LOG2E
 
