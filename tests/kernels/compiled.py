@@ -13,10 +13,6 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.kernels import launch
-from regard.kernels.additive import short
-
-compiled_names: list[str] = []
-"""The names of the kernels, in the order in which they were compiled."""
 
 
 class Hopper:
@@ -40,7 +36,6 @@ def compiling(kernel: JITFunction, grid: tuple[int, ...]) -> Any:
         # Plain PTX min and max drop NaN: min(x, NaN) is x.
         assert not re.search(r"\bmin(\.ftz)?\.f32", compiled.asm["ptx"]), kernel.__name__
         print(kernel.__name__, len(compiled.asm["cubin"]))
-        compiled_names.append(kernel.__name__)
 
     return compile_only
 
@@ -50,7 +45,6 @@ def main() -> None:
     driver.set_active(Hopper())
     JITFunction.__getitem__ = compiling
     launch.processors = lambda device: 132
-    short.SHORT_KEYS = 0  # compile_short() compiles the kernel for short sequences
     from regard.kernels.additive.operators import additive_backward, additive_forward
 
     lengths, documents = torch.tensor([30, 5]), torch.zeros(2, 2048, dtype=torch.long)
@@ -75,7 +69,6 @@ def main() -> None:
         output, _, *held = additive_forward(query, key, value, vector, *sight, True, *extra)
         inputs = (query, key, value, vector, *held, *sight, True, *extra, sight is masked)
         additive_backward(torch.zeros_like(output), *inputs)
-    compile_short(masked, plain)
     from regard.kernels.looking.measures import inner_look
     from regard.kernels.looking.top import inner_top
 
@@ -90,25 +83,6 @@ def main() -> None:
         inner_top(query, query[:, :1], torch.zeros(2, 2, 300), *masks, 5)
     compile_looks_for_hopper(lengths)
     compile_masked(lengths)
-
-
-def compile_short(masked: tuple[Any, ...], plain: tuple[Any, ...]) -> None:
-    """Compile the kernel that computes the forward pass of short sequences in one launch."""
-    from regard.kernels.additive.operators import additive_forward
-
-    short.SHORT_KEYS = 64
-    for queries, keys, width, dtype, sight in (
-        (33, 40, 64, torch.float32, masked),
-        (50, 50, 1000, torch.bfloat16, plain),
-        (7, 5, 3, torch.float16, masked),
-        (2, 50, 250, torch.bfloat16, masked),  # one query has its own kernel, see main()
-    ):
-        compiled_before = compiled_names.count("additive_short_kernel")
-        query, key = (torch.zeros(2, 1, size, width, dtype=dtype) for size in (queries, keys))
-        vector = torch.zeros(1, width, dtype=dtype)
-        extra = (torch.zeros(2, 1, 1, keys), torch.tensor([1]), 0.1) if sight is masked else (None, None, 0.0)
-        additive_forward(query, key, key, vector, *sight, True, *extra)
-        assert compiled_names.count("additive_short_kernel") > compiled_before, (queries, keys, width)
 
 
 def compile_looks_for_hopper(lengths: torch.Tensor) -> None:

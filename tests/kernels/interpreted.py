@@ -12,7 +12,7 @@ import torch
 import regard
 from regard.backends import BACKENDS, fused
 from regard.kernels import launch
-from regard.kernels.additive import operators, short, tile_sizes
+from regard.kernels.additive import operators, tile_sizes
 from regard.kernels.additive.forward import Forward, Sight
 from tests.agreement.cases import DTYPES, Inputs, checked
 from tests.agreement.test_backends import assert_case_agrees
@@ -26,7 +26,6 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     tiles = dict.fromkeys(tile_sizes.LAUNCHES, tile)
     monkeypatch.setattr(tile_sizes, "LAUNCHES", tiles)
     monkeypatch.setattr(tile_sizes, "CHANGES", {})
-    monkeypatch.setattr(short, "SHORT_KEYS", 0)  # interpreted_additive_short.py tests that kernel
 
 
 @pytest.fixture

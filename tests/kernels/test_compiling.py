@@ -18,7 +18,6 @@ KERNELS = {
         "inner_forward_kernel", "inner_query_backward_kernel",
         "inner_key_backward_kernel",
         "additive_gradients_kernel", "additive_key_sum_kernel",
-        "additive_short_kernel",
     },
     "compiled_cells": {
         "gated_forward_kernel", "mixed_forward_kernel", "gated_backward_kernel", "mixed_backward_kernel",
