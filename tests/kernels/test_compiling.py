@@ -17,7 +17,6 @@ KERNELS = {
         "inner_look_kernel", "inner_mass_kernel", "inner_top_kernel",
         "inner_forward_kernel", "inner_query_backward_kernel",
         "inner_key_backward_kernel",
-        "additive_gradients_kernel", "additive_key_sum_kernel",
     },
     "compiled_cells": {
         "gated_forward_kernel", "mixed_forward_kernel", "gated_backward_kernel", "mixed_backward_kernel",
