@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from regard.compare.gradient_study import _by_weight
+from regard.compare.gradient_flow import _by_weight
 
 
 def test_norms_are_averaged_over_weights_of_one_class():

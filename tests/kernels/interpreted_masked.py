@@ -207,11 +207,11 @@ def test_a_repeated_additive_call(name: str, projected: bool):
         torch.testing.assert_close(second, exact, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("part", ["causal padding", "documents"])
+@pytest.mark.parametrize("part", ["causal padding", "window"])
 def test_the_operator_for_tracers_has_the_same_gradients(part: str, monkeypatch: pytest.MonkeyPatch):
     mask = {
         "causal padding": regard.causal() & regard.padding(torch.tensor([30, 12])),
-        "documents": _documents(20, 35),
+        "window": regard.window(5, 3),
     }[part]
     found = []
     for traced in (False, True):
