@@ -46,9 +46,6 @@ ACCEPTED = {
     "src/regard/compare/layer_costs.py median_seconds: _wait(device) -> pass": "waits for a GPU only",
     "src/regard/data/korean/clauses.py adjective_predicate: False -> True": "every caller gives the argument",
     "src/regard/data/misaligned_pairs.py _look_parallel: 0 -> 1": "any seed serves: it only repeats an order",
-    "src/regard/kernels/additive/short.py packed_keys:  <  ->  <= ": (
-        "loads four channels that are not used; only a memory checker on a GPU would see it"
-    ),
     "src/regard/kernels/looking/top.py inner_top_kernel: 3 -> 4": "equivalent: part 3 has no keys",
 }
 """Why a mutant may survive, by what --list prints of it."""
