@@ -75,6 +75,7 @@ def train(
     init_from: options.InitFrom = None,
     dry_run: options.DryRun = False,
     tensorboard: options.TensorBoard = None,
+    logger: options.LoggerName = None,
 ) -> int:
     """Train a translator or a model of another task (--task), and write it to a run folder.
 
@@ -120,11 +121,15 @@ def _estimate(
 def _train(kind: type[RunTask], settings: dict[str, Any], output: Path, arguments: Mapping[str, Any]) -> int:
     """Train the run, and print what to do next; return the exit status."""
     from regard.runs.train_run import train_run
+    from regard.training.logs.logger import import_logger
 
+    loggers = list(map(import_logger, arguments["logger"] or ()))
     # Of several processes (torchrun), only the first one prints.
     console = printable_console(stderr=True, quiet=os.environ.get("RANK", "0") != "0")
     with _stopped_early(output):
-        outcome = train_run(kind, settings, output, **_run_arguments(arguments), console=console)
+        outcome = train_run(
+            kind, settings, output, **_run_arguments(arguments), console=console, loggers=loggers
+        )
     if outcome.warning and not outcome.interrupted:
         console.print(Text(f"{outcome.warning}: {_advice(settings)}"))
     if outcome.failed:

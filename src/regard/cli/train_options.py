@@ -326,6 +326,16 @@ TensorBoard = Annotated[
         rich_help_panel="Logs",
     ),
 ]
+LoggerName = Annotated[
+    list[str] | None,
+    _option(
+        "--logger",
+        "MODULE:FUNCTION",
+        "Call this function of yours for every event of the run, for example to log to Weights & Biases. May "
+        "be repeated.",
+        "Logs",
+    ),
+]
 DryRun = Annotated[
     bool,
     typer.Option(
