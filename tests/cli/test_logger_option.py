@@ -7,9 +7,8 @@ from pathlib import Path
 
 def test_the_command_calls_a_logger_of_the_current_folder(command, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own_log.py").write_text(
-        "def log(event, values):\n    open('events.txt', 'a').write(event + '\\n')\n", encoding="utf-8"
-    )
+    source = "from pathlib import Path\n\ndef log(event, values):\n    Path(event).touch()\n"
+    (tmp_path / "own_log.py").write_text(source, encoding="utf-8")
     (tmp_path / "a.tsv").write_text(
         "".join(f"good\ta good film {n}\nbad\ta bad film {n}\n" for n in range(20)), encoding="utf-8"
     )
@@ -17,6 +16,5 @@ def test_the_command_calls_a_logger_of_the_current_folder(command, tmp_path: Pat
     more = ("--set", "evaluation.samples=0", "--threads", 1, "--device", "cpu")
     result = command("train", *arguments, *more, "--output", tmp_path / "run", "--logger", "own_log:log")
     assert result.status == 0
-    events = (tmp_path / "events.txt").read_text(encoding="utf-8").split()
-    assert events[0] == "start" and events[-1] == "end" and {"evaluation", "checkpoint"} < set(events)
+    assert all((tmp_path / event).is_file() for event in ("start", "evaluation", "checkpoint", "end"))
     assert "own_log" not in (tmp_path / "run" / "config.toml").read_text(encoding="utf-8")
