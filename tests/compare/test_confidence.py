@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from regard.compare.confidence import fitted_slope, interval, judge, judge_near, lines_of, summary
+from regard.compare.confidence import fitted_slope, judge, judge_near, lines_of, summary
 from regard.compare.study import CONTRADICTED, NOT_MEASURED, SUPPORTED, UNCLEAR, Claim
+from regard.evaluation.confidence import interval
 
 CLAIM = Claim("a.b", "A is larger than B.")
 

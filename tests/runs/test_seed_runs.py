@@ -15,6 +15,7 @@ from rich.console import Console
 
 import regard
 from regard.errors import ArgumentError, RegardError, UnknownName
+from regard.evaluation.confidence import interval
 from regard.runs.prepare_run import Machine
 from regard.runs.seed_facts import seed_facts_of
 from regard.runs.seed_folders import failures_of
@@ -25,7 +26,6 @@ from regard.training.checkpoints.checkpoint_saver import CheckpointSaver
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import Interruption
 from regard.training.logs.log import Log
-from regard.training.logs.seed_scores import mean_and_deviation
 from regard.training.settings import merged
 from tests.tasks.own_task import LineTask
 
@@ -154,11 +154,13 @@ def test_log_and_facts_have_mean_and_deviation(tmp_path: Path, reviews: str):
     (record,) = records(tmp_path, "scores")
     scores = {seed: records(tmp_path / f"seed-{seed}", "evaluation")[0] for seed in (0, 1)}
     for name in ("loss", "accuracy"):
-        mean, deviation = mean_and_deviation([each[name] for each in scores.values()])
-        assert (record["mean"][name], record["deviation"][name]) == pytest.approx((mean, deviation))
+        expected = interval(each[name] for each in scores.values())
+        found = record["mean"][name], record["deviation"][name]
+        assert found == pytest.approx((expected.mean, expected.deviation))
+        assert record["interval"][name] is None  # two seeds
         assert record["seeds"]["1"][name] == scores[1][name]
     facts = seed_facts_of(ClassificationTask, tmp_path)
-    assert facts.summary["loss"][0] == pytest.approx(record["mean"]["loss"])
+    assert facts.summary["loss"].mean == pytest.approx(record["mean"]["loss"])
     assert facts.written()["seeds"] == [0, 1] and "2 of 2" in facts.status
 
 

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from regard.attention import attention
 from regard.compare.comparison_options import Options
-from regard.compare.confidence import fitted_slope, interval, judge, judge_near, lines_of
+from regard.compare.confidence import fitted_slope, judge, judge_near, lines_of
 from regard.compare.study import Claim, Figure, Row, Study, StudyResult, Table, Verdict
 from regard.compare.study_base import line_figure
 from regard.compare.study_context import StudyContext, cpu_threads
+from regard.evaluation.confidence import interval
 from regard.layers import MultiHead
 from regard.memory import prepare
 from regard.scores import Additive

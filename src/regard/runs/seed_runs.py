@@ -16,10 +16,10 @@ from regard.runs.run_task import RunTask
 from regard.runs.run_trainer import Outcome
 from regard.runs.seed_facts import SeedFacts, seed_facts_of
 from regard.runs.seed_folders import failures_of, seed_folder, write_failures
+from regard.runs.seed_scores import scores_table, written_summary
 from regard.training.budget import count
 from regard.training.interrupts import interruptible
 from regard.training.logs.log import Log
-from regard.training.logs.seed_scores import scores_table
 from regard.training.nonfinite_steps import NonFinite
 from regard.training.progress import Progress
 
@@ -94,7 +94,6 @@ def _log_scores(log: Log, facts: SeedFacts) -> None:
         "scores",
         f"scores of {count(len(facts.scores), 'seed')}",
         shown=scores_table(facts.scores),
-        mean={name: mean for name, (mean, _) in facts.summary.items()},
-        deviation={name: deviation for name, (_, deviation) in facts.summary.items()},
+        **written_summary(facts.summary),
         seeds={str(seed): scores for seed, scores in facts.scores.items()},
     )
