@@ -26,7 +26,7 @@ from regard.models import (
     build_language_model,
     build_model,
 )
-from regard.models.memory_networks import build_memory_network
+from regard.named_models.memory_networks import build_memory_network
 from regard.scores import SCORES
 from regard.select import SELECTIONS, build_select
 from regard.training.estimators import Reinforce, log_likelihood

@@ -52,7 +52,7 @@ class TextClassifier:
         A longer text is truncated, and the result has a note about this.
 
     >>> from regard.data.tokenizers import train_tokenizer
-    >>> from regard.models.classifiers import build_classifier
+    >>> from regard.named_models.classifiers import build_classifier
     >>> tokenizer, labels = train_tokenizer("word", ["a good film", "a bad film"]), Labels(("neg", "pos"))
     >>> model = build_classifier("lstm", tokenizer.size, len(labels), width=8)
     >>> first, blank = TextClassifier(model, tokenizer, labels).classify(["a good film", ""])

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from regard.attention import attention
 from regard.errors import ArgumentError, Setting, UnknownName, message
-from regard.layers.attention_options import ScoreOption, SelectOption, build_layer_score
 from regard.masks.constructors import padding
+from regard.options.attention_options import ScoreOption, SelectOption, build_layer_score
 from regard.roles import POOLING
 from regard.scores import Location, learned_in
 from regard.select import build_select

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError, Setting, UnknownName, message, positive
-from regard.layers.attention_options import (
-    ScoreOption,
-    SelectOption,
-    build_layer_score,
-    select_argument,
-)
 from regard.layers.gated_cell import GatedCell
 from regard.layers.recurrent import Recurrence, Recurrent, flip
 from regard.masks.constructors import padding
 from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
+from regard.options.attention_options import (
+    ScoreOption,
+    SelectOption,
+    build_layer_score,
+    select_argument,
+)
 from regard.roles import CROSS_ATTENTION
 from regard.scores import Location, Score, learned_in
 from regard.select import build_select

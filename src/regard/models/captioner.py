@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError, UnknownName, message, positive
-from regard.layers.attention_options import (
+from regard.image_encoders import build_image_encoder
+from regard.layers.recurrent import Recurrence, Recurrent
+from regard.look import Look
+from regard.memory import Memory, prepare
+from regard.models.base import Encoded, Model, State, at_least_one, attend, words
+from regard.options.attention_options import (
     ScoreOption,
     SelectOption,
     build_layer_score,
     select_argument,
 )
-from regard.layers.recurrent import Recurrence, Recurrent
-from regard.look import Look
-from regard.memory import Memory, prepare
-from regard.models.base import Encoded, Model, State, at_least_one, attend, words
-from regard.models.image_encoders import build_image_encoder
 from regard.roles import Role
 from regard.scores import Score
 from regard.select import Best, Hard, Select, Soft, build_select

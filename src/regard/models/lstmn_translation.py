@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import UnknownName, positive
-from regard.layers.attention_options import (
-    ScoreOption,
-    SelectOption,
-    build_layer_score,
-    select_argument,
-)
 from regard.layers.lstmn import LSTMN
 from regard.layers.recurrent import flip
 from regard.masks.constructors import padding
 from regard.memory import Memory, prepare
 from regard.models.bahdanau import Maxout, near_uniform
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
+from regard.options.attention_options import (
+    ScoreOption,
+    SelectOption,
+    build_layer_score,
+    select_argument,
+)
 from regard.roles import CROSS_ATTENTION, DECODER_SELF, REVERSED_SELF
 from regard.scores import Location, Score, learned_in
 from regard.select import build_select

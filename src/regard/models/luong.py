@@ -11,17 +11,17 @@ from torch import Tensor, nn
 
 from regard.attended import Attended
 from regard.errors import ArgumentError, Setting, UnknownName, message, positive
-from regard.layers.attention_options import (
-    ScoreOption,
-    SelectOption,
-    build_layer_score,
-    select_argument,
-)
 from regard.layers.recurrent import Hidden, Recurrence, Recurrent
 from regard.look import Look
 from regard.masks.constructors import dense, padding
 from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, at_least_one, attend, words
+from regard.options.attention_options import (
+    ScoreOption,
+    SelectOption,
+    build_layer_score,
+    select_argument,
+)
 from regard.roles import CROSS_ATTENTION
 from regard.scores import Location, Score, learned_in
 from regard.select import LocalP, Soft, build_select

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.layers.attention_options import PositionOption
 from regard.layers.feedforward import FeedForward
 from regard.layers.multihead import MultiHead
 from regard.masks.constructors import causal, padding
@@ -24,6 +23,7 @@ from regard.models.transformer_settings import (
     find_size,
     split_position,
 )
+from regard.options.attention_options import PositionOption
 from regard.roles import CROSS_ATTENTION, DECODER_SELF, ENCODER_SELF
 
 __all__ = [

@@ -11,13 +11,13 @@ from torch.nn.functional import pad
 
 from regard.data.batch import BOS
 from regard.errors import ArgumentError, UnknownName, message
-from regard.layers.attention_options import AttentionOptions, PositionOption
 from regard.layers.pooling import FirstPooling, MeanPooling, PoolingOption, PoolingOptions
 from regard.masks.constructors import padding
 from regard.models.base import words
 from regard.models.classifier import POOL, Classifier, pooled, site_of
 from regard.models.transformer import TransformerLayer, TransformerLayers
 from regard.models.transformer_settings import NORMS, LayerSettings, Size, find_size, split_position
+from regard.options.attention_options import AttentionOptions, PositionOption
 
 __all__ = ["TransformerClassifier"]
 

@@ -8,12 +8,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError, Setting, UnknownName, message, positive
-from regard.layers.attention_options import AttentionOptions, PositionOption
 from regard.masks.constructors import causal
 from regard.models.base import Encoded, State, words
 from regard.models.language_base import LanguageModel
 from regard.models.transformer import TransformerLayer, TransformerLayers
 from regard.models.transformer_settings import NORMS, LayerSettings, Size, find_size, split_position
+from regard.options.attention_options import AttentionOptions, PositionOption
 
 __all__ = ["TransformerLanguageModel"]
 

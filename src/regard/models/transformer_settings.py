@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from torch import nn
 
 from regard.errors import ArgumentError, Setting, UnknownName, message, positive
-from regard.layers.attention_options import (
+from regard.layers.multihead import MultiHead
+from regard.options.attention_options import (
     AttentionOptions,
     PositionOption,
     build_layer_score,
     build_model_position,
     check_position,
 )
-from regard.layers.multihead import MultiHead
 from regard.positions import Position
 from regard.positions.embedded import Table
 

@@ -23,7 +23,7 @@ from regard.evaluation.classification_report import ClassificationReport, classi
 from regard.evaluation.text_classifier import TextClassifier
 from regard.fast.captured.graphs import capture_chosen
 from regard.models.classifier import Classifier
-from regard.models.classifiers import build_classifier
+from regard.named_models.classifiers import build_classifier
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
