@@ -36,6 +36,7 @@ LAYERS = (
     ("regard",),  # the public names: src/regard/__init__.py
     ("viewing",),
     ("layers", "explain"),
+    ("torch_modules",),
     ("options",),
     ("attention",),
     ("looking",),

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ArgumentError, Setting, UnknownName, message, positive
 from regard.layers.gated_cell import GatedCell
 from regard.layers.recurrent import Recurrence, Recurrent, flip
 from regard.masks.constructors import padding
 from regard.memory import prepare
-from regard.models.base import Encoded, Model, State, at_least_one, attend, words
+from regard.models.base import Encoded, Model, State, attend, words
 from regard.options.attention_options import (
     ScoreOption,
     SelectOption,
     build_layer_score,
     select_argument,
 )
+from regard.options.model_checks import at_least_one, check_bahdanau, checked
 from regard.roles import CROSS_ATTENTION
 from regard.scores import Location, Score, learned_in
 from regard.select import build_select
@@ -61,6 +61,7 @@ class Bahdanau(Model):
     steps_use_position = False
     site, role = "decoder.cross", CROSS_ATTENTION
 
+    @checked(check_bahdanau)
     def __init__(
         self,
         source_size: int,
@@ -75,16 +76,11 @@ class Bahdanau(Model):
         select: SelectOption = "softmax",
     ):
         super().__init__()
-        if encoder not in ENCODERS:
-            raise UnknownName("encoder", encoder, ENCODERS)
         inputs = width if embedding is None else embedding
-        sizes = {"source_size": source_size, "target_size": target_size}
-        alignment = width if hidden is None else hidden
-        positive("Bahdanau()", dropout, **sizes, width=width, embedding=inputs, hidden=alignment)
         self.source_size, self.target_size, self.width = source_size, target_size, width
         self.source = words(source_size, inputs)
         self.target = words(target_size, inputs)
-        self.encoder = ENCODERS[encoder](inputs, width)
+        self.encoder = GRUEncoder(inputs, width) if encoder == "gru" else PaperEncoder(inputs, width)
         self.first = nn.Linear(width, width)
         self.score = _build_score(score, width, 2 * width, hidden)
         # Some score functions, such as dot, need queries and keys of the same size: project the keys.
@@ -151,18 +147,6 @@ def _build_score(score: ScoreOption, query_size: int, key_size: int, hidden: int
     hidden: the hidden size of "additive" and "concat". It is ignored if `score` has an option "hidden".
     """
     name = score.get("name") if isinstance(score, Mapping) else score
-    if hidden is not None and name not in ("additive", "concat"):
-        problem = f"hidden is {hidden}, but this score has no hidden layer"
-        hint = (
-            "use ",
-            Setting("build_model", "score", "additive"),
-            " or ",
-            Setting("build_model", "score", "concat"),
-        )
-        raise ArgumentError(message("Bahdanau()", problem, hint=hint))
-    if isinstance(score, Mapping) and "hidden" in score and hidden is not None:
-        problem = "hidden is set twice: as an option of the model and of the score"
-        raise ArgumentError(message("Bahdanau()", problem))
     if name in ("additive", "concat"):
         options = score if isinstance(score, Mapping) else {"name": score}
         score = {"hidden": query_size if hidden is None else hidden, **options}
@@ -212,7 +196,7 @@ class Maxout(nn.Module):
         return self.dropout(self.pairs(inputs).unflatten(-1, (-1, 2)).amax(-1))
 
 
-class FastEncoder(nn.Module):
+class GRUEncoder(nn.Module):
     """Bidirectional encoder with torch.nn.GRU, which is faster than PaperEncoder.
 
     Returns the states of both directions (B, S, 2 width), and the state of the backward direction at the
@@ -231,7 +215,7 @@ class FastEncoder(nn.Module):
 class PaperEncoder(nn.Module):
     """Bidirectional encoder with the cell of Bahdanau et al. 2014 (appendix A.1.1), one step at a time.
 
-    Returns the same tensors as FastEncoder.
+    Returns the same tensors as GRUEncoder.
     """
 
     def __init__(self, inputs: int, width: int):
@@ -251,6 +235,3 @@ class PaperEncoder(nn.Module):
             state = cell(gates, state)
             states.append(state)
         return torch.stack(states, 1)
-
-
-ENCODERS: dict[str, type[FastEncoder] | type[PaperEncoder]] = {"gru": FastEncoder, "paper": PaperEncoder}

@@ -32,7 +32,7 @@ from regard.data.batch_rows import BatchRows
 from regard.errors import ArgumentError, message
 from regard.memory import Memory
 
-__all__ = ["Encoded", "Model", "State", "all_modules", "at_least_one", "attend", "in_eval_mode", "words"]
+__all__ = ["Encoded", "Model", "State", "all_modules", "attend", "in_eval_mode", "words"]
 
 _eval_modes: dict[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = {}
 """The models for which in_eval_mode() is active. The values are the number of open `with` blocks of the
@@ -201,18 +201,6 @@ def attend(query: Tensor, memory: Memory, **options: Any) -> Attended:
     beams = rows // max(batch, 1) or 1
     attended = attention(query.reshape(batch, -1, width), memory, beams=beams, **options)
     return attended.but(output=attended.output.reshape(rows, tokens, -1))
-
-
-def at_least_one(tokens: Tensor) -> Tensor:
-    """Return tokens (rows, n) unchanged, but raise ArgumentError if n is 0.
-
-    Recurrent models need at least one token to compute a state.
-    """
-    if not tokens.shape[1]:
-        problem = "tokens is empty: the batch has no targets"
-        hint = "use Batch.collate(sources, targets), or regard.decoding.search() to translate"
-        raise ArgumentError(message("step()", problem, hint=hint))
-    return tokens
 
 
 def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:

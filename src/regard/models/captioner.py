@@ -8,17 +8,25 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.image_encoders import build_image_encoder
 from regard.layers.recurrent import Recurrence, Recurrent
 from regard.look import Look
 from regard.memory import Memory, prepare
-from regard.models.base import Encoded, Model, State, at_least_one, attend, words
+from regard.models.base import Encoded, Model, State, attend, words
 from regard.options.attention_options import (
     ScoreOption,
     SelectOption,
     build_layer_score,
     select_argument,
+)
+from regard.options.model_checks import (
+    at_least_one,
+    check_caption_weights,
+    check_captioner,
+    check_captions,
+    check_feature_vectors,
+    checked,
+    known,
 )
 from regard.roles import Role
 from regard.scores import Score
@@ -32,9 +40,6 @@ IMAGE_ATTENTION = Role("cross", "target", "image")
 NO_ATTENTION = "none"
 """The value of the option `select` of Captioner() for a model without attention. This model reads the mean of
 the feature vectors at every step."""
-
-QUERIES = ("word", "state")
-"""The values of the option `query` of Captioner()."""
 
 READINGS: dict[str, Select] = {"argmax": Best(), "sample": Hard(), "expectation": Soft()}
 """How a captioner with hard attention reads the image in eval mode. The keys are the values of
@@ -105,6 +110,7 @@ class Captioner(Model):
     site, role = "decoder.cross", IMAGE_ATTENTION
     read: str = "argmax"
 
+    @checked(check_captioner)
     def __init__(
         self,
         vocabulary_size: int,
@@ -120,11 +126,7 @@ class Captioner(Model):
         dropout: float = 0.0,
     ):
         super().__init__()
-        sizes = {"vocabulary_size": vocabulary_size, "width": width, "embedding": embedding}
-        positive("Captioner()", dropout, **sizes)
         self.target_size, self.width = vocabulary_size, width
-        if query not in QUERIES:
-            raise UnknownName("query", query, QUERIES)
         self.query = query
         query_size = width + embedding if query == "word" else width
         self.image_encoder = build_image_encoder(image_encoder, **(encoder_options or {}))
@@ -198,24 +200,14 @@ class Captioner(Model):
         inputs: (R, T), the tokens of R captions; R is a multiple of B.
         """
         images, captions = len(encoded), len(inputs)
-        if captions % max(images, 1):
-            problem = f"there are {captions} captions for {images} images"
-            expected = "the same number of captions for each image"
-            raise ArgumentError(message("Captioner()", problem, expected=expected))
+        check_captions(inputs, encoded)
         state = self.start(encoded)
         return state.repeat(captions // images) if captions > images else state
 
     def _features(self, source: Tensor) -> Tensor:
-        features = self.image_encoder.features
         if source.dim() == 4:
             return self.image_encoder(source)
-        if source.dim() != 3 or source.shape[2] != features or not source.shape[1]:
-            shown = {"source": (source, "BLF"[: source.dim()])}
-            expected = f"images (B, 3, height, width), or feature vectors (B, L, {features}) with L >= 1"
-            raise ArgumentError(
-                message("Captioner.encode()", "the shape of source is wrong", shown, expected)
-            )
-        return source
+        return check_feature_vectors(source, self.image_encoder.features)
 
     def _run(
         self, state: State, tokens: Tensor, encoded: Encoded, look: Look | None = None
@@ -285,9 +277,7 @@ class Captioner(Model):
         return select_argument(self.select, self.training)
 
     def _reading(self) -> Select:
-        if self.read not in READINGS:
-            raise UnknownName("read", self.read, READINGS)
-        return READINGS[self.read]
+        return READINGS[known("read", self.read, READINGS)]
 
 
 def doubly_stochastic_penalty(weights: Tensor, lengths: Tensor) -> Tensor:
@@ -304,10 +294,7 @@ def doubly_stochastic_penalty(weights: Tensor, lengths: Tensor) -> Tensor:
     >>> doubly_stochastic_penalty(torch.tensor([[[0.5, 0.5], [1.0, 0.0], [9.0, 9.0]]]), torch.tensor([2]))
     tensor([0.5000])
     """
-    if weights.dim() != 3 or lengths.shape != weights.shape[:1]:
-        shown = {"weights": (weights, "BTL"[: weights.dim()]), "lengths": (lengths, "B"[: lengths.dim()])}
-        expected = "weights (B, T, L) and lengths (B,)"
-        raise ArgumentError(message("doubly_stochastic_penalty()", "the shapes are wrong", shown, expected))
+    check_caption_weights(weights, lengths)
     steps_T = torch.arange(weights.shape[1], device=weights.device)
     counts_BT = steps_T < lengths.to(weights.device)[:, None]
     total_BL = torch.where(counts_BT[..., None], weights, 0.0).sum(1)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from regard.data.batch import Batch
 from regard.data.text_batch import TextBatch
-from regard.errors import ArgumentError, message
 from regard.models.base import Encoded, Model, State
+from regard.options.model_checks import check_carried
 
 __all__ = ["LanguageModel", "detached"]
 
@@ -66,16 +66,7 @@ class LanguageModel(Model):
         encoded = self.source_free(len(batch))
         if not batch.carried:
             return self.step(self.start(encoded), batch.inputs, encoded)
-        if state is None:
-            problem = "batch.carried is True, but there is no state"
-            hint = "pass the state that read() returned for the previous batch"
-            raise ArgumentError(message(f"{type(self).__name__}.read()", problem, hint=hint))
-        rows = {len(tensor) for tensor in (*state.hidden, *(memory.key for memory in state.past))}
-        if rows - {len(batch)}:
-            problem = f"the state has {rows.pop()} rows, but the batch has {len(batch)}"
-            expected = "the same number of rows"
-            raise ArgumentError(message(f"{type(self).__name__}.read()", problem, expected=expected))
-        return self.step(state, batch.inputs, encoded)
+        return self.step(check_carried(self, state, len(batch)), batch.inputs, encoded)
 
 
 def detached(state: State) -> State:

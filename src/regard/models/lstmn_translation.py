@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.errors import UnknownName, positive
 from regard.layers.lstmn import LSTMN
 from regard.layers.recurrent import flip
 from regard.masks.constructors import padding
 from regard.memory import Memory, prepare
 from regard.models.bahdanau import Maxout, near_uniform
-from regard.models.base import Encoded, Model, State, at_least_one, attend, words
+from regard.models.base import Encoded, Model, State, attend, words
 from regard.options.attention_options import (
     ScoreOption,
     SelectOption,
     build_layer_score,
     select_argument,
 )
+from regard.options.model_checks import at_least_one, check_lstmn_translation, checked
 from regard.roles import CROSS_ATTENTION, DECODER_SELF, REVERSED_SELF
 from regard.scores import Location, Score, learned_in
 from regard.select import build_select
 
-__all__ = ["FUSIONS", "LSTMNTranslationModel"]
-
-FUSIONS = {
-    "shallow": "the source words that a step reads are an input of the decoder, as in Bahdanau's model",
-    "deep": "a gate adds the source memory that a step reads to the memory of the decoder (eq. 14 and 15)",
-}
-"""How the decoder uses the source, for each value of the option `fusion` of LSTMNTranslationModel()."""
+__all__ = ["LSTMNTranslationModel"]
 
 
 class LSTMNTranslationModel(Model):
@@ -52,7 +45,9 @@ class LSTMNTranslationModel(Model):
 
     The output layer, for deep and shallow fusion: p(y_t) = softmax(W_o maxout(W [h_t; g~_t; x_t] + b) + b_o)
 
-    fusion: "shallow" or "deep", see above.
+    fusion: how the decoder uses the source. "shallow": the source words that a step reads are an input of the
+        decoder, as in Bahdanau's model. "deep": a gate adds the source memory that a step reads to the memory
+        of the decoder (eq. 14 and 15).
     width: size of the hidden and cell states of encoder and decoder.
     embedding: size of the word embeddings. Default: width.
     depth: number of layers of the encoder and of the decoder. The first layer of the decoder reads the tapes
@@ -86,6 +81,7 @@ class LSTMNTranslationModel(Model):
     small_steps = True
     auto_precision = "tf32"  # on an H200, 1.2 times as fast as bfloat16, which needs more kernels, for casts
 
+    @checked(check_lstmn_translation)
     def __init__(
         self,
         source_size: int,
@@ -101,17 +97,7 @@ class LSTMNTranslationModel(Model):
         **attention: Any,
     ):
         super().__init__()
-        if fusion not in FUSIONS:
-            raise UnknownName("fusion", fusion, FUSIONS)
-        known = signature(LSTMNTranslationModel).parameters
-        for option in attention:
-            if option not in ("score", "select"):
-                raise UnknownName(
-                    "argument of LSTMNTranslationModel()", option, {*known, "score", "select"} - {"attention"}
-                )
         inputs = width if embedding is None else embedding
-        sizes = {"source_size": source_size, "target_size": target_size, "embedding": inputs}
-        positive("LSTMNTranslationModel()", dropout, **sizes, width=width, depth=depth)
         self.source_size, self.target_size, self.width, self.fusion = source_size, target_size, width, fusion
         self.source, self.target = words(source_size, inputs), words(target_size, inputs)
         shared: dict[str, Any] = {"depth": depth, "connections": connections, "dropout": dropout}

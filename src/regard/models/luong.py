@@ -2,71 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.attended import Attended
-from regard.errors import ArgumentError, Setting, UnknownName, message, positive
 from regard.layers.recurrent import Hidden, Recurrence, Recurrent
 from regard.look import Look
 from regard.masks.constructors import dense, padding
 from regard.memory import prepare
-from regard.models.base import Encoded, Model, State, at_least_one, attend, words
+from regard.models.base import Encoded, Model, State, attend, words
 from regard.options.attention_options import (
     ScoreOption,
     SelectOption,
     build_layer_score,
     select_argument,
 )
+from regard.options.luong_views import Global, Monotonic, Predicted, ViewOption, build_view
+from regard.options.model_checks import at_least_one, check_luong, checked
 from regard.roles import CROSS_ATTENTION
 from regard.scores import Location, Score, learned_in
-from regard.select import LocalP, Soft, build_select
+from regard.select import LocalP, build_select
 
-__all__ = ["VIEWS", "Global", "Luong", "Monotonic", "Predicted"]
-
-
-@dataclass(frozen=True)
-class Global:
-    """Global attention: attend to the whole source (Luong et al. 2015, section 3.1)."""
-
-
-@dataclass(frozen=True)
-class Monotonic:
-    """Monotonic local attention, "local-m" (Luong et al. 2015, section 3.2): step t attends near p_t = t.
-
-    p_t is the source position around which step t of the decoder can attend.
-
-    reach: maximum distance from p_t, in words. If all source words are farther from p_t, the context of step
-        t is 0.
-    """
-
-    reach: int = 10
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """Predictive local attention, "local-p" (Luong et al. 2015, eq. 9 and 10): step t attends near p_t.
-
-    p_t = S sigma(v_p . tanh(W_p h_t)), a source position predicted from the decoder state h_t
-
-    S is the length of the source. The attention weights are multiplied by a Gaussian around p_t.
-
-    reach: maximum distance in words from p_t.
-    """
-
-    reach: int = 10
-
-
-View = Global | Monotonic | Predicted
-VIEWS: dict[str, type[Global] | type[Monotonic] | type[Predicted]] = {
-    "global": Global,
-    "local-m": Monotonic,
-    "local-p": Predicted,
-}
+__all__ = ["Global", "Luong", "Monotonic", "Predicted"]
 
 
 class Luong(Model):
@@ -105,6 +64,7 @@ class Luong(Model):
     auto_precision = "tf32"  # on an H200, 1.5 times as fast as bfloat16, which needs more kernels, for casts
     site, role = "decoder.cross", CROSS_ATTENTION
 
+    @checked(check_luong)
     def __init__(
         self,
         source_size: int,
@@ -113,33 +73,16 @@ class Luong(Model):
         *,
         score: ScoreOption = "general",
         select: SelectOption = "softmax",
-        view: str | Mapping[str, Any] | View = "global",
+        view: ViewOption = "global",
         readout: str = "attentional",
         feeding: bool = True,
         both_ways: bool = False,
     ):
         super().__init__()
         settings = recurrence or Recurrence(cell="lstm")
-        if readout not in READOUTS:
-            raise UnknownName("readout", readout, READOUTS)
-        if readout == "mixture" and feeding:
-            problem = 'readout is "mixture", but feeding is true: the state would depend on earlier choices'
-            raise ArgumentError(
-                message("Luong()", problem, hint=("use ", Setting("build_model", "feeding", False)))
-            )
-        positive("Luong()", source_size=source_size, target_size=target_size)
         self.source_size, self.target_size, self.feeding = source_size, target_size, feeding
         self.view, self.select = build_view(view), build_select(select)
         self.steps_use_position = isinstance(self.view, Monotonic)
-        if isinstance(self.view, Predicted) and self.select != Soft():
-            problem = f"local-p has its own selection, a softmax times a Gaussian; select is {self.select}"
-            hint = (
-                "use ",
-                Setting("build_model", "select", "softmax"),
-                " or ",
-                Setting("build_model", "view", "local-m"),
-            )
-            raise ArgumentError(message("Luong()", problem, hint=hint))
         width, inputs = settings.width, settings.embedding_width
         wide = 2 * width if both_ways else width
         self.source = words(source_size, inputs)
@@ -316,30 +259,3 @@ class Place(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         return torch.sigmoid(self.vector(torch.tanh(self.hidden(states)))).squeeze(-1)
-
-
-def build_view(view: str | Mapping[str, Any] | View) -> View:
-    """Create a view. It determines which part of the source a decoder step can attend to.
-
-    view: "global", "local-m" or "local-p", a mapping such as {"name": "local-m", "reach": 4}, or a View,
-        which is returned unchanged.
-    """
-    if isinstance(view, str):
-        view = {"name": view}
-    if isinstance(view, Mapping):
-        options = dict(view)
-        name = options.pop("name", None)
-        if name not in VIEWS:
-            raise UnknownName("view", name, VIEWS)
-        names = [field.name for field in fields(VIEWS[name])]
-        for option in options:
-            if option not in names:
-                raise UnknownName(f"option of the view {name}", option, names)
-        view = VIEWS[name](**options)
-    if not isinstance(view, View):
-        expected = 'a name, {"name": "local-m", "reach": 4}, or Monotonic(reach=4)'
-        raise ArgumentError(message("Luong()", f"view is {view!r}", expected=expected))
-    if not isinstance(view, Global) and not (isinstance(view.reach, int | float) and view.reach >= 1):
-        problem = f"reach of the view is {view.reach!r}"
-        raise ArgumentError(message("Luong()", problem, expected="1 or more"))
-    return view

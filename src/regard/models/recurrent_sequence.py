@@ -7,9 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.errors import positive
 from regard.layers.recurrent import Hidden, Recurrence, Recurrent
 from regard.models.turing_machine import NeuralTuringMachine
+from regard.options.model_checks import check_recurrent_sequence, checked
 
 __all__ = [
     "GRUSequenceModel",
@@ -43,6 +43,7 @@ class RecurrentSequenceModel(nn.Module):
     small_steps = True
     cell: ClassVar[str]
 
+    @checked(check_recurrent_sequence)
     def __init__(
         self,
         input_size: int,
@@ -53,13 +54,11 @@ class RecurrentSequenceModel(nn.Module):
         parameters: int | None = None,
     ):
         super().__init__()
-        positive(f"{type(self).__name__}()", input_size=input_size, target_size=target_size, depth=depth)
         if width is None:
             if parameters is None:
                 with torch.device("meta"):
                     machine = NeuralTuringMachine(input_size, target_size)
                 parameters = sum(each.numel() for each in machine.parameters())
-            positive(f"{type(self).__name__}()", parameters=parameters)
             width = self.closest_width(input_size, target_size, depth, parameters)
         self.layers = Recurrent(Recurrence(width, cell=self.cell, depth=depth), input_size)
         self.output = nn.Linear(width, target_size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from inspect import signature
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,16 +13,16 @@ from regard.masks.constructors import causal, padding
 from regard.masks.mask import Mask
 from regard.memory import Memory
 from regard.models.base import Encoded, Model, State, words
-from regard.models.transformer_settings import (
+from regard.options.attention_options import PositionOption
+from regard.options.model_checks import check_transformer, checked
+from regard.options.transformer_options import (
     SIZES,
     LayerSettings,
     Size,
     TransformerOptions,
-    check_arguments,
     find_size,
     split_position,
 )
-from regard.options.attention_options import PositionOption
 from regard.roles import CROSS_ATTENTION, DECODER_SELF, ENCODER_SELF
 
 __all__ = [
@@ -69,6 +68,7 @@ class Transformer(Model):
 
     options_type = TransformerOptions
 
+    @checked(check_transformer)
     def __init__(
         self,
         source_size: int,
@@ -87,13 +87,12 @@ class Transformer(Model):
         super().__init__()
         inner_dropout = dropout if inner_dropout is None else inner_dropout
         size = find_size(size)
-        check_arguments(norm, tie, source_size, target_size, longest, (dropout, inner_dropout))
         self.source_size, self.target_size, self.width = source_size, target_size, size.width
         self.target = words(target_size, size.width, size.width**-0.5)
         self.source = self.target if tie == "all" else words(source_size, size.width, size.width**-0.5)
         self.position, inside, self.longest_source = split_position(position, size, longest)
         self.longest_target = self.longest_source
-        options = TransformerOptions.checked("Transformer()", attention, signature(Transformer).parameters)
+        options = TransformerOptions.checked(Transformer, attention)
         self.without = tuple(options.without)
         layer = LayerSettings(
             size, inside, norm == "pre", activation, dropout, inner_dropout, options, self.without
@@ -174,10 +173,10 @@ class TransformerLayer(nn.Module):
         super().__init__()
         size, dropout, width = settings.size, settings.inner_dropout, settings.size.width
         self.pre, self.select = settings.pre, settings.attention.selection
-        self.itself = settings.build_attention(positions=True, causal=decodes or causal)
+        self.itself = multihead(settings, positions=True, causal=decodes or causal)
         self.itself.site = f"{name}.self"
         self.itself.role = DECODER_SELF if decodes or causal else ENCODER_SELF
-        self.cross = settings.build_attention(positions=False) if decodes else None
+        self.cross = multihead(settings, positions=False) if decodes else None
         if self.cross is not None:
             self.cross.site, self.cross.role = f"{name}.cross", CROSS_ATTENTION
         feeds = "feed-forward" not in settings.without
@@ -225,3 +224,16 @@ class TransformerLayer(nn.Module):
         """Add the output of a sublayer f: x + f(LayerNorm(x)), or LayerNorm(x + f(x))."""
         x = x + self.dropout(change)
         return x if self.pre else norm(x)
+
+
+def multihead(settings: LayerSettings, *, positions: bool, causal: bool = False) -> MultiHead:
+    """Build one attention layer; `positions` and `causal` as for LayerSettings.score_and_position()."""
+    score, position = settings.score_and_position(positions=positions, causal=causal)
+    size, dropout = settings.size, settings.inner_dropout
+    layer = MultiHead(size.width, size.heads, score=score, position=position, dropout=dropout)
+    if "projections" in settings.without:
+        for linear in (layer.key, layer.value):  # K = V = X: identity matrices, which are not trained
+            nn.init.eye_(linear.weight)
+            nn.init.zeros_(linear.bias)
+            linear.requires_grad_(False)
+    return layer

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch_rows import BatchRows
-from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.layers.precision import full_precision
 from regard.layers.tape_heads import MEMORY_ROLE, HeadLayout, Tape, clipped
+from regard.options.model_checks import check_slots, check_turing_machine, checked
 
-__all__ = ["CONTROLLERS", "MachineState", "NeuralTuringMachine"]
+__all__ = ["MachineState", "NeuralTuringMachine"]
 
-CONTROLLERS = ("lstm", "feedforward")
 INITIAL_HEADS: dict[str, dict[str, float]] = {
     "neutral": {},
     "forward": {"gate": -2.0, "gamma": 2.0, "shift": 1.0},
@@ -24,9 +23,6 @@ the activation function. The biases that are not listed are 0. The bias `shift` 
 one slot."""
 BLANK = 1e-6
 """The initial value of all slots, unless the initial tape is learned."""
-
-LARGEST_TAPE = 100_000_000
-"""Maximum number of values on the tape of one sequence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +96,7 @@ class NeuralTuringMachine(nn.Module):
 
     small_steps = True
 
+    @checked(check_turing_machine)
     def __init__(
         self,
         input_size: int,
@@ -115,17 +112,11 @@ class NeuralTuringMachine(nn.Module):
         initial_heads: str = "neutral",
     ):
         super().__init__()
-        if controller not in CONTROLLERS:
-            raise UnknownName("controller", controller, CONTROLLERS)
-        if initial_heads not in INITIAL_HEADS:
-            raise UnknownName("initial_heads", initial_heads, INITIAL_HEADS)
         layout = HeadLayout(heads, heads, slot_width, addressing, max_shift)
-        sizes = {"input_size": input_size, "target_size": target_size, "width": width, "slots": slots}
-        positive("NeuralTuringMachine()", **sizes)
         self.blank = BLANK if layout.location else None
         self.layout, self.slots, self.width, self.initial_heads = layout, slots, width, initial_heads
         self.lstm = controller == "lstm"
-        self._check_slots(slots)
+        check_slots(slots, layout)
         columns, gates = heads * slot_width, 4 * width if self.lstm else width
         self.input = nn.Linear(input_size, gates)
         self.recurrent = nn.Parameter(torch.empty(columns + width * self.lstm, gates))
@@ -166,15 +157,6 @@ class NeuralTuringMachine(nn.Module):
             if each is not None:
                 nn.init.uniform_(each, -0.1, 0.1)
 
-    def _check_slots(self, slots: int) -> None:
-        call, layout = "NeuralTuringMachine()", self.layout
-        if slots < layout.shifts:
-            problem = f"slots is {slots}, but heads move by up to {layout.max_shift}"
-            raise ArgumentError(message(call, problem, expected=f"at least {layout.shifts} slots"))
-        if slots * layout.width > LARGEST_TAPE:
-            problem = f"slots x slot_width is {slots * layout.width:,}"
-            raise ArgumentError(message(call, problem, expected=f"at most {LARGEST_TAPE:,}"))
-
     def start(self, batch: int, slots: int | None = None) -> MachineState:
         """Return the state before the first step, for `batch` sequences.
 
@@ -183,11 +165,7 @@ class NeuralTuringMachine(nn.Module):
         """
         like = self.input.weight
         count = self.slots if slots is None else slots
-        self._check_slots(count)
-        if self.first_memory is not None and count != self.slots:
-            problem = f"the initial tape is learned and has {self.slots:,} slots, not {count:,}"
-            hint = 'train with another model.addressing than "content"'
-            raise ArgumentError(message("NeuralTuringMachine.start()", problem, hint=hint))
+        check_slots(count, self.layout, self.first_memory)
         weights_N = (torch.arange(count, device=like.device) == 0).to(like.dtype)
         blank = 0.0 if self.blank is None else self.blank
         memory_NM: Tensor = like.new_full((count, self.layout.width), blank)
