@@ -24,10 +24,10 @@ from regard.evaluation.sentence_effects import SentenceEffect, SentenceEffects, 
 from regard.evaluation.story_answer import StoryAnswer
 from regard.evaluation.story_report import StoryReport, story_report
 from regard.look import Look
-from regard.models.base import in_eval_mode
 from regard.named_models.memory_networks import StoryModel
 from regard.roles import BySite
 from regard.sites import Record, scope
+from regard.torch_modules.eval_mode import in_eval_mode
 
 __all__ = ["StoryAnswerer"]
 

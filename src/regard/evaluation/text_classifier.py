@@ -23,10 +23,10 @@ from regard.errors import ArgumentError, DataError, message, positive
 from regard.evaluation.classification import Classification, ReadText
 from regard.evaluation.classification_report import ClassificationReport, classification_report
 from regard.look import Look
-from regard.models.base import in_eval_mode
 from regard.models.classifier import POOL, Classifier
 from regard.roles import POOLING, BySite, sites_matching
 from regard.sites import Record, scope
+from regard.torch_modules.eval_mode import in_eval_mode
 
 __all__ = ["TextClassifier"]
 

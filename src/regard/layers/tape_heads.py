@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.attention import attention, read
@@ -17,7 +17,16 @@ from regard.roles import Role
 from regard.scores import Cosine
 from regard.sites import scopes_at
 
-__all__ = ["ADDRESSING", "CONTENT_SITE", "READ_SITE", "WRITE_SITE", "HeadLayout", "HeadParts", "Tape"]
+__all__ = [
+    "ADDRESSING",
+    "CONTENT_SITE",
+    "READ_SITE",
+    "WRITE_SITE",
+    "HeadLayout",
+    "HeadParts",
+    "Tape",
+    "TapeSite",
+]
 
 ADDRESSING = ("both", "content", "location")
 """How heads find a slot: by its content, by its distance from the previous slot (location), or by both."""
@@ -266,6 +275,19 @@ class Tape(NamedTuple):
         for head in range(writes_BHN.shape[1]):
             memory_BNM = memory_BNM * (1 - writes_BHN[:, head, :, None] * parts.erase[:, head, None])
         return memory_BNM + writes_BHN.transpose(1, 2) @ parts.add
+
+
+class TapeSite(nn.Module):
+    """Declares the name of an attention call on the tape, so that regard.sites.declared_sites() lists it.
+
+    It has no parameters.
+
+    site: the name, for example "tape.read".
+    """
+
+    def __init__(self, site: str):
+        super().__init__()
+        self.site, self.role = site, MEMORY_ROLE
 
 
 def shifted(weights: Tensor, shift: Tensor) -> Tensor:

@@ -105,8 +105,6 @@ class Captioner(Model):
     torch.Size([2, 3, 9])
     """
 
-    small_steps = True
-    steps_use_position = False
     site, role = "decoder.cross", IMAGE_ATTENTION
     read: str = "argmax"
 

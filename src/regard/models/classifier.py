@@ -43,15 +43,12 @@ class Classifier(nn.Module):
     longest: maximum number of tokens including EOS; None for no limit.
     pool_site: site of the pooling layer (POOL), or None if the pooling is not attention.
     begins: whether the encoder puts BOS before each text.
-    small_steps: whether the model launches small kernels for each token, as recurrent models do. In training
-        on CUDA, batches are then padded to fewer lengths, because a CUDA graph is captured for each.
     """
 
     embedding: nn.Embedding
     longest: int | None = None
     pool_site: str | None = None
     begins: bool = False
-    small_steps: bool = False
 
     @checked(check_classifier)
     def __init__(

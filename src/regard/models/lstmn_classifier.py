@@ -48,9 +48,6 @@ class LSTMNClassifier(Classifier):
     torch.Size([2, 3])
     """
 
-    small_steps = True
-    auto_precision = "tf32"  # on an H200, 1.4 times as fast as bfloat16, which needs more kernels, for casts
-
     @checked(check_lstmn_classifier)
     def __init__(
         self,

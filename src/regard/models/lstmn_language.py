@@ -52,9 +52,6 @@ class LSTMNLanguageModel(StatefulLanguageModel):
     torch.Size([2, 4, 9])
     """
 
-    small_steps = True
-    auto_precision = "tf32"  # on an H200, 1.4 times as fast as bfloat16, which needs more kernels, for casts
-
     @checked(check_lstmn_language)
     def __init__(
         self,

@@ -83,7 +83,6 @@ class MemoryNetwork(nn.Module):
     torch.Size([2, 3])
     """
 
-    small_steps = True
     facts_needed = False
     """Whether training needs the supporting facts."""
 

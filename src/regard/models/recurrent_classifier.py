@@ -92,4 +92,3 @@ class GRUClassifier(RecurrentClassifier):
     """
 
     cell = "gru"
-    small_steps = True

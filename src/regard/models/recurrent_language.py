@@ -109,7 +109,6 @@ class RecurrentLanguageModel(StatefulLanguageModel):
     """
 
     cell: ClassVar[str]
-    steps_use_position = False
 
     @checked(check_language)
     def __init__(

@@ -40,7 +40,6 @@ class RecurrentSequenceModel(nn.Module):
     [62840, 62480]
     """
 
-    small_steps = True
     cell: ClassVar[str]
 
     @checked(check_recurrent_sequence)

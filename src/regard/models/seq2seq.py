@@ -34,9 +34,6 @@ class Seq2Seq(Model):
     torch.Size([2, 3, 7])
     """
 
-    small_steps = True
-    steps_use_position = False
-
     @checked(check_seq2seq)
     def __init__(
         self,

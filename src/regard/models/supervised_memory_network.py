@@ -85,7 +85,6 @@ class SupervisedMemoryNetwork(nn.Module):
     (torch.Size([2, 3]), tensor(True))
     """
 
-    small_steps = True
     facts_needed = True
 
     @checked(check_supervised_memory_network)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.data.batch_rows import BatchRows
 from regard.layers.precision import full_precision
-from regard.layers.tape_heads import MEMORY_ROLE, HeadLayout, Tape, clipped
+from regard.layers.tape_heads import HeadLayout, Tape, TapeSite, clipped
 from regard.options.model_checks import check_slots, check_turing_machine, checked
 
 __all__ = ["MachineState", "NeuralTuringMachine"]
@@ -48,19 +48,6 @@ class MachineState(BatchRows):
         return self.hidden, self.cell, self.reads, self.weights, self.memory
 
 
-class TapeSite(nn.Module):
-    """Declares the name of an attention call on the tape, so that regard.sites.declared_sites() lists it.
-
-    It has no parameters.
-
-    site: the name, for example "tape.read".
-    """
-
-    def __init__(self, site: str):
-        super().__init__()
-        self.site, self.role = site, MEMORY_ROLE
-
-
 class NeuralTuringMachine(nn.Module):
     """A neural Turing machine (Graves et al. 2014). For the equations, see regard.layers.tape_heads.Tape.
 
@@ -93,8 +80,6 @@ class NeuralTuringMachine(nn.Module):
     >>> logits.shape, state.memory.shape
     (torch.Size([2, 5, 8]), torch.Size([2, 16, 4]))
     """
-
-    small_steps = True
 
     @checked(check_turing_machine)
     def __init__(

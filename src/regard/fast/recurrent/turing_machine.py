@@ -9,7 +9,8 @@ from regard.dimensions import in_transform
 from regard.fast.hooks import is_hooked
 from regard.fast.recurrent.tape_steps import MachineSteps, machine_steps
 from regard.fast.twin import Twin
-from regard.models.turing_machine import MachineState, NeuralTuringMachine, TapeSite
+from regard.layers.tape_heads import TapeSite
+from regard.models.turing_machine import MachineState, NeuralTuringMachine
 from regard.sites import scopes_at
 
 __all__ = ["FastTuringMachine"]

@@ -60,7 +60,7 @@ from regard.tasks.classification.view_classification import (
 from regard.tasks.sample_texts import spread_by_length
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
-from regard.training.length_buckets import Shapes
+from regard.training.length_buckets import Shapes, small_steps
 from regard.training.sampled_loss import (
     SAMPLED,
     RowLosses,
@@ -116,7 +116,7 @@ class ClassificationTask(RunTask):
         self.uncapturable = "" if self._estimator is None else SAMPLED
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
-        fine = self.capture.chosen and not model.small_steps
+        fine = self.capture.chosen and not small_steps(model)
         rows, tokens, longest = training.batch_size, training.batch_tokens, settings.data.max_length + 1
         shapes = Shapes(tokens, longest, rows or 1, fine=fine)
         self._shapes = shapes if few_shapes else None
