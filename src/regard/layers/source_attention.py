@@ -36,6 +36,8 @@ class SourceAttention(nn.Module):
     """
 
     site, role = "decoder.cross", CROSS_ATTENTION
+    score: Any
+    narrow: nn.Linear | None
     select: Any
 
     def set_up(

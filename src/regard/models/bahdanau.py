@@ -100,7 +100,7 @@ class Bahdanau(Model, SourceAttention):
         """
         states, contexts = [], []
         for at, gates_RG in enumerate(self.cell.gates(embedded_RTM).unbind(1), position):
-            # Eq. 6: alpha_i is computed here. The score is Additive (scores.py), the softmax Soft (select/soft.py).
+            # Here, attention() computes alpha_i (eq. 6): Additive (scores.py), then softmax (select/soft.py).
             context_RE = self.attend(state_RM[:, None], encoded.memories[0], at).output[:, 0]
             state_RM = self.cell(gates_RG, state_RM, context_RE)
             states.append(state_RM)

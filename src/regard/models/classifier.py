@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from regard.data.batch import EOS, UNK
 from regard.data.labelled_batch import LabelledBatch
-from regard.layers.pooling import AttentionPooling, FirstPooling, LastPooling
+from regard.layers.pooling import FirstPooling, LastPooling
 from regard.options.model_checks import check_classifier, check_pairs, checked
 
-__all__ = ["POOL", "Classifier", "pooled", "site_of"]
+__all__ = ["POOL", "Classifier", "pooled"]
 
 POOL = "pool"
 """The name of the attention layer that pools the states, for record() and intervene()."""
@@ -107,8 +107,3 @@ def pooled(pooling: nn.Module, states: Tensor, lengths: Tensor) -> Tensor:
     """
     whole = isinstance(pooling, FirstPooling | LastPooling)
     return pooling(states, lengths if whole else (lengths - 1).clamp(min=1))
-
-
-def site_of(pooling: nn.Module) -> str | None:
-    """Return the site (name) of a pooling layer, or None if the pooling is not attention."""
-    return pooling.site if isinstance(pooling, AttentionPooling) else None

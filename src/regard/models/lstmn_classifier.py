@@ -9,7 +9,7 @@ from torch import Tensor
 from regard.layers.lstmn import LSTMN
 from regard.layers.pooling import PoolingOption, build_pooling
 from regard.models.base import words
-from regard.models.classifier import Classifier, pooled, site_of
+from regard.models.classifier import Classifier, pooled
 from regard.options.model_checks import check_lstmn_classifier, checked
 
 __all__ = ["LSTMNClassifier"]
@@ -76,7 +76,7 @@ class LSTMNClassifier(Classifier):
             site="encoder",
         )
         self.pooling = build_pooling(pooling, width, **attention)
-        self.pool_site = site_of(self.pooling)
+        self.pool_site = getattr(self.pooling, "site", None)
 
     def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         states_BSM = self.encoder.encode(self.dropout(self.embedding(tokens)), lengths)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.attended import Attended
-from regard.layers.recurrent import Hidden, Recurrence, Recurrent
+from regard.layers.luong_readouts import READOUTS, Bridge, Mixture
+from regard.layers.recurrent import Recurrence, Recurrent
 from regard.layers.source_attention import SourceAttention
 from regard.look import Look
 from regard.masks.constructors import dense, padding
@@ -85,7 +86,7 @@ class Luong(Model, SourceAttention):
         read = width if narrows else wide
         self.use(build_layer_score(score, width, read), self.narrow, select)
         self.bridge = Bridge(width) if both_ways else None
-        self.readout = READOUTS[readout](read, width, target_size)
+        self.readout: Any = READOUTS[readout](read, width, target_size)
         self.decoder = Recurrent(settings, inputs + (self.readout.joined_size if feeding else 0))
         self.place = Place(width) if isinstance(self.view, Predicted) else None
         self.dropout = nn.Dropout(settings.dropout)
@@ -127,20 +128,11 @@ class Luong(Model, SourceAttention):
 
     def _mixed(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         """Return the state after the tokens, and log p(y_t) (R, T, V), summed over the attended word."""
-        embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
-        states_RTM, hidden = self.decoder.run(embedded_RTM, state.hidden)
-        (memory,), (rows, steps, _) = encoded.memories, states_RTM.shape
+        states_RTM, hidden = self.decoder.run(self.dropout(self.target(at_least_one(tokens))), state.hidden)
         look = Look(weights=True, gradient=True)
         weights = self.attend_near(states_RTM, encoded, state.position, look).weights
-        assert weights is not None
-        weights_RTS = weights.reshape(rows, steps, -1)
-        values_RSE = memory.value.repeat_interleave(rows // max(len(encoded), 1), 0)
-        each_RTSE = values_RSE[:, None].expand(-1, steps, -1, -1)
-        state_RTSM = states_RTM[:, :, None].expand(-1, -1, each_RTSE.shape[2], -1)
-        log_RTSV = self.readout.output(self.dropout(self.readout(each_RTSE, state_RTSM))).log_softmax(-1)
-        smallest = torch.finfo(log_RTSV.dtype).tiny
-        log_RTV = (weights_RTS.clamp(min=smallest).log()[..., None] + log_RTSV).logsumexp(2)
-        return State(state.position + steps, hidden), log_RTV
+        log_RTV = self.readout.log_mixture(weights, encoded.memories[0].value, states_RTM, self.dropout)
+        return State(state.position + tokens.shape[1], hidden), log_RTV
 
     def attend_near(
         self, states_RTM: Tensor, encoded: Encoded, position: int, look: Look | None = None
@@ -159,59 +151,6 @@ class Luong(Model, SourceAttention):
             centre_BT = self.place(states_RTM).reshape(len(encoded), -1) * encoded.lengths[:, None]
             options["select"] = LocalP(centre_BT, self.view.reach)
         return self.attend(states_RTM, memory, position, look=look, **options)
-
-
-class Attentional(nn.Module):
-    """Output layer with an attentional state: h~ = tanh(W_c [c; h]), logits W_s h~.
-
-    c is the context from attention, and h is the decoder state (Luong et al. 2015, eq. 5 and 6).
-    """
-
-    def __init__(self, read: int, width: int, outputs: int):
-        super().__init__()
-        self.joined_size = width
-        self.both = nn.Linear(read + width, width, bias=False)
-        self.output = nn.Linear(width, outputs)
-
-    def forward(self, context: Tensor, state: Tensor) -> Tensor:
-        return torch.tanh(self.both(torch.cat((context, state), -1)))
-
-
-class Affine(nn.Module):
-    """Output layer with one linear layer: logits W [c; h], with context c and decoder state h."""
-
-    def __init__(self, read: int, width: int, outputs: int):
-        super().__init__()
-        self.joined_size = read + width
-        self.output = nn.Linear(read + width, outputs)
-
-    def forward(self, context: Tensor, state: Tensor) -> Tensor:
-        return torch.cat((context, state), -1)
-
-
-class Mixture(Attentional):
-    """The output layer of Attentional, for each source word instead of a weighted mean of them."""
-
-
-READOUTS: dict[str, type[Attentional] | type[Affine]] = {
-    "attentional": Attentional,
-    "affine": Affine,
-    "mixture": Mixture,
-}
-
-
-class Bridge(nn.Module):
-    """Compute the initial state of each decoder layer from the last states of a bidirectional encoder.
-
-    s = tanh(W [forward; backward]), where forward and backward are the last states of the two directions
-    """
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.both = nn.Linear(2 * width, width)
-
-    def forward(self, last: Hidden) -> Hidden:
-        return tuple(torch.tanh(self.both(each.unflatten(1, (-1, 2)).flatten(2))) for each in last)
 
 
 class Place(nn.Module):

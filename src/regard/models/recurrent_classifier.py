@@ -9,7 +9,7 @@ from torch import Tensor
 from regard.layers.pooling import PoolingOption, build_pooling
 from regard.layers.recurrent import Recurrence, Recurrent
 from regard.models.base import words
-from regard.models.classifier import Classifier, pooled, site_of
+from regard.models.classifier import Classifier, pooled
 from regard.options.model_checks import check_recurrent_classifier, checked
 
 __all__ = ["GRUClassifier", "LSTMClassifier", "RecurrentClassifier"]
@@ -63,7 +63,7 @@ class RecurrentClassifier(Classifier):
         self.embedding = words(vocabulary_size, recurrence.embedding_width)
         self.encoder = Recurrent(recurrence, recurrence.embedding_width, both_ways=bidirectional)
         self.pooling = build_pooling(pooling, features, both_ways=bidirectional, **attention)
-        self.pool_site = site_of(self.pooling)
+        self.pool_site = getattr(self.pooling, "site", None)
 
     def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         states_BSE, _ = self.encoder.encode(self.dropout(self.embedding(tokens)), lengths)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from regard.layers.recurrent import Hidden, Recurrence, Recurrent
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.options.model_checks import check_recurrent_sequence, checked
+from regard.options.widths import closest_width, parameter_count
 
 __all__ = [
     "GRUSequenceModel",
     "LSTMSequenceModel",
     "RecurrentSequenceModel",
 ]
-
-WIDEST = 8192
-"""The largest width that closest_width() returns."""
 
 
 class RecurrentSequenceModel(nn.Module):
@@ -54,31 +51,10 @@ class RecurrentSequenceModel(nn.Module):
     ):
         super().__init__()
         if width is None:
-            if parameters is None:
-                with torch.device("meta"):
-                    machine = NeuralTuringMachine(input_size, target_size)
-                parameters = sum(each.numel() for each in machine.parameters())
-            width = self.closest_width(input_size, target_size, depth, parameters)
+            parameters = parameters or parameter_count(NeuralTuringMachine, input_size, target_size)
+            width = closest_width(self.cell, input_size, target_size, depth, parameters)
         self.layers = Recurrent(Recurrence(width, cell=self.cell, depth=depth), input_size)
         self.output = nn.Linear(width, target_size)
-
-    @classmethod
-    def closest_width(cls, input_size: int, target_size: int, depth: int, parameters: int) -> int:
-        """Return the width with which the number of parameters of the model is closest to `parameters`.
-
-        depth: number of layers.
-        """
-        gates = {"lstm": 4, "gru": 3}[cls.cell]
-
-        def size(width: int) -> int:
-            inputs = input_size + (depth - 1) * width
-            return gates * width * (inputs + depth * (width + 2)) + target_size * (width + 1)
-
-        low, high = 1, WIDEST
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if size(middle) < parameters else (low, middle)
-        return min((max(low - 1, 1), low), key=lambda width: abs(size(width) - parameters))
 
     def forward(self, x: Tensor, state: Hidden | None = None) -> tuple[Tensor, Hidden]:
         """Run the model on sequences; return the logits (B, T, Y) and the state after the last step.

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from regard.layers.feedforward import FeedForward
-from regard.layers.multihead import MultiHead
+from regard.layers.multihead import MultiHead, build_multihead
 from regard.masks.constructors import causal, padding
 from regard.masks.mask import Mask
 from regard.memory import Memory
@@ -173,10 +173,10 @@ class TransformerLayer(nn.Module):
         super().__init__()
         size, dropout, width = settings.size, settings.inner_dropout, settings.size.width
         self.pre, self.select = settings.pre, settings.attention.selection
-        self.itself = multihead(settings, positions=True, causal=decodes or causal)
+        self.itself = build_multihead(settings, positions=True, causal=decodes or causal)
         self.itself.site = f"{name}.self"
         self.itself.role = DECODER_SELF if decodes or causal else ENCODER_SELF
-        self.cross = multihead(settings, positions=False) if decodes else None
+        self.cross = build_multihead(settings, positions=False) if decodes else None
         if self.cross is not None:
             self.cross.site, self.cross.role = f"{name}.cross", CROSS_ATTENTION
         feeds = "feed-forward" not in settings.without
@@ -224,16 +224,3 @@ class TransformerLayer(nn.Module):
         """Add the output of a sublayer f: x + f(LayerNorm(x)), or LayerNorm(x + f(x))."""
         x = x + self.dropout(change)
         return x if self.pre else norm(x)
-
-
-def multihead(settings: LayerSettings, *, positions: bool, causal: bool = False) -> MultiHead:
-    """Build one attention layer; `positions` and `causal` as for LayerSettings.score_and_position()."""
-    score, position = settings.score_and_position(positions=positions, causal=causal)
-    size, dropout = settings.size, settings.inner_dropout
-    layer = MultiHead(size.width, size.heads, score=score, position=position, dropout=dropout)
-    if "projections" in settings.without:
-        for linear in (layer.key, layer.value):  # K = V = X: identity matrices, which are not trained
-            nn.init.eye_(linear.weight)
-            nn.init.zeros_(linear.bias)
-            linear.requires_grad_(False)
-    return layer

@@ -11,7 +11,7 @@ from regard.data.batch import BOS
 from regard.layers.pooling import FirstPooling, PoolingOption, build_pooling
 from regard.masks.constructors import padding
 from regard.models.base import words
-from regard.models.classifier import Classifier, pooled, site_of
+from regard.models.classifier import Classifier, pooled
 from regard.models.transformer import TransformerLayer, TransformerLayers
 from regard.options.attention_options import AttentionOptions, PositionOption
 from regard.options.model_checks import check_transformer_classifier, checked
@@ -80,7 +80,10 @@ class TransformerClassifier(Classifier):
         )
         self.encoded = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
         self.pooling = build_pooling(pooling, width)
-        self.pool_site, self.begins = site_of(self.pooling), isinstance(self.pooling, FirstPooling)
+        self.pool_site, self.begins = (
+            getattr(self.pooling, "site", None),
+            isinstance(self.pooling, FirstPooling),
+        )
         if self.begins and self.longest is not None:
             self.longest -= 1
 

@@ -9,18 +9,11 @@ from torch import Tensor, nn
 
 from regard.data.batch_rows import BatchRows
 from regard.layers.precision import full_precision
-from regard.layers.tape_heads import HeadLayout, Tape, TapeSite, clipped
+from regard.layers.tape_heads import HeadLayout, Tape, clipped
 from regard.options.model_checks import check_slots, check_turing_machine, checked
 
 __all__ = ["MachineState", "NeuralTuringMachine"]
 
-INITIAL_HEADS: dict[str, dict[str, float]] = {
-    "neutral": {},
-    "forward": {"gate": -2.0, "gamma": 2.0, "shift": 1.0},
-}
-"""The initial biases of head parameters, for each value of the option `initial_heads`. A bias is added before
-the activation function. The biases that are not listed are 0. The bias `shift` belongs to a move forward by
-one slot."""
 BLANK = 1e-6
 """The initial value of all slots, unless the initial tape is learned."""
 
@@ -111,8 +104,7 @@ class NeuralTuringMachine(nn.Module):
         self.first_cell = nn.Parameter(torch.zeros(width)) if self.lstm else None
         self.first_reads = nn.Parameter(torch.zeros(columns))
         self.first_memory = nn.Parameter(torch.empty(slots, slot_width)) if self.blank is None else None
-        names = ("content",) * layout.content + ("read", "write")
-        self.tape = nn.ModuleDict({name: TapeSite(f"tape.{name}") for name in names})
+        self.tape = layout.sites()
         self.initialize()
 
     @torch.no_grad()
@@ -127,11 +119,7 @@ class NeuralTuringMachine(nn.Module):
         for linear in (self.input, self.heads, self.output):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
-        for name, bias in INITIAL_HEADS[self.initial_heads].items():
-            part = self.heads.bias[self.layout.slices[name]]
-            if name == "shift" and self.layout.location:
-                part = part.view(-1, self.layout.shifts)[:, self.layout.max_shift - 1]
-            part.fill_(bias)
+        self.layout.fill_biases(self.heads.bias, self.initial_heads)
         nn.init.xavier_uniform_(self.recurrent[:columns])
         if self.lstm:
             for gate in self.recurrent[columns:].split(self.width, -1):
@@ -203,10 +191,3 @@ class NeuralTuringMachine(nn.Module):
         take, forget, show, new = opened.split(self.width, -1)
         cell = torch.sigmoid(forget) * cell + torch.sigmoid(take) * torch.tanh(new)
         return torch.sigmoid(show) * torch.tanh(cell), cell
-
-    def extra_repr(self) -> str:
-        layout = self.layout
-        return (
-            f"slots={self.slots}, slot_width={layout.width}, heads={layout.reads}, "
-            f"addressing={layout.addressing!r}"
-        )
