@@ -80,10 +80,8 @@ class TransformerClassifier(Classifier):
         )
         self.encoded = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
         self.pooling = build_pooling(pooling, width)
-        self.pool_site, self.begins = (
-            getattr(self.pooling, "site", None),
-            isinstance(self.pooling, FirstPooling),
-        )
+        self.pool_site = getattr(self.pooling, "site", None)
+        self.begins = isinstance(self.pooling, FirstPooling)
         if self.begins and self.longest is not None:
             self.longest -= 1
 

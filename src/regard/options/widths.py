@@ -14,7 +14,7 @@ WIDEST = 8192
 
 
 def parameter_count(kind: Callable[..., nn.Module], *sizes: int) -> int:
-    """Return the number of parameters of the module kind(*sizes), which is created without memory for them."""
+    """Return the number of parameters of the module kind(*sizes), without allocating them."""
     with torch.device("meta"):
         return sum(each.numel() for each in kind(*sizes).parameters())
 
