@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from regard.data.batch import BOS, EOS
-from regard.models.language_models import LANGUAGE_MODELS
+from regard.named_models.language_models import LANGUAGE_MODELS
 from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.training.settings import Clash, Part, Section, Training, Whole
 

@@ -63,7 +63,7 @@ from regard.tasks.translation.view_translation import (
 )
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
-from regard.training.length_buckets import Shapes
+from regard.training.length_buckets import Shapes, small_steps
 from regard.training.losses import cross_entropy, guided_alignment, model_loss, sequence_losses
 from regard.training.r_drop import check_dropout, r_drop_loss
 from regard.training.sampled_loss import (
@@ -133,7 +133,7 @@ class TranslationTask(RunTask):
             self.uncapturable = SAMPLED
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
-        fine = self.capture.chosen and not model.small_steps
+        fine = self.capture.chosen and not small_steps(model)
         rows, longest = training.batch_size, settings.data.max_length + 1
         shapes = Shapes(training.batch_tokens, longest, rows or 1, fine=fine)
         self._shapes = shapes if few_shapes else None
@@ -362,7 +362,7 @@ class TranslationTask(RunTask):
         losses, count = list[Tensor](), 0
         device = next(self.model.parameters()).device
         # The kernels of a Transformer take longer than their launches, so a graph would save no time.
-        captured = self.capture is not None and self.capture.chosen and self.model.small_steps
+        captured = self.capture is not None and self.capture.chosen and small_steps(self.model)
         loss = self._valid_losses.of if captured else self._valid_loss
         for batch in self._valid.epoch(0):
             if stopping():
