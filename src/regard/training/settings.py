@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from regard.errors import ArgumentError, Hint, Setting, message
+from regard.training.command_options import CHOSEN, LOGS, TRAINING, CommandOption
 from regard.training.setting_names import current_names, unknown_setting
 
 __all__ = [
@@ -58,7 +59,9 @@ class Section(BaseModel):
     Unknown keys and values of a wrong type are errors.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, protected_namespaces=(), defer_build=True
+    )
 
 
 class BaselineSettings(Section):
@@ -104,7 +107,16 @@ class EstimatorSettings(Section):
     {'name': 'learned', 'features': 8}
     """
 
-    name: str = "reinforce"
+    name: Annotated[
+        str,
+        CommandOption(
+            "--estimator",
+            "Gradient estimator for --select hard: reinforce. To set its number of samples: --set "
+            "training.estimator.samples=4.",
+            "NAME",
+            panel=TRAINING,
+        ),
+    ] = "reinforce"
     baseline: BaselineSettings = Field(default_factory=lambda: BaselineSettings(name="leave-one-out"))
     scale: Weight = 0.1
     entropy: Weight = 0.0
@@ -171,15 +183,57 @@ class Training(Section):
     'cosine'
     """
 
-    steps: Whole | None = None
-    epochs: Positive | None = None
-    minutes: Positive | None = None
-    batch_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = 4096
-    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    minutes: Annotated[
+        Positive | None,
+        CommandOption(
+            "--minutes",
+            "Train for this many minutes; the learning rate decays to zero at the end.",
+            "FLOAT",
+            panel=TRAINING,
+        ),
+    ] = None
+    steps: Annotated[
+        Whole | None, CommandOption("--steps", "Train for this many steps.", "INT", panel=TRAINING)
+    ] = None
+    epochs: Annotated[
+        Positive | None,
+        CommandOption(
+            "--epochs", "Train for this many epochs.", "FLOAT", shown_default=CHOSEN, panel=TRAINING
+        ),
+    ] = None
+    batch_tokens: Annotated[
+        Annotated[int, Field(ge=1, le=10_000_000)] | None,
+        CommandOption(
+            "--batch-tokens",
+            "Batch size in tokens, including padding.",
+            "INT",
+            shown_default=CHOSEN,
+            panel=TRAINING,
+        ),
+    ] = 4096
+    batch_size: Annotated[
+        Annotated[int, Field(ge=1, le=1_000_000)] | None,
+        CommandOption(
+            "--batch-size",
+            "Batch size in sentence pairs, texts, captions, questions or windows of text, instead of "
+            "--batch-tokens.",
+            "INT",
+            panel=TRAINING,
+        ),
+    ] = None
     accumulation_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     optimizer: Literal["adamw", "sgd"] = "adamw"
     momentum: Part = 0.0
-    learning_rate: Positive = 1e-3
+    learning_rate: Annotated[
+        Positive,
+        CommandOption(
+            "--learning-rate",
+            "Peak learning rate: the highest of the schedule.",
+            "FLOAT",
+            shown_default=CHOSEN,
+            panel=TRAINING,
+        ),
+    ] = 1e-3
     schedule: Literal["constant", "cosine", "inverse-root", "epoch-decay"] = "cosine"
     decay_after: Annotated[int, Field(ge=0, le=1_000_000)] = 6
     decay_factor: Annotated[float, Field(ge=1, le=1e6)] = 1.2
@@ -190,7 +244,16 @@ class Training(Section):
     max_grad_norm: Annotated[float, Field(ge=0)] = 1.0  # 0 and inf disable clipping
     ema: Part = 0.0
     estimator: EstimatorSettings | None = None
-    precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
+    precision: Annotated[
+        Literal["auto", "float32", "tf32", "bfloat16"],
+        CommandOption(
+            "--precision",
+            "Precision: float32, tf32, bfloat16 or auto (on GPUs that support bfloat16: tf32 for luong and "
+            "lstmn, bfloat16 for other models; elsewhere: float32).",
+            "NAME",
+            panel=TRAINING,
+        ),
+    ] = "auto"
     compile: bool = False
     capture: Literal[True, False, "auto"] = "auto"
     evaluate_every: Whole | None = None
@@ -198,8 +261,23 @@ class Training(Section):
     log_every: Whole = 50
     keep: Annotated[int, Field(ge=2, le=1_000_000)] = 2
     best: str | None = None
-    patience: Whole | None = None
-    tensorboard: bool = False
+    patience: Annotated[
+        Whole | None,
+        CommandOption(
+            "--patience",
+            "Stop after this many evaluations in a row without a better validation score.",
+            "INT",
+            panel=TRAINING,
+        ),
+    ] = None
+    tensorboard: Annotated[
+        bool,
+        CommandOption(
+            "--tensorboard/--no-tensorboard",
+            "Also write losses and scores for TensorBoard; to see them: tensorboard --logdir RUN.",
+            panel=LOGS,
+        ),
+    ] = False
 
     @model_validator(mode="before")
     @classmethod

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from regard.runs.run_settings import ModelSettings, RunSettings
+from regard.tasks.column_names import two_columns, two_names
+from regard.tasks.file_options import ENCODING, SOURCE, TARGET, VOCAB_SIZE
+from regard.training.command_options import CHOSEN, DATA, TRAINING, CommandOption
 from regard.training.settings import Clash, Part, Section, Training, Weight, Whole
 
 __all__ = ["FOR_OUTPUTS", "Data", "Evaluating", "TranslationModel", "TranslationSettings", "ways_named"]
@@ -56,28 +60,116 @@ class Data(Section):
     max_length: maximum number of tokens of each side. Longer pairs are dropped.
     """
 
-    source: list[str] | None = None
-    target: list[str] | None = None
-    tsv: list[str] | None = None
-    jsonl: list[str] | None = None
-    columns: list[int] | list[str] | None = None
-    fields: list[str] | None = None
-    encoding: str | None = None
-    built_in: Literal["korean"] | None = None
+    source: Annotated[list[str] | None, SOURCE] = None
+    target: Annotated[list[str] | None, TARGET] = None
+    tsv: Annotated[
+        list[str] | None,
+        CommandOption(
+            "--tsv",
+            "TSV or CSV file (see --columns). Translation: sentence pairs, instead of --source and --target. "
+            "Classification: labelled texts. Captioning: images and captions. May be repeated.",
+            "FILE",
+            panel=DATA,
+        ),
+    ] = None
+    jsonl: Annotated[
+        list[str] | None,
+        CommandOption(
+            "--jsonl",
+            "JSON lines, JSON or Parquet file (see --fields). Translation: sentence pairs, instead of "
+            "--source and --target. Classification: labelled texts. Captioning: images and captions (JSON "
+            "lines). Answering: stories and questions (JSON lines). May be repeated.",
+            "FILE",
+            panel=DATA,
+        ),
+    ] = None
+    columns: Annotated[
+        list[int] | list[str] | None,
+        CommandOption(
+            "--columns",
+            "The columns of --tsv: numbers (the first column is 1) or names from the header line. "
+            "Translation: source,target. Classification: label,text or, for pairs of texts, "
+            "label,text,second.",
+            "A,B",
+            shown_default="1,2",
+            panel=DATA,
+            parse=lambda text: [*two_columns(text)],
+        ),
+    ] = None
+    fields: Annotated[
+        list[str] | None,
+        CommandOption(
+            "--fields",
+            "The fields of --jsonl: names, in the order of --columns. a.b is the field b inside the field a.",
+            "A,B",
+            shown_default="source,target; for classification, label,text",
+            panel=DATA,
+            parse=lambda text: [*two_names("--fields", text)],
+        ),
+    ] = None
+    encoding: Annotated[str | None, replace(ENCODING, panel=DATA)] = None
+    built_in: Annotated[
+        Literal["korean"] | None,
+        CommandOption(
+            "--built-in",
+            "Train on a built-in corpus. Translation: korean. Captioning: shapes. Algorithms: copy, "
+            "repeat-copy, associative-recall, n-grams, priority-sort or overwrite.",
+            "NAME",
+            panel=DATA,
+        ),
+    ] = None
     pairs: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     grammar: Literal[1, 2] | None = None
-    valid_source: list[str] | None = None
-    valid_target: list[str] | None = None
-    valid_tsv: list[str] | None = None
-    valid_jsonl: list[str] | None = None
+    valid_source: Annotated[
+        list[str] | None,
+        CommandOption(
+            "--valid-source",
+            "Like --source, for the validation set.",
+            "FILE",
+            shown_default="held out from the training pairs",
+            panel=DATA,
+        ),
+    ] = None
+    valid_target: Annotated[
+        list[str] | None,
+        CommandOption("--valid-target", "Like --target, for the validation set.", "FILE", panel=DATA),
+    ] = None
+    valid_tsv: Annotated[
+        list[str] | None,
+        CommandOption("--valid-tsv", "Like --tsv, for the validation set.", "FILE", panel=DATA),
+    ] = None
+    valid_jsonl: Annotated[
+        list[str] | None,
+        CommandOption("--valid-jsonl", "Like --jsonl, for the validation set.", "FILE", panel=DATA),
+    ] = None
     held_out: Whole | None = None
-    alignments: list[str] | None = None
+    alignments: Annotated[
+        list[str] | None,
+        CommandOption(
+            "--gold-alignments",
+            "File with word alignments of the training pairs, for --guided. Line N has the links of pair N: "
+            "0-2 links source word 0 to target word 2 (morphemes if the setting data.alignment_unit is "
+            "morpheme). May be repeated.",
+            "FILE",
+            panel=DATA,
+        ),
+    ] = None
     alignment_unit: Literal["word", "morpheme", "character"] = "word"
     problems: dict[str, Any] = Field(default_factory=dict)
     lowercase: bool = False
-    tokenizer: Literal["unigram", "bpe", "word", "character", "morpheme"] | None = None
-    source_vocab_size: Vocabulary | None = None
-    target_vocab_size: Vocabulary | None = None
+    tokenizer: Annotated[
+        Literal["unigram", "bpe", "word", "character", "morpheme"] | None,
+        CommandOption(
+            "--tokenizer",
+            "Tokenizer: unigram, bpe, word, closed-word (language models), character, or morpheme (Korean, "
+            "translation).",
+            "NAME",
+            shown_default=CHOSEN,
+            panel=DATA,
+        ),
+    ] = None
+    source_vocab_size: Annotated[Vocabulary | None, VOCAB_SIZE] = None
+    target_vocab_size: Annotated[Vocabulary | None, VOCAB_SIZE] = None
     joint: bool = False
     subword_sampling: Weight = 0.0
     max_length: Whole = 256
@@ -123,9 +215,21 @@ class TranslationTraining(Training):
     """
 
     best: Literal["loss", "perplexity", "bleu", "chrf", "exact"] = "bleu"
-    label_smoothing: Part = 0.1
+    label_smoothing: Annotated[
+        Part,
+        CommandOption("--label-smoothing", "Label smoothing (0 disables it).", "FLOAT", panel=TRAINING),
+    ] = 0.1
     word_dropout: Part = 0.0
-    guided_alignment: Weight = 0.0
+    guided_alignment: Annotated[
+        Weight,
+        CommandOption(
+            "--guided",
+            "Weight of the guided-alignment loss, which trains the attention on --gold-alignments (0 "
+            "disables it).",
+            "FLOAT",
+            panel=TRAINING,
+        ),
+    ] = 0.0
     r_drop: Weight = 0.0
 
     @model_validator(mode="after")
