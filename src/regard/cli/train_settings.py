@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from regard.cli.command_parameters import PANELS, option_parameter, with_paramet
 from regard.errors import ArgumentError, message
 from regard.runs.run_settings import RunSettings
 from regard.tasks.task_table import SETTINGS
-from regard.training.command_options import CommandOption
+from regard.training.command_options import RUN, CommandOption
 from regard.training.setting_names import section_of
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ EXCLUSIVE = (
     ("minutes", "seeds"),
 )
 """Groups of options that exclude each other: at most one option of a group may be used."""
+
+METAVARS = {int: "INT", float: "FLOAT", str: "NAME", list[str]: "FILE"}
+"""Type of a setting -> the name of its value in the help, unless the option has another one."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +86,38 @@ def _declared(kind: type[BaseModel], place: str = "") -> Iterator[tuple[str, Com
 
     place: the section, such as "training.", before the names.
     """
-    for option in getattr(kind, "command_options", ()):
-        yield f"{place}{option.parameter}", option
+    declared = [(each.parameter, each, each.kind or str) for each in getattr(kind, "command_options", ())]
     for name, field in kind.model_fields.items():
-        for each in field.metadata:
-            if isinstance(each, CommandOption):
-                value = each.kind or (str if each.parse else _type(field.annotation))
-                yield f"{place}{name}", replace(each, kind=value)
-        section = section_of(kind, [name])
-        if section is not kind:
-            yield from _declared(section, f"{place}{name}.")
+        for option in (each for each in field.metadata if isinstance(each, CommandOption)):
+            declared.append((name, option, option.kind or (str if option.parse else _type(field.annotation))))
+    section = place.partition(".")[0]
+    for name, option, value in declared:
+        yield (
+            f"{place}{name}",
+            replace(
+                option,
+                kind=value,
+                help=option.help or _text(kind, name),
+                metavar=option.metavar or METAVARS.get(value, ""),
+                panel=option.panel or (section.capitalize() if section else RUN),
+            ),
+        )
+    for name in kind.model_fields:
+        section_type = section_of(kind, [name])
+        if section_type is not kind:
+            yield from _declared(section_type, f"{place}{name}.")
+
+
+def _text(kind: type[BaseModel], name: str) -> str:
+    """Return what the docstring of a class says about a field, as a sentence.
+
+    >>> _text(RunSettings, "seed")
+    'Random seed.'
+    """
+    lines = iter(inspect.cleandoc(kind.__doc__ or "").splitlines())
+    first = next((line.removeprefix(f"{name}: ") for line in lines if line.startswith(f"{name}: ")), "")
+    rest = itertools.takewhile(lambda line: line.startswith(" "), lines)
+    return " ".join([first[:1].upper() + first[1:], *map(str.strip, rest)])
 
 
 def _type(annotation: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, ConfigDict, Field, model_serializer, model_validator
 
 from regard.errors import ArgumentError, message, printable
-from regard.training.command_options import CHOSEN, MODEL, RUN, TRAINING, CommandOption
+from regard.training.command_options import CHOSEN, TRAINING, CommandOption
 from regard.training.settings import Clash, Section, Training
 
 __all__ = ["ModelSettings", "RunSettings", "check_seeds"]
@@ -31,67 +31,31 @@ def _checked_dropout(value: float) -> float:
 class ModelSettings(Section):
     """The section [model] of config.toml: the name of the model, and its options.
 
-    command_options: the options of the model that `regard train` has as options, too.
+    `regard train` has options for the name and for some options of the model, in command_options:
+
+    name: model. Translation: seq2seq, bahdanau, luong, lstmn or transformer. Language models and
+        classification: lstm, gru, lstmn or transformer. Captioning: captioner. Answering: end-to-end or
+        supervised. Algorithms: ntm, lstm or gru.
+    width: width of the model (hidden size).
+    dropout: dropout probability.
+    score: score function of the attention: dot, scaled_dot, general, additive, concat, cosine or location.
+    select: selection of the attention: softmax, sparsemax, entmax, gate, linear, straight-through, or hard
+        (with --estimator); for captioning also none.
+    position: position scheme of a Transformer: sinusoidal, learned, noise, rotary, relative, t5, alibi or
+        none.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     command_options: ClassVar[tuple[CommandOption, ...]] = (
-        CommandOption(
-            "--width",
-            "Width of the model (hidden size).",
-            "INT",
-            int,
-            shown_default=CHOSEN,
-            least=1,
-            panel=MODEL,
-        ),
-        CommandOption(
-            "--dropout",
-            "Dropout probability.",
-            "FLOAT",
-            float,
-            shown_default=CHOSEN,
-            panel=MODEL,
-            parse=_checked_dropout,
-        ),
-        CommandOption(
-            "--score",
-            "Score function of the attention: dot, scaled_dot, general, additive, concat, cosine or "
-            "location.",
-            "NAME",
-            shown_default="the default of the model",
-            panel=MODEL,
-        ),
-        CommandOption(
-            "--select",
-            "Selection of the attention: softmax, sparsemax, entmax, gate, linear, straight-through, or hard "
-            "(with --estimator); for captioning also none.",
-            "NAME",
-            shown_default="softmax",
-            panel=MODEL,
-        ),
-        CommandOption(
-            "--position",
-            "Position scheme of a Transformer: sinusoidal, learned, noise, rotary, relative, t5, alibi or "
-            "none.",
-            "NAME",
-            shown_default="the default of the model",
-            panel=MODEL,
-        ),
+        CommandOption("--width", kind=int, shown_default=CHOSEN, least=1),
+        CommandOption("--dropout", kind=float, shown_default=CHOSEN, parse=_checked_dropout),
+        CommandOption("--score", shown_default="the default of the model"),
+        CommandOption("--select", shown_default="softmax"),
+        CommandOption("--position", shown_default="the default of the model"),
     )
 
-    name: Annotated[
-        str,
-        CommandOption(
-            "--model",
-            "Model. Translation: seq2seq, bahdanau, luong, lstmn or transformer. Language models and "
-            "classification: lstm, gru, lstmn or transformer. Captioning: captioner. Answering: end-to-end "
-            "or supervised. Algorithms: ntm, lstm or gru.",
-            "NAME",
-            panel=MODEL,
-        ),
-    ]
+    name: Annotated[str, CommandOption("--model")]
 
     @model_validator(mode="after")
     def _bounded(self) -> ModelSettings:
@@ -157,47 +121,22 @@ def _parsed_seeds(text: str) -> int | list[int]:
 class RunSettings(Section):
     """All settings of a run. A task declares its own sections in a subclass.
 
-    task: the name of the task, such as "translation", or the task class as "package.module:Class".
-    seed: the random seed of a run of one seed.
-    seeds: the random seeds of a run of several seeds. It is a list, or a number n for the seeds 0 to n - 1.
-        For each seed, a model is trained in its own folder.
-    init_from: the folder of another run. This run starts from the weights of the other run.
+    task: task: translation, language, classification, captioning, answering, algorithms, or
+        package.module:Class for a task of your own.
+    seed: random seed.
+    seeds: train N seeds together (0 to N - 1), or the seeds of a list such as 1,2,3. Each seed is an ordinary
+        run in the folder seed-0, seed-1, ... of --output. Cannot be combined with --minutes.
+    init_from: start from the weights and tokenizers of this run folder.
     """
 
-    task: Annotated[
-        str,
-        CommandOption(
-            "--task",
-            "Task: translation, language, classification, captioning, answering, algorithms, or "
-            "package.module:Class for a task of your own.",
-            "NAME",
-            default="translation",
-            panel=RUN,
-        ),
-    ]
-    seed: Annotated[Seed, CommandOption("--seed", "Random seed.", "INT", panel=TRAINING)] = 0
+    task: Annotated[str, CommandOption("--task", default="translation")]
+    seed: Annotated[Seed, CommandOption("--seed", panel=TRAINING)] = 0
     seeds: Annotated[
         list[Seed] | None,
         BeforeValidator(_listed_seeds),
-        CommandOption(
-            "--seeds",
-            "Train N seeds together (0 to N - 1), or the seeds of a list such as 1,2,3. Each seed is an "
-            "ordinary run in the folder seed-0, seed-1, ... of --output. Cannot be combined with --minutes.",
-            "N",
-            parse=_parsed_seeds,
-            panel=TRAINING,
-        ),
+        CommandOption("--seeds", metavar="N", parse=_parsed_seeds, panel=TRAINING),
     ] = None
-    init_from: Annotated[
-        str | None,
-        CommandOption(
-            "--init-from",
-            "Start from the weights and tokenizers of this run folder.",
-            "RUN",
-            Path,
-            panel=RUN,
-        ),
-    ] = None
+    init_from: Annotated[str | None, CommandOption("--init-from", metavar="RUN", kind=Path)] = None
     data: Section
     model: ModelSettings
     training: Training = Field(default_factory=Training)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import ArgumentError, message
-from regard.training.command_options import CHOSEN, DATA, CommandOption
+from regard.training.command_options import CHOSEN, CommandOption
 
 __all__ = [
     "COLUMNS",
@@ -32,14 +32,11 @@ __all__ = [
 FILE_FORMATS = ("tsv", "jsonl")
 """The formats of data files. Each format is also the name of an option for files: --tsv and --jsonl."""
 
-SOURCE = CommandOption(
-    "--source", "File with one source sentence per line. May be repeated.", "FILE", panel=DATA
-)
+SOURCE = CommandOption("--source", "File with one source sentence per line. May be repeated.", "FILE")
 TARGET = CommandOption(
     "--target",
     "File with translations: line N is the translation of line N of --source. May be repeated.",
     "FILE",
-    panel=DATA,
 )
 TRAIN_FILE = CommandOption(
     "--train-file",
@@ -47,14 +44,12 @@ TRAIN_FILE = CommandOption(
     ".parquet). Captioning: file with captions (.tsv, .csv, .jsonl or .json). Answering: file with stories "
     "and questions (bAbI or .jsonl). May be repeated.",
     "FILE",
-    panel=DATA,
 )
 VALID_FILE = CommandOption(
     "--valid-file",
     "File of the validation set, in the format of --train-file. May be repeated.",
     "FILE",
     shown_default="held out from --train-file",
-    panel=DATA,
 )
 VOCAB_SIZE = CommandOption(
     "--vocab-size",
@@ -62,7 +57,6 @@ VOCAB_SIZE = CommandOption(
     "INT",
     shown_default=CHOSEN,
     least=5,
-    panel=DATA,
 )
 TEST_FILE = CommandOption(
     "--test-file",

@@ -19,22 +19,24 @@ class CommandOption:
     """An option of the command line.
 
     An option of `regard train` is declared by the setting that it changes, as metadata of the field:
-    `patience: Annotated[Whole | None, CommandOption(...)] = None`. Its type and default value are those of
-    the field, and its bounds are checked with the settings. If several tasks have the setting, one of them
-    declares the option. An option of `regard evaluate` or `regard view` is declared by a task, in its
-    attribute evaluate_options or view_options.
+    `patience: Annotated[Whole | None, CommandOption("--patience")] = None`. Its help is the text about the
+    field in the docstring of the class. Its type and default value are those of the field, and its bounds are
+    checked with the settings. If several tasks have the setting, one of them declares the option. An option
+    of `regard evaluate` or `regard view` is declared by a task, in its attribute evaluate_options or
+    view_options.
 
     name: the name of the option with its hyphens, such as "--test-file". "--lowercase/--cased" is a flag that
         can be set to True or to False.
-    help: the help text of the option, one sentence.
-    metavar: the name of the value in the help, such as FILE. "" for a flag.
+    help: the help text of the option, one sentence. For a setting, "" is the text in the docstring.
+    metavar: the name of the value in the help, such as FILE. "" for a flag. For a setting, "" is INT, FLOAT,
+        NAME or FILE, depending on its type.
     kind: the type of the value: str, int, float, Path, bool for a flag, or list[str] for an option that may
         be repeated. None: str, or the type of the setting.
     default: the value if the option is not used.
     shown_default: the text that the help shows as default, if it differs from `default`.
     least, most: for a number, the smallest and the largest permitted value. For a setting, they need not be
         repeated here.
-    panel: the heading below which the help lists the option.
+    panel: the heading below which the help lists the option. For a setting, "" is that of its section.
     parse: a function that converts the value of the option, such as its text, to the value of the setting.
 
     >>> CommandOption("--test-file", "Text file.", "FILE").parameter
@@ -42,7 +44,7 @@ class CommandOption:
     """
 
     name: str
-    help: str
+    help: str = ""
     metavar: str = ""
     kind: Any = None
     default: Any = None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from regard.runs.run_settings import ModelSettings, RunSettings
-from regard.training.command_options import DATA, CommandOption
+from regard.training.command_options import CommandOption
 from regard.training.settings import Clash, Part, Section, Training, Weight, Whole
 
 __all__ = ["CaptioningSettings", "CaptioningTraining", "ImageData", "SHAPES"]
@@ -35,7 +35,7 @@ class ImageData(Section):
 
     train_file: caption files to train on: TSV, JSON lines, or JSON in the layout of COCO or Karpathy.
     valid_file: caption files to validate on, in the same formats.
-    images: a list with the folder of the images. Default: the folder of the caption file.
+    images: captioning: folder of the images that the caption files name.
     valid_images: a list with the folder of the images of valid_file. Default: the folder in `images`.
     format: "tsv", "jsonl", "coco" or "karpathy". By default, the format is detected from the file.
     encoding: the encoding of TSV and JSON lines files, such as "cp949". Default: UTF-8.
@@ -68,13 +68,7 @@ class ImageData(Section):
     images: Annotated[
         list[str] | None,
         CommandOption(
-            "--images",
-            "Captioning: folder of the images that the caption files name.",
-            "FOLDER",
-            Path,
-            shown_default="folder of --train-file",
-            panel=DATA,
-            parse=_listed,
+            "--images", metavar="FOLDER", kind=Path, shown_default="folder of --train-file", parse=_listed
         ),
     ] = None
     valid_images: list[str] | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -11,7 +10,7 @@ from pydantic import Field, model_validator
 from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.tasks.column_names import two_columns, two_names
 from regard.tasks.file_options import ENCODING, SOURCE, TARGET, VOCAB_SIZE
-from regard.training.command_options import CHOSEN, DATA, TRAINING, CommandOption
+from regard.training.command_options import CHOSEN, CommandOption
 from regard.training.settings import Clash, Part, Section, Training, Weight, Whole
 
 __all__ = ["FOR_OUTPUTS", "Data", "Evaluating", "TranslationModel", "TranslationSettings", "ways_named"]
@@ -46,9 +45,14 @@ class Data(Section):
     pairs: number of training pairs of the built-in corpus (default: 20,000).
     grammar: version of the grammar of the built-in corpus. In a new run, it is set to the latest version. A
         run folder without this setting has version 1.
-    valid_source, valid_target, valid_tsv, valid_jsonl: files of the validation set.
+    valid_source: like --source, for the validation set.
+    valid_target: like --target, for the validation set.
+    valid_tsv: like --tsv, for the validation set.
+    valid_jsonl: like --jsonl, for the validation set.
     held_out: number of training pairs that are held out for validation if there are no validation files.
-    alignments: files with the alignments of the training pairs, in Pharaoh format.
+    alignments: file with word alignments of the training pairs, for --guided. Line N has the links of pair N:
+        0-2 links source word 0 to target word 2 (morphemes if the setting data.alignment_unit is morpheme).
+        May be repeated.
     alignment_unit: what the links in these files count: "word", "morpheme" or "character". With "morpheme", a
         side without morphemes counts words.
     problems: what to do with pairs that have problems, e.g. {"invalid": "replace"} (see regard.data.Choices).
@@ -68,8 +72,6 @@ class Data(Section):
             "--tsv",
             "TSV or CSV file (see --columns). Translation: sentence pairs, instead of --source and --target. "
             "Classification: labelled texts. Captioning: images and captions. May be repeated.",
-            "FILE",
-            panel=DATA,
         ),
     ] = None
     jsonl: Annotated[
@@ -79,8 +81,6 @@ class Data(Section):
             "JSON lines, JSON or Parquet file (see --fields). Translation: sentence pairs, instead of "
             "--source and --target. Classification: labelled texts. Captioning: images and captions (JSON "
             "lines). Answering: stories and questions (JSON lines). May be repeated.",
-            "FILE",
-            panel=DATA,
         ),
     ] = None
     columns: Annotated[
@@ -92,7 +92,6 @@ class Data(Section):
             "label,text,second.",
             "A,B",
             shown_default="1,2",
-            panel=DATA,
             parse=lambda text: [*two_columns(text)],
         ),
     ] = None
@@ -103,57 +102,28 @@ class Data(Section):
             "The fields of --jsonl: names, in the order of --columns. a.b is the field b inside the field a.",
             "A,B",
             shown_default="source,target; for classification, label,text",
-            panel=DATA,
             parse=lambda text: [*two_names("--fields", text)],
         ),
     ] = None
-    encoding: Annotated[str | None, replace(ENCODING, panel=DATA)] = None
+    encoding: Annotated[str | None, ENCODING] = None
     built_in: Annotated[
         Literal["korean"] | None,
         CommandOption(
             "--built-in",
             "Train on a built-in corpus. Translation: korean. Captioning: shapes. Algorithms: copy, "
             "repeat-copy, associative-recall, n-grams, priority-sort or overwrite.",
-            "NAME",
-            panel=DATA,
         ),
     ] = None
     pairs: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     grammar: Literal[1, 2] | None = None
     valid_source: Annotated[
-        list[str] | None,
-        CommandOption(
-            "--valid-source",
-            "Like --source, for the validation set.",
-            "FILE",
-            shown_default="held out from the training pairs",
-            panel=DATA,
-        ),
+        list[str] | None, CommandOption("--valid-source", shown_default="held out from the training pairs")
     ] = None
-    valid_target: Annotated[
-        list[str] | None,
-        CommandOption("--valid-target", "Like --target, for the validation set.", "FILE", panel=DATA),
-    ] = None
-    valid_tsv: Annotated[
-        list[str] | None,
-        CommandOption("--valid-tsv", "Like --tsv, for the validation set.", "FILE", panel=DATA),
-    ] = None
-    valid_jsonl: Annotated[
-        list[str] | None,
-        CommandOption("--valid-jsonl", "Like --jsonl, for the validation set.", "FILE", panel=DATA),
-    ] = None
+    valid_target: Annotated[list[str] | None, CommandOption("--valid-target")] = None
+    valid_tsv: Annotated[list[str] | None, CommandOption("--valid-tsv")] = None
+    valid_jsonl: Annotated[list[str] | None, CommandOption("--valid-jsonl")] = None
     held_out: Whole | None = None
-    alignments: Annotated[
-        list[str] | None,
-        CommandOption(
-            "--gold-alignments",
-            "File with word alignments of the training pairs, for --guided. Line N has the links of pair N: "
-            "0-2 links source word 0 to target word 2 (morphemes if the setting data.alignment_unit is "
-            "morpheme). May be repeated.",
-            "FILE",
-            panel=DATA,
-        ),
-    ] = None
+    alignments: Annotated[list[str] | None, CommandOption("--gold-alignments")] = None
     alignment_unit: Literal["word", "morpheme", "character"] = "word"
     problems: dict[str, Any] = Field(default_factory=dict)
     lowercase: bool = False
@@ -163,9 +133,7 @@ class Data(Section):
             "--tokenizer",
             "Tokenizer: unigram, bpe, word, closed-word (language models), character, or morpheme (Korean, "
             "translation).",
-            "NAME",
             shown_default=CHOSEN,
-            panel=DATA,
         ),
     ] = None
     source_vocab_size: Annotated[Vocabulary | None, VOCAB_SIZE] = None
@@ -207,29 +175,18 @@ class TranslationTraining(Training):
     """The settings [training] of a translation run. For the settings that all tasks have, see Training.
 
     best: the metric that selects the best checkpoint.
-    label_smoothing: weight of the uniform distribution in the target distribution of the loss.
+    label_smoothing: label smoothing (0 disables it).
     word_dropout: probability of replacing a source or target input token by <unk>.
-    guided_alignment: weight of the guided-alignment loss (0 disables it).
+    guided_alignment: weight of the guided-alignment loss, which trains the attention on --gold-alignments (0
+        disables it).
     r_drop: weight of the R-Drop loss (0 disables it). Each step computes two forward passes of the batch with
         different dropout masks, and the model is trained to give similar output distributions in both.
     """
 
     best: Literal["loss", "perplexity", "bleu", "chrf", "exact"] = "bleu"
-    label_smoothing: Annotated[
-        Part,
-        CommandOption("--label-smoothing", "Label smoothing (0 disables it).", "FLOAT", panel=TRAINING),
-    ] = 0.1
+    label_smoothing: Annotated[Part, CommandOption("--label-smoothing")] = 0.1
     word_dropout: Part = 0.0
-    guided_alignment: Annotated[
-        Weight,
-        CommandOption(
-            "--guided",
-            "Weight of the guided-alignment loss, which trains the attention on --gold-alignments (0 "
-            "disables it).",
-            "FLOAT",
-            panel=TRAINING,
-        ),
-    ] = 0.0
+    guided_alignment: Annotated[Weight, CommandOption("--guided")] = 0.0
     r_drop: Weight = 0.0
 
     @model_validator(mode="after")
