@@ -276,7 +276,7 @@ def test_pairs_in_one_file_are_aligned_alike(command, trained, ours, korean, tmp
     result = command("align", ours, *tsv, "--choose", tmp_path / "links")
     assert result.status == 0 and "AER 0.00" in result.lines[0]
     swapped = command(
-        "align", trained, *tsv, "--out", tmp_path / "out", "--gold-alignments", tmp_path / "links"
+        "align", trained, *tsv, "--output", tmp_path / "out", "--gold-alignments", tmp_path / "links"
     )
     assert "AER 0.00" in swapped.err and (tmp_path / "out").read_text() == expected
 

@@ -118,8 +118,9 @@ def test_pairs_in_one_file_give_the_same_scores(command, trained, korean):
                 assert report[name] == expected[name]
         result = command("evaluate", "--translations", korean / "test.en", *way, "--json")
         assert json.loads(result.out)["scores"][0]["value"] == pytest.approx(100)
-    old = command("evaluate", trained, *files(korean), *options[:3], "--beam", 2, "--out", korean / "out")
-    assert json.loads(old.out)["scores"] == expected["scores"] and (korean / "out").exists()
+    out = korean / "out"
+    again = command("evaluate", trained, *files(korean), *options[:3], "--beam-size", 2, "--output", out)
+    assert json.loads(again.out)["scores"] == expected["scores"] and out.exists()
 
 
 def test_files_without_an_option(command, trained, korean):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from regard.cli.train import _sizes, train
-from regard.cli.train_settings import SETTINGS
+from regard.cli.train_settings import train_options
 from regard.runs.run_folder import config_of
 from regard.tasks.translation import TranslationTask, expected_quality, plan
 from regard.tasks.translation.translation_data import check_header_lines
@@ -149,7 +149,7 @@ def test_options_override_a_recipe(command, here: Path):
         "training.learning_rate=0.25",
         "--epochs",
         "0.5",
-        "--out",
+        "--output",
         "runs/r",
     )
     assert command("train", *QUICK, *more).status == 0
@@ -353,7 +353,7 @@ def test_hostile_lines_are_repaired_and_counted(command, here: Path):
     (here / "lines").write_bytes(b"\n".join(HOSTILE) + b"\n")
     assert len(command("translate", "runs/x", "lines", "--greedy", "--max-length", 3).lines) == len(HOSTILE)
     for name in ("score", "align"):
-        found = command(name, "runs/x", "--source", "lines", "--target", "lines", "--longest", 50)
+        found = command(name, "runs/x", "--source", "lines", "--target", "lines", "--max-source-length", 50)
         assert (found.status, len(found.lines)) == (0, len(HOSTILE)), found.err
 
 
@@ -414,7 +414,7 @@ def test_options_are_saved_as_settings(command, here: Path):
     files = ("--source", "a.ko", "--target", "a.en", "--valid-tsv", "valid.tsv")
     (here / "recipe.toml").write_text("seed = 1\n[training]\ntokens = 300\nsmoothing = 0.0\nminutes = 9\n")
     result = command(
-        *("train", "--recipe", "recipe.toml", *files, *options, "--out", "runs/x", "--device", "cpu"),
+        *("train", "--recipe", "recipe.toml", *files, *options, "--output", "runs/x", "--device", "cpu"),
         "--tensorboard",
     )
     assert result.status == 0, result.err
@@ -437,11 +437,16 @@ def test_options_are_saved_as_settings(command, here: Path):
 def test_defaults_in_the_help_equal_the_settings():
     parameters = signature(train).parameters
     settings = TranslationSettings(data=Data(built_in="korean"))
-    for option, names in SETTINGS.items():
+    shown = {}
+    for option, each in train_options().items():
         default = parameters[option].default
-        for name in names if default is not None else ():
+        for name in each.settings if default is not None else ():
             section, _, last = name.rpartition(".")
             assert getattr(getattr(settings, section) if section else settings, last) == default
+            shown[option] = default
+    assert shown == {"task": "translation", "seed": 0, "guided": 0.0, "tensorboard": False}
+    label_smoothing = train_options()["label_smoothing"].option.shown_default
+    assert label_smoothing.startswith("0.1; 0 for ") and "answering" not in label_smoothing
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,20 @@ from torch.nn import functional
 import regard
 from regard.cli.setting_options import setting_option
 from regard.data.batch import EOS, PAD
-from regard.data.shapes import shapes
+from regard.data.images import image_file
+from regard.data.shapes import scenes, shapes
 from regard.errors import ArgumentError, DataError, RegardError
 from regard.models.captioner import doubly_stochastic_penalty
 from regard.runs.prepare_run import Machine
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.train_run import train_run
-from regard.tasks.captioning import Caption, CaptioningRun, CaptioningTask, evaluate_captioning
+from regard.tasks.captioning import (
+    Caption,
+    CaptioningRun,
+    CaptioningTask,
+    captioning_settings,
+    evaluate_captioning,
+)
 from regard.tasks.captioning.captioning_data import read_caption_split, read_shapes
 from regard.tasks.captioning.captioning_settings import CaptioningSettings, ImageData
 from regard.tasks.captioning.feature_cache import FeatureCache
@@ -35,6 +42,11 @@ from regard.training.settings import build, merged
 TINY = {"image_encoder": "convolutional", "encoder_options": {"features": 8, "channels": 4, "stages": 3}}
 HARD = {"select": "hard"}
 REINFORCE = {"estimator": {"samples": 2, "entropy": 0.01, "expected": 0.5}}
+
+
+def test_sizes_in_the_settings_equal_those_of_the_images():
+    assert captioning_settings.MAX_SIZE == image_file.MAX_SIZE
+    assert captioning_settings.PIXELS == scenes.PIXELS
 
 
 def small(data: dict[str, Any] | None = None, **sections: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.lazy_commands import MARKUP, CommandGroup, LazyCommand
-from regard.cli.option_names import current_name, missing_parameter, no_such_option
+from regard.cli.option_names import listed_name, missing_parameter, no_such_option
 from regard.cli.setting_options import setting_option
 from regard.cli.usage_errors import other_usage_error
 from regard.errors import LostProcess, Message, RegardError, RegardWarning, message, printable
@@ -90,7 +90,7 @@ app = typer.Typer(
     rich_markup_mode=MARKUP,
     context_settings={
         "help_option_names": ["-h", "--help"],
-        "token_normalize_func": current_name,
+        "token_normalize_func": listed_name,
     },
 )
 

@@ -97,16 +97,6 @@ def probability_unless_default(
     return value
 
 
-def dropout(parameter: typer.CallbackParam, value: float | None) -> float | None:
-    """Option callback: reject a dropout probability p unless 0 <= p < 1."""
-    if value is not None and not 0 <= value < 1:
-        place = f"{parameter.opts[0]} {value:g}"
-        raise ArgumentError(
-            message(place, "invalid value", expected="a number that is at least 0 and below 1")
-        )
-    return value
-
-
 def threads(count: int | None) -> int | None:
     """Option callback: warn if there are more threads than CPU cores.
 

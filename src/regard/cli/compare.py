@@ -10,10 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.cli import bounds
-from regard.cli import train_options as options
 from regard.cli.pair_file_options import Files, pair_option
 from regard.cli.printable_console import printable_console
+from regard.cli.train import Device, Threads
+from regard.cli.train_settings import settings_of, with_settings
 from regard.errors import ArgumentError, message, printable
+from regard.training.command_options import DATA
 
 __all__ = ["compare"]
 
@@ -94,10 +96,10 @@ Seeds = Annotated[
         show_default="3",
     ),
 ]
-Tsv = Annotated[Files, pair_option("--tsv", options.DATA)]
-Jsonl = Annotated[Files, pair_option("--jsonl", options.DATA)]
-Columns = Annotated[str | None, pair_option("--columns", options.DATA, show_default="1,2")]
-Fields = Annotated[str | None, pair_option("--fields", options.DATA, show_default="source,target")]
+Tsv = Annotated[Files, pair_option("--tsv", DATA)]
+Jsonl = Annotated[Files, pair_option("--jsonl", DATA)]
+Columns = Annotated[str | None, pair_option("--columns", DATA, show_default="1,2")]
+Fields = Annotated[str | None, pair_option("--fields", DATA, show_default="source,target")]
 Width = Annotated[
     int | None,
     _option(
@@ -187,6 +189,10 @@ StopAfter = Annotated[
 ]
 
 
+@with_settings(
+    *("source", "target", "encoding", "valid_source", "valid_target", "valid_tsv", "valid_jsonl"),
+    *("tokenizer", "vocab_size"),
+)
 def compare(
     runs: Annotated[
         list[Path] | None,
@@ -204,24 +210,16 @@ def compare(
     steps: Steps = None,
     batch_tokens: BatchTokens = None,
     assignments: Assignments = None,
-    source: options.Source = None,
-    target: options.Target = None,
     tsv: Tsv = None,
     jsonl: Jsonl = None,
     columns: Columns = None,
     fields: Fields = None,
-    encoding: options.TextEncoding = None,
-    valid_source: options.ValidSource = None,
-    valid_target: options.ValidTarget = None,
-    valid_tsv: options.ValidTsv = None,
-    valid_jsonl: options.ValidJsonl = None,
-    tokenizer: options.Tokenizer = None,
-    vocab_size: options.VocabSize = None,
     cache: Cache = None,
-    device: options.Device = "auto",
-    threads: options.Threads = None,
+    device: Device = "auto",
+    threads: Threads = None,
     jobs: Jobs = 1,
     stop_after: StopAfter = None,
+    **settings: Any,
 ) -> int:
     """Compare models with and without attention: train them alike, measure them, and judge claims.
 
@@ -239,7 +237,7 @@ def compare(
 
     * `regard compare runs/a runs/b --output comparison`
     """
-    arguments = locals()
+    arguments = {**locals(), **settings}
     from regard.compare.comparison import compare as compare_models
     from regard.compare.run_study import compare_runs
 
@@ -269,7 +267,6 @@ def compare(
 
 def _settings(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the training settings that the command line sets."""
-    from regard.cli.train_settings import settings_of
     from regard.tasks.task_table import find_task
     from regard.training.settings import merged
     from regard.training.settings_toml import override

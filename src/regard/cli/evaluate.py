@@ -17,13 +17,13 @@ from regard.cli.task_option import OwnTask, task_of_run
 from regard.cli.task_options import check_given, given_parameters, options_of, with_task_options
 from regard.cli.usage_errors import FORMATS
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
-from regard.runs.command_options import option_parameters
 from regard.runs.run_commands import ChosenRun, Report
 from regard.runs.run_folder import config_of
 from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import seeds_of
 from regard.runs.seed_reports import evaluate_seeds
 from regard.tasks.task_table import DEFAULT, find_task
+from regard.training.command_options import option_parameters
 
 __all__ = ["evaluate"]
 

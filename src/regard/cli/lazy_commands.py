@@ -13,7 +13,7 @@ from typing import Any, Literal
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from regard.cli.option_names import PEER_COMMANDS, current_name
+from regard.cli.option_names import PEER_COMMANDS, listed_name
 from regard.cli.usage_errors import check_values, unexpected_arguments
 from regard.errors import UnknownName
 
@@ -139,8 +139,16 @@ class LazyCommand(TyperCommand):
     """
 
     def __init__(self, name: str, group: str = ""):
-        help_text = _help(f"{__package__}.{name}", name)
-        super().__init__(name, help=help_text, rich_help_panel=group or None, rich_markup_mode=MARKUP)
+        super().__init__(name, rich_help_panel=group or None, rich_markup_mode=MARKUP)
+
+    @property
+    def help(self) -> str:
+        """The help text, which only the list of commands needs."""
+        return _help(f"{__package__}.{self.name}", str(self.name))
+
+    @help.setter
+    def help(self, text: object) -> None:
+        """Ignore the text: the base class sets None."""
 
     @property
     def loaded(self) -> Any:
@@ -159,7 +167,7 @@ def _load(name: str) -> Any:
     if isinstance(function, typer.Typer):
         return typer.main.get_group(function)
     app = typer.Typer(add_completion=False, rich_markup_mode=MARKUP)
-    names = {"token_normalize_func": functools.partial(current_name, command=name)}
+    names = {"token_normalize_func": listed_name}
     app.command(name, cls=Command, context_settings=names)(function)
     return typer.main.get_command(app)
 

@@ -1,4 +1,4 @@
-"""Names of options and commands in earlier versions and other toolkits; suggestions for misspelled names."""
+"""Names of options and commands in other toolkits, and suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -9,41 +9,18 @@ from typing import Any
 from regard.errors import message
 
 __all__ = [
-    "OLD_NAMES",
-    "OLD_NAMES_OF",
+    "OTHER_NAMES",
     "PEER_COMMANDS",
     "PEER_OPTIONS",
-    "current_name",
+    "listed_name",
     "missing_parameter",
     "no_such_option",
     "peer_answer",
     "similar_options",
 ]
 
-OLD_NAMES = {
-    "at": "site",
-    "batch": "batch-tokens",
-    "beam": "beam-size",
-    "best": "n-best",
-    "into": "output",
-    "longest": "max-source-length",
-    "out": "output",
-    "save": "output",
-}
-"""Option name in an earlier version -> current name. The commands accept the old names, but the help does not
-list them."""
-
 OTHER_NAMES = {"csv": "tsv", "parquet": "jsonl", "valid-csv": "valid-tsv", "valid-parquet": "valid-jsonl"}
 """Second name of an option -> the name that the help lists. One option reads several formats of files."""
-
-OLD_NAMES_OF = {
-    "train": {"alignments": "gold-alignments"},
-    "evaluate": {"alignment": "gold-alignments", "gold": "gold-alignments"},
-    "align": {"alignment": "gold-alignments", "gold": "gold-alignments"},
-}
-"""Command -> (option name of this command in an earlier version -> current name).
-
-The same names may be current names in other commands: --alignments is old in train, but not in translate."""
 
 PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     # Options for data.
@@ -117,7 +94,7 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--cpu", "--no-cuda", "--use-cpu", "--no-gpu"): ("--device cpu",),
     ("--num-threads", "--cpu-threads", "--n-threads", "--workers", "--num-workers"): ("--threads",),
     # Options for decoding.
-    ("--beam-size", "--num-beams", "--beam-width", "--beams"): (
+    ("--beam-size", "--beam", "--num-beams", "--beam-width", "--beams"): (
         "--beam-size",
         "--set evaluation.beam_size=INT",
     ),
@@ -175,18 +152,15 @@ SIMILAR = 3
 """Maximum number of similar options that an error lists."""
 
 
-def current_name(name: str, command: str = "") -> str:
-    """Return the name in the help of an option that has another name, or had one in an earlier version.
-
-    Other names are returned unchanged.
+def listed_name(name: str) -> str:
+    """Return the name in the help of an option with two names. Other names are returned unchanged.
 
     name: the name without leading hyphens.
-    command: the command that the option belongs to; some names are old in one command only.
 
-    >>> current_name("beam"), current_name("alignments"), current_name("alignments", "train")
-    ('beam-size', 'alignments', 'gold-alignments')
+    >>> listed_name("csv"), listed_name("output")
+    ('tsv', 'output')
     """
-    return OLD_NAMES_OF.get(command, {}).get(name) or (OLD_NAMES | OTHER_NAMES).get(name, name)
+    return OTHER_NAMES.get(name, name)
 
 
 def peer_answer(name: str, known: Collection[str]) -> str:
@@ -211,12 +185,9 @@ def similar_options(name: str, options: Iterable[str]) -> list[str]:
 
     >>> similar_options("--epoch", ["--epochs", "--steps"])
     ['--epochs']
-    >>> similar_options("--beem", ["--beam-size", "--n-best"])  # --beam is the name of an earlier version
-    ['--beam-size']
     """
     options, word = list(options), name.lstrip("-").replace("_", "-")
     names = {option.lstrip("-"): option for option in options}
-    names |= {old: f"--{new}" for old, new in OLD_NAMES.items() if f"--{new}" in options}
     related = [each for each in names if word.startswith(f"{each}-") or (word[1:] and each.startswith(word))]
     similar = difflib.get_close_matches(
         word, names, n=SIMILAR

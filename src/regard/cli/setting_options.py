@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from regard.cli.json_output import json_text
-from regard.cli.train_settings import SETTINGS
 from regard.errors import Setting
 
 __all__ = ["setting_option"]
@@ -70,7 +69,10 @@ def setting_option(setting: Setting, arguments: Sequence[str] | None = None) -> 
         return " ".join(map(setting_option, parts))
     if setting.owner in SECTIONS:
         name = f"{SECTIONS[setting.owner]}.{setting.name}"
-        if setting.value == "" and (known := [each for each, names in SETTINGS.items() if name in names]):
+        from regard.cli.train_settings import train_options  # imports pydantic and the settings of all tasks
+
+        known = [key for key, each in train_options().items() if name in each.settings]
+        if setting.value == "" and known:
             return f"--{known[0].replace('_', '-')}"
         value = setting.value if isinstance(setting.value, str) else json_text(setting.value)
         return f"--set {name}={value or '...'}"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from regard.cli.command_parameters import option_parameter, with_parameters
 from regard.cli.run_options import (
     BEAM_SIZE,
     LENGTH_PENALTY,
@@ -24,8 +25,8 @@ from regard.cli.run_options import (
     TaskBatchTokens,
 )
 from regard.errors import ArgumentError, message
-from regard.runs.command_options import CommandOption, option_parameters
 from regard.tasks.task_table import TASKS, find_task
+from regard.training.command_options import CommandOption, option_parameters
 
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
@@ -46,28 +47,14 @@ SHARED: dict[str, tuple[Any, Any]] = {
 def with_task_options(attribute: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds the options of all tasks to a command.
 
-    In the help, the options of the tasks are listed before the keyword-only parameters of the command.
-
     attribute: the attribute of RunTask with the options: "evaluate_options" or "view_options".
     """
 
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(function, eval_str=True).parameters
-        named = {name: each for name, each in own.items() if each.kind is not each.VAR_KEYWORD}
-        declared: dict[str, inspect.Parameter] = {}
-        for task in map(find_task, TASKS):
-            for option in getattr(task, attribute):
-                parameter = _parameter(option)
-                if parameter.name not in named:
-                    declared.setdefault(parameter.name, parameter)
-        first = [each for each in named.values() if each.kind is not each.KEYWORD_ONLY]
-        last = [each for each in named.values() if each.kind is each.KEYWORD_ONLY]
-        signature = inspect.Signature([*first, *declared.values(), *last], return_annotation=None)
-        function.__signature__ = signature  # type: ignore[attr-defined]
-        function.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
-        return function
-
-    return decorate
+    options = (each for task in map(find_task, TASKS) for each in getattr(task, attribute))
+    declared: dict[str, inspect.Parameter] = {}
+    for parameter in map(_parameter, options):
+        declared.setdefault(parameter.name, parameter)
+    return with_parameters(declared.values())
 
 
 def _parameter(option: CommandOption | str) -> inspect.Parameter:
@@ -76,25 +63,10 @@ def _parameter(option: CommandOption | str) -> inspect.Parameter:
     option: the declaration in the task. A str is a key of SHARED, or the name of a parameter of the command
         itself, such as text.
     """
-    if isinstance(option, str):
-        annotation, default = SHARED.get(option, (Any, None))
-        return inspect.Parameter(
-            option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-        )
-    info = typer.Option(
-        option.name,
-        metavar=option.metavar or None,
-        help=option.help,
-        rich_help_panel=option.panel or None,
-        show_default=option.shown_default or True,
-        min=option.least,
-        max=option.most,
-    )
-    kind = option.kind if option.default is not None else option.kind | None
-    annotation = Annotated[kind, info]
-    return inspect.Parameter(
-        option.parameter, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=annotation
-    )
+    if isinstance(option, CommandOption):
+        return option_parameter(option)
+    annotation, default = SHARED.get(option, (Any, None))
+    return inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def options_of(task: type[RunTask], attribute: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,18 +6,19 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli import train_options as options
+from regard.cli import bounds
 from regard.cli.printable_console import printable_console
 from regard.cli.task_option import import_from_here, next_command, resume_command, task_of_run
-from regard.cli.train_settings import check_exclusive, settings_of
+from regard.cli.train_settings import check_exclusive, settings_of, with_settings
 from regard.errors import printable, shell_word, shown
+from regard.training.command_options import RUN
 
 if TYPE_CHECKING:
     from regard.runs.estimate import Estimate
@@ -26,56 +27,72 @@ if TYPE_CHECKING:
 __all__ = ["train"]
 
 
+def _option(name: str, metavar: str, text: str, **more: Any) -> Any:
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=RUN, **more)
+
+
+Device = Annotated[
+    str, _option("--device", "NAME", "Device: cpu, cuda (or gpu), mps, or auto (the fastest available).")
+]
+Threads = Annotated[
+    int | None,
+    _option(
+        "--threads",
+        "INT",
+        "Number of CPU threads.",
+        min=1,
+        max=bounds.THREADS,
+        callback=bounds.threads,
+        show_default="the fastest on this machine, measured before training",
+    ),
+]
+
+
+@with_settings()
 def train(
-    output: options.Output,
-    source: options.Source = None,
-    target: options.Target = None,
-    tsv: options.Tsv = None,
-    jsonl: options.Jsonl = None,
-    columns: options.Columns = None,
-    fields: options.Fields = None,
-    encoding: options.TextEncoding = None,
-    train_file: options.TrainFile = None,
-    valid_file: options.ValidFile = None,
-    built_in: options.BuiltIn = None,
-    images: options.Images = None,
-    valid_source: options.ValidSource = None,
-    valid_target: options.ValidTarget = None,
-    valid_tsv: options.ValidTsv = None,
-    valid_jsonl: options.ValidJsonl = None,
-    gold_alignments: options.GoldAlignments = None,
-    tokenizer: options.Tokenizer = None,
-    vocab_size: options.VocabSize = None,
-    task: options.TaskName = "translation",
-    model: options.ModelName = "bahdanau",
-    width: options.Width = None,
-    dropout: options.Dropout = None,
-    score: options.AttentionScore = None,
-    select: options.Selection = None,
-    position: options.PositionScheme = None,
-    minutes: options.Minutes = None,
-    steps: options.Steps = None,
-    epochs: options.Epochs = None,
-    patience: options.Patience = None,
-    batch_tokens: options.BatchTokens = None,
-    batch_size: options.BatchSize = None,
-    learning_rate: options.LearningRate = None,
-    label_smoothing: options.LabelSmoothing = 0.1,
-    guided: options.Guided = 0.0,
-    estimator: options.EstimatorName = None,
-    precision: options.Precision = None,
-    seed: options.Seed = 0,
-    seeds: options.Seeds = None,
-    recipe: options.Recipe = None,
-    assignments: options.Assignments = None,
-    device: options.Device = "auto",
-    threads: options.Threads = None,
-    resume: options.Resume = False,
-    change: options.Change = False,
-    init_from: options.InitFrom = None,
-    dry_run: options.DryRun = False,
-    tensorboard: options.TensorBoard = None,
-    logger: options.LoggerName = None,
+    output: Annotated[Path, _option("--output", "RUN", "Run folder to write.")],
+    *,
+    recipe: Annotated[
+        Path | None,
+        _option("--recipe", "FILE", "TOML file of settings (a recipe). Options override its settings."),
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        _option(
+            "--set",
+            "NAME=VALUE",
+            "Change one setting, e.g. training.ema=0.999. May be repeated. --dry-run prints all settings, "
+            "except model options with their default value.",
+        ),
+    ] = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume the run in --output.", rich_help_panel=RUN)
+    ] = False,
+    change: Annotated[
+        bool,
+        typer.Option("--change", help="With --resume: accept changed settings or data.", rich_help_panel=RUN),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the data report, the settings and the estimated time, and exit.",
+            rich_help_panel=RUN,
+        ),
+    ] = False,
+    logger: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--logger",
+            metavar="MODULE:FUNCTION",
+            help="Call this function of yours for every event of the run, for example to log to Weights & "
+            "Biases. May be repeated.",
+            rich_help_panel="Logs",
+        ),
+    ] = None,
+    **settings: Any,
 ) -> int:
     """Train a translator or a model of another task (--task), and write it to a run folder.
 
@@ -102,7 +119,7 @@ def train(
 
     * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --output runs/x`
     """
-    arguments = locals()
+    arguments = {**locals(), **settings}
     check_exclusive(arguments)
     _print_inputs(arguments)
     return (_estimate if dry_run else _train)(*_task_and_settings(arguments), output, arguments)

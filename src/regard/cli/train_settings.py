@@ -1,62 +1,31 @@
-"""Turn the options of `regard train` into the settings of a task."""
+"""The options of `regard train` that change settings, derived from the settings of all tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import importlib
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
-from regard.errors import ArgumentError, message, printable
-from regard.tasks.column_names import two_columns, two_names
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from regard.cli.command_parameters import PANELS, option_parameter, with_parameters
+from regard.errors import ArgumentError, message
+from regard.runs.run_settings import RunSettings
+from regard.tasks.task_table import SETTINGS
+from regard.training.command_options import RUN, CommandOption
+from regard.training.setting_names import section_of
 
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
 
-__all__ = ["SETTINGS", "check_exclusive", "settings_of"]
-
-SETTINGS = {
-    "train_file": ("data.train_file",),
-    "valid_file": ("data.valid_file",),
-    "source": ("data.source",),
-    "target": ("data.target",),
-    "tsv": ("data.tsv",),
-    "jsonl": ("data.jsonl",),
-    "columns": ("data.columns",),
-    "fields": ("data.fields",),
-    "encoding": ("data.encoding",),
-    "built_in": ("data.built_in",),
-    "images": ("data.images",),
-    "valid_source": ("data.valid_source",),
-    "valid_target": ("data.valid_target",),
-    "valid_tsv": ("data.valid_tsv",),
-    "valid_jsonl": ("data.valid_jsonl",),
-    "gold_alignments": ("data.alignments",),
-    "tokenizer": ("data.tokenizer",),
-    "vocab_size": ("data.source_vocab_size", "data.target_vocab_size", "data.vocab_size"),
-    "task": ("task",),
-    "model": ("model.name",),
-    "width": ("model.width",),
-    "dropout": ("model.dropout",),
-    "score": ("model.score",),
-    "select": ("model.select",),
-    "position": ("model.position",),
-    "minutes": ("training.minutes",),
-    "steps": ("training.steps",),
-    "epochs": ("training.epochs",),
-    "patience": ("training.patience",),
-    "batch_tokens": ("training.batch_tokens",),
-    "batch_size": ("training.batch_size",),
-    "learning_rate": ("training.learning_rate",),
-    "label_smoothing": ("training.label_smoothing",),
-    "guided": ("training.guided_alignment",),
-    "estimator": ("training.estimator.name",),
-    "precision": ("training.precision",),
-    "tensorboard": ("training.tensorboard",),
-    "seed": ("seed",),
-    "seeds": ("seeds",),
-    "init_from": ("init_from",),
-}
-"""Parameter of train() -> the settings that its option sets. A task need not have all these settings."""
+__all__ = ["TrainOption", "check_exclusive", "settings_of", "train_options", "with_settings"]
 
 EXCLUSIVE = (
     ("minutes", "steps", "epochs"),
@@ -65,6 +34,145 @@ EXCLUSIVE = (
     ("minutes", "seeds"),
 )
 """Groups of options that exclude each other: at most one option of a group may be used."""
+
+METAVARS = {int: "INT", float: "FLOAT", str: "NAME", list[str]: "FILE"}
+"""Type of a setting -> the name of its value in the help, unless the option has another one."""
+
+
+@dataclass(frozen=True)
+class TrainOption:
+    """An option of `regard train`.
+
+    option: its declaration, with the type and the default of the setting.
+    settings: the settings that the option sets, such as "training.steps". A task need not have all of them.
+    """
+
+    option: CommandOption
+    settings: tuple[str, ...]
+
+
+@functools.cache
+def train_options() -> dict[str, TrainOption]:
+    """Return the options that the settings of all tasks declare, by the name of their parameter.
+
+    >>> train_options()["vocab_size"].settings
+    ('data.source_vocab_size', 'data.target_vocab_size', 'data.vocab_size')
+    >>> train_options()["label_smoothing"].option.shown_default
+    '0.1; 0 for language, classification, captioning'
+    """
+    tasks = {name: _imported(place) for name, place in SETTINGS.items()}
+    options: dict[str, CommandOption] = {}
+    settings: dict[str, dict[str, None]] = {}
+    kinds: list[type[BaseModel]] = [RunSettings, *tasks.values()]
+    for kind in kinds:
+        for name, option in _declared(kind):
+            options.setdefault(option.parameter, option)
+            settings.setdefault(option.parameter, {})[name] = None
+    whole = {
+        name: TrainOption(_with_default(option, settings[name], tasks), tuple(settings[name]))
+        for name, option in options.items()
+    }
+    return dict(sorted(whole.items(), key=lambda item: PANELS.index(item[1].option.panel)))
+
+
+def _imported(place: str) -> type[BaseModel]:
+    module, _, name = place.partition(":")
+    kind: type[BaseModel] = getattr(importlib.import_module(module), name)
+    return kind
+
+
+def _declared(kind: type[BaseModel], place: str = "") -> Iterator[tuple[str, CommandOption]]:
+    """Yield the name of each setting that declares an option, and the option with the type of the setting.
+
+    place: the section, such as "training.", before the names.
+    """
+    declared = [(each.parameter, each, each.kind or str) for each in getattr(kind, "command_options", ())]
+    for name, field in kind.model_fields.items():
+        for option in (each for each in field.metadata if isinstance(each, CommandOption)):
+            declared.append((name, option, option.kind or (str if option.parse else _type(field.annotation))))
+    section = place.partition(".")[0]
+    for name, option, value in declared:
+        yield (
+            f"{place}{name}",
+            replace(
+                option,
+                kind=value,
+                help=option.help or _text(kind, name),
+                metavar=option.metavar or METAVARS.get(value, ""),
+                panel=option.panel or (section.capitalize() if section else RUN),
+            ),
+        )
+    for name in kind.model_fields:
+        section_type = section_of(kind, [name])
+        if section_type is not kind:
+            yield from _declared(section_type, f"{place}{name}.")
+
+
+def _text(kind: type[BaseModel], name: str) -> str:
+    """Return what the docstring of a class says about a field, as a sentence.
+
+    >>> _text(RunSettings, "seed")
+    'Random seed.'
+    """
+    lines = iter(inspect.cleandoc(kind.__doc__ or "").splitlines())
+    first = next((line.removeprefix(f"{name}: ") for line in lines if line.startswith(f"{name}: ")), "")
+    rest = itertools.takewhile(lambda line: line.startswith(" "), lines)
+    return " ".join([first[:1].upper() + first[1:], *map(str.strip, rest)])
+
+
+def _type(annotation: Any) -> Any:
+    """Return the type of the values of a setting: its annotation without None, bounds and literals."""
+    parts = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return _type(parts[0])
+    if get_origin(annotation) is Literal:
+        return type(parts[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return _type(parts[0])
+    return annotation
+
+
+def _with_default(
+    option: CommandOption, settings: Mapping[str, None], tasks: Mapping[str, type[BaseModel]]
+) -> CommandOption:
+    """Return an option with the default value of its setting, or with a text of the defaults of all tasks."""
+    if option.shown_default or option.default is not None:
+        return option
+    values: dict[Any, list[str]] = {}
+    for task, kind in tasks.items():
+        for field in filter(None, (_field(kind, name) for name in settings)):
+            values.setdefault(None if field.is_required() else field.default, []).append(task)
+    if len(values) == 1:
+        return replace(option, default=next(iter(values)))
+    texts = [
+        f"{value:g}" if isinstance(value, float) else str(value) for value in values if value is not None
+    ]
+    for index, names in enumerate(names for value, names in values.items() if value is not None):
+        if next(iter(SETTINGS)) not in names:
+            texts[index] += f" for {', '.join(names)}"
+    return replace(option, shown_default="; ".join(texts))
+
+
+def _field(kind: type[BaseModel], name: str) -> FieldInfo | None:
+    """Return the field of a setting, such as "training.steps"; None if a section has no such field."""
+    field = None
+    for key in name.split("."):
+        if field is not None and field.default is None:
+            return None  # the section is optional
+        field = kind.model_fields.get(key)
+        if field is None:
+            return None
+        kind = section_of(kind, [key])
+    return field
+
+
+def with_settings(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Return a decorator that adds options of train_options() to a command.
+
+    names: the names of the parameters; by default, all options.
+    """
+    options = {name: each for name, each in train_options().items() if not names or name in names}
+    return with_parameters(option_parameter(each.option, only_given=True) for each in options.values())
 
 
 def settings_of(options: Mapping[str, Any], task: type[RunTask]) -> dict[str, Any]:
@@ -79,41 +187,22 @@ def settings_of(options: Mapping[str, Any], task: type[RunTask]) -> dict[str, An
     """
     own, data = task.data_options(options)
     settings: dict[str, Any] = {"data": data} if data else {}
-    for option, all_names in SETTINGS.items():
-        value = options.get(option)
-        if value is None or option in own:
+    for parameter, each in train_options().items():
+        value = options.get(parameter)
+        if value is None or parameter in own:
             continue
-        names = [name for name in all_names if _has_setting(task.settings_type, name)]
+        names = [name for name in each.settings if _has_setting(task.settings_type, name)]
         if not names:
-            raise _unknown_option(option, all_names, task)
-        if option in ("columns", "fields"):
-            value = [*(two_columns(value) if option == "columns" else two_names("--fields", value))]
-        if option == "seeds":
-            value = _seeds(str(value))
+            raise _unknown_option(parameter, each.settings, task)
+        value = str(value) if isinstance(value, Path) else value
+        value = each.option.parse(value) if each.option.parse else value
         for name in names:
             *sections, last = name.split(".")
             place = settings
             for section in sections:
                 place = place.setdefault(section, {})
-            text = str(value) if isinstance(value, Path) else value
-            place[last] = [text] if option == "images" else text
+            place[last] = value
     return settings
-
-
-def _seeds(text: str) -> int | list[int]:
-    """Return the value of --seeds: the number of seeds, or a list of seeds.
-
-    >>> _seeds("5"), _seeds("1,2,3")
-    (5, [1, 2, 3])
-    """
-    parts = [part.strip() for part in text.split(",")]
-    parts = parts[:-1] if len(parts) > 1 and not parts[-1] else parts
-    if not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts):
-        expected = "the number of seeds, such as 5, or a list of seeds, such as 1,2,3"
-        raise ArgumentError(
-            message("--seeds", f"the value {printable(text)[:40]!r} is invalid", expected=expected)
-        )
-    return [int(part) for part in parts] if "," in text else int(text)
 
 
 def _has_setting(kind: Any, name: str) -> bool:
@@ -134,26 +223,30 @@ def _has_setting(kind: Any, name: str) -> bool:
     return last in kind.model_fields or kind.model_config.get("extra") == "allow"
 
 
-def _unknown_option(option: str, names: Sequence[str], task: type[RunTask]) -> ArgumentError:
+def _unknown_option(parameter: str, names: Sequence[str], task: type[RunTask]) -> ArgumentError:
     """Return the error for an option that a task does not have. Its hint lists the task's data options."""
     own, _ = task.data_options({})
     data = [
-        f"--{other.replace('_', '-')}"
-        for other, others in SETTINGS.items()
-        if others[0].startswith("data.")
-        and (other in own or any(_has_setting(task.settings_type, name) for name in others))
+        _spelled(other)
+        for other, each in train_options().items()
+        if each.settings[0].startswith("data.")
+        and (other in own or any(_has_setting(task.settings_type, name) for name in each.settings))
     ]
     label = task.settings_type.model_fields["task"].default
     label = label if isinstance(label, str) else task.__name__
     problem = f"the task {label} has no setting {' or '.join(names)}"
     hint = f"its options for data are {', '.join(data)}" if names[0].startswith("data.") and data else ""
-    return ArgumentError(message(f"--{option.replace('_', '-')}", problem, hint=hint))
+    return ArgumentError(message(_spelled(parameter), problem, hint=hint))
+
+
+def _spelled(parameter: str) -> str:
+    return f"--{parameter.replace('_', '-')}"
 
 
 def check_exclusive(options: Mapping[str, Any]) -> None:
     """Raise ArgumentError if two options that exclude each other are used (see EXCLUSIVE)."""
     for names in EXCLUSIVE:
-        both = [f"--{name.replace('_', '-')}" for name in names if options[name] is not None]
+        both = [_spelled(name) for name in names if options[name] is not None]
         if len(both) > 1:
             problem = f"{' and '.join(both)} cannot be combined"
             hint = ""

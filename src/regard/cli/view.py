@@ -34,13 +34,13 @@ from regard.cli.view_huggingface import view_huggingface
 from regard.data.line_io import STANDARD, Lines, say
 from regard.errors import ArgumentError, UnknownName, message, shell_word, shown
 from regard.roles import matches
-from regard.runs.command_options import option_parameters
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_folder import CONFIG
 from regard.runs.run_task import RunTask
 from regard.tasks.answering.view_answering import StoredAnswerView
 from regard.tasks.picture_outputs import check_folder
 from regard.tasks.task_table import TASKS, find_task
+from regard.training.command_options import option_parameters
 from regard.viewing import VIEWS, Seen
 
 __all__ = ["view"]

@@ -1,56 +1,5 @@
-"""CommandOption: an option that a task adds to `regard evaluate` or `regard view`."""
+"""CommandOption and option_parameters(), under the name of this package for tasks of users."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from regard.training.command_options import CommandOption, option_parameters
 
 __all__ = ["CommandOption", "option_parameters"]
-
-
-@dataclass(frozen=True)
-class CommandOption:
-    """An option of `regard evaluate` or `regard view` for the runs of one task, or of several tasks.
-
-    name: the name of the option with its hyphens, such as "--test-file". "--lowercase/--cased" is a flag that
-        can be set to True or to False.
-    help: the help text of the option, one sentence.
-    metavar: the name of the value in the help, such as FILE. "" for a flag.
-    kind: the type of the value: str, int, float, Path, bool for a flag, or list[str] for an option that may
-        be repeated.
-    default: the value if the option is not used.
-    shown_default: the text that the help shows as default, if it differs from `default`.
-    least, most: for a number, the smallest and the largest permitted value.
-    panel: the heading below which the help lists the option.
-
-    >>> CommandOption("--test-file", "Text file.", "FILE").parameter
-    'test_file'
-    """
-
-    name: str
-    help: str
-    metavar: str = ""
-    kind: Any = str
-    default: Any = None
-    shown_default: str = ""
-    least: int | None = None
-    most: int | None = None
-    panel: str = ""
-
-    @property
-    def parameter(self) -> str:
-        """The key of this option in the dict `options` of RunTask.evaluate_run() and RunTask.view_run()."""
-        return self.name.split("/")[0].lstrip("-").replace("-", "_")
-
-
-def option_parameters(options: Sequence[CommandOption | str]) -> tuple[str, ...]:
-    """Return the keys of options in the dict `options` of RunTask.evaluate_run() and RunTask.view_run().
-
-    options: a list of CommandOption and str. A str is an option that several commands share. The key is
-        CommandOption.parameter, or the str itself.
-
-    >>> option_parameters([CommandOption("--test-file", "Text file.", "FILE"), "beam_size"])
-    ('test_file', 'beam_size')
-    """
-    return tuple(each if isinstance(each, str) else each.parameter for each in options)

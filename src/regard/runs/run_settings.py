@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_serializer, model_validator
 
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, message, printable
+from regard.training.command_options import CHOSEN, TRAINING, CommandOption
 from regard.training.settings import Clash, Section, Training
 
 __all__ = ["ModelSettings", "RunSettings", "check_seeds"]
@@ -18,12 +20,42 @@ LARGEST_OTHER = 1_000_000
 names, the value is LARGEST_OTHER."""
 
 
+def _checked_dropout(value: float) -> float:
+    """Return the value of --dropout. Raise ArgumentError unless it is a probability below 1."""
+    if not 0 <= value < 1:
+        expected = "a number that is at least 0 and below 1"
+        raise ArgumentError(message(f"--dropout {value:g}", "invalid value", expected=expected))
+    return value
+
+
 class ModelSettings(Section):
-    """The section [model] of config.toml: the name of the model, and its options."""
+    """The section [model] of config.toml: the name of the model, and its options.
+
+    `regard train` has options for the name and for some options of the model, in command_options:
+
+    name: model. Translation: seq2seq, bahdanau, luong, lstmn or transformer. Language models and
+        classification: lstm, gru, lstmn or transformer. Captioning: captioner. Answering: end-to-end or
+        supervised. Algorithms: ntm, lstm or gru.
+    width: width of the model (hidden size).
+    dropout: dropout probability.
+    score: score function of the attention: dot, scaled_dot, general, additive, concat, cosine or location.
+    select: selection of the attention: softmax, sparsemax, entmax, gate, linear, straight-through, or hard
+        (with --estimator); for captioning also none.
+    position: position scheme of a Transformer: sinusoidal, learned, noise, rotary, relative, t5, alibi or
+        none.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
-    name: str
+    command_options: ClassVar[tuple[CommandOption, ...]] = (
+        CommandOption("--width", kind=int, shown_default=CHOSEN, least=1),
+        CommandOption("--dropout", kind=float, shown_default=CHOSEN, parse=_checked_dropout),
+        CommandOption("--score", shown_default="the default of the model"),
+        CommandOption("--select", shown_default="softmax"),
+        CommandOption("--position", shown_default="the default of the model"),
+    )
+
+    name: Annotated[str, CommandOption("--model")]
 
     @model_validator(mode="after")
     def _bounded(self) -> ModelSettings:
@@ -70,20 +102,41 @@ def _listed_seeds(value: Any) -> Any:
     return list(range(value)) if type(value) is int else value
 
 
+def _parsed_seeds(text: str) -> int | list[int]:
+    """Return the value of --seeds: the number of seeds, or a list of seeds.
+
+    >>> _parsed_seeds("5"), _parsed_seeds("1,2,3")
+    (5, [1, 2, 3])
+    """
+    parts = [part.strip() for part in text.split(",")]
+    parts = parts[:-1] if len(parts) > 1 and not parts[-1] else parts
+    if not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts):
+        expected = "the number of seeds, such as 5, or a list of seeds, such as 1,2,3"
+        raise ArgumentError(
+            message("--seeds", f"the value {printable(text)[:40]!r} is invalid", expected=expected)
+        )
+    return [int(part) for part in parts] if "," in text else int(text)
+
+
 class RunSettings(Section):
     """All settings of a run. A task declares its own sections in a subclass.
 
-    task: the name of the task, such as "translation", or the task class as "package.module:Class".
-    seed: the random seed of a run of one seed.
-    seeds: the random seeds of a run of several seeds. It is a list, or a number n for the seeds 0 to n - 1.
-        For each seed, a model is trained in its own folder.
-    init_from: the folder of another run. This run starts from the weights of the other run.
+    task: task: translation, language, classification, captioning, answering, algorithms, or
+        package.module:Class for a task of your own.
+    seed: random seed.
+    seeds: train N seeds together (0 to N - 1), or the seeds of a list such as 1,2,3. Each seed is an ordinary
+        run in the folder seed-0, seed-1, ... of --output. Cannot be combined with --minutes.
+    init_from: start from the weights and tokenizers of this run folder.
     """
 
-    task: str
-    seed: Seed = 0
-    seeds: Annotated[list[Seed] | None, BeforeValidator(_listed_seeds)] = None
-    init_from: str | None = None
+    task: Annotated[str, CommandOption("--task", default="translation")]
+    seed: Annotated[Seed, CommandOption("--seed", panel=TRAINING)] = 0
+    seeds: Annotated[
+        list[Seed] | None,
+        BeforeValidator(_listed_seeds),
+        CommandOption("--seeds", metavar="N", parse=_parsed_seeds, panel=TRAINING),
+    ] = None
+    init_from: Annotated[str | None, CommandOption("--init-from", metavar="RUN", kind=Path)] = None
     data: Section
     model: ModelSettings
     training: Training = Field(default_factory=Training)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from torch import nn
 
 from regard.errors import ArgumentError, UnknownName, message, naming_place
-from regard.runs.command_options import CommandOption
 from regard.runs.meta_models import on_meta_device
 from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.training.checkpoints.checkpoints import Checkpoint
+from regard.training.command_options import CommandOption
 from regard.training.distributed import Processes
 from regard.training.sampled_loss import check_estimator
 from regard.training.setting_names import misplaced

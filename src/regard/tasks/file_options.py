@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import ArgumentError, message
-from regard.runs.command_options import CommandOption
+from regard.training.command_options import CHOSEN, CommandOption
 
 __all__ = [
     "COLUMNS",
@@ -17,9 +17,14 @@ __all__ = [
     "FILE_FORMATS",
     "JSONL",
     "PAGE",
+    "SOURCE",
     "SPLIT",
+    "TARGET",
     "TEST_FILE",
+    "TRAIN_FILE",
     "TSV",
+    "VALID_FILE",
+    "VOCAB_SIZE",
     "evaluated_files",
     "train_files",
 ]
@@ -27,6 +32,32 @@ __all__ = [
 FILE_FORMATS = ("tsv", "jsonl")
 """The formats of data files. Each format is also the name of an option for files: --tsv and --jsonl."""
 
+SOURCE = CommandOption("--source", "File with one source sentence per line. May be repeated.", "FILE")
+TARGET = CommandOption(
+    "--target",
+    "File with translations: line N is the translation of line N of --source. May be repeated.",
+    "FILE",
+)
+TRAIN_FILE = CommandOption(
+    "--train-file",
+    "Language models: text file. Classification: file with labelled texts (.tsv, .csv, .jsonl, .json or "
+    ".parquet). Captioning: file with captions (.tsv, .csv, .jsonl or .json). Answering: file with stories "
+    "and questions (bAbI or .jsonl). May be repeated.",
+    "FILE",
+)
+VALID_FILE = CommandOption(
+    "--valid-file",
+    "File of the validation set, in the format of --train-file. May be repeated.",
+    "FILE",
+    shown_default="held out from --train-file",
+)
+VOCAB_SIZE = CommandOption(
+    "--vocab-size",
+    "Vocabulary size; for translation, of the source and of the target.",
+    "INT",
+    shown_default=CHOSEN,
+    least=5,
+)
 TEST_FILE = CommandOption(
     "--test-file",
     "File to evaluate on, in the format of --train-file of regard train. May be repeated.",

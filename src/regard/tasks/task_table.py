@@ -29,6 +29,16 @@ TASKS = {
 }
 """The module and class of each task, by name. The module is imported when the task is used."""
 
+SETTINGS = {
+    "translation": "regard.tasks.translation.translation_settings:TranslationSettings",
+    "language": "regard.tasks.language.language_settings:LanguageSettings",
+    "classification": "regard.tasks.classification.classification_settings:ClassificationSettings",
+    "captioning": "regard.tasks.captioning.captioning_settings:CaptioningSettings",
+    "answering": "regard.tasks.answering.answering_settings:AnsweringSettings",
+    "algorithms": "regard.tasks.algorithms.algorithms_settings:AlgorithmsSettings",
+}
+"""The module and class of the settings of each task in TASKS, by name. These modules do not import torch."""
+
 DEFAULT = "translation"
 """The default task of `regard train`, if neither --task nor config.toml sets a task."""
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from regard.errors import ArgumentError, Hint, Setting, message
+from regard.training.command_options import CHOSEN, LOGS, CommandOption
 from regard.training.setting_names import current_names, unknown_setting
 
 __all__ = [
@@ -30,6 +31,9 @@ Part = Annotated[float, Field(ge=0, lt=1)]
 Whole = Annotated[int, Field(ge=1, le=2**63 - 1)]
 Positive = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
+Precision = Literal["auto", "float32", "tf32", "bfloat16"]
 
 LENGTHS = ("steps", "epochs", "minutes")
 """The settings for the length of a run. At most one of them may be set."""
@@ -58,7 +62,9 @@ class Section(BaseModel):
     Unknown keys and values of a wrong type are errors.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, protected_namespaces=(), defer_build=True
+    )
 
 
 class BaselineSettings(Section):
@@ -90,7 +96,8 @@ class BaselineSettings(Section):
 class EstimatorSettings(Section):
     """How hard attention (model.select = "hard") is trained; see training/estimators.py.
 
-    name: "reinforce".
+    name: gradient estimator for --select hard: reinforce. To set its number of samples: --set
+        training.estimator.samples=4.
     baseline: the value that is subtracted from the reward: by default "leave-one-out", or the moving average
         of the rewards if `samples` is 1.
     scale: weight of the REINFORCE term.
@@ -104,7 +111,7 @@ class EstimatorSettings(Section):
     {'name': 'learned', 'features': 8}
     """
 
-    name: str = "reinforce"
+    name: Annotated[str, CommandOption("--estimator")] = "reinforce"
     baseline: BaselineSettings = Field(default_factory=lambda: BaselineSettings(name="leave-one-out"))
     scale: Weight = 0.1
     entropy: Weight = 0.0
@@ -144,53 +151,60 @@ class EstimatorSettings(Section):
 class Training(Section):
     """Training settings, for any task.
 
-    steps, epochs, minutes: length of the run. At most one of them may be set. By default, the number of
-        epochs depends on the data. minutes are converted to a number of steps when the speed is known.
-    batch_tokens: batch size in tokens per process, padding included.
-    batch_size: batch size in sentences per process, instead of batch_tokens.
+    At most one of minutes, steps and epochs may be set. By default, the number of epochs depends on the data.
+    minutes are converted to a number of steps when the speed is known. Batch sizes are those of a process.
+
+    minutes: train for this many minutes; the learning rate decays to zero at the end.
+    steps: train for this many steps.
+    epochs: train for this many epochs.
+    batch_tokens: batch size in tokens, including padding.
+    batch_size: batch size in sentence pairs, texts, captions, questions or windows of text, instead of
+        --batch-tokens.
     accumulation_steps: number of batches per step.
     optimizer: "adamw" or "sgd". For "sgd", learning_rate must be set, and `momentum` may be set.
-    learning_rate: the peak of the schedule, reached after warmup_steps. With the schedule "epoch-decay", the
-        learning rate is constant for `decay_after` epochs. Then it is divided by `decay_factor` every
-        `decay_every` epochs.
+    learning_rate: peak learning rate: the highest of the schedule.
+    schedule: how the learning rate changes after warmup_steps, when it has its peak. With "epoch-decay", it
+        is constant for `decay_after` epochs. Then it is divided by `decay_factor` every `decay_every` epochs.
     beta2: second beta of AdamW.
     max_grad_norm: gradients with a larger norm are scaled down to this norm (0 or inf disables clipping).
     ema: decay of the moving average of the weights (0 disables it).
     estimator: for models with hard attention: "reinforce", or its options (see EstimatorSettings).
-    precision: "tf32" is float32 with TF32 matrix products. On GPUs that support bfloat16, "auto" is
-        "tf32" for luong and lstmn, and "bfloat16" for other models; elsewhere, it is "float32".
+    precision: precision of the computation: float32, tf32 (float32 with TF32 matrix products), bfloat16 or
+        auto (on GPUs that support bfloat16: tf32 for luong and lstmn, bfloat16 for other models; elsewhere:
+        float32).
     compile: whether to use torch.compile. Without CUDA graphs (`capture`), the model is compiled again for
         each batch shape, which takes minutes.
     capture: whether to take training steps as CUDA graphs, one for each batch shape. "auto": on GPUs, if the
         loss can be captured.
     keep: number of checkpoints to keep.
     best: the metric that selects the best checkpoint. None: the default of the task.
-    patience: number of evaluations without a better score after which training stops.
+    patience: stop after this many evaluations in a row without a better validation score.
+    tensorboard: also write losses and scores for TensorBoard; to see them: tensorboard --logdir RUN.
 
     >>> Training(steps=100, learning_rate=1e-3).schedule
     'cosine'
     """
 
-    steps: Whole | None = None
-    epochs: Positive | None = None
-    minutes: Positive | None = None
-    batch_tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = 4096
-    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    accumulation_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    minutes: Annotated[Positive | None, CommandOption("--minutes")] = None
+    steps: Annotated[Whole | None, CommandOption("--steps")] = None
+    epochs: Annotated[Positive | None, CommandOption("--epochs", shown_default=CHOSEN)] = None
+    batch_tokens: Annotated[Tokens | None, CommandOption("--batch-tokens", shown_default=CHOSEN)] = 4096
+    batch_size: Annotated[Count | None, CommandOption("--batch-size")] = None
+    accumulation_steps: Count = 1
     optimizer: Literal["adamw", "sgd"] = "adamw"
     momentum: Part = 0.0
-    learning_rate: Positive = 1e-3
+    learning_rate: Annotated[Positive, CommandOption("--learning-rate", shown_default=CHOSEN)] = 1e-3
     schedule: Literal["constant", "cosine", "inverse-root", "epoch-decay"] = "cosine"
     decay_after: Annotated[int, Field(ge=0, le=1_000_000)] = 6
     decay_factor: Annotated[float, Field(ge=1, le=1e6)] = 1.2
-    decay_every: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    decay_every: Count = 1
     warmup_steps: Annotated[int, Field(ge=0, le=2**63 - 1)] = 200
     weight_decay: Weight = 0.01
     beta2: Annotated[float, Field(gt=0, lt=1)] = 0.98
     max_grad_norm: Annotated[float, Field(ge=0)] = 1.0  # 0 and inf disable clipping
     ema: Part = 0.0
     estimator: EstimatorSettings | None = None
-    precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
+    precision: Annotated[Precision, CommandOption("--precision")] = "auto"
     compile: bool = False
     capture: Literal[True, False, "auto"] = "auto"
     evaluate_every: Whole | None = None
@@ -198,8 +212,8 @@ class Training(Section):
     log_every: Whole = 50
     keep: Annotated[int, Field(ge=2, le=1_000_000)] = 2
     best: str | None = None
-    patience: Whole | None = None
-    tensorboard: bool = False
+    patience: Annotated[Whole | None, CommandOption("--patience")] = None
+    tensorboard: Annotated[bool, CommandOption("--tensorboard/--no-tensorboard", panel=LOGS)] = False
 
     @model_validator(mode="before")
     @classmethod

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from regard.data.tape_tasks import TapeTask, build_tape_task
 from regard.errors import RegardError
 from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.training.settings import Clash, Section, Training
+
+if TYPE_CHECKING:
+    from regard.data.tape_tasks import TapeTask
 
 __all__ = ["AlgorithmsData", "AlgorithmsSettings", "AlgorithmsTraining"]
 
@@ -59,6 +61,8 @@ class AlgorithmsData(Section):
 
     def task(self) -> TapeTask:
         """Return the task that generates the sequences, with the options of this section."""
+        from regard.data.tape_tasks import build_tape_task
+
         options: dict[str, Any] = {
             "length": self.length,
             "repeats": self.repeats,

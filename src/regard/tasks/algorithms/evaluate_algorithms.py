@@ -21,11 +21,11 @@ from regard.errors import ArgumentError, RegardError, message, shown
 from regard.evaluation.sequence_bits import sequence_bits
 from regard.fast.twins import Twins
 from regard.models.turing_machine import NeuralTuringMachine
-from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun
 from regard.runs.run_task import RunTask
 from regard.tasks.algorithms.algorithms_data import SequenceSource, named_sizes
 from regard.tasks.algorithms.algorithms_run import AlgorithmsRun
+from regard.training.command_options import CommandOption
 
 __all__ = [
     "EVALUATE_OPTIONS",

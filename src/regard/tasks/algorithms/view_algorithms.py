@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from regard.errors import ArgumentError, message, shown
-from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_task import RunTask
 from regard.tasks.algorithms.algorithms_run import AlgorithmsRun
 from regard.tasks.algorithms.given_sequences import read_sequence
+from regard.training.command_options import CommandOption
 from regard.viewing import Picture
 from regard.viewing.tape_run import TapeRun
 

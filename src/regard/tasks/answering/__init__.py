@@ -5,8 +5,20 @@ regard.runs.train_run.train_run(AnsweringTask, settings, "runs/x")
 regard.load("runs/x").ask(["Mary went to the garden."], "Where is Mary?")
 """
 
-from regard.tasks.answering.answering_run import AnsweringRun
-from regard.tasks.answering.answering_settings import AnsweringSettings
-from regard.tasks.answering.answering_task import AnsweringTask
+from typing import TYPE_CHECKING
+
+from regard.tasks import names_on_use
+
+if TYPE_CHECKING:
+    from regard.tasks.answering.answering_run import AnsweringRun
+    from regard.tasks.answering.answering_settings import AnsweringSettings
+    from regard.tasks.answering.answering_task import AnsweringTask
+else:
+    __getattr__ = names_on_use(
+        __name__,
+        AnsweringRun=".answering_run",
+        AnsweringSettings=".answering_settings",
+        AnsweringTask=".answering_task",
+    )
 
 __all__ = ["AnsweringRun", "AnsweringSettings", "AnsweringTask"]

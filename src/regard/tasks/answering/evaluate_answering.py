@@ -16,13 +16,13 @@ from regard.errors import ArgumentError, message, shown
 from regard.evaluation.sentence_effects import StoryErasure
 from regard.evaluation.story_answer import save_answers
 from regard.evaluation.story_report import StoryReport
-from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun, report_changed_data
 from regard.runs.run_task import RunTask
 from regard.tasks.answering.answering_data import read_story_split
 from regard.tasks.answering.answering_run import AnsweringRun
 from regard.tasks.file_options import ENCODING, FAITHFULNESS, JSONL, PAGE, TEST_FILE
 from regard.tasks.picture_outputs import check_page
+from regard.training.command_options import CommandOption
 
 __all__ = ["EVALUATE_OPTIONS", "AnsweringEvaluation", "evaluate_answering"]
 

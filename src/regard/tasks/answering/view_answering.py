@@ -15,11 +15,11 @@ from rich.text import Text
 from regard.errors import ArgumentError, message
 from regard.evaluation.story_answer import StoryAnswer
 from regard.layers.memory_hop import STORY_MEMORY
-from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_task import RunTask
 from regard.tasks.answering.answering_run import AnsweringRun
 from regard.tasks.answering.story_files import read_story
+from regard.training.command_options import CommandOption
 from regard.viewing import Picture, Seen, hops
 from regard.viewing.picture import noted
 

@@ -5,10 +5,24 @@ regard.runs.train_run.train_run(CaptioningTask, settings, "runs/x")
 regard.load("runs/x").caption("photo.jpg")
 """
 
-from regard.tasks.captioning.caption_result import Caption
-from regard.tasks.captioning.captioning_run import CaptioningRun
-from regard.tasks.captioning.captioning_settings import CaptioningSettings
-from regard.tasks.captioning.captioning_task import CaptioningTask
-from regard.tasks.captioning.image_captioner import ImageCaptioner
+from typing import TYPE_CHECKING
+
+from regard.tasks import names_on_use
+
+if TYPE_CHECKING:
+    from regard.tasks.captioning.caption_result import Caption
+    from regard.tasks.captioning.captioning_run import CaptioningRun
+    from regard.tasks.captioning.captioning_settings import CaptioningSettings
+    from regard.tasks.captioning.captioning_task import CaptioningTask
+    from regard.tasks.captioning.image_captioner import ImageCaptioner
+else:
+    __getattr__ = names_on_use(
+        __name__,
+        Caption=".caption_result",
+        CaptioningRun=".captioning_run",
+        CaptioningSettings=".captioning_settings",
+        CaptioningTask=".captioning_task",
+        ImageCaptioner=".image_captioner",
+    )
 
 __all__ = ["Caption", "CaptioningRun", "CaptioningSettings", "CaptioningTask", "ImageCaptioner"]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from regard.data.images.image_file import MAX_SIZE
-from regard.data.shapes.scenes import PIXELS
 from regard.runs.run_settings import ModelSettings, RunSettings
+from regard.training.command_options import CommandOption
 from regard.training.settings import Clash, Part, Section, Training, Weight, Whole
 
 __all__ = ["CaptioningSettings", "CaptioningTraining", "ImageData", "SHAPES"]
+
+MAX_SIZE = 4096
+"""The largest size of an image in pixels: the same as in data/images/image_file.py, which imports torch."""
+
+PIXELS = 64
+"""Width and height of a picture of shapes: the same as in data/shapes/scenes.py."""
 
 SHAPES = "shapes"
 """Name of the built-in corpus: generated pictures of coloured shapes with captions."""
@@ -29,7 +35,7 @@ class ImageData(Section):
 
     train_file: caption files to train on: TSV, JSON lines, or JSON in the layout of COCO or Karpathy.
     valid_file: caption files to validate on, in the same formats.
-    images: a list with the folder of the images. Default: the folder of the caption file.
+    images: captioning: folder of the images that the caption files name.
     valid_images: a list with the folder of the images of valid_file. Default: the folder in `images`.
     format: "tsv", "jsonl", "coco" or "karpathy". By default, the format is detected from the file.
     encoding: the encoding of TSV and JSON lines files, such as "cp949". Default: UTF-8.
@@ -59,7 +65,12 @@ class ImageData(Section):
     train_file: list[str] | None = None
     valid_file: list[str] | None = None
     encoding: str | None = None
-    images: list[str] | None = None
+    images: Annotated[
+        list[str] | None,
+        CommandOption(
+            "--images", metavar="FOLDER", kind=Path, shown_default="folder of --train-file", parse=_listed
+        ),
+    ] = None
     valid_images: list[str] | None = None
     format: Literal["tsv", "jsonl", "coco", "karpathy"] | None = None
     split: Splits | None = None

@@ -26,7 +26,6 @@ from regard.evaluation.bleu import Score
 from regard.evaluation.caption_scores import Pointing, caption_scores, exact_captions, pointing
 from regard.evaluation.region_erasure import RegionErasure
 from regard.roles import CROSS
-from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun, report_changed_data
 from regard.runs.run_task import RunTask
 from regard.tasks.captioning.caption_result import Caption
@@ -49,6 +48,7 @@ from regard.tasks.file_options import (
     evaluated_files,
 )
 from regard.tasks.picture_outputs import check_page
+from regard.training.command_options import CommandOption
 from regard.viewing.caption_page import save_caption_page
 
 __all__ = ["EVALUATE_OPTIONS", "CaptioningReport", "evaluate_captioning"]

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 from regard.decoding.search_options import build_search
 from regard.errors import ArgumentError, message, shown
-from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_task import RunTask
 from regard.tasks.captioning.caption_result import Caption
 from regard.tasks.captioning.captioning_run import CaptioningRun
+from regard.training.command_options import CommandOption
 from regard.viewing import Picture
 from regard.viewing.image_attention import ImageAttention
 

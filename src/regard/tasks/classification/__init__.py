@@ -5,8 +5,20 @@ regard.runs.train_run.train_run(ClassificationTask, settings, "runs/x")
 regard.load("runs/x").classify("a stirring , funny film")
 """
 
-from regard.tasks.classification.classification_run import ClassificationRun
-from regard.tasks.classification.classification_settings import ClassificationSettings
-from regard.tasks.classification.classification_task import ClassificationTask
+from typing import TYPE_CHECKING
+
+from regard.tasks import names_on_use
+
+if TYPE_CHECKING:
+    from regard.tasks.classification.classification_run import ClassificationRun
+    from regard.tasks.classification.classification_settings import ClassificationSettings
+    from regard.tasks.classification.classification_task import ClassificationTask
+else:
+    __getattr__ = names_on_use(
+        __name__,
+        ClassificationRun=".classification_run",
+        ClassificationSettings=".classification_settings",
+        ClassificationTask=".classification_task",
+    )
 
 __all__ = ["ClassificationRun", "ClassificationSettings", "ClassificationTask"]

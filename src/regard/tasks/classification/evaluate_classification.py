@@ -17,7 +17,6 @@ from regard.errors import ArgumentError, message, shown
 from regard.evaluation.classification import save_classifications
 from regard.evaluation.classification_report import ClassificationReport
 from regard.evaluation.classifier_erasure import ClassifierErasure, erase_words
-from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun, report_changed_data
 from regard.runs.run_task import RunTask
 from regard.tasks.classification.classification_data import check_unknown_header, read_labelled_split
@@ -36,6 +35,7 @@ from regard.tasks.file_options import (
     evaluated_files,
 )
 from regard.tasks.picture_outputs import check_page
+from regard.training.command_options import CommandOption
 
 __all__ = ["EVALUATE_OPTIONS", "ClassificationEvaluation", "evaluate_classification"]
 

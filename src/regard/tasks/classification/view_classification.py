@@ -13,10 +13,10 @@ from rich.text import Text
 from regard.errors import ArgumentError, message, printable, shown
 from regard.evaluation.classification import DRAWN, SIDES, Classification
 from regard.evaluation.word_effects import WordEffects, hide_each_word
-from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_task import RunTask
 from regard.tasks.classification.classification_run import ClassificationRun
+from regard.training.command_options import CommandOption
 from regard.viewing import Picture, shaded
 from regard.viewing.picture import noted
 

@@ -16,13 +16,13 @@ from regard.data.text_batch import TextBatch
 from regard.data.text_batching import SlidingWindows
 from regard.errors import ArgumentError, message, shown
 from regard.evaluation.perplexity import TextLoss, text_loss
-from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun, report_changed_data
 from regard.runs.run_task import RunTask
 from regard.tasks.file_options import ENCODING, TEST_FILE
 from regard.tasks.language.language_data import TextLines, read_texts
 from regard.tasks.language.language_run import LanguageRun, evaluation_batches
 from regard.tasks.language.language_settings import LanguageSettings
+from regard.training.command_options import CommandOption
 from regard.training.settings import build, merged
 
 __all__ = ["EVALUATE_OPTIONS", "LanguageReport", "evaluate_language", "evaluate_text"]

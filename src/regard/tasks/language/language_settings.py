@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from regard.data.batch import BOS, EOS
-from regard.named_models.language_models import LANGUAGE_MODELS
 from regard.runs.run_settings import ModelSettings, RunSettings
+from regard.tasks.file_options import TRAIN_FILE, VALID_FILE, VOCAB_SIZE
 from regard.training.settings import Clash, Part, Section, Training, Whole
 
 __all__ = ["FIXED", "LanguageSettings", "TextData"]
@@ -36,15 +35,15 @@ class TextData(Section):
     max_length: maximum number of tokens of a document. Longer training documents are dropped.
     """
 
-    train_file: list[str]
-    valid_file: list[str] | None = None
+    train_file: Annotated[list[str], TRAIN_FILE]
+    valid_file: Annotated[list[str] | None, VALID_FILE] = None
     encoding: str | None = None
     held_out: Whole | None = None
     layout: Literal["documents", "continuous"] = "continuous"
     window: Length | None = None
     streams: Length | None = None
     tokenizer: Literal["unigram", "bpe", "word", "closed-word", "character"] | None = None
-    vocab_size: Length | None = None
+    vocab_size: Annotated[Length | None, VOCAB_SIZE] = None
     lowercase: bool = False
     max_length: Length = 1024
 
@@ -134,6 +133,7 @@ class LanguageSettings(RunSettings):
         If each line is a document, it is BOS. In a continuous text, it is EOS, the last token of the line
         before.
         """
+
         return BOS if self.data.layout == "documents" else EOS
 
 
@@ -142,5 +142,7 @@ def is_recurrent(model: object) -> bool:
 
     model: the name of the model, for example "lstm".
     """
+    from regard.named_models.language_models import LANGUAGE_MODELS
+
     kind = LANGUAGE_MODELS.get(model) if isinstance(model, str) else None
     return kind is not None and kind.recurrent

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.errors import ArgumentError, message, shown
-from regard.runs.command_options import CommandOption
 from regard.runs.long_text_view import LongTextView, with_maps
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_task import RunTask
 from regard.tasks.language.language_run import LanguageRun
+from regard.training.command_options import CommandOption
 
 __all__ = ["VIEW_OPTIONS", "LanguageView", "view_language"]
 

@@ -4,12 +4,28 @@ train_translation({"data": {"source": ["a.ko"], "target": ["a.en"]}}, "runs/x")
 load_translator("runs/x").translate("나는 고양이로소이다")
 """
 
-from regard.runs.prepare_run import Machine
-from regard.runs.train_run import Outcome
-from regard.tasks.translation.load_run import TranslationRun
-from regard.tasks.translation.translation_runs import load_translator, train_translation
-from regard.tasks.translation.translation_settings import TranslationSettings
-from regard.tasks.translation.translation_task import TranslationTask
+from typing import TYPE_CHECKING
+
+from regard.tasks import names_on_use
+
+if TYPE_CHECKING:
+    from regard.runs.prepare_run import Machine
+    from regard.runs.train_run import Outcome
+    from regard.tasks.translation.load_run import TranslationRun
+    from regard.tasks.translation.translation_runs import load_translator, train_translation
+    from regard.tasks.translation.translation_settings import TranslationSettings
+    from regard.tasks.translation.translation_task import TranslationTask
+else:
+    __getattr__ = names_on_use(
+        __name__,
+        Machine="regard.runs.prepare_run",
+        Outcome="regard.runs.train_run",
+        TranslationRun=".load_run",
+        load_translator=".translation_runs",
+        train_translation=".translation_runs",
+        TranslationSettings=".translation_settings",
+        TranslationTask=".translation_task",
+    )
 
 __all__ = [
     "Machine",

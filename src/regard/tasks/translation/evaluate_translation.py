@@ -16,7 +16,6 @@ from regard.data.pair_stream import RowPairs
 from regard.decoding.alignment_units import check_units
 from regard.decoding.search_options import build_search
 from regard.errors import ArgumentError, UnknownName, message
-from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun
 from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask
@@ -39,6 +38,7 @@ from regard.tasks.translation.expected_quality import describe_quality
 from regard.tasks.translation.faithfulness_report import FaithfulnessReport, measure_faithfulness
 from regard.tasks.translation.translation_page import TranslationPage
 from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.training.command_options import CommandOption
 from regard.training.settings import build
 
 __all__ = ["EVALUATE_OPTIONS", "TranslationEvaluation", "evaluate_translation"]

@@ -8,6 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from regard.runs.run_settings import ModelSettings, RunSettings
+from regard.tasks.column_names import two_columns, two_names
+from regard.tasks.file_options import ENCODING, SOURCE, TARGET, VOCAB_SIZE
+from regard.training.command_options import CHOSEN, CommandOption
 from regard.training.settings import Clash, Part, Section, Training, Weight, Whole
 
 __all__ = ["FOR_OUTPUTS", "Data", "Evaluating", "TranslationModel", "TranslationSettings", "ways_named"]
@@ -42,9 +45,14 @@ class Data(Section):
     pairs: number of training pairs of the built-in corpus (default: 20,000).
     grammar: version of the grammar of the built-in corpus. In a new run, it is set to the latest version. A
         run folder without this setting has version 1.
-    valid_source, valid_target, valid_tsv, valid_jsonl: files of the validation set.
+    valid_source: like --source, for the validation set.
+    valid_target: like --target, for the validation set.
+    valid_tsv: like --tsv, for the validation set.
+    valid_jsonl: like --jsonl, for the validation set.
     held_out: number of training pairs that are held out for validation if there are no validation files.
-    alignments: files with the alignments of the training pairs, in Pharaoh format.
+    alignments: file with word alignments of the training pairs, for --guided. Line N has the links of pair N:
+        0-2 links source word 0 to target word 2 (morphemes if the setting data.alignment_unit is morpheme).
+        May be repeated.
     alignment_unit: what the links in these files count: "word", "morpheme" or "character". With "morpheme", a
         side without morphemes counts words.
     problems: what to do with pairs that have problems, e.g. {"invalid": "replace"} (see regard.data.Choices).
@@ -56,28 +64,80 @@ class Data(Section):
     max_length: maximum number of tokens of each side. Longer pairs are dropped.
     """
 
-    source: list[str] | None = None
-    target: list[str] | None = None
-    tsv: list[str] | None = None
-    jsonl: list[str] | None = None
-    columns: list[int] | list[str] | None = None
-    fields: list[str] | None = None
-    encoding: str | None = None
-    built_in: Literal["korean"] | None = None
+    source: Annotated[list[str] | None, SOURCE] = None
+    target: Annotated[list[str] | None, TARGET] = None
+    tsv: Annotated[
+        list[str] | None,
+        CommandOption(
+            "--tsv",
+            "TSV or CSV file (see --columns). Translation: sentence pairs, instead of --source and --target. "
+            "Classification: labelled texts. Captioning: images and captions. May be repeated.",
+        ),
+    ] = None
+    jsonl: Annotated[
+        list[str] | None,
+        CommandOption(
+            "--jsonl",
+            "JSON lines, JSON or Parquet file (see --fields). Translation: sentence pairs, instead of "
+            "--source and --target. Classification: labelled texts. Captioning: images and captions (JSON "
+            "lines). Answering: stories and questions (JSON lines). May be repeated.",
+        ),
+    ] = None
+    columns: Annotated[
+        list[int] | list[str] | None,
+        CommandOption(
+            "--columns",
+            "The columns of --tsv: numbers (the first column is 1) or names from the header line. "
+            "Translation: source,target. Classification: label,text or, for pairs of texts, "
+            "label,text,second.",
+            "A,B",
+            shown_default="1,2",
+            parse=lambda text: [*two_columns(text)],
+        ),
+    ] = None
+    fields: Annotated[
+        list[str] | None,
+        CommandOption(
+            "--fields",
+            "The fields of --jsonl: names, in the order of --columns. a.b is the field b inside the field a.",
+            "A,B",
+            shown_default="source,target; for classification, label,text",
+            parse=lambda text: [*two_names("--fields", text)],
+        ),
+    ] = None
+    encoding: Annotated[str | None, ENCODING] = None
+    built_in: Annotated[
+        Literal["korean"] | None,
+        CommandOption(
+            "--built-in",
+            "Train on a built-in corpus. Translation: korean. Captioning: shapes. Algorithms: copy, "
+            "repeat-copy, associative-recall, n-grams, priority-sort or overwrite.",
+        ),
+    ] = None
     pairs: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     grammar: Literal[1, 2] | None = None
-    valid_source: list[str] | None = None
-    valid_target: list[str] | None = None
-    valid_tsv: list[str] | None = None
-    valid_jsonl: list[str] | None = None
+    valid_source: Annotated[
+        list[str] | None, CommandOption("--valid-source", shown_default="held out from the training pairs")
+    ] = None
+    valid_target: Annotated[list[str] | None, CommandOption("--valid-target")] = None
+    valid_tsv: Annotated[list[str] | None, CommandOption("--valid-tsv")] = None
+    valid_jsonl: Annotated[list[str] | None, CommandOption("--valid-jsonl")] = None
     held_out: Whole | None = None
-    alignments: list[str] | None = None
+    alignments: Annotated[list[str] | None, CommandOption("--gold-alignments")] = None
     alignment_unit: Literal["word", "morpheme", "character"] = "word"
     problems: dict[str, Any] = Field(default_factory=dict)
     lowercase: bool = False
-    tokenizer: Literal["unigram", "bpe", "word", "character", "morpheme"] | None = None
-    source_vocab_size: Vocabulary | None = None
-    target_vocab_size: Vocabulary | None = None
+    tokenizer: Annotated[
+        Literal["unigram", "bpe", "word", "character", "morpheme"] | None,
+        CommandOption(
+            "--tokenizer",
+            "Tokenizer: unigram, bpe, word, closed-word (language models), character, or morpheme (Korean, "
+            "translation).",
+            shown_default=CHOSEN,
+        ),
+    ] = None
+    source_vocab_size: Annotated[Vocabulary | None, VOCAB_SIZE] = None
+    target_vocab_size: Annotated[Vocabulary | None, VOCAB_SIZE] = None
     joint: bool = False
     subword_sampling: Weight = 0.0
     max_length: Whole = 256
@@ -115,17 +175,18 @@ class TranslationTraining(Training):
     """The settings [training] of a translation run. For the settings that all tasks have, see Training.
 
     best: the metric that selects the best checkpoint.
-    label_smoothing: weight of the uniform distribution in the target distribution of the loss.
+    label_smoothing: label smoothing (0 disables it).
     word_dropout: probability of replacing a source or target input token by <unk>.
-    guided_alignment: weight of the guided-alignment loss (0 disables it).
+    guided_alignment: weight of the guided-alignment loss, which trains the attention on --gold-alignments (0
+        disables it).
     r_drop: weight of the R-Drop loss (0 disables it). Each step computes two forward passes of the batch with
         different dropout masks, and the model is trained to give similar output distributions in both.
     """
 
     best: Literal["loss", "perplexity", "bleu", "chrf", "exact"] = "bleu"
-    label_smoothing: Part = 0.1
+    label_smoothing: Annotated[Part, CommandOption("--label-smoothing")] = 0.1
     word_dropout: Part = 0.0
-    guided_alignment: Weight = 0.0
+    guided_alignment: Annotated[Weight, CommandOption("--guided")] = 0.0
     r_drop: Weight = 0.0
 
     @model_validator(mode="after")

@@ -13,10 +13,10 @@ from regard.decoding.search_options import build_search
 from regard.errors import ArgumentError, message, shown
 from regard.evaluation import faithfulness
 from regard.roles import CROSS, matches
-from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_task import RunTask
 from regard.tasks.translation.alignment_choice import ATTENTIVE
+from regard.training.command_options import CommandOption
 from regard.viewing import Picture, Seen, Site, picture, steps
 from regard.viewing.picture import noted
 from regard.viewing.pictures.view_selection import matching, rows_of

@@ -1,0 +1,72 @@
+"""CommandOption: an option of the command line, declared by a setting or by a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["CHOSEN", "DATA", "LOGS", "MODEL", "RUN", "TRAINING", "CommandOption", "option_parameters"]
+
+DATA, MODEL, TRAINING, RUN, LOGS = "Data", "Model", "Training", "Run", "Logs"
+"""The headings of the help of `regard train`, in this order."""
+
+CHOSEN = "chosen automatically"
+
+
+@dataclass(frozen=True)
+class CommandOption:
+    """An option of the command line.
+
+    An option of `regard train` is declared by the setting that it changes, as metadata of the field:
+    `patience: Annotated[Whole | None, CommandOption("--patience")] = None`. Its help is the text about the
+    field in the docstring of the class. Its type and default value are those of the field, and its bounds are
+    checked with the settings. If several tasks have the setting, one of them declares the option. An option
+    of `regard evaluate` or `regard view` is declared by a task, in its attribute evaluate_options or
+    view_options.
+
+    name: the name of the option with its hyphens, such as "--test-file". "--lowercase/--cased" is a flag that
+        can be set to True or to False.
+    help: the help text of the option, one sentence. For a setting, "" is the text in the docstring.
+    metavar: the name of the value in the help, such as FILE. "" for a flag. For a setting, "" is INT, FLOAT,
+        NAME or FILE, depending on its type.
+    kind: the type of the value: str, int, float, Path, bool for a flag, or list[str] for an option that may
+        be repeated. None: str, or the type of the setting.
+    default: the value if the option is not used.
+    shown_default: the text that the help shows as default, if it differs from `default`.
+    least, most: for a number, the smallest and the largest permitted value. For a setting, they need not be
+        repeated here.
+    panel: the heading below which the help lists the option. For a setting, "" is that of its section.
+    parse: a function that converts the value of the option, such as its text, to the value of the setting.
+
+    >>> CommandOption("--test-file", "Text file.", "FILE").parameter
+    'test_file'
+    """
+
+    name: str
+    help: str = ""
+    metavar: str = ""
+    kind: Any = None
+    default: Any = None
+    shown_default: str = ""
+    least: int | None = None
+    most: int | None = None
+    panel: str = ""
+    parse: Callable[[Any], Any] | None = None
+
+    @property
+    def parameter(self) -> str:
+        """The key of this option in the dict `options` of RunTask.evaluate_run() and RunTask.view_run()."""
+        return self.name.split("/")[0].lstrip("-").replace("-", "_")
+
+
+def option_parameters(options: Sequence[CommandOption | str]) -> tuple[str, ...]:
+    """Return the keys of options in the dict `options` of RunTask.evaluate_run() and RunTask.view_run().
+
+    options: a list of CommandOption and str. A str is an option that several commands share. The key is
+        CommandOption.parameter, or the str itself.
+
+    >>> option_parameters([CommandOption("--test-file", "Text file.", "FILE"), "beam_size"])
+    ('test_file', 'beam_size')
+    """
+    return tuple(each if isinstance(each, str) else each.parameter for each in options)
