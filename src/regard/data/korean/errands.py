@@ -1,4 +1,4 @@
-"""Generate clauses about going somewhere to do something, with the ending -(으)러 (grammar version 2)."""
+"""Generate clauses about going somewhere to do something, with the ending -(으)러."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from regard.data.korean.conjugation import conjugate
 from regard.data.korean.lexicon import (
+    ADDED_NAMES,
     CONTAINERS,
     ELDERS,
     NAMES,
-    NEW_NAMES,
     NOUNS,
     NUMBERS,
     PRONOUNS,
@@ -217,7 +217,7 @@ def someone(dice: Dice, ending: str, particle: str = "topic") -> Nominal:
     asked = ending == "question"
     who = dice.pick(WHO_ASKED if asked else WHO)
     if who == "name":
-        return person(dice.pick(NAMES, NEW_NAMES), particle)
+        return person(dice.pick((*NAMES, *ADDED_NAMES)), particle)
     if who == "relative":
         return person(dice.pick(RELATIVES["question" if asked else "statement"]), particle)
     if who in PRONOUNS:

@@ -258,9 +258,8 @@ def _links(paths: Sequence[str], pairs: int) -> list[Links]:
 
 
 def _built_in(data: Data) -> Split:
-    version = data.grammar_version
-    examples = list(korean_english("train", data.pairs or DEFAULT_PAIRS, version=version))
-    valid = list(korean_english("valid", data.held_out or HELD_OUT, version=version))
+    examples = list(korean_english("train", data.pairs or DEFAULT_PAIRS))
+    valid = list(korean_english("valid", data.held_out or HELD_OUT))
     return Split(
         pairs_from_lists([each.source for each in examples], [each.target for each in examples]),
         pairs_from_lists([each.source for each in valid], [each.target for each in valid]),

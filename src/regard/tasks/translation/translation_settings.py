@@ -40,8 +40,7 @@ class Data(Section):
 
     encoding: the encoding of the text files, such as "cp949". Default: UTF-8.
     pairs: number of training pairs of the built-in corpus (default: 20,000).
-    grammar: version of the grammar of the built-in corpus. In a new run, it is set to the latest version. A
-        run folder without this setting has version 1.
+    grammar: version of the grammar of the built-in corpus. There is one, 2; the run folder records it.
     valid_source, valid_target, valid_tsv, valid_jsonl: files of the validation set.
     held_out: number of training pairs that are held out for validation if there are no validation files.
     alignments: files with the alignments of the training pairs, in Pharaoh format.
@@ -65,7 +64,7 @@ class Data(Section):
     encoding: str | None = None
     built_in: Literal["korean"] | None = None
     pairs: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
-    grammar: Literal[1, 2] | None = None
+    grammar: Literal[2] | None = None
     valid_source: list[str] | None = None
     valid_target: list[str] | None = None
     valid_tsv: list[str] | None = None
@@ -98,11 +97,6 @@ class Data(Section):
         if self.joint and self.source_vocab_size != self.target_vocab_size:
             raise ValueError("equal values of source_vocab_size and target_vocab_size, because joint is true")
         return self
-
-    @property
-    def grammar_version(self) -> int:
-        """The version of the grammar of the built-in corpus: the setting `grammar`, or 1 if it is not set."""
-        return self.grammar or 1
 
 
 class TranslationModel(ModelSettings):
