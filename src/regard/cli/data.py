@@ -109,7 +109,7 @@ def check(
     files = PairFiles(source, target, tsv, jsonl, columns, fields, encoding)
     files.check("regard data check")
     pairs = files.pairs(choose)
-    report = pairs.inspect()
+    report = pairs.inspect(full=True)
     printable_console().print(report)
     if report.refused is not None:
         raise report.refused
