@@ -2,11 +2,10 @@
 
 The modules, from letters to the corpus:
 
-    hangul                         splits syllables into letters and joins them
-    particles, conjugation         attach particles to nouns and endings to verbs
+    conjugation                    attaches particles to nouns and endings to verbs
     lexicon, predicates            the vocabulary
     phrases, nominals, clauses     parts of a sentence, built in both languages at the same time
-    actions, errands, reasons,     clauses, by meaning
+    actions, reasons,              clauses, by meaning
     descriptions
     grammar                        combines clauses into sentences
     corpus                         generates the examples of each split

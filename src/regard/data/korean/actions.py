@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from regard.data.korean.clauses import Predicate, Rest, arranged, verb_predicate
+from regard.data.korean.conjugation import attach
 from regard.data.korean.lexicon import (
     ADDED_NAMES,
     HOURS,
@@ -28,7 +29,6 @@ from regard.data.korean.nominals import (
     person,
     thing,
 )
-from regard.data.korean.particles import attach
 from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, gloss, possibly, say, spread, surely
 from regard.data.korean.predicates import FRAMES, REACH, TOOLS, Frame
 

@@ -14,7 +14,7 @@ from regard.data.korean.clauses import (
     finish,
     verb_predicate,
 )
-from regard.data.korean.conjugation import Stem
+from regard.data.korean.conjugation import Stem, attach
 from regard.data.korean.lexicon import DEGREES, NOUNS, NUMBERS, PLACES, PRONOUNS, SIDES, Noun
 from regard.data.korean.nominals import (
     HUMAN,
@@ -27,7 +27,6 @@ from regard.data.korean.nominals import (
     person,
     someone,
 )
-from regard.data.korean.particles import attach
 from regard.data.korean.phrases import (
     Dice,
     Gloss,

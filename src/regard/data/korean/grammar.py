@@ -19,7 +19,6 @@ from regard.data.korean.descriptions import (
     there_is,
     weather,
 )
-from regard.data.korean.errands import errand_clause
 from regard.data.korean.lexicon import ADDED_NAMES, NAMES, NOUNS
 from regard.data.korean.nominals import HUMAN, Nominal, coordinated, modified, person, someone, thing
 from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, possibly, spread, surely
@@ -33,7 +32,7 @@ from regard.data.korean.predicates import (
     KNOW_NOT,
     Frame,
 )
-from regard.data.korean.reasons import because_clauses, so_clauses
+from regard.data.korean.reasons import because_clauses, errand_clause, so_clauses
 
 __all__ = ["CLAUSES", "SENTENCES", "ended", "long_sentence", "sentence"]
 

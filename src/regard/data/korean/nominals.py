@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from regard.data.korean.conjugation import conjugate
+from regard.data.korean.conjugation import attach, conjugate
 from regard.data.korean.lexicon import (
     ADDED_NAMES,
     CONTAINERS,
@@ -25,7 +25,6 @@ from regard.data.korean.lexicon import (
     Noun,
     Person,
 )
-from regard.data.korean.particles import attach
 from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, article, gloss, possibly, spread, surely
 from regard.data.korean.predicates import ADJECTIVES, Adjective
 
