@@ -172,7 +172,7 @@ class TranslationTask(RunTask):
     def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
         if fingerprints is None:  # only for a new run: a resumed run keeps its pairs
             check_header_lines(settings.data)
-        return read_split(settings.data, fingerprints)
+        return read_split(settings.data)
 
     @classmethod
     def start_processes(cls, settings: TranslationSettings, device: str) -> None:
