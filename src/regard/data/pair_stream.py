@@ -134,8 +134,8 @@ class RowPairs:
             marks = chunk.marks(KEEP_ALL)
             invalid = numpy.flatnonzero(marks & INVALID)
             if invalid.size and not self.repaired and other_encoding(self.origin.encoding) is None:
-                block, line = odd_side(chunk, int(invalid[0]), INVALID)
-                check_likely_encoding(block.raw, line, block.place(line))
+                block, line = odd_side(chunk, int(invalid[0]), INVALID), int(invalid[0])
+                check_likely_encoding(block.raw, block.index + line, block.place(line))
             self.repaired += len(invalid)
             refused = numpy.flatnonzero(marks & KEEP_ALL.bits("error"))
             end = int(refused[0]) if refused.size else chunk.pairs

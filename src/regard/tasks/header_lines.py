@@ -5,12 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from regard.data.line_io import STANDARD
-from regard.data.read_text import checked_path, read_lines
+from regard.data.read_text import checked_path
 from regard.data.row_formats import COLUMNS
-from regard.data.table_formats import Row, csv_rows, is_csv
+from regard.data.table_formats import Row, column_rows
 from regard.errors import DataError, Hint, RegardWarning, message, printable, shown
 from regard.tasks.column_names import is_column_name
 
@@ -34,7 +33,8 @@ def check_first_lines(tsv: Iterable[str], columns: Sequence[int | str], encoding
     if isinstance(columns[0], str):
         return
     for path in tsv:
-        cells = [] if path == STANDARD else _first_cells(Path(path), encoding)
+        rows = iter(()) if path == STANDARD else column_rows(checked_path(path), encoding)
+        cells: list[str] = next(rows, Row(1, [""])).value
         names = [cells[column - 1].strip() for column in map(int, columns) if 0 < column <= len(cells)]
         if len(names) == 2 and all(map(is_column_name, names)):
             problem = f"the line looks like a header: {printable(' and '.join(names))}"
@@ -48,9 +48,3 @@ def check_first_lines(tsv: Iterable[str], columns: Sequence[int | str], encoding
             problem = f"the file has {len(cells)} columns, and the pairs are in {used}"
             advice = ("if one of them is a number of the line, name other columns: ", COLUMNS)
             warnings.warn(message(shown(path), problem, hint=advice), RegardWarning, stacklevel=2)
-
-
-def _first_cells(path: Path, encoding: str | None) -> list[str]:
-    if is_csv(path):
-        return list(next(iter(csv_rows(checked_path(path), encoding)), Row(1, [])).value or [])
-    return next(iter(read_lines(path, encoding)), "").split("\t")

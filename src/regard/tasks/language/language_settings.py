@@ -133,6 +133,7 @@ class LanguageSettings(RunSettings):
         If each line is a document, it is BOS. In a continuous text, it is EOS, the last token of the line
         before.
         """
+        from regard.data.batch import BOS, EOS
 
         return BOS if self.data.layout == "documents" else EOS
 

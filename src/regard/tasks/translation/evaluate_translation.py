@@ -10,14 +10,12 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from regard.data.korean.corpus import VERSION
 from regard.data.line_io import check_standard_input
 from regard.data.pair_stream import RowPairs
 from regard.decoding.alignment_units import check_units
 from regard.decoding.search_options import build_search
 from regard.errors import ArgumentError, UnknownName, message
 from regard.runs.run_commands import ChosenRun
-from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask
 from regard.tasks.column_names import two_columns, two_names
 from regard.tasks.file_options import COLUMNS, ENCODING, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
@@ -39,7 +37,6 @@ from regard.tasks.translation.faithfulness_report import FaithfulnessReport, mea
 from regard.tasks.translation.translation_page import TranslationPage
 from regard.tasks.translation.translation_settings import TranslationSettings
 from regard.training.command_options import CommandOption
-from regard.training.settings import build
 
 __all__ = ["EVALUATE_OPTIONS", "TranslationEvaluation", "evaluate_translation"]
 
@@ -208,7 +205,7 @@ def evaluate_translation(
     given.check(translations)
     search = build_search(options["beam_size"], options["length_penalty"], greedy=options["greedy"])
     html = TranslationPage(page)
-    references = given.read(None if run is None else run.folder)
+    references = given.read()
     if run is None:
         if translations is None:
             expected = "a run folder, or --translations"
@@ -328,28 +325,13 @@ class ReferenceOptions:
             problem = "this run was not trained on the built-in corpus"
             raise ArgumentError(message(f"--split {self.split}", problem, hint=hint))
 
-    def read(self, run: Path | None) -> References:
-        """Read the references from files, or generate references of the built-in corpus.
-
-        run: the run folder, or None. If the run was trained on the built-in corpus, the references are
-            generated with its version of the grammar. Otherwise, the latest version is used.
-        """
+    def read(self) -> References:
+        """Read the references from files, or generate references of the built-in corpus."""
         if self.split is not None:
-            return built_in_references(self.split, self.sentences, _grammar(run))
+            return built_in_references(self.split, self.sentences)
         if self.rows:
             columns, names = two_columns(self.columns), two_names("--fields", self.fields)
             check_first_lines(self.tsv or (), columns, self.encoding)
             pairs = RowPairs.read(self.tsv, self.jsonl, columns, names, self.encoding)
             return paired_references(pairs, self.gold_alignments, self.base)
         return read_references(self.source, self.target or [], self.gold_alignments, self.base, self.encoding)
-
-
-def _grammar(run: Path | None) -> int:
-    """Return the version of the grammar of the built-in corpus that a run was trained with.
-
-    Return the latest version if `run` is None, or was not trained on the built-in corpus.
-    """
-    if run is None or not is_run(run):
-        return VERSION
-    data = build(TranslationSettings, config_of(run), str(run / "config.toml")).data
-    return data.grammar_version if data.built_in else VERSION

@@ -17,7 +17,6 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.data import korean_english
-from regard.data.korean.corpus import VERSION
 from regard.data.line_io import Lines, Notes, place_name, say, tell, writing
 from regard.data.pair_stream import PairStream, in_batches
 from regard.decoding.alignment_units import count_units
@@ -165,20 +164,19 @@ class EvaluationReport:
         return rows
 
 
-def built_in_references(split: str, sentences: int, version: int = VERSION) -> References:
+def built_in_references(split: str, sentences: int) -> References:
     """Generate sentence pairs of the built-in corpus with their gold alignments.
 
     split: name of the split, for example "test".
     sentences: number of sentence pairs.
-    version: version of the grammar that generates the sentences.
     """
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
-    examples = list(korean_english(split, sentences, version=version))
+    examples = list(korean_english(split, sentences))
     return References(
         [each.source for each in examples],
         [[each.target for each in examples]],
-        f"the built-in corpus (grammar {version}), {split}",
+        f"the built-in corpus, {split}",
         [Links(each.sure, each.possible) for each in examples],
         "the built-in corpus",
     )

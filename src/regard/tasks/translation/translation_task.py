@@ -39,7 +39,7 @@ from regard.tasks.translation.evaluate_translation import (
 from regard.tasks.translation.expected_quality import describe_quality, note_few_pairs
 from regard.tasks.translation.guided_alignment import build_guide, guided_site, joined_weights
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
-from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
+from regard.tasks.translation.plan import fill_data, fit_to_text
 from regard.tasks.translation.sampled_batches import SampledBatches
 from regard.tasks.translation.sampled_pairs import build_sampler, sampled_epochs, worker_count
 from regard.tasks.translation.speed_trial import epoch_tokens, plan_run
@@ -172,7 +172,7 @@ class TranslationTask(RunTask):
     def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
         if fingerprints is None:  # only for a new run: a resumed run keeps its pairs
             check_header_lines(settings.data)
-        return read_split(settings.data, fingerprints)
+        return read_split(settings.data)
 
     @classmethod
     def start_processes(cls, settings: TranslationSettings, device: str) -> None:
@@ -229,7 +229,7 @@ class TranslationTask(RunTask):
     def complete_settings(
         cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        return fill_data(with_grammar(settings, other))
+        return fill_data(settings)
 
     @classmethod
     def check_settings(cls, settings: TranslationSettings) -> None:
