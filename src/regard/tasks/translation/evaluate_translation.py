@@ -22,7 +22,7 @@ from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask
 from regard.tasks.column_names import two_columns, two_names
 from regard.tasks.file_options import COLUMNS, ENCODING, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
-from regard.tasks.header_lines import check_first_lines
+from regard.tasks.header_lines import check_first_lines, columns_of_header
 from regard.tasks.picture_outputs import check_output_ending
 from regard.tasks.task_table import task_of
 from regard.tasks.translation.evaluation_report import (
@@ -203,7 +203,8 @@ def evaluate_translation(
     _check_unused(options)
     translations, page = options["translations"], options["page"]
     check_output_ending(options["output"], page=True)
-    columns, fields = options["columns"] or "1,2", options["fields"] or "source,target"
+    columns = options["columns"] or _columns_of_run(run, options["tsv"], options["encoding"]) or "1,2"
+    fields = options["fields"] or "source,target"
     given = ReferenceOptions(**{name: options[name] for name in REFERENCES}, columns=columns, fields=fields)
     given.check(translations)
     search = build_search(options["beam_size"], options["length_penalty"], greedy=options["greedy"])
@@ -238,6 +239,14 @@ def evaluate_translation(
     best = translator.settings.training.best
     quality = describe_quality({"bleu": bleu, "chrf": chrf}, best, on="test set")
     return TranslationEvaluation(report, faithful, quality)
+
+
+def _columns_of_run(run: ChosenRun | None, tsv: list[str] | None, encoding: str | None) -> str:
+    """Return the columns that a run was trained with, as "NAME,NAME", if the header of --tsv names them."""
+    if run is None or not tsv or not is_run(run.folder):
+        return ""
+    data = build(TranslationSettings, config_of(run.folder), str(run.folder / "config.toml")).data
+    return columns_of_header(tsv, data.columns, encoding)
 
 
 def _check_unused(options: Mapping[str, Any]) -> None:
