@@ -184,9 +184,14 @@ class Inputs:
     first_tab: str = ""
     fields: tuple[str, ...] = ("text",)
 
+    @property
+    def invalid(self) -> list[bytes]:
+        """The first lines with invalid bytes."""
+        return self.lines.invalid
+
     def __iter__(self) -> Iterator[str | tuple[str, str]]:
         for number, place in enumerate(self.lines.places):
-            part = Lines([place], encoding=self.lines.encoding)
+            part = Lines([place], encoding=self.lines.encoding, invalid=self.lines.invalid)
             for text in part:
                 self.repaired += part.repaired
                 part.repaired = 0

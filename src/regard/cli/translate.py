@@ -47,6 +47,7 @@ from regard.decoding import Sample, Translation
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message
 from regard.roles import CROSS
+from regard.tasks.text_file_checks import check_text_files, report_tables
 from regard.tasks.translation.translation_page import TranslationPage, describe_search
 
 __all__ = ["translate"]
@@ -168,6 +169,8 @@ def translate(
     sampling = dict(zip(("temperature", "top_k", "top_p", "seed"), numbers, strict=True))
     search = build_search(beam_size, length_penalty, n_best, greedy, max_length, sample, **sampling)
     html, lines, notes = TranslationPage(page), given_lines(files, text, encoding=encoding), Notes()
+    check_text_files(files or (), encoding)
+    report_tables(files or (), "write the sentences to a file of their own, e.g. with cut -f1", encoding)
     with_attention = draw or json or html.enabled or alignments is not None
     translator = open_run(
         run,

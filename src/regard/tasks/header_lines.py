@@ -15,6 +15,7 @@ from regard.data.row_formats import COLUMNS
 from regard.data.table_formats import csv_rows, is_csv
 from regard.errors import DataError, Hint, RegardWarning, message, printable, shown
 from regard.tasks.column_names import is_column_name
+from regard.tasks.text_file_checks import check_separator
 
 __all__ = ["check_first_lines", "columns_of_header"]
 
@@ -52,6 +53,8 @@ def check_first_lines(tsv: Iterable[str], columns: Sequence[int | str], encoding
     for path in tsv:
         rows = iter(()) if path == STANDARD else _rows(Path(path), encoding)
         cells, following = next(rows, []), list(islice(rows, COMPARED))
+        if not is_csv(Path(path)):
+            check_separator(Path(path), [cells, *following])
         names = [cells[column - 1].strip() for column in map(int, columns) if 0 < column <= len(cells)]
         if len(names) == 2:
             place, named = f"{shown(path)}, line 1", replace(COLUMNS, value=printable(",".join(names)))

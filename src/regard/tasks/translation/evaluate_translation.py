@@ -25,6 +25,7 @@ from regard.tasks.file_options import COLUMNS, ENCODING, FAITHFULNESS, FIELDS, J
 from regard.tasks.header_lines import check_first_lines, columns_of_header
 from regard.tasks.picture_outputs import check_output_ending
 from regard.tasks.task_table import task_of
+from regard.tasks.text_file_checks import check_sides
 from regard.tasks.translation.evaluation_report import (
     EvaluationOptions,
     EvaluationReport,
@@ -350,6 +351,7 @@ class ReferenceOptions:
             check_first_lines(self.tsv or (), columns, self.encoding)
             pairs = RowPairs.read(self.tsv, self.jsonl, columns, names, self.encoding)
             return paired_references(pairs, self.gold_alignments, self.base)
+        check_sides([self.source] if self.source else [], self.target, None, self.encoding)
         return read_references(self.source, self.target or [], self.gold_alignments, self.base, self.encoding)
 
 
