@@ -151,7 +151,7 @@ def caption(
     * `regard caption runs/x photo.jpg --n-best 5 --beam-size 10`
     """
     if draw and json:
-        raise ArgumentError(message("--draw", "--draw cannot be combined with --json"))
+        raise ArgumentError(message("--draw", "cannot be combined with --json"))
     check_folder(coco)
     search = build_search(beam_size, length_penalty, n_best, greedy, max_length)
     missing = list[DataError]()

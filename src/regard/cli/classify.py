@@ -122,7 +122,7 @@ def classify(
     * `regard classify runs/pairs --text "A man sleeps" --second "Nobody sleeps"`
     """
     if draw and json:
-        raise ArgumentError(message("--draw", "--draw cannot be combined with --json"))
+        raise ArgumentError(message("--draw", "cannot be combined with --json"))
     lines = given_lines(files, text, encoding=encoding)
     classifier = _open_classifier(run, checkpoint, device, threads, batch_tokens)
     if draw and classifier.model.pool_site is None:

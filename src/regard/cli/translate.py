@@ -217,10 +217,10 @@ class OutputForm:
     def check(self) -> None:
         """Raise ArgumentError if options cannot be combined."""
         if self.draw and (self.n_best > 1 or self.scores or self.json):
-            problem = "--draw cannot be combined with --n-best, --scores or --json"
+            problem = "cannot be combined with --n-best, --scores or --json"
             raise ArgumentError(message("--draw", problem))
         if self.json and self.scores:
-            problem, hint = "--json cannot be combined with --scores", "the JSON objects contain the score"
+            problem, hint = "cannot be combined with --scores", "the JSON objects contain the score"
             raise ArgumentError(message("--json", problem, hint=hint))
         if self.probabilities and self.alignments is None:
             raise ArgumentError(message("--probabilities", "this option requires --alignments FILE"))

@@ -65,12 +65,13 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     SPLIT,
     CommandOption(
         "--sentences",
-        "Number of sentences to evaluate on, with --split.",
+        "Number of sentences to evaluate on: of the built-in corpus with --split, otherwise the first pairs "
+        "of the files.",
         "INT",
         int,
-        SENTENCES,
         least=1,
         most=MOST_SENTENCES,
+        shown_default=f"{SENTENCES} with --split, otherwise all",
     ),
     CommandOption(
         "--gold-alignments",
@@ -200,7 +201,7 @@ def evaluate_translation(
     options: the values of EVALUATE_OPTIONS.
     """
     if options["other"] is not None and not options["faithfulness"]:
-        raise ArgumentError(message("--other", "--other requires --faithfulness"))
+        raise ArgumentError(message("--other", "requires --faithfulness"))
     _check_unused(options)
     translations, page = options["translations"], options["page"]
     check_output_ending(options["output"], page=True)
@@ -208,6 +209,8 @@ def evaluate_translation(
     fields = options["fields"] or "source,target"
     given = ReferenceOptions(**{name: options[name] for name in REFERENCES}, columns=columns, fields=fields)
     given.check(translations)
+    if translations is not None and options["sentences"] is not None:
+        raise ArgumentError(message("--sentences", "cannot be combined with --translations"))
     search = build_search(options["beam_size"], options["length_penalty"], greedy=options["greedy"])
     html = TranslationPage(page)
     references = given.read(None if run is None else run.folder)
@@ -252,15 +255,10 @@ def _columns_of_run(run: ChosenRun | None, tsv: list[str] | None, encoding: str 
 
 def _check_unused(options: Mapping[str, Any]) -> None:
     """Raise ArgumentError for an option that has no effect without another option."""
-    needed = {
-        "columns": ("tsv", None),
-        "fields": ("jsonl", None),
-        "sentences": ("split", SENTENCES),
-        "base": ("gold_alignments", 0),
-    }
+    needed = {"columns": ("tsv", None), "fields": ("jsonl", None), "base": ("gold_alignments", 0)}
     for name, (other, default) in needed.items():
         if options[name] != default and not options[other]:
-            problem = f"--{name} requires --{other.replace('_', '-')}"
+            problem = f"requires --{other.replace('_', '-')}"
             raise ArgumentError(message(f"--{name}", problem, hint=f"leave --{name} out"))
 
 
@@ -281,7 +279,7 @@ class ReferenceOptions:
     fields: str
     encoding: str | None
     split: str | None
-    sentences: int
+    sentences: int | None
     gold_alignments: Path | None
     base: int
     unit: str
@@ -345,7 +343,10 @@ class ReferenceOptions:
             generated with its version of the grammar. Otherwise, the latest version is used.
         """
         if self.split is not None:
-            return built_in_references(self.split, self.sentences, _grammar(run))
+            return built_in_references(self.split, self.sentences or SENTENCES, _grammar(run))
+        return self._read_files().first(self.sentences)
+
+    def _read_files(self) -> References:
         if self.rows:
             columns, names = two_columns(self.columns), two_names("--fields", self.fields)
             check_first_lines(self.tsv or (), columns, self.encoding)
