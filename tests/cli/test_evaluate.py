@@ -232,8 +232,8 @@ def test_page_shows_each_reference(command, trained, korean):
         (("RUN", "--tsv", "odd.tsv", "--columns", "3"), "--columns: '3'"),
         (("RUN", "--source", "-", "--target", "-"), "-: "),
         (("RUN", "--source", "test.ko", "--target", "test.en", "--columns", "2,1"), "requires --tsv"),
-        (("RUN", "--tsv", "odd.tsv", "--fields", "ko,en"), "--fields requires --jsonl"),
-        (("RUN", "--source", "test.ko", "--target", "test.en", "--sentences", 5), "requires --split"),
+        (("RUN", "--tsv", "odd.tsv", "--fields", "ko,en"), "--fields: requires --jsonl"),
+        (("--translations", "short", "--target", "test.en", "--sentences", 5), "--sentences: "),
         (("RUN", "--source", "test.ko", "--target", "test.en", "--base", 1), "requires --gold-alignments"),
         (("RUN", "--split", "train"), "'train'"),
         (("RUN", "--source", "test.ko", "--target", "test.en", "--tokenize", "13b"), "13b"),
@@ -272,3 +272,11 @@ def test_split_of_a_run_on_other_data_exits_with_2(command, trained, tmp_path):
     (other / "manifest.json").unlink()
     result = command("evaluate", other, "--split", "test")
     assert result.status == 2 and "regard data korean --split test" in result.err
+
+
+def test_the_first_sentences_of_files_are_evaluated(command, trained, korean):
+    options = ("--gold-alignments", korean / "test.links", "--sentences", 5, "--greedy", "--json")
+    result = command("evaluate", trained, *files(korean), *options)
+    assert result.status == 0 and json.loads(result.out)["sentences"] == 5
+    result = command("evaluate", trained, *files(korean), "--sentences", 2, "--greedy", "--faithfulness")
+    assert result.status == 0 and "over 2 references" in result.out

@@ -280,12 +280,14 @@ class _Tally:
         self.refused: DataError | None = None
         self.keys = DuplicateCounter(EXAMPLES)
         self.lost = 0
+        self.encoding: str | None = None
         self.places: tuple[list[tuple[int, str, int]], list[tuple[int, str, int]]] = ([], [])
         self.line_features: tuple[list[Features], list[Features]] = ([], [])
 
     def add(self, chunk: Chunk) -> None:
         source, target = chunk.sides
         marks = chunk.marks(self.choices)
+        self.encoding = self.encoding or source.raw.encoding or target.raw.encoding
         self.histogram += numpy.bincount(marks, minlength=256)
         if chunk.position < self.searched:
             for features, block in zip(self.line_features, chunk.sides, strict=True):
@@ -331,9 +333,7 @@ class _Tally:
                 dropped = int(self.histogram[has & unclaimed].sum())
                 unclaimed &= ~has
             count = int(self.histogram[has].sum())
-            findings.append(
-                Finding(kind, self.choices.says(kind), count, done, dropped, tuple(self.examples[kind]))
-            )
+            findings.append(Finding(kind, self._says(kind), count, done, dropped, tuple(self.examples[kind])))
         findings.append(self._duplicates())
         if counts is not None:
             says = f"line counts differ: source and target have {counts[0]:,} and {counts[1]:,} lines"
@@ -341,6 +341,12 @@ class _Tally:
         elif self.searched:
             findings.append(self._misaligned())
         return Report(read, read - self.lost, tuple(findings), refused or self.refused, fingerprint)
+
+    def _says(self, kind: str) -> str:
+        """Return the description of a kind of problem; invalid bytes with the encoding of the files."""
+        if kind == "invalid" and self.encoding is not None:
+            return f"not valid {self.encoding}"
+        return self.choices.says(kind)
 
     def _duplicates(self) -> Finding:
         """Return the number of kept pairs that repeat an earlier pair, as a Finding.

@@ -76,6 +76,11 @@ class LinePairs:
     def repaired(self) -> int:
         return sum(side.repaired for side in self.sides)
 
+    @property
+    def invalid(self) -> list[bytes]:
+        """The first lines with invalid bytes."""
+        return [line for side in self.sides for line in side.invalid]
+
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for places in zip(self.sources, self.targets, strict=True):
             sides = Lines([places[0]], encoding=self.encoding), Lines([places[1]], encoding=self.encoding)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,15 @@ class References:
     name: str
     links: list[Links] | None = None
     linked: str = ""
+
+    def first(self, count: int | None) -> References:
+        """Return the first sentences with their references and gold alignments; None means all."""
+        if count is None or all(len(lines) <= count for lines in self.references):
+            return self
+        references = [lines[:count] for lines in self.references]
+        links = None if self.links is None else self.links[:count]
+        name = f"the first {count:,} of {self.name}"
+        return replace(self, sources=self.sources[:count], references=references, links=links, name=name)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from regard.errors import DataError, Setting, UnknownName, message, naming_place
 from regard.evaluation import Links, read_links
 from regard.files.user_cache import cache_folder
 from regard.tasks.header_lines import check_first_lines
+from regard.tasks.text_file_checks import check_sides
 from regard.tasks.translation.plan import DEFAULT_PAIRS
 from regard.tasks.translation.translation_settings import Data
 
@@ -160,8 +161,12 @@ class _Lowered:
 
 
 def check_header_lines(data: Data) -> None:
-    """Call check_first_lines() for the TSV files of the settings."""
-    check_first_lines((*(data.tsv or ()), *(data.valid_tsv or ())), data.columns or [1, 2], data.encoding)
+    """Check the first lines of the files of the settings: header lines, tables and other encodings."""
+    tsv = [*(data.tsv or ()), *(data.valid_tsv or ())]
+    source, target = data.source or [], data.target or []
+    sides = [*source, *(data.valid_source or ())], [*target, *(data.valid_target or ())]
+    check_sides(*sides, tsv, data.encoding, invalid=_choices(data).invalid)
+    check_first_lines(tsv, data.columns or [1, 2], data.encoding)
 
 
 def read_split(data: Data) -> Split:
