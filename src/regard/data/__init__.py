@@ -25,24 +25,37 @@ korean_english() generates Korean-English pairs, without a file. fetch.fetch() d
 nothing else in the package uses the network.
 """
 
-from regard.data.algorithms import algorithm_batch
-from regard.data.batching import Batches
-from regard.data.class_labels import ClassBalance, Labels, class_weights
-from regard.data.data_report import Report
-from regard.data.encoded_pairs import EncodedPairs
-from regard.data.encoded_text import EncodedText, TextCounts, count_text, encode_text
-from regard.data.hold_out import hold_out
-from regard.data.korean import KoreanEnglish, korean_english
-from regard.data.labelled_batch import LabelledBatch
-from regard.data.labelled_batching import EncodedTexts, LabelledBatches, encode_texts
-from regard.data.labelled_text import LabelledText, LabelledTexts, labelled_from_lists, read_labelled
-from regard.data.pair_cache import encode_pairs
-from regard.data.pair_checks import Choices
-from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
-from regard.data.text_batch import TextBatch
-from regard.data.text_batching import DocumentBatches, SlidingWindows, StreamBatches, WindowBatches
-from regard.data.tokenizer_suggestion import suggest_tokenizer
-from regard.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer, train_tokenizer, train_tokenizers
+from typing import TYPE_CHECKING
+
+from regard.lazy_package import import_lazily
+
+if TYPE_CHECKING:
+    from regard.data.algorithms import algorithm_batch
+    from regard.data.batching import Batches
+    from regard.data.class_labels import ClassBalance, Labels, class_weights
+    from regard.data.data_report import Report
+    from regard.data.encoded_pairs import EncodedPairs
+    from regard.data.encoded_text import EncodedText, TextCounts, count_text, encode_text
+    from regard.data.hold_out import hold_out
+    from regard.data.korean import KoreanEnglish, korean_english
+    from regard.data.labelled_batch import LabelledBatch
+    from regard.data.labelled_batching import EncodedTexts, LabelledBatches, encode_texts
+    from regard.data.labelled_text import LabelledText, LabelledTexts, labelled_from_lists, read_labelled
+    from regard.data.pair_cache import encode_pairs
+    from regard.data.pair_checks import Choices
+    from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
+    from regard.data.text_batch import TextBatch
+    from regard.data.text_batching import DocumentBatches, SlidingWindows, StreamBatches, WindowBatches
+    from regard.data.tokenizer_suggestion import suggest_tokenizer
+    from regard.data.tokenizers import (
+        TOKENIZERS,
+        Tokenizer,
+        load_tokenizer,
+        train_tokenizer,
+        train_tokenizers,
+    )
+else:
+    import_lazily(__name__)
 
 __all__ = [
     "TOKENIZERS",

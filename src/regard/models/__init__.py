@@ -5,28 +5,25 @@ to the table of its kind in regard/named_models/: MODELS, LANGUAGE_MODELS, CLASS
 SEQUENCE_MODELS. These tables and their functions, such as build_model(), can be imported from here too.
 """
 
-import importlib
-import typing
+from typing import TYPE_CHECKING
 
-from regard.layers.recurrent import Recurrence
-from regard.models.bahdanau import Bahdanau
-from regard.models.base import Encoded, Model, State
-from regard.models.classifier import Classifier
-from regard.models.language_base import LanguageModel
-from regard.models.lstmn_translation import LSTMNTranslationModel
-from regard.models.luong import Luong
-from regard.models.seq2seq import Seq2Seq
-from regard.models.transformer import Size, Transformer
+from regard.lazy_package import import_lazily
 
-if typing.TYPE_CHECKING:
-    from regard.named_models import (
-        CLASSIFIERS,
-        LANGUAGE_MODELS,
-        MODELS,
-        build_classifier,
-        build_language_model,
-        build_model,
-    )
+if TYPE_CHECKING:
+    from regard.layers.recurrent import Recurrence
+    from regard.models.bahdanau import Bahdanau
+    from regard.models.base import Encoded, Model, State
+    from regard.models.classifier import Classifier
+    from regard.models.language_base import LanguageModel
+    from regard.models.lstmn_translation import LSTMNTranslationModel
+    from regard.models.luong import Luong
+    from regard.models.seq2seq import Seq2Seq
+    from regard.models.transformer import Size, Transformer
+    from regard.named_models.classifiers import CLASSIFIERS, build_classifier
+    from regard.named_models.language_models import LANGUAGE_MODELS, build_language_model
+    from regard.named_models.translation_models import MODELS, build_model
+else:
+    import_lazily(__name__)
 
 __all__ = [
     "CLASSIFIERS",
@@ -48,11 +45,3 @@ __all__ = [
     "build_language_model",
     "build_model",
 ]
-
-if not typing.TYPE_CHECKING:  # a type checker that sees __getattr__ would accept any name
-
-    def __getattr__(name: str) -> typing.Any:
-        """Import the tables of models on first use: they import every model."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(importlib.import_module("regard.named_models"), name)

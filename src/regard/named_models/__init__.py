@@ -9,11 +9,18 @@ To add a model, write its file in regard/models/, and add one line to the table 
     SEQUENCE_MODELS     sequence_models.py       models of algorithmic tasks
 """
 
-from regard.named_models.classifiers import CLASSIFIERS, build_classifier
-from regard.named_models.language_models import LANGUAGE_MODELS, build_language_model
-from regard.named_models.memory_networks import MEMORY_NETWORKS, build_memory_network
-from regard.named_models.sequence_models import SEQUENCE_MODELS, build_sequence_model
-from regard.named_models.translation_models import MODELS, PARTS, build_model, direct_options
+from typing import TYPE_CHECKING
+
+from regard.lazy_package import import_lazily
+
+if TYPE_CHECKING:
+    from regard.named_models.classifiers import CLASSIFIERS, build_classifier
+    from regard.named_models.language_models import LANGUAGE_MODELS, build_language_model
+    from regard.named_models.memory_networks import MEMORY_NETWORKS, build_memory_network
+    from regard.named_models.sequence_models import SEQUENCE_MODELS, build_sequence_model
+    from regard.named_models.translation_models import MODELS, PARTS, build_model, direct_options
+else:
+    import_lazily(__name__)
 
 __all__ = [
     "CLASSIFIERS",
