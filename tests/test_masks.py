@@ -322,6 +322,19 @@ def test_a_length_above_the_number_of_keys_raises(backend: str, lengths: Any):
     regard.attention(x, x, mask=mask & regard.padding([3, 5]))  # the combined lengths are valid
 
 
+def test_a_length_above_the_number_of_keys_raises_inside_a_transform():
+    """Lengths have no values there, so those at the call of padding() are checked."""
+    x = torch.randn(3, 2, 7, 4)
+
+    def attend(mask: regard.Mask) -> torch.Tensor:
+        each = torch.func.vmap(lambda x: regard.attention(x, x, mask=mask, backend="reference").output)
+        return each(x)
+
+    assert attend(regard.padding([3, 7])).shape == attend(regard.padding([3, 9]) & regard.padding([7])).shape
+    with pytest.raises(regard.ArgumentError, match=r"9.* S = 7"):
+        attend(regard.padding([3, 9]))
+
+
 @pytest.mark.parametrize("lengths", [[3, -1], torch.tensor([3, -1])])
 def test_a_negative_length_raises(lengths: Any):
     with pytest.raises(regard.ArgumentError, match=r"lengths\[1\] = -1"):

@@ -10,10 +10,9 @@ Public names are imported lazily, on first use: `import regard` is fast, and the
 help and draw pictures without importing torch.
 """
 
-import importlib
-import sys
-import types
 import typing
+
+from regard import lazy_package
 
 if typing.TYPE_CHECKING:
     from regard.attended import Attended, Top
@@ -65,6 +64,8 @@ if typing.TYPE_CHECKING:
     from regard.sites import Record, name_sites, record
     from regard.tasks.task_table import load
     from regard.viewing import draw, explore, picture
+else:
+    lazy_package.import_lazily(__name__)
 
 __all__ = [
     "ALiBi",
@@ -134,100 +135,3 @@ __all__ = [
     "where",
     "window",
 ]
-
-_MODULES = {
-    "regard.attended": ("Attended", "Top"),
-    "regard.attention": ("attention", "read"),
-    "regard.compare": ("compare",),
-    "regard.errors": (
-        "ArgumentError",
-        "BackendError",
-        "DataError",
-        "LookError",
-        "RegardError",
-        "RegardWarning",
-        "UnknownName",
-    ),
-    "regard.explain": ("Explanation", "explain"),
-    "regard.interventions": ("intervene",),
-    "regard.layers": ("AttentionLayer", "MultiHead", "watch"),
-    "regard.tasks.task_table": ("load",),
-    "regard.look": ("Look",),
-    "regard.masks.mask": ("Mask",),
-    "regard.masks.constructors": ("causal", "dense", "documents", "padding", "where", "window"),
-    "regard.memory": ("Memory", "prepare"),
-    "regard.positions": (
-        "ALiBi",
-        "Bias",
-        "Learned",
-        "Noise",
-        "POSITIONS",
-        "Position",
-        "Relative",
-        "Rotary",
-        "Sinusoidal",
-        "T5Bias",
-        "build_position",
-    ),
-    "regard.roles": ("Role",),
-    "regard.scores": (
-        "Additive",
-        "Concat",
-        "Cosine",
-        "Dot",
-        "General",
-        "Location",
-        "SCORES",
-        "ScaledDot",
-        "Score",
-        "build_score",
-    ),
-    "regard.select": (
-        "Best",
-        "Gate",
-        "Hard",
-        "LocalP",
-        "Select",
-        "Selection",
-        "Soft",
-        "Sparse",
-        "StraightThrough",
-    ),
-    "regard.sites": ("Record", "name_sites", "record"),
-    "regard.viewing": ("draw", "explore", "picture"),
-}
-"""The public names of each module. tests/test_house.py checks that this table matches the imports above."""
-
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
-
-
-if not typing.TYPE_CHECKING:  # a type checker that sees __getattr__ would accept any name
-
-    def __getattr__(name: str) -> typing.Any:
-        if name == "huggingface":
-            return importlib.import_module("regard.huggingface")
-        if name not in _HOMES:
-            raise AttributeError(f"module 'regard' has no attribute {name!r}")
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-        globals()[name] = value
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-class _Package(types.ModuleType):
-    """The type of the package object. It makes `regard.attention` the function, not the module of that name.
-
-    When the module regard.attention is imported, Python sets it as the attribute `attention` of the package.
-    This class stores the function instead, and likewise for other modules that share a public name.
-    """
-
-    def __setattr__(self, name: str, value: typing.Any) -> None:
-        if isinstance(value, types.ModuleType) and name in _HOMES:
-            value = getattr(value, name)
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -155,3 +155,22 @@ def test_other_selections_keep_their_weights(select: regard.Select):
 
 def checked_call(x: torch.Tensor, select: regard.Select):
     return check(x, x, x, score=regard.ScaledDot(), select=select)
+
+
+@pytest.mark.parametrize(
+    ("width", "look", "refused"),
+    [
+        (256, {"top": 16, "pooled": 64}, False),
+        (257, {"entropy": True}, True),
+        (8, {"weights": True}, True),
+        (8, {"top": 17}, True),
+        (8, {"pooled": 65}, True),
+    ],
+)
+def test_the_fused_pass_refuses_what_its_kernels_do_not_compute(width: int, look: dict, refused: bool):
+    call = checked_call(torch.randn(1, 1, 3, width), regard.Soft())
+    usual = PASSES["fused"].reasons(
+        checked_call(torch.randn(1, 1, 3, 8), regard.Soft()), regard.Look(entropy=True)
+    )
+    reasons = [each for each in PASSES["fused"].reasons(call, regard.Look(**look)) if each not in usual]
+    assert bool(reasons) == refused

@@ -86,6 +86,9 @@ def test_backends_lists_all_backends_and_scores(run):
     for name in (*BACKENDS, *PASSES, *regard.SCORES):
         assert name in output
     assert "computes inner products" not in output
+    headers = [line.split() for line in output.splitlines()]
+    assert ["score", "equation", "float32", "bfloat16", "training"] in headers
+    assert ["backend", "description"] in headers
     additive = next(line for line in output.splitlines() if line.split()[:1] == ["additive"])
     assert "blocked" in additive and "sdpa" not in additive
 

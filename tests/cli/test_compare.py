@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,10 +13,12 @@ import torch
 
 import regard
 from regard.compare.comparison import Comparison
-from regard.compare.comparison_options import Options
+from regard.compare.comparison_options import Options, model_variant
 from regard.compare.comparison_page import write_page
-from regard.compare.run_cache import RunCache
-from regard.compare.training_progress import progress_line, step_of
+from regard.compare.confidence import judge
+from regard.compare.run_cache import RunCache, _Pool, progress_line, step_of
+from regard.compare.study import Claim, StudyResult
+from regard.training.interrupts import Interruption
 
 TINY = ("--quick", "--steps", "2", "--width", "4", "--sentences", "2", "--length-bins", "9,24")
 TINY += ("--device", "cpu", "--threads", "1", "--jobs", "2")
@@ -50,6 +52,7 @@ def test_comparison_is_written_continues_and_reports_a_failed_training(command, 
     again = regard.compare(
         "length",
         models=["seq2seq"],
+        seeds=1,
         quick=True,
         cache=output / "runs",
         settings=settings,
@@ -104,51 +107,58 @@ def test_bad_input_is_a_message(command, arguments, part, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_longest_runs_are_trained_first_and_no_minutes_train_nothing(tmp_path, monkeypatch):
+OPTIONS = {"models": ["seq2seq"], "seeds": 1, "sentences": 2, "bins": (9, 24), "device": "cpu"}
+
+
+def test_no_minutes_train_nothing(tmp_path, monkeypatch):
     trained: list[str] = []
     monkeypatch.setattr(RunCache, "train", lambda self, runs, until: trained.extend(r.label for r in runs))
-    monkeypatch.setattr(
-        sys.modules["regard.compare.comparison"],
-        "run_seconds",
-        lambda runs, device: [{"seq2seq": 1.0, "luong": 2.0, "bahdanau": 9.0}[r.label] for r in runs],
-    )
-    options = {
-        "models": ["seq2seq", "luong", "bahdanau"],
-        "seeds": 1,
-        "quick": True,
-        "jobs": 2,
-        "device": "cpu",
-    }
-    options |= {"cache": tmp_path, "say": lambda text: None, "sentences": 2, "bins": (9, 24)}
-    regard.compare("length", **options)
-    assert trained == ["bahdanau", "luong", "seq2seq"]
-    trained.clear()
+    options = {**OPTIONS, "quick": True, "cache": tmp_path, "say": lambda text: None}
+    options["models"] = ["seq2seq", "luong"]
     result = regard.compare("length", minutes=0, **options)
     assert not trained and not result.interrupted and "Not trained yet" in result.results[0].notes[0]
+    assert result.decision.count("length.") == len(result.verdicts)
+    regard.compare("length", **options)
+    assert trained == ["seq2seq", "luong"]
 
 
 @pytest.mark.parametrize(
     ("seconds", "quick", "hinted"), [(9000.0, False, True), (9.0, False, False), (9000.0, True, False)]
 )
-def test_a_long_comparison_says_how_to_shorten_it(seconds, quick, hinted, tmp_path, monkeypatch):
-    monkeypatch.setattr(RunCache, "train", lambda self, runs, until: None)
-    monkeypatch.setattr(
-        sys.modules["regard.compare.comparison"], "run_seconds", lambda runs, device: [seconds]
-    )
-    options = {"models": ["seq2seq"], "seeds": 1, "cache": tmp_path, "sentences": 2, "bins": (9, 24)}
+def test_a_long_comparison_says_how_to_shorten_it(seconds, quick, hinted, tmp_path):
+    """One training of four took `seconds`, and another one is running."""
     said: list[str] = []
-    regard.compare("length", quick=quick, device="cpu", say=said.append, **options)
-    assert any("--stop-after" in line for line in said) == hinted
+    pool = _Pool(RunCache(tmp_path, Options(quick=quick, device="cpu"), said.append), Interruption(), 0.0)
+    run = pool.cache.options.run(model_variant("seq2seq"), 0)
+    pool.done, pool.total, pool.running = 1, 4, {tmp_path: (run, None, 0.0)}
+    pool.began = time.monotonic() - seconds
+    for _ in range(2):
+        pool.reported = 0.0
+        pool._report()
+    assert [line for line in said if "--stop-after" in line] == [said[1]] * hinted
+    assert len(said) == 2 + hinted and "trained 1 of 4" in said[0]
 
 
 def test_threads_are_used_in_this_process_and_restored(tmp_path, monkeypatch):
     used: list[int] = []
     monkeypatch.setattr(RunCache, "train", lambda self, runs, until: used.append(torch.get_num_threads()))
-    monkeypatch.setattr(sys.modules["regard.compare.comparison"], "run_seconds", lambda runs, device: [1.0])
     before = torch.get_num_threads()
-    options = {"models": ["seq2seq"], "quick": True, "cache": tmp_path, "sentences": 2, "bins": (9, 24)}
-    regard.compare("length", threads=before + 1, device="cpu", say=str, **options)
+    regard.compare("length", threads=before + 1, cache=tmp_path, say=str, **OPTIONS)
     assert used == [before + 1] and torch.get_num_threads() == before
+
+
+def test_page_table_and_sentence_say_which_claims_are_decided(tmp_path):
+    claims = [Claim(f"a.{name}", f"{name} is larger.") for name in ("sure", "open", "lost")]
+    values = ([1.0, 1.1, 0.9], [1.0, -1.2, 0.1], [-1.0, -1.1, -0.9])
+    verdicts = tuple(judge(claim, each, "x") for claim, each in zip(claims, values, strict=True))
+    comparison = Comparison((StudyResult("a", "A", verdicts=verdicts),), {})
+    assert "2 of 3" in comparison.decision and "a.open" in comparison.decision
+    assert "a.sure" not in comparison.decision and "a.lost" not in comparison.decision
+    list(write_page(comparison, Options(), tmp_path))
+    assert [row["decides"] for row in rows(tmp_path / "verdicts.csv")] == ["yes", "no", "yes"]
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert comparison.decision in page and page.count('class="unclear"') == 1
+    assert Comparison((), {}).decision == ""
 
 
 def test_files_of_an_earlier_comparison_are_removed(tmp_path):

@@ -12,8 +12,9 @@ from regard.runs.run_folder import config_of
 
 def test_quick_demo_trains_and_draws_one_sentence(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
-    settings = importlib.import_module("regard.cli.demo").SETTINGS
-    monkeypatch.setitem(settings["data"], "pairs", 400)
+    demo = importlib.import_module("regard.cli.demo")
+    assert demo.MINUTES <= 2  # as README.md and the Makefile promise
+    monkeypatch.setitem(demo.SETTINGS["data"], "pairs", 400)
     result = command("demo", "--quick", "--output", tmp_path / "run")
     assert result.status == 0, result.err
     assert config_of(tmp_path / "run")["training"]["steps"] >= 30

@@ -9,14 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from rich.cells import cell_len
+from rich.console import Console
 
 from regard.cli.evaluate import _with_files
 from regard.data import korean_english
 from regard.decoding import Greedy
 from regard.evaluation import bleu, evaluate_corpus
 from regard.tasks.task_table import find_task
-from regard.tasks.translation import load_translator
+from regard.tasks.translation import load_translator, train_translation
+from tests.cli.conftest import SETTINGS
 
 TABLE = "나는 학생이다 .\tI am a student .", "고양이가 잔다 .\tthe cat sleeps ."
 
@@ -67,6 +70,31 @@ def test_precision(command, trained, korean):
     assert 0 < abs(scores["bfloat16"] / default - 1) < 0.05
     wrong = command("evaluate", trained, *files(korean), "--precision", "int3")
     assert wrong.status == 2 and "int3" in wrong.err
+
+
+def test_threads(command, trained, korean, monkeypatch):
+    used = list[int]()
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    few = "--split", "test", "--sentences", 1, "--greedy"
+    assert command("evaluate", trained, *few, "--threads", 1).status == 0 and used == [1]
+    assert command("evaluate", trained, *few).status == 0 and used == [1]
+
+
+def test_letter_case_of_the_scores_is_that_of_the_run(command, trained, tmp_path):
+    """Without --lowercase and --cased, evaluation.lowercase of the run holds."""
+    lowercased, training = tmp_path / "run", {**SETTINGS["training"], "steps": 1, "warmup_steps": 0}
+    settings = {**SETTINGS, "training": training, "evaluation": {**SETTINGS["evaluation"], "lowercase": True}}
+    train_translation(settings, lowercased, console=Console(quiet=True))
+    for run, options, case in (
+        (trained, (), "mixed"),
+        (trained, ("--lowercase",), "lc"),
+        (lowercased, (), "lc"),
+        (lowercased, ("--cased",), "mixed"),
+    ):
+        result = command("evaluate", run, "--split", "test", "--sentences", 1, "--greedy", "--json", *options)
+        assert result.status == 0, result.err
+        scores = {each["name"]: each["signature"].split("|") for each in json.loads(result.out)["scores"]}
+        assert f"case:{case}" in scores["BLEU"] and f"case:{case}" in scores["chrF2"]
 
 
 def test_pairs_in_one_file_give_the_same_scores(command, trained, korean):

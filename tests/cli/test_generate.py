@@ -117,6 +117,15 @@ def test_single_text_is_streamed_to_a_terminal(run, monkeypatch, capsys):
     assert shown[:2] == ["you saw a", "you saw a film"]
 
 
+@pytest.mark.parametrize("prompt", ["", "I"])
+def test_streamed_text_is_the_text_without_a_terminal(command, run, monkeypatch, prompt: str):
+    expected, terminal = command("generate", run, "--prompt", prompt).out, Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    with pytest.raises(SystemExit):
+        regard.cli.main(["generate", str(run), "--prompt", prompt, "--device", "cpu"])
+    assert terminal.texts() == expected and expected.count(" ") > 1
+
+
 def test_ctrl_c_ends_with_the_text_generated_so_far(command, run, monkeypatch):
     original = EarlyEnds.check
 

@@ -35,6 +35,19 @@ def test_tokens_option_prints_json_lines(command, trained, korean, tmp_path):
         assert record["score"] == pytest.approx(sum(record["token_scores"]))
 
 
+def test_json_option_prints_the_result_of_the_library(command, trained, korean):
+    arguments = "--source", korean / "test.ko", "--target", korean / "test.en"
+    result = command("score", trained, *arguments, "--json")
+    scored = load_translator(trained, device="cpu").score(*sides(korean))
+    assert result.status == 0
+    for line, each, source in zip(result.lines, scored, sides(korean)[0], strict=True):
+        record = json.loads(line)
+        assert (record["source"], record["text"]) == (source, each.text) and record["pieces"] == list(
+            each.pieces
+        )
+        assert record["score"] == pytest.approx(each.score, abs=1e-3)
+
+
 def test_every_line_is_scored_whatever_it_contains(command, trained, hostile, tmp_path):
     lines = hostile.read_bytes().split(b"\n")
     (tmp_path / "reversed").write_bytes(b"\n".join(reversed(lines)) + b"\n")

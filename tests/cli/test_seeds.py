@@ -11,10 +11,10 @@ from rich.console import Console
 
 from regard.evaluation.bleu import Score
 from regard.runs.seed_reports import SeedsReport
+from regard.runs.seed_scores import scores_table
 from regard.tasks.translation.evaluate_translation import TranslationEvaluation
 from regard.tasks.translation.evaluation_report import EvaluationReport
 from regard.training.logs.live_table import in_words
-from regard.training.logs.seed_log import scores_table
 
 TEXTS = "".join(f"{('pos', 'neg')[n % 2]}\t{('good', 'bad')[n % 2]} film {n}\n" for n in range(40))
 SMALL = (

@@ -7,8 +7,7 @@ import torch
 from torch.nn import functional
 
 from regard.compare.comparison_options import COMPARED
-from regard.compare.gradient_flow import _capturing, encoder_jacobian, gradient_flow
-from regard.compare.gradient_study import measured_flow
+from regard.compare.gradient_flow import _capturing, encoder_jacobian, gradient_flow, measured_flow
 from regard.data.batch import Batch
 from regard.models import build_model
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from regard.compare.cost_study import _crossings, _exponents, _fits, _large
-from regard.compare.layer_costs import BATCH, LAYERS, measure_layer, peak_memory
+from regard.compare.layer_costs import BATCH, LAYERS, _exponents, _fits, _large, measure_layer, peak_memory
 
 SIZES = {"n": [(n, 64) for n in (32, 64, 128, 256, 512)], "d": [(8, d) for d in (16, 32, 64, 128)]}
 
@@ -56,7 +55,7 @@ def test_peak_memory_counts_what_is_alive_at_the_same_time():
     assert 4 * size <= peak_memory(one_after_the_other, "cpu") < 8 * size <= 12 * size <= kept < 16 * size
 
 
-def test_exponents_and_crossings_of_exact_times():
+def test_exponents_of_exact_times():
     """With times equal to the counted operations, the fits are those of the theory."""
     rows = [
         {
@@ -79,8 +78,6 @@ def test_exponents_and_crossings_of_exact_times():
     exact = {(row["layer"], row["of"]): row for row in _exponents(rows)}
     assert exact["self-attention", "n"]["exponent"] == pytest.approx(2)
     assert exact["recurrent", "n"]["exponent"] == pytest.approx(1)
-    (at,) = (row["n"] for row in _crossings(rows) if (row["layer"], row["by"]) == ("recurrent", "both"))
-    assert at == pytest.approx(3 * 64)  # 4 n^2 d = 12 n d^2
 
 
 def test_exponents_are_fitted_to_sizes_beyond_the_fixed_cost():

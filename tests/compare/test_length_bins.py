@@ -6,8 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from regard.compare.comparison import make_options
-from regard.compare.comparison_options import COMPARED, Options, model_options
+from regard.compare.comparison_options import (
+    COMPARED,
+    Options,
+    make_options,
+    model_options,
+    model_variant,
+)
 from regard.compare.length_bins import SentenceSet, choose_bins
 from regard.compare.run_cache import key_of
 from regard.errors import ArgumentError, DataError, UnknownName
@@ -23,7 +28,7 @@ def sentences(*counts: tuple[int, int]) -> SentenceSet:
 def test_classes_with_few_sentences_are_joined():
     bins = choose_bins(sentences((2, 30), (4, 5), (8, 25), (12, 3), (40, 40)), OPTIONS)
     assert [bin.name for bin in bins] == ["2-4", "8-12", "40-40"]
-    assert [len(bin) for bin in bins] == [20, 20, 20]
+    assert [len(bin.sources) for bin in bins] == [20, 20, 20]
     assert all(len(source.split()) in (40,) for source in bins[-1].sources)
 
 
@@ -61,19 +66,29 @@ def test_key_depends_on_settings_and_content_but_not_on_paths(tmp_path):
 
     def key(at: int, seed: int = 0, device: str = "cpu") -> str:
         data = {"source": [str(paths[at])], "target": [str(paths[at])]}
-        return key_of(replace(OPTIONS, data=data).run("bahdanau", seed), device)
+        return key_of(replace(OPTIONS, data=data).run(model_variant("bahdanau"), seed), device)
 
     assert key(0) == key(1) == key(0, device="cpu")
     assert len({key(0), key(2), key(0, seed=1), key(0, device="cuda")}) == 4
     assert key(0, device="cuda:1") == key(0, device="cuda")
 
 
+def test_quick_has_three_seeds_of_fewer_and_smaller_models():
+    quick, usual = make_options(quick=True), make_options()
+    assert len(quick.seeds) == len(usual.seeds) == 3
+    assert quick.compared == ("seq2seq", "bahdanau") and len(usual.compared) > 5
+    assert quick.width < usual.width and quick.sentences < usual.sentences
+    assert all(quick.training[name] < usual.training[name] for name in ("steps", "batch_tokens"))
+    assert quick.widths_compared == (quick.width,) and len(usual.widths_compared) == 3
+
+
 def test_settings_of_all_runs_reach_every_run():
-    options = make_options((), 1, True, {"model": {"dropout": 0.3}, "data": {"pairs": 9}}, (), 1, "cpu", 1, 1)
-    run = options.run("luong-dot", 0)
-    assert run.settings["model"] == {"width": 96, "dropout": 0.3, "name": "luong", "score": "dot"}
+    options = make_options(settings={"model": {"dropout": 0.3}, "data": {"pairs": 9}}, quick=True)
+    run = options.run(model_variant("luong-dot"), 0)
+    width = options.width
+    assert run.settings["model"] == {"width": width, "dropout": 0.3, "name": "luong", "score": "dot"}
     assert run.settings["data"] == {"pairs": 9, "built_in": "korean"}
-    timed = make_options((), 1, True, {"training": {"minutes": 1.0}}, (), 1, "cpu", 1, 1)
+    timed = make_options(settings={"training": {"minutes": 1.0}}, quick=True)
     assert timed.training == {"batch_tokens": 1024, "minutes": 1.0}
     with pytest.raises(UnknownName, match="trainin"):
-        make_options((), 1, True, {"trainin": {"steps": 2}}, (), 1, "cpu", 1, 1)
+        make_options(settings={"trainin": {"steps": 2}})

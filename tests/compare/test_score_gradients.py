@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from regard.compare import score_gradients
 from regard.compare.score_gradients import gradient_statistics, sample_scores, score_statistics
 from regard.data.batch import Batch
 from regard.models import build_model
@@ -96,7 +97,7 @@ def test_reinforce_estimates_the_exact_gradient_and_a_baseline_lowers_its_varian
     assert statistics[0]["gradient_noise"] > 0.5
 
 
-def test_statistics_by_hand():
+def test_statistics_by_hand(monkeypatch: pytest.MonkeyPatch):
     gradients = torch.tensor([[1.0, 3.0], [3.0, 3.0]]).reshape(2, 1, 1, 2)
     found = gradient_statistics(gradients)
     assert found["gradient_variance"] == pytest.approx(2.0)
@@ -107,3 +108,5 @@ def test_statistics_by_hand():
     assert state["score_variance"] == pytest.approx(9.0) and state["saturated"] == 0.5
     assert state["score_gradient"] == pytest.approx(2.5)
     assert state["largest_weight"] == pytest.approx((1 / (1 + math.exp(-6)) + 0.5) / 2)
+    monkeypatch.setattr(score_gradients, "SATURATED", 0.5)  # the weights of the second row
+    assert score_statistics(scores, gradients[0, 0])["saturated"] == 0.5

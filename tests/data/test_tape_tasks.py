@@ -51,7 +51,8 @@ def test_repeat_copy_ends_with_a_marker():
 def test_associative_recall_answers_the_item_after_the_query():
     _, batch = drawn("associative-recall", count=20, length=4)
     items = batch.inputs[:, :16].unflatten(1, (4, 4))
-    assert items[:, :, 0, 6].all()
+    assert items[:, :, 0, 6].all() and batch.inputs[0, [16, 20], 7].tolist() == [1, 1]
+    assert batch.inputs[..., 6:].sum() == 20 * (4 + 2)  # the delimiters of 4 items, and 2 of the query
     for row in range(20):
         query = batch.inputs[row, 17:20, :6]
         places = [place for place in range(3) if items[row, place, 1:, :6].equal(query)]
@@ -80,6 +81,16 @@ def test_overwrite_answers_the_last_value_of_a_key(changes: int | None):
                 assert targets[step + 1] == values[key]
         assert len(values) == 5
     assert changed == 20 * (changes or 3)
+
+
+def test_every_key_of_overwrite_is_drawn_once():
+    task = build_tape_task("overwrite", width=2, length=(4, 4))
+    task.check_sizes({"length": 4}, "overwrite")
+    batch = task.draw(20, {"length": 4}, torch.Generator().manual_seed(3))
+    for inputs in batch.inputs:
+        assert sorted(inputs[:4, :2].tolist()) == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    with pytest.raises(ArgumentError, match="length"):
+        task.check_sizes({"length": 5}, "overwrite")
 
 
 def test_n_grams_and_their_optimal_estimator():

@@ -5,18 +5,21 @@ from __future__ import annotations
 import torch
 
 from regard.data.batch import BOS, EOS, PAD, UNK
+from regard.data.tokenizers.tokenizer import SPECIALS
 from regard.data.word_noise import replace_words
 
 
 def test_only_words_are_replaced_and_only_by_words():
     torch.manual_seed(0)
-    inputs = torch.tensor([[BOS, 5, 6, UNK, 7, EOS, PAD]]).repeat(2000, 1)
+    first, last = len(SPECIALS), 8
+    inputs = torch.tensor([[BOS, first, 6, UNK, last, EOS, PAD]]).repeat(2000, 1)
     noised = replace_words(inputs, vocabulary_size=9, probability=0.5)
     special = inputs < 4
     assert torch.equal(noised[special], inputs[special])
     assert set(noised[~special].unique().tolist()) == {4, 5, 6, 7, 8}
     # A replaced word is the same word as before in one of five cases.
-    assert abs((noised != inputs)[~special].float().mean().item() - 0.4) < 0.03
+    for place in (1, 2, 4):
+        assert abs((noised != inputs)[:, place].float().mean().item() - 0.4) < 0.05
 
 
 def test_the_seed_determines_the_words():

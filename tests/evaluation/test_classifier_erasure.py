@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 
@@ -16,6 +17,7 @@ from regard.errors import ArgumentError
 from regard.evaluation import ClassifierErasure, TextClassifier, erase_words
 from regard.evaluation.classification import SIDES
 from regard.evaluation.classifier_erasure import TextErasure
+from regard.evaluation.region_erasure import RegionErasure, erase_regions
 from regard.models import Classifier, build_classifier
 from tests.evaluation.toy_sentiment import sentiment_word, toy_texts, trained
 
@@ -46,6 +48,14 @@ class Pointer(Classifier):
 def pointer(lies: bool = False) -> TextClassifier:
     tokenizer = train_tokenizer("word", [WORDS])
     return TextClassifier(Pointer(tokenizer.size, tokenizer.encode("f")[0], lies), tokenizer, ["yes", "no"])
+
+
+@pytest.mark.parametrize(
+    ("report", "call"), [(ClassifierErasure, erase_words), (RegionErasure, erase_regions)]
+)
+def test_a_report_counts_as_many_words_as_its_function_by_default(report, call):
+    assert inspect.signature(report).parameters["k"].default == 1
+    assert inspect.signature(call).parameters["k"].default == 1
 
 
 def test_costs_of_a_classifier_that_uses_its_attention():

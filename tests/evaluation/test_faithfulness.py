@@ -19,7 +19,7 @@ from regard.data.tokenizers import train_tokenizer
 from regard.decoding import Greedy, Translator
 from regard.decoding.forced_decoding import observe
 from regard.evaluation import Faithfulness, agreement, faithfulness
-from regard.evaluation.erasure import Pair, Trial, ended, saliencies, word_scores
+from regard.evaluation.erasure import Pair, Trial, ended, ranked_and_random, saliencies, word_scores
 from regard.evaluation.faithfulness import WordTruth
 from regard.models import Encoded, Model, State, build_model
 from regard.models.base import attend
@@ -189,6 +189,17 @@ def _precise(model: Model, pair: Pair, trial: Trial) -> float:
     with torch.no_grad():
         scores = model(batch).log_softmax(-1).gather(-1, batch.labels[..., None])[0, :, 0]
     return float(scores[list(trial.rows)].sum())
+
+
+@pytest.mark.parametrize(("k", "drawn"), [(1, {0, 2, 3, 4}), (2, {0, 2, 4}), (4, {2})])
+def test_random_words_are_not_the_most_attended_ones(k: int, drawn: set[int]):
+    order, samples = ranked_and_random([0.1, 0.4, 0.05, 0.3, 0.15], k, samples=50, seed=[0])
+    assert order == [1, 3, 4, 0, 2] and set().union(*samples) == drawn
+    assert (
+        {len(sample) for sample in samples}
+        == {len(set(sample)) for sample in samples}
+        == {min(k, len(drawn))}
+    )
 
 
 def test_random_words_depend_only_on_the_seed():

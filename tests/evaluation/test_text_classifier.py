@@ -209,8 +209,10 @@ def test_result_without_attention_or_label():
     ],
 )
 def test_wrong_lines(pairs: bool, lines: Any, part: str):
-    with pytest.raises(ArgumentError, match=part):
+    with pytest.raises(ArgumentError, match=part) as caught:
         untrained(pairs=pairs).classify(lines)
+    # A list with a wrong line: the error says what the model classifies.
+    assert isinstance(lines, int | str) or ("(first, second)" in str(caught.value)) == pairs
 
 
 def test_wrong_parts():

@@ -13,10 +13,6 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.kernels import launch
-from regard.kernels.additive import short
-
-compiled_names: list[str] = []
-"""The names of the kernels, in the order in which they were compiled."""
 
 
 class Hopper:
@@ -39,21 +35,9 @@ def compiling(kernel: JITFunction, grid: tuple[int, ...]) -> Any:
         compiled = kernel.run(*arguments, grid=grid, warmup=True, **options)
         # Plain PTX min and max drop NaN: min(x, NaN) is x.
         assert not re.search(r"\bmin(\.ftz)?\.f32", compiled.asm["ptx"]), kernel.__name__
-        for line in compiled.asm["ttgir"].splitlines():
-            if "atom.shared.add" in line:  # see collected_assembly()
-                assert_of_a_warp_group(line, compiled.asm["ttgir"])
         print(kernel.__name__, len(compiled.asm["cubin"]))
-        compiled_names.append(kernel.__name__)
 
     return compile_only
-
-
-def assert_of_a_warp_group(line: str, code: str) -> None:
-    """Check that the scores have the layout that collected_assembly() requires."""
-    layouts = set(re.findall(r"tensor<64x64x\w+, #(\w+)>", line))
-    assert len(layouts) == 1, line[-500:]
-    (found,) = re.findall(rf"^#{layouts.pop()} = (#ttg.nvidia_mma<.*)$", code, re.MULTILINE)
-    assert "versionMajor = 3" in found and "warpsPerCTA = [4, 1]" in found and "[16, 64, 16]" in found, found
 
 
 def main() -> None:
@@ -61,7 +45,6 @@ def main() -> None:
     driver.set_active(Hopper())
     JITFunction.__getitem__ = compiling
     launch.processors = lambda device: 132
-    short.SHORT_KEYS = 0  # compile_short() compiles the kernel for short sequences
     from regard.kernels.additive.operators import additive_backward, additive_forward
 
     lengths, documents = torch.tensor([30, 5]), torch.zeros(2, 2048, dtype=torch.long)
@@ -86,73 +69,47 @@ def main() -> None:
         output, _, *held = additive_forward(query, key, value, vector, *sight, True, *extra)
         inputs = (query, key, value, vector, *held, *sight, True, *extra, sight is masked)
         additive_backward(torch.zeros_like(output), *inputs)
-    compile_short(masked, plain)
     from regard.kernels.looking.measures import inner_look
     from regard.kernels.looking.top import inner_top
 
     no_mask = (None, None, None, None, None, 0, None, None, 0.5, 0.0, 1.0)
     for width, dtype in ((128, torch.bfloat16), (60, torch.float32)):
         query = torch.zeros(2, 2, 300, width, dtype=dtype)
-        inner_look(query, query, torch.zeros(2, 2, 300), *no_mask, True, True, True, 0, False)
-        inner_top(query, query, torch.zeros(2, 2, 300), *no_mask, 8, None)
+        inner_look(query, query, torch.zeros(2, 2, 300), *no_mask, True, True, True, 0)
+        inner_top(query, query, torch.zeros(2, 2, 300), *no_mask, 8)
         bias, table = torch.zeros(2, 1, 300, 300, dtype=dtype), torch.ones(1, 1, 300, 300, dtype=torch.bool)
         masks = bias, table, lengths, documents, documents, 1, 7, 0, 0.5, 30.0, 1.0
-        inner_look(query, query[:, :1], torch.zeros(2, 2, 300), *masks, True, False, True, 64, True)
-        inner_top(query, query[:, :1], torch.zeros(2, 2, 300), *masks, 5, torch.zeros(2, 2, 300, 32))
+        inner_look(query, query[:, :1], torch.zeros(2, 2, 300), *masks, True, False, True, 64)
+        inner_top(query, query[:, :1], torch.zeros(2, 2, 300), *masks, 5)
     compile_looks_for_hopper(lengths)
-    compile_masked(lengths, documents)
-
-
-def compile_short(masked: tuple[Any, ...], plain: tuple[Any, ...]) -> None:
-    """Compile the kernel that computes the forward pass of short sequences in one launch."""
-    from regard.kernels.additive.operators import additive_forward
-
-    short.SHORT_KEYS = 64
-    for queries, keys, width, dtype, sight in (
-        (33, 40, 64, torch.float32, masked),
-        (50, 50, 1000, torch.bfloat16, plain),
-        (7, 5, 3, torch.float16, masked),
-        (2, 50, 250, torch.bfloat16, masked),  # one query has its own kernel, see main()
-    ):
-        compiled_before = compiled_names.count("additive_short_kernel")
-        query, key = (torch.zeros(2, 1, size, width, dtype=dtype) for size in (queries, keys))
-        vector = torch.zeros(1, width, dtype=dtype)
-        extra = (torch.zeros(2, 1, 1, keys), torch.tensor([1]), 0.1) if sight is masked else (None, None, 0.0)
-        additive_forward(query, key, key, vector, *sight, True, *extra)
-        assert compiled_names.count("additive_short_kernel") > compiled_before, (queries, keys, width)
+    compile_masked(lengths)
 
 
 def compile_looks_for_hopper(lengths: torch.Tensor) -> None:
     """Compile the looking kernels with what they use on Hopper only: tensor descriptors, and assembly."""
-    from regard.kernels.looking import measures, top
+    from regard.kernels.looking import measures
 
-    for module in (measures, top):
-        module.has_tma = module.on_hopper = lambda device: True
+    measures.has_tma = lambda device: True
     for width, size, left in ((128, 300, None), (64, 300, 7), (64, 6000, None)):
         query = torch.zeros(2, 2, size, width, dtype=torch.bfloat16)
         mask = (None, None, lengths, None, None, 0, left, 0, 0.5, 0.0, 1.0)
         lse = torch.zeros(2, 2, size)
-        measures.inner_look(query, query, lse, *mask, True, True, True, 0, False)
-        top.inner_top(query, query, lse, *mask, 8, torch.zeros(2, 2, size, 32))
+        measures.inner_look(query, query, lse, *mask, True, True, True, 0)
 
 
-def compile_masked(lengths: torch.Tensor, documents: torch.Tensor) -> None:
+def compile_masked(lengths: torch.Tensor) -> None:
     """Compile the kernels of the backend `masked`, with each part of a mask."""
     from regard.kernels.inner import operators
 
     operators.processors = lambda device: 132
-    table = torch.ones(1, 1, 300, 300, dtype=torch.bool)
-    for width, dtype, hidden in (
-        (64, torch.bfloat16, (lengths, None, None, None, 0, None, None)),
-        (128, torch.float16, (lengths, None, None, None, 0, 7, 0)),
-        (60, torch.float32, (None, table, documents, documents, 1, None, 0)),
-        (64, torch.bfloat16, (None, table, None, None, 0, None, None)),
-        (64, torch.bfloat16, (lengths, None, documents, documents, 0, 7, 0)),
+    for width, dtype, mask in (
+        (64, torch.bfloat16, (lengths, 0, None, None)),
+        (128, torch.float16, (lengths, 0, 7, 0)),
+        (60, torch.float32, (None, 1, None, 0)),
     ):
         query, key, value = (torch.zeros(2, heads, 300, width, dtype=dtype) for heads in (2, 1, 1))
-        mask = operators.Hidden(*hidden)
-        output, lse = operators.forward(query, key, value, mask, 0.5)
-        operators.backward(output, query, key, value, output, lse, mask, 0.5)
+        output, lse = operators.forward(query, key, value, *mask, 0.5)
+        operators.backward(output, query, key, value, *mask, 0.5, output, lse)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import torch
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from regard.fast.recurrent.tape_kernel_steps import tape_layout
+from regard.fast.recurrent.tape_steps import tape_layout
 from regard.kernels.recurrent import turing_machine
 from regard.layers.tape_heads import HeadLayout
 from tests.kernels.compiled import Hopper, compiling
@@ -30,7 +30,7 @@ def main() -> None:
         weights, memory = torch.zeros(TAPES, layout.heads, slots), torch.zeros(TAPES, slots, width)
         saved = memory, weights, weights, weights, weights
         own = tape_layout(layout)
-        turing_machine.tape_step(own, parts, parts[:1], parts, weights, *saved, memory, reads)
+        turing_machine.tape_step(own, parts, parts[0], parts, weights, *saved, memory, reads)
         turing_machine.tape_step_backward(own, parts, weights, *saved, reads, weights, memory, parts)
 
 

@@ -12,7 +12,7 @@ import torch
 import regard
 from regard.backends import BACKENDS, fused
 from regard.kernels import launch
-from regard.kernels.additive import operators, short, tile_sizes
+from regard.kernels.additive import tile_sizes
 from regard.kernels.additive.forward import Forward, Sight
 from tests.agreement.cases import DTYPES, Inputs, checked
 from tests.agreement.test_backends import assert_case_agrees
@@ -26,7 +26,6 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     tiles = dict.fromkeys(tile_sizes.LAUNCHES, tile)
     monkeypatch.setattr(tile_sizes, "LAUNCHES", tiles)
     monkeypatch.setattr(tile_sizes, "CHANGES", {})
-    monkeypatch.setattr(short, "SHORT_KEYS", 0)  # interpreted_additive_short.py tests that kernel
 
 
 @pytest.fixture
@@ -226,15 +225,14 @@ def test_channels_are_wide_if_query_and_key_have_large_elements_of_opposite_sign
     ("heads", "scale", "mask"),
     [((2, 2), 60.0, None), ((2, 1), 3.0, regard.causal()), ((1, 1), 1.0, regard.padding([45, 30]))],
 )
-def test_gradients_in_one_pass_agree(heads: tuple[int, int], scale: float, mask: regard.Mask | None):
-    """In half precision, joint_gradients.py computes the gradients of query, key and vector."""
+def test_gradients_agree_in_float16(heads: tuple[int, int], scale: float, mask: regard.Mask | None):
     shapes = [(2, heads[0], 40, 70), (2, heads[1], 45, 70), (2, heads[1], 45, 5), (1, 70)]
     tensors = [torch.randn(shape) * (scale if i < 2 else 1.0) for i, shape in enumerate(shapes)]
     assert_precise_in(torch.float16, tensors, mask)
 
 
 @pytest.mark.parametrize("wide", [(), (3,), (290,), (0, 31, 32, 63, 64, 290)])
-def test_gradients_in_one_pass_agree_in_bfloat16(wide: tuple[int, ...]):
+def test_gradients_agree_in_bfloat16(wide: tuple[int, ...]):
     """With no wide channel, or some in the first and the last block of channels."""
     tensors = [torch.randn(1, 1, 40, 300), torch.randn(1, 1, 9, 300), torch.randn(1, 1, 9, 5)]
     for each in tensors[:2]:
@@ -251,20 +249,6 @@ def assert_precise_in(dtype: torch.dtype, tensors: list[torch.Tensor], mask: reg
     for true, usual, mine in zip(exact, plain, ours, strict=True):
         allowed = 2 * (usual.double() - true).norm() + torch.finfo(dtype).eps * true.norm()
         assert (mine.double() - true).norm() <= allowed
-
-
-@pytest.mark.parametrize("lengths", [None, [3, 1]])
-def test_many_queries_in_parts_agree(lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(operators, "MANY_QUERIES", 48)
-    monkeypatch.setattr(operators, "ROWS_OF_PART", 16)
-    split = []
-    in_parts = operators._backward_in_parts
-    monkeypatch.setattr(
-        operators, "_backward_in_parts", lambda *each: split.append(each[0]) or in_parts(*each)
-    )
-    mask = None if lengths is None else regard.padding(lengths)
-    assert_agrees({**inputs(48, 3), "mask": mask})
-    assert split == [3]
 
 
 @pytest.mark.parametrize("queries", [19, 1])

@@ -18,6 +18,7 @@ from regard.fast.search import captured, recorded_attention, search_loop, slot_s
 from regard.fast.search.beams import BeamSlots
 from regard.fast.search.choice import decoder_for
 from regard.fast.search.transformer_decoder import FusedTransformerDecoder
+from regard.kernels.search.decoder_step import reorder_history
 from regard.models import Model
 from regard.models.bahdanau import Bahdanau
 from regard.models.transformer import Size, Transformer
@@ -159,3 +160,19 @@ def test_one_step_with_equal_rankings(seed: int) -> None:
         torch.testing.assert_close(mine[name][running], values[running], rtol=0, atol=1e-6, msg=name)
     for name in ("sums", "count", "done", "pool_ranking", "pool_steps", "pool_beams"):
         assert torch.equal(mine[name][~running], expected[name][~running]), name
+
+
+@torch.inference_mode()
+def test_a_beam_continues_the_whole_history_of_its_parent() -> None:
+    torch.manual_seed(0)
+    history = torch.randint(3, (4, 150, 3), dtype=torch.int32)
+    parents, position = (
+        torch.tensor([[2, 0, 0], [1, 1, 2], [0, 1, 2], [2, 1, 0]]),
+        torch.tensor([0, 1, 64, 149]),
+    )
+    expected = history.clone()
+    for slot, now in enumerate(position.tolist()):
+        expected[slot, :now] = history[slot, :now][:, parents[slot]]
+        expected[slot, now] = torch.arange(3)
+    reorder_history(history, parents, position)
+    assert torch.equal(history, expected)

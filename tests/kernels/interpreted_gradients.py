@@ -9,33 +9,35 @@ import pytest
 import torch
 
 import regard
-from regard.kernels.additive import backward, joint_gradients, tile_sizes
+from regard.kernels.additive import backward, tile_sizes
 from tests.kernels.cases import Unprojected
 from tests.kernels.interpreted import long, small_tiles  # noqa: F401  (fixtures)
 
 
 @pytest.fixture(autouse=True)
-def one_pass(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Compute all gradients in one pass, as for 128 rows or more, with delta summed before its use; fill
-    uninitialised memory with NaN."""
+def many_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compute as for 128 rows or more, with delta summed before its use; fill uninitialised memory with
+    NaN."""
     monkeypatch.setattr(tile_sizes, "MANY", 2)
     monkeypatch.setattr(backward, "FEW", 1)
-    monkeypatch.setattr(joint_gradients, "MOST_WASTE", 2.0)
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
 
 
 class Try(NamedTuple):
-    """A test call. far: whether query or key has a row of large values. room: bytes for
-    partial sums. vectors: number of vectors, 1 or one per head. wanted: indices of the gradients to compute,
-    of query, key, value and vector. chunks: whether rows are computed in chunks."""
+    """A test call.
+
+    far: whether query or key has a row of large values.
+    vectors: number of vectors, 1 or one per head.
+    wanted: indices of the gradients to compute, of query, key, value and vector.
+    chunks: whether rows are computed in chunks.
+    """
 
     mask: regard.Mask | None = None
     heads: int = 1
     key_heads: int = 1
     far: str | None = None
-    room: int = 1 << 20
     vectors: int = 1
     start: int = 0
     temperature: float = 1.0
@@ -67,10 +69,10 @@ class Try(NamedTuple):
 
 DOCUMENTS = regard.documents(torch.arange(35).expand(2, -1) // 9)
 TRIES = {
-    "far query": Try(far="query", room=1),
+    "far query": Try(far="query"),
     "far key": Try(far="key"),
-    "causal": Try(regard.causal(), heads=2, room=2 * 16 * 64 * 2, chunks=True),
-    "window, far key": Try(regard.window(4, 3), far="key", room=1, chunks=True),
+    "causal": Try(regard.causal(), heads=2, chunks=True),
+    "window, far key": Try(regard.window(4, 3), far="key", chunks=True),
     "padding, a vector a head": Try(regard.padding(torch.tensor([35, 0])), heads=2, vectors=2),
     "documents from 3": Try(DOCUMENTS, key_heads=1, far="key", start=3, temperature=0.5, chunks=True),
     "the query alone": Try(regard.causal(), heads=4, key_heads=2, wanted=(0,), chunks=True),
@@ -112,13 +114,10 @@ QUICK = ("causal", "padding, a vector a head", "far key")
 
 
 @pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in TRIES])
-def test_as_precise_as_pytorch_in_bfloat16(
-    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-):
+def test_as_precise_as_pytorch_in_bfloat16(name: str, request: pytest.FixtureRequest):
     one = TRIES[name]
     if one.chunks:
         request.getfixturevalue("long")
-    monkeypatch.setattr(joint_gradients, "PARTIAL_ROOM", one.room)
     tensors = one.tensors()
     assert_as_precise(one, tensors, doutputs(one), slice(None))
 

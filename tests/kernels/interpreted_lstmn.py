@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor
 
-from regard.fast.recurrent.lstmn_steps import lstmn_steps
+from regard.fast.recurrent.lstmn import FastLSTMNLayer
 from regard.fast.twins import Twins
 from regard.kernels.recurrent import lstmn
 from regard.layers import LSTMN
+from regard.layers.lstmn import LSTMNLayer
+from regard.masks.mask import Mask
+from regard.memory import Memory
 
 BATCH, STEPS = 3, 4
 CASES = {
@@ -25,19 +30,30 @@ def results(
     dtype: torch.dtype, *, before: int = 0, tape: int | None = None, gates: int = 4, added: bool = False,
     width: int = 6, hidden: int = 7, steps: int = STEPS,
 ) -> list[Tensor]:  # fmt: skip
-    """Return the results of lstmn_steps() and all gradients, from the same random numbers."""
+    """Return the results of a layer and all gradients, from the same random numbers.
+
+    float64 runs the plain layer, which has no twin then.
+    """
     source = torch.Generator().manual_seed(0)
 
     def draw(*sizes: int) -> Tensor:
         return torch.randn(*sizes, generator=source).to(dtype).requires_grad_()
 
-    inputs = [draw(BATCH, steps, gates * width), draw(BATCH, hidden), draw(BATCH, steps - 1, hidden)]
-    inputs += [draw(BATCH, before, hidden), draw(BATCH, before, 2 * width)]
-    more = draw(BATCH, steps, width) if added else None
-    weights = draw(width, gates * width + hidden), draw(width, hidden), draw(hidden)
-    outputs = lstmn_steps(*inputs, more, weights, tape)
+    layer = LSTMNLayer(8, width, hidden, lower=gates == 5)
+    for each in layer.parameters():
+        each.data = 0.5 * torch.randn(each.shape, generator=source)
+    layer.to(dtype)
+    inputs = [draw(BATCH, steps, 8), draw(BATCH, 1, before, hidden), draw(BATCH, 1, before, 2 * width)]
+    inputs += [draw(BATCH, width), *([draw(BATCH, steps, width)] if added else [])]
+    past = Memory(*inputs[1:3], layer.score, Mask(), width)
+    with Twins(layer) if dtype == torch.float32 else nullcontext():
+        assert isinstance(layer, FastLSTMNLayer) == (dtype == torch.float32)
+        states, cells, past, summary = layer(
+            inputs[0], past, inputs[3], inputs[4] if added else None, tape=tape
+        )
+    outputs = [states, cells, past.key, past.value, summary]
     factors = [torch.randn(each.shape, generator=source).to(dtype) for each in outputs]
-    leaves = [*inputs, *weights, *([] if more is None else [more])]
+    leaves = [*inputs, *layer.parameters()]
     loss = sum((each * factor).sum() for each, factor in zip(outputs, factors, strict=True))
     return [*outputs, *torch.autograd.grad(loss, leaves)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -10,9 +9,8 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.backends import BACKENDS
+from regard.backends import BACKENDS, masked
 from regard.kernels.inner import operators
-from regard.kernels.inner.masks import DocumentRanges
 from regard.kernels.inner.operators import Tiles
 from tests.agreement.cases import DTYPES, FACTORS, Case, Inputs, checked, covering
 from tests.agreement.test_backends import assert_case_agrees
@@ -21,10 +19,7 @@ from tests.kernels.cases import Unprojected
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, about NaN and log2(0)
 
 
-CASE_MASKS = [
-    "padding", "causal padding", "window", "causal window", "documents", "table", "none", "causal",
-    "window documents", "window table",
-]  # fmt: skip
+CASE_MASKS = ["padding", "causal padding", "window", "causal window", "none", "causal"]
 SUPPORTED = covering(
     {
         **FACTORS,
@@ -56,90 +51,24 @@ def test_agrees(case: Case):
     assert_case_agrees(case, "masked", "cpu")
 
 
-def _documents(queries: int, keys: int, length: int = 9) -> regard.Mask:
-    of_query, of_key = (torch.arange(size)[None].expand(2, -1) // length for size in (queries + 3, keys))
-    if length > 9:
-        return regard.documents(of_query[:1], of_key[:1])  # one row of ids for all sequences
-    return regard.documents(of_query, of_key + 1)  # the keys of document 0 are hidden
-
-
-def _unsorted_documents(queries: int, keys: int) -> regard.Mask:
-    draw = torch.Generator().manual_seed(2)
-    of_query, of_key = (torch.randint(-3, 4, (2, size), generator=draw) for size in (queries + 3, keys))
-    of_key[:, 40:] = 9  # a document without queries
-    return regard.documents(of_query, of_key)
-
-
-def _table(queries: int, keys: int) -> Tensor:
-    """A mask with a row that sees nothing, and keys that nobody sees, in some heads only."""
-    table = torch.rand(2, 4, queries, keys, generator=torch.Generator().manual_seed(1)) < 0.7
-    table[0, :, 0], table[1, :2, :, 1], table[..., 20:40] = False, False, False
-    return table
-
-
-def _blocks(queries: int, keys: int) -> Tensor:
-    """A mask with tiles that are visible as a whole, in part and not at all."""
-    table = torch.zeros(1, 1, queries, keys, dtype=torch.bool)
-    table[..., :32], table[..., 5:, 40:45], table[..., 64:128] = True, True, True
-    return table
-
-
 MASKS: dict[str, Any] = {
     "padding": lambda queries, keys: regard.padding([keys - 20, 0]),
     "one length": lambda queries, keys: regard.padding(torch.tensor([3], dtype=torch.int32)),
     "causal and padding": lambda queries, keys: regard.causal() & regard.padding([keys - 20, 0]),
     "window": lambda queries, keys: regard.window(left=4, right=1),
-    "documents": _documents,
-    "table": _table,
-    "table of keys": lambda queries, keys: _table(queries, keys)[:, :1, :1],
-    "table of blocks": _blocks,
-    "table and causal": lambda queries, keys: regard.dense(_table(queries, keys)) & regard.causal(),
-    "table and window": lambda queries, keys: regard.dense(_table(queries, keys)) & regard.window(left=9),
-    "documents and window": lambda queries, keys: _documents(queries, keys) & regard.window(left=6, right=2),
-    "documents and causal": lambda queries, keys: _documents(queries, keys) & regard.causal(),
-    "long documents": lambda queries, keys: _documents(queries, keys, 70) & regard.padding([keys - 20, 0]),
-    "unsorted documents": _unsorted_documents,
+    "causal window": lambda queries, keys: regard.causal() & regard.window(left=9),
+    "window and padding": lambda queries, keys: (
+        regard.window(left=9, right=2) & regard.padding([keys - 20, 0])
+    ),
 }
 
 
-@pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("start", [0, 3])
-def test_ranges_of_documents(start: int, turned: bool):
-    """A range begins and ends with a visible position. If `single`, the tile sees all positions in it."""
-    sizes, tile = (100, 90), 16
-    of_query = torch.arange(start + sizes[0])[None] // torch.tensor([[40], [7]])
-    of_key = torch.arange(sizes[1])[None] // torch.tensor([[45], [90]])
-    mask = regard.documents(of_query, of_key).dense(*sizes, start, batch=2)[:, 0]
-    found = DocumentRanges((of_query, of_key), sizes, tile, turned).run(of_query, of_key, start)
-    rows = mask.transpose(1, 2) if turned else mask
-    for batch, tile_index in itertools.product(range(2), range(found.shape[1])):
-        seen = rows[batch, tile_index * tile : (tile_index + 1) * tile]
-        visible = seen.any(0).nonzero().flatten().tolist()
-        begin, end, single = found[batch, tile_index].tolist()
-        assert (begin, end) == ((visible[0], visible[-1] + 1) if visible else (0, 0))
-        assert not visible or bool(single) == bool(seen[:, begin:end].all())
-    assert found[..., 2].any() and not found[..., 2].all()
-
-
-@pytest.mark.parametrize(
-    ("name", "few"),
-    [
-        *((name, 128) for name in MASKS),
-        *((name, 0) for name in MASKS if "documents" in name),
-        *((name, 0) for name in ("table", "table of keys", "table of blocks")),
-    ],
-)
-def test_hidden_keys_may_be_nan(name: str, few: int, monkeypatch: pytest.MonkeyPatch):
-    """few: number of keys up to which visible tiles are not searched, for a bool tensor and documents."""
-    monkeypatch.setattr(operators, "FEW_KEYS", few)
-    queries, keys, start = (19, 50, 3) if few else (70, 150, 3)
-    if not few:  # words of 32 keys: one tile has two
-        wide = Tiles(32, 64, 1, 1)
-        tiles = {(name, "float32"): {256: wide} for name in ("forward", "key")}
-        monkeypatch.setattr(operators, "TILES", {**operators.TILES, **tiles})
+@pytest.mark.parametrize("size", [(19, 50), (70, 150)])
+@pytest.mark.parametrize("name", MASKS)
+def test_hidden_keys_may_be_nan(name: str, size: tuple[int, int]):
+    (queries, keys), start = size, 3
     mask = MASKS[name](queries, keys)
-    as_mask = regard.dense(mask) if isinstance(mask, Tensor) else mask
-    seen = as_mask.dense(queries, keys, start, batch=2, heads=4).expand(2, 4, queries, keys)
+    seen = mask.dense(queries, keys, start, batch=2, heads=4).expand(2, 4, queries, keys)
     hidden = ~seen.any(-2).view(2, 2, 2, keys).any(2)
     assert hidden.any()
     query = torch.randn(2, 4, queries, 12).requires_grad_()
@@ -147,7 +76,7 @@ def test_hidden_keys_may_be_nan(name: str, few: int, monkeypatch: pytest.MonkeyP
     key[hidden], value[hidden] = torch.nan, torch.inf
     leaves = [query, key.requires_grad_(), value.requires_grad_()]
     results = []
-    for backend in ("masked", "masked", "reference"):  # the second call runs by a plan, if there is one
+    for backend in ("masked", "masked", "reference"):
         attended = regard.attention(*leaves, mask=mask, start=start, backend=backend)
         ramp = torch.linspace(-1, 1, attended.output.numel()).view_as(attended.output)
         results.append([attended.output, attended.lse, *torch.autograd.grad(attended.output, leaves, ramp)])
@@ -174,19 +103,15 @@ def test_heads_after_rows_in_memory_stay_there():
     assert output.transpose(1, 2).is_contiguous()
 
 
-@pytest.mark.parametrize("kind", ["lengths", "table"])
-def test_masks_and_gradients_of_other_layouts(kind: str):
+def test_lengths_and_gradients_of_other_layouts():
     rows = [torch.randn(2, 20, 2, 8).transpose(1, 2) for _ in range(3)]
     heads = [torch.randn(2, 2, 20, 8) for _ in range(3)]
-    lengths, seen = torch.tensor([20, 3, 7]), torch.rand(20, 2, 20) < 0.7
-    masks: dict[str, list[Any]] = {
-        "lengths": [regard.padding(lengths[:2]), regard.padding(lengths[::2]), regard.padding(lengths[1:])],
-        "table": [seen[:, 0].contiguous(), seen[:, 0], seen[:, 1].T],
-    }
+    lengths = torch.tensor([20, 3, 7])
+    masks = [regard.padding(lengths[:2]), regard.padding(lengths[::2]), regard.padding(lengths[1:])]
     gradients = [torch.randn(2, 2, 20, 8), torch.randn(2, 20, 2, 8).transpose(1, 2)]
     gradients.append(torch.randn(8, 20, 2, 2).permute(3, 2, 1, 0))
-    for tensors in (rows, rows, heads, rows):
-        for mask, gradient in zip(masks[kind], gradients, strict=True):
+    for tensors in (rows, heads):
+        for mask, gradient in zip(masks, gradients, strict=True):
             leaves = [each.detach().requires_grad_() for each in tensors]
             results = []
             for backend in ("masked", "reference"):
@@ -199,9 +124,9 @@ def test_saved_tensors_may_have_other_strides():
     """As with torch.autograd.graph.save_on_cpu(), which returns contiguous copies in the backward pass."""
     leaves = [torch.randn(2, 20, 2, 8).transpose(1, 2) for _ in range(3)]
     leaves = [each.requires_grad_() for each in (leaves[0].contiguous(), *leaves[1:])]
-    table, gradient = (torch.rand(20, 20) < 0.7).T, torch.randn(2, 2, 20, 8)
+    mask, gradient = regard.padding([20, 7]), torch.randn(2, 2, 20, 8)
     exact = torch.autograd.grad(
-        regard.attention(*leaves, mask=table, backend="reference").output, leaves, gradient
+        regard.attention(*leaves, mask=mask, backend="reference").output, leaves, gradient
     )
     for copies in (True, False, True, False):
 
@@ -209,7 +134,7 @@ def test_saved_tensors_may_have_other_strides():
             return saved.clone(memory_format=torch.contiguous_format) if copies else saved
 
         with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, unpacked):
-            output = regard.attention(*leaves, mask=table, backend="masked").output
+            output = regard.attention(*leaves, mask=mask, backend="masked").output
         torch.testing.assert_close(torch.autograd.grad(output, leaves, gradient), exact)
 
 
@@ -280,3 +205,20 @@ def test_a_repeated_additive_call(name: str, projected: bool):
     for first, second, exact in zip(*results, strict=True):
         assert torch.equal(first, second)
         torch.testing.assert_close(second, exact, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("part", ["causal padding", "window"])
+def test_the_operator_for_tracers_has_the_same_gradients(part: str, monkeypatch: pytest.MonkeyPatch):
+    mask = {
+        "causal padding": regard.causal() & regard.padding(torch.tensor([30, 12])),
+        "window": regard.window(5, 3),
+    }[part]
+    found = []
+    for traced in (False, True):
+        torch.manual_seed(0)
+        tensors = [torch.randn(2, 2, length, 16, requires_grad=True) for length in (20, 35, 35)]
+        monkeypatch.setattr(masked, "_traced", lambda *tensors, traced=traced: traced)
+        output = regard.attention(*tensors, mask=mask, start=3, backend="masked").output
+        found.append([output, *torch.autograd.grad(output.square().sum(), tensors)])
+    for plain, by_operator in zip(*found, strict=True):
+        assert torch.equal(plain, by_operator) and plain.any()

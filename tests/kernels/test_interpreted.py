@@ -21,10 +21,6 @@ def test_additive_kernels_agree(share: str):
     assert_passes_interpreted("interpreted.py", "-k", SHARES[share])
 
 
-def test_additive_attention_in_one_launch_agrees():
-    assert_passes_interpreted("interpreted_additive_short.py")
-
-
 @pytest.mark.parametrize("part", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_masked_attention_agrees(part: str):
     assert_passes_interpreted("interpreted_masked.py", "-m", part)

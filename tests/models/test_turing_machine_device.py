@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from regard.fast.twins import Twins
 from regard.models.turing_machine import NeuralTuringMachine
 
 pytestmark = pytest.mark.gpu
@@ -24,7 +25,8 @@ def results(model: NeuralTuringMachine) -> list[torch.Tensor]:
     """Return the outputs and the state of a machine, and all gradients, from the same random numbers."""
     torch.manual_seed(0)
     weight = model.input.weight
-    logits, state = model(torch.randn(19, 12, 9).to(weight))
+    with Twins(model):
+        logits, state = model(torch.randn(19, 12, 9).to(weight))
     outputs = [logits, *state.tensors]
     total = sum((each * torch.randn(each.shape).to(each)).sum() for each in outputs)
     return [each.double().cpu() for each in (*outputs, *torch.autograd.grad(total, list(model.parameters())))]

@@ -15,6 +15,7 @@ from rich.console import Console
 
 import regard
 from regard.errors import ArgumentError, RegardError, UnknownName
+from regard.evaluation.confidence import interval
 from regard.runs.prepare_run import Machine
 from regard.runs.seed_facts import seed_facts_of
 from regard.runs.seed_folders import failures_of
@@ -25,7 +26,6 @@ from regard.training.checkpoints.checkpoint_saver import CheckpointSaver
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import Interruption
 from regard.training.logs.log import Log
-from regard.training.logs.seed_log import mean_and_deviation
 from regard.training.settings import merged
 from tests.tasks.own_task import LineTask
 
@@ -151,14 +151,16 @@ def test_each_seed_is_as_if_it_was_trained_alone(name: str, tmp_path: Path, revi
 def test_log_and_facts_have_mean_and_deviation(tmp_path: Path, reviews: str):
     outcome = train({**small(reviews, training={"steps": 4}), "seeds": 2}, tmp_path)
     assert outcome.progress.ended and not outcome.failed
-    (record,) = records(tmp_path, "evaluation")
+    (record,) = records(tmp_path, "scores")
     scores = {seed: records(tmp_path / f"seed-{seed}", "evaluation")[0] for seed in (0, 1)}
     for name in ("loss", "accuracy"):
-        mean, deviation = mean_and_deviation([each[name] for each in scores.values()])
-        assert (record[name], record["deviation"][name]) == pytest.approx((mean, deviation))
+        expected = interval(each[name] for each in scores.values())
+        found = record["mean"][name], record["deviation"][name]
+        assert found == pytest.approx((expected.mean, expected.deviation))
+        assert record["interval"][name] is None  # two seeds
         assert record["seeds"]["1"][name] == scores[1][name]
     facts = seed_facts_of(ClassificationTask, tmp_path)
-    assert facts.summary["loss"][0] == pytest.approx(record["loss"])
+    assert facts.summary["loss"].mean == pytest.approx(record["mean"]["loss"])
     assert facts.written()["seeds"] == [0, 1] and "2 of 2" in facts.status
 
 
@@ -217,13 +219,13 @@ def assert_same(whole: Path, part: Path) -> None:
             first, second = (weights(run / f"seed-{seed}", name) for run in (whole, part))
             assert first.keys() == second.keys()
             assert all(torch.equal(first[key], second[key]) for key in first)
-    for kind in ("training", "evaluation"):
+    for kind in ("training", "evaluation", "scores"):
         for place in ("", *(f"seed-{seed}" for seed in SEEDS)):
             assert records(whole / place, kind) == records(part / place, kind)
 
 
 @pytest.mark.slow
-def test_interrupted_run_stops_at_one_step_and_resumes(
+def test_interrupted_run_begins_no_other_seed_and_resumes(
     tmp_path: Path, whole: Path, reviews: str, monkeypatch
 ):
     original, request = Log.step, Interruption()
@@ -231,7 +233,7 @@ def test_interrupted_run_stops_at_one_step_and_resumes(
     def interrupting(self: Log, step: int, **values: Any) -> None:
         original(self, step, **values)
         if step == 3 and self._journal.path == tmp_path / "seed-5" / "log.jsonl":
-            request.cause = "SIGTERM"  # seed 3 has taken this step already, and waits for the next one
+            request.cause = "SIGTERM"
 
     @contextmanager
     def interruptible() -> Iterator[Interruption]:
@@ -239,10 +241,11 @@ def test_interrupted_run_stops_at_one_step_and_resumes(
 
     with monkeypatch.context() as patch:
         patch.setattr(Log, "step", interrupting)
-        patch.setattr("regard.runs.seed_runs.interruptible", interruptible)
+        patch.setattr("regard.runs.train_run.interruptible", interruptible)
         outcome = train(resumable(reviews), tmp_path)
     assert outcome.interrupted == "SIGTERM"
-    assert {latest(tmp_path / f"seed-{seed}") for seed in SEEDS} == {3}
+    assert [latest(tmp_path / f"seed-{seed}") for seed in SEEDS[:2]] == [8, 4]
+    assert not (tmp_path / "seed-4").exists()
     train({"data": {}}, tmp_path, resume=True)
     assert_same(whole, tmp_path)
 
@@ -306,8 +309,6 @@ def test_settings_of_earlier_versions_load(reviews: str):
         {"seeds": "three"},
         {"seeds": 2, "seed": 3},
         {"seeds": 2, "training": {"minutes": 1.0, "steps": None}},
-        {"seeds": 2, "training": {"compile": True}},
-        {"seeds": 2, "training": {"capture": True}},
     ],
 )
 def test_wrong_seeds_are_errors(wrong: dict[str, Any], tmp_path: Path, reviews: str):

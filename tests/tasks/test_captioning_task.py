@@ -23,7 +23,13 @@ from regard.models.captioner import doubly_stochastic_penalty
 from regard.runs.prepare_run import Machine
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.train_run import train_run
-from regard.tasks.captioning import Caption, CaptioningRun, CaptioningTask, captioning_settings
+from regard.tasks.captioning import (
+    Caption,
+    CaptioningRun,
+    CaptioningTask,
+    captioning_settings,
+    evaluate_captioning,
+)
 from regard.tasks.captioning.captioning_data import read_caption_split, read_shapes
 from regard.tasks.captioning.captioning_settings import CaptioningSettings, ImageData
 from regard.tasks.captioning.feature_cache import FeatureCache
@@ -60,14 +66,14 @@ def train(settings: dict[str, Any], folder: Path, **options: Any) -> Any:
     return train_run(CaptioningTask, settings, folder, **{**quiet, **options})
 
 
-def made(settings: dict[str, Any], folder: Path) -> CaptioningTask:
+def made(settings: dict[str, Any], folder: Path, processes: Processes | None = None) -> CaptioningTask:
     """Return the task with an untrained model."""
     folder.mkdir(exist_ok=True)
     checked = build(CaptioningSettings, settings, "the settings")
     corpus = CaptioningTask.encode_data(CaptioningTask.read_data(checked), checked, folder)
     torch.manual_seed(0)
     model = CaptioningTask.build_model(checked.model, CaptioningTask.sizes(corpus))
-    return CaptioningTask(model, corpus, checked, Processes())
+    return CaptioningTask(model, corpus, checked, processes or Processes())
 
 
 @pytest.fixture(scope="module")
@@ -189,13 +195,40 @@ def test_features_of_a_frozen_encoder_are_computed_once(tmp_path: Path):
     pixels = task.corpus.split.train.pixels
     torch.testing.assert_close(ready.image, task.model.image_encoder(pixels[batch.source]))
     assert isinstance(task._train_store, FeatureCache)
-    assert task.evaluate(lambda: False).scores["loss"] > 0
+    evaluation, valid = task.evaluate(lambda: False), task.corpus.split.valid
+    printed = "\n".join(map(str, evaluation.shown))
+    assert evaluation.scores["loss"] > 0 and "pointing" in printed
+    # One of the two images of the evaluation is printed, with its reference.
+    assert valid.names[1] in printed and valid.captions[1][0] in printed
+
+
+def test_processes_share_the_batches_of_an_epoch(tmp_path: Path):
+    alone = made(small(), tmp_path / "run")
+    ranks = [made(small(), tmp_path / "run", Processes(rank, 2)) for rank in (0, 1)]
+    parts = [[batch.labels.tolist() for batch in rank.batches(0)] for rank in ranks]
+    assert len(parts[0]) == len(parts[1]) < len(list(alone.batches(0)))
+    assert not any(each in parts[1] for each in parts[0])
 
 
 def test_evaluation_of_shapes_has_exact_and_pointing(trained: Path):
     scores = CaptioningTask.evaluate_run(ChosenRun(trained, device="cpu"), _options(pictures=3)).to_dict()
     assert {"cider", "bleu1", "bleu4", "bleu", "exact", "pointing", "pointing_chance"} <= scores.keys()
     assert scores["images"] == 3 and scores["map"] == [8, 8] and "bp:no" in scores["signatures"]["bleu1"]
+
+
+@pytest.mark.parametrize("options", [{}, {"max_length": 1}, {"max_length": 1, "greedy": True}])
+def test_evaluation_searches_as_requested(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+):
+    texts, scored = list[str](), evaluate_captioning.caption_scores
+
+    def caption_scores(captions: list[str], references: Any) -> Any:
+        texts.extend(captions)
+        return scored(captions, references)
+
+    monkeypatch.setattr(evaluate_captioning, "caption_scores", caption_scores)
+    CaptioningTask.evaluate_run(ChosenRun(trained, device="cpu"), _options(pictures=3, **options))
+    assert len(texts) == 3 and (max(len(text.split()) for text in texts) <= 1) == bool(options)
 
 
 def test_evaluation_of_a_file_and_faithfulness(files: Path, tmp_path: Path):

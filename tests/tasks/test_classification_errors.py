@@ -44,6 +44,17 @@ def test_header_line_that_is_read_as_a_text_is_an_error(tmp_path: Path):
     assert not header_error(tmp_path, [header, *rows], label="judgment", text="sentence")
 
 
+def test_header_line_of_a_validation_file_is_an_error(tmp_path: Path):
+    train = {"train_file": [written(tmp_path / "train.tsv", reviews(20))]}
+    for first, is_header in ((("judgment", "sentence"), True), (("judgment", "a sentence"), False)):
+        valid = written(tmp_path / "valid.tsv", [first, *reviews(20, seed=1)])
+        settings = build(ClassificationSettings, {"data": {**train, "valid_file": [valid]}}, "test")
+        with pytest.raises(DataError) as caught:
+            read_labelled_split(settings.data)
+        assert "valid.tsv, line 1" in str(caught.value) and "'judgment'" in str(caught.value)
+        assert ("--columns judgment,sentence" in str(caught.value)) == is_header
+
+
 def test_rare_class_is_not_an_error(tmp_path: Path):
     rows, header = reviews(20), ("judgment", "sentence")
     for lines in (

@@ -272,6 +272,18 @@ def test_lowercase_and_ignored_labels(tmp_path: Path):
     assert any("data.ignore" in str(note) for note in task.corpus.split.notes)
 
 
+def test_a_tokenizer_can_be_trained_on_fewer_texts(tmp_path: Path):
+    data = build(
+        ClassificationSettings, small({"train_file": [written(tmp_path / "a.tsv", reviews(40))]}), ""
+    ).data
+    sizes = []
+    for lines in (2, None):
+        folder = tmp_path / str(lines)
+        folder.mkdir()
+        sizes.append(LabelledCorpus.prepared(read_labelled_split(data), data, folder, lines).tokenizer.size)
+    assert sizes[0] < sizes[1]
+
+
 def test_long_texts_are_truncated_and_reported(tmp_path: Path):
     path = written(tmp_path / "a.tsv", [*reviews(20), ("pos", "long " * 50)])
     task = make_task(small({"train_file": [path], "valid_file": [path], "max_length": 12}), tmp_path / "run")

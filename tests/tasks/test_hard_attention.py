@@ -217,6 +217,9 @@ def test_mean_of_the_gradient_of_a_task_is_exact_and_the_baseline_lowers_its_var
     """E[d total] = d sum_s p(s) loss(y | s), over all selections s of one example, with label smoothing."""
     built, batch = build(task, data, tmp_path, estimator={"samples": 1, "expected": 0.0, "baseline": "none"})
     parameters, estimator = list(built.model.parameters()), built.model.estimator
+    draw(SELECTIONS[task][0])
+    shown = built.loss(batch).shown
+    assert shown["loss"].item() == pytest.approx(-shown["bound"].item()) and shown["loss"].item() > 0
 
     def each_selection(scale: float, baseline: float) -> Iterator[tuple[Tensor, Tensor]]:
         estimator.scale, estimator.entropy = scale, 0.0

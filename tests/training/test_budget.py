@@ -46,6 +46,21 @@ def test_minutes_are_converted_to_steps_that_fit(tmp_path: Path):
     assert last(tmp_path).state["total"] == at.total
 
 
+def test_a_checkpoint_is_due_ten_minutes_after_the_last_one(tmp_path: Path):
+    clock = Clock()
+    run = timed(tmp_path, clock, step=250.0, evaluation=0.0, steps=10, evaluate_every=100, save_every=None)
+    saved, save = list[int](), run.save
+
+    def count() -> None:
+        saved.append(run.progress.step)
+        save()
+
+    run.save = count  # type: ignore[method-assign]
+    run.run()
+    # The clock is read before a step is computed: a step begins 750 seconds after the last checkpoint.
+    assert saved[:2] == [4, 8] and set(saved[2:]) == {10}
+
+
 def test_last_step_is_logged_before_the_run_returns(tmp_path: Path):
     page, clock = io.StringIO(), Clock()
     task = Toy()

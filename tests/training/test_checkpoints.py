@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import shutil
@@ -172,6 +173,19 @@ def test_marking_a_missing_step_as_best_raises(run: Path):
     with pytest.raises(DataError, match=r"step 300\nexpected: 100, 200"):
         Checkpoints(run).mark_best(300)
     assert identify(Checkpoints(run).best()) == (100, 0)
+
+
+def test_a_full_disk_leaves_the_best_checkpoint_as_it_was(run: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(self: Checkpoints, name: str, step: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    steps = [each.step for each in Checkpoints(run).all()]
+    monkeypatch.setattr(Checkpoints, "_point", full)
+    with pytest.raises(DataError, match=rf"step {steps[0]} ") as caught:
+        Checkpoints(run).mark_best(steps[0])
+    # The pointer has a few bytes: no number of MB would help.
+    assert "No space left" in str(caught.value) and " MB" not in str(caught.value)
+    assert [each.step for each in Checkpoints(run).all()] == steps
 
 
 def test_invalid_content_raises_before_anything_is_written(run: Path):

@@ -13,7 +13,6 @@ from rich.console import Console
 from regard.errors import ArgumentError
 from regard.training.logs import log as module
 from regard.training.logs.log import Log
-from regard.training.logs.seed_log import SeedLog
 from regard.training.loss_means import Means
 
 TIMED = ("cuda_memory", "memory", "time", "tokens_per_second")
@@ -54,6 +53,15 @@ def records(path: Path, without: tuple[str, ...] = ()) -> list[dict[str, object]
 @pytest.fixture(autouse=True)
 def same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "memory", lambda: {"memory": 812 * 2**20})
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_task_without_a_perplexity_prints_none(shown: bool):
+    console = plain()
+    with Log(None, total=3, console=console, clock=Clock()) as log:
+        log.has_perplexity = shown
+        log.step(1, loss=2.0, tokens=300, rate=3e-4)
+    assert ("perplexity" in lines_of(console)[0]) == shown
 
 
 def test_plain_lines_are_printed_every_ten_seconds(tmp_path: Path):
@@ -275,16 +283,3 @@ def test_memory_without_proc_is_the_peak(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Path, "read_bytes", nowhere)
     most = module.resident()
     assert now is not None and most is not None and most > 2**20
-
-
-def test_several_seeds_show_the_means_of_all_losses(tmp_path: Path):
-    """Without --seeds, a run with R-Drop shows its divergence; with --seeds, the mean over the seeds."""
-    console = Console(file=io.StringIO(), width=200)
-    group = SeedLog(None, console=console)
-    seeds = [group.of_seed(seed, tmp_path / f"{seed}.jsonl", 50, None) for seed in (1, 2)]
-    for log, divergence in zip(seeds, (0.5, 1.5), strict=True):
-        log.step(1, loss=2.0, tokens=10, rate=1e-3, parts={"r_drop": divergence})
-    group.end_step(1)
-    group.flush()
-    (line,) = lines_of(console)
-    assert "r_drop 1" in line and "deviation 0" in line

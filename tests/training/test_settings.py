@@ -18,6 +18,15 @@ def built(**sections: object) -> TranslationSettings:
     return build(TranslationSettings, {**DATA, **sections}, "here")
 
 
+def test_defaults_are_those_of_the_documentation():
+    """A run repeats with the settings that its user has given only if the others stay as they are."""
+    defaults = Training(steps=1).model_dump()
+    assert {"learning_rate": 1e-3, "weight_decay": 0.01, "beta2": 0.98, "max_grad_norm": 1.0}.items() <= (
+        defaults.items()
+    )
+    assert {"batch_tokens": 4096, "warmup_steps": 200, "keep": 2, "log_every": 50}.items() <= defaults.items()
+
+
 def test_settings_read_equal_settings_written(tmp_path: Path):
     settings = built(
         training={"learning_rate": 0.5, "minutes": 2.5}, model={"name": "luong", "view": {"name": "local-m"}}

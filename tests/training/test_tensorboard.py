@@ -87,16 +87,15 @@ def test_write_error_is_reported_once(tmp_path: Path):
 def test_symbolic_link_to_a_folder_is_not_followed(tmp_path: Path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "board").symlink_to(tmp_path / "elsewhere")
-    messages: list[str] = []
-    board = Board(tmp_path / "board", messages.append)
-    board.add(1, {"training/loss": 2.5})
-    board.close()
-    assert len(messages) == 1 and "board" in messages[0] and "symbolic link" in messages[0]
+    console = Console(file=io.StringIO(), width=500)
+    with Log(None, console=console, board=tmp_path / "board", record=1, every=100) as log:
+        log.step(1, loss=2.5, tokens=1, rate=0.5)
+    assert isinstance(console.file, io.StringIO) and "symbolic link" in console.file.getvalue()
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_no_folder_is_created_before_the_first_point(tmp_path: Path):
-    board = Board(tmp_path / "board", print)
-    board.flush()
-    board.close()
+    board = Board(tmp_path / "board")
+    board("checkpoint", {"step": 0})
+    board("end", {"step": 0, "status": "stopped"})
     assert not (tmp_path / "board").exists()

@@ -177,6 +177,12 @@ def test_page_of_200_sentences_is_below_2_megabytes():
     assert len(page(entries)) < 2_000_000
 
 
+def test_colours_of_a_table_are_relative_to_its_largest_weight():
+    cells = Read(page([Entry(["a", "b", "c"], ["d"], [[0.25, 0.125, 0.0]])])).tags
+    levels = [dict(attributes).get("class") for tag, attributes in cells if tag == "td"]
+    assert levels[1:] == [f"l{LEVELS}", f"l{LEVELS // 2}", None]
+
+
 def test_long_sentences_have_all_words_and_a_truncated_table():
     words = [f"w{place}" for place in range(3000)]
     read = Read(page([Entry(words, words[:120], numpy.full((120, 3000), 1 / 3000))]))

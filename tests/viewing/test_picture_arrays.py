@@ -97,6 +97,12 @@ def test_word_is_selected_by_index_or_text():
     assert [bar.height for bar in bars] == pytest.approx([0.2 * 130, 0.9 * 130])
 
 
+@pytest.mark.parametrize(("rows", "angle"), [(["a", "b"], 0.0), (["a", "a word of many letters"], 50.0)])
+def test_words_under_bars_are_slanted_only_if_they_do_not_fit(rows: list[str], angle: float):
+    drawn = marks(over_time([[0.8, 0.2], [0.1, 0.9]], rows, ["c", "d"], word="d"), Words)
+    assert {mark.angle for mark in drawn if mark.text in rows} == {angle}
+
+
 def test_heads_share_a_scale_and_are_pooled():
     weights = numpy.stack([numpy.eye(200), 0.5 * numpy.eye(200)])
     words = list(map(str, range(200)))

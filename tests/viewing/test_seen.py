@@ -91,6 +91,17 @@ def test_without_specials(renormalise: bool):
     assert first.columns == TARGET[:-1] and not first.weights[:, 0].any()  # attended to nothing but <s>
 
 
+def test_words_keep_their_value_norms_without_specials():
+    weights = numpy.full((1, 2, 4), 0.25)
+    columns, words = ("[CLS]", "a", "[SEP]", "b"), (-1, 0, -1, 1)
+    site = Site("self", weights, ("a", "b"), columns, numpy.array([[1.0, 2.0, 4.0, 8.0]]), (0, 1), words)
+    (left,) = Seen((site,), columns, ("a", "b"), words, (0, 1)).without_specials(renormalise=False).sites
+    assert left.columns == ("a", "b") and left.values is not None
+    assert left.values.tolist() == [[2.0, 8.0]] and left.weighted_by_values().weights.tolist() == [
+        [[0.5, 2.0]] * 2
+    ]
+
+
 def test_nan_stays_in_its_row():
     weights = numpy.array([[[0.5, numpy.nan, 0.5]], [[0.2, 0.3, 0.5]]])
     seen = Seen((Site("cross", weights, ["a"], ["b", "c", "d"]),), ("b", "c", "d"), ("a",), (0, 0, 1), (0,))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from regard.masks.mask import PLAIN, Mask
 from regard.positions import Bias
 from regard.select import Soft
 
-__all__ = ["attend", "not_requested", "reasons", "run", "skips_hidden"]
+__all__ = ["not_requested", "reasons", "run", "skips_hidden"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -101,50 +101,21 @@ def run(call: Call) -> Forward:
     bias, seed = _bias(call), None
     if call.dropout:  # on the device, so that each replay of a CUDA graph draws a new seed
         seed = torch.randint(2**31, (1,), device=call.query.device)
+    documents = (None if ids is None else ids.contiguous() for ids in call.mask.documents or (None, None))
+    mask = call.mask.lengths, *documents, call.start, *call.mask.sides
     tensors = (call.query, call.key, call.value, call.vector)
-    rest = (*_mask(call), 1.0 / call.temperature)
-    return Forward(*attend(tensors, rest, call.trains, bias, seed, call.dropout))
-
-
-def attend(
-    tensors: tuple[Tensor, ...], rest: tuple[Any, ...], trains: bool, bias: Tensor | None,
-    seed: Tensor | None, dropout: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return output (B, H, T, E) and lse (B, H, T).
-
-    tensors: query, key, value and vector.
-    rest: the mask as _mask() returns it, and the factor of the scores.
-    trains: whether a gradient is needed.
-    bias, seed, dropout: as in kernels/additive/forward.Extra.
-    """
+    arguments = (*tensors, *mask, 1.0 / call.temperature, call.trains, bias, seed, call.dropout)
     _load()
-    extra = (bias, seed, dropout)
     if torch.compiler.is_compiling() or _traced(tensors):
-        output, lse, *_ = torch.ops.regard.additive_forward(*tensors, *rest, trains, *extra)
-    elif trains:
-        results: list[Tensor] = []
-        output = _apply(*tensors, bias, (*rest, True, seed, dropout), results)
-        lse = results[0]
+        output, lse, *_ = torch.ops.regard.additive_forward(*arguments)
     else:
-        output, lse, *_ = _functions[0](*tensors, *rest, False, *extra)
-    return output, lse
+        output, lse, *_ = (_Additive.apply if call.trains else _functions[0])(*arguments)
+    return Forward(output, lse)
 
 
 def _traced(tensors: tuple[Tensor, ...]) -> bool:
     """Whether a tracer such as FakeTensorMode records the operations on these tensors."""
     return torch._C._len_torch_dispatch_stack() > 0 or any(type(tensor) not in PLAIN for tensor in tensors)
-
-
-def _mask(call: Call) -> tuple[Any, ...]:
-    """Return the mask as six arguments of the operator additive_forward.
-
-    In this order: the lengths, the document ids of the queries, the document ids of the keys, `start` of the
-    call, and the left and right limit of the window. An argument other than `start` is None if the mask does
-    not have this part.
-    """
-    mask = call.mask
-    documents = (None if ids is None else ids.contiguous() for ids in mask.documents or (None, None))
-    return mask.lengths, *documents, call.start, *mask.sides
 
 
 _functions: list[Callable[..., Any]] = []
@@ -167,39 +138,21 @@ vars(_load)["_dynamo_marked_constant"] = True
 
 
 class _Additive(torch.autograd.Function):
-    """The operator additive_forward with its backward pass, without the overhead of a custom operator.
-
-    Each argument and result takes time on the host. So the arguments without a gradient are one tuple, `rest`
-    (those of additive_forward after vector, without bias), and the lse is appended to `results`.
-    """
+    """The operator additive_forward with its backward pass, without the overhead of a custom operator."""
 
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, bias: Tensor | None,
-        rest: tuple[Any, ...], results: list[Tensor],
-    ) -> Tensor:  # fmt: skip
-        *others, seed, dropout = rest
-        output, lse, norm, scores = _functions[0](query, key, value, vector, *others, bias, seed, dropout)
-        results.append(lse)
-        ctx.rest = *rest[3:7], dropout
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(query, key, value, vector, *rest[:3], bias, seed, norm, scores)
-        return cast(Tensor, output)
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        results: tuple[Tensor, ...] = _functions[0](*arguments)
+        _save(ctx, arguments, results)
+        return results
 
     @staticmethod
-    def backward(ctx: Any, doutput: Tensor | None) -> tuple[Tensor | None, ...]:
-        if doutput is None:
-            return (None,) * 7
-        saved = ctx.saved_tensors
-        return *_gradients(doutput, saved[:4], saved[4:], ctx.rest, ctx.needs_input_grad), None, None
-
-
-# Function.apply() without its support for functorch, for which this backend is not used.
-_apply: Callable[..., Tensor] = super(torch.autograd.Function, _Additive).apply
+    def backward(ctx: Any, doutput: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _operator_backward(ctx, doutput)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Save for the backward pass of the custom operator: its inputs, and its outputs `norm` and `scores`."""
+    """Save for the backward pass: the inputs of additive_forward, and its outputs `norm` and `scores`."""
     query, key, value, vector, lengths, of_query, of_key, *rest, bias, seed, dropout = inputs
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
@@ -207,8 +160,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.rest = *rest[:4], dropout
 
 
-def _operator_backward(ctx: Any, doutput: Tensor | None, *_: Tensor) -> tuple[Tensor | None, ...]:
-    no_gradients = (None,) * 8  # eight inputs between vector and bias: the six of _mask(), scale and hold
+def _operator_backward(ctx: Any, doutput: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    no_gradients = (None,) * 8  # eight inputs between vector and bias: the six of the mask, scale and hold
     if doutput is None:
         return (None,) * 15
     needed = (*ctx.needs_input_grad[:4], ctx.needs_input_grad[12])

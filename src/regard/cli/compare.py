@@ -47,7 +47,8 @@ Quick = Annotated[
     bool,
     typer.Option(
         "--quick",
-        help="Only seq2seq and bahdanau, one seed, short trainings: about ten minutes on two CPU cores.",
+        help="Only seq2seq and bahdanau, smaller models and short trainings, three seeds: less than ten "
+        "minutes on two CPU cores.",
         rich_help_panel=STUDIES,
     ),
 ]
@@ -69,7 +70,7 @@ Sentences = Annotated[
         "INT",
         "Test sentences in each class.",
         STUDIES,
-        show_default="100; with --quick, 40",
+        show_default="100; with --quick, 60",
         min=1,
         max=10_000,
     ),
@@ -92,7 +93,7 @@ Seeds = Annotated[
         "N",
         "Number of random seeds, or a list such as 1,2,3. A claim is judged from at least three seeds.",
         MODELS,
-        show_default="3; with --quick, 1",
+        show_default="3 seeds",
     ),
 ]
 Tsv = Annotated[Files, pair_option("--tsv", DATA)]
@@ -128,7 +129,7 @@ Steps = Annotated[
         "INT",
         "Training steps of each model.",
         MODELS,
-        show_default="2000; with --quick, 1000",
+        show_default="2000; with --quick, 800",
         min=1,
         max=100_000_000,
     ),
@@ -167,7 +168,7 @@ Jobs = Annotated[
     _option(
         "--jobs",
         "INT",
-        "Number of training runs, or of measurement processes, to run in parallel.",
+        "Number of training runs to run in parallel.",
         OUTPUT,
         min=1,
         max=256,
@@ -321,6 +322,7 @@ def _printed(result: Any, say: Any) -> int:
         table.add_row(Text(verdict.outcome), Text(f"{verdict.claim.text} {verdict.reason}."))
     if result.verdicts:
         printable_console().print(table)
+        say(result.decision)
     for name, error in result.failed.items():
         say(f"failed: {name}: {error}")
     if result.seconds:

@@ -18,7 +18,7 @@ from regard.cli.printable_console import printable_console
 from regard.cli.task_option import import_from_here, next_command, resume_command, task_of_run
 from regard.cli.train_settings import check_exclusive, settings_of, with_settings
 from regard.errors import printable, shell_word, shown
-from regard.training.command_options import RUN
+from regard.training.command_options import LOGS, RUN
 
 if TYPE_CHECKING:
     from regard.runs.estimate import Estimate
@@ -82,6 +82,16 @@ def train(
             rich_help_panel=RUN,
         ),
     ] = False,
+    logger: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--logger",
+            metavar="NAME",
+            help="Call this function of yours, as module:function, for every event of the run, for example to "
+            "log to Weights & Biases. May be repeated.",
+            rich_help_panel=LOGS,
+        ),
+    ] = None,
     **settings: Any,
 ) -> int:
     """Train a translator or a model of another task (--task), and write it to a run folder.
@@ -128,11 +138,15 @@ def _estimate(
 def _train(kind: type[RunTask], settings: dict[str, Any], output: Path, arguments: Mapping[str, Any]) -> int:
     """Train the run, and print what to do next; return the exit status."""
     from regard.runs.train_run import train_run
+    from regard.training.logs.logger import import_logger
 
+    loggers = list(map(import_logger, arguments["logger"] or ()))
     # Of several processes (torchrun), only the first one prints.
     console = printable_console(stderr=True, quiet=os.environ.get("RANK", "0") != "0")
     with _stopped_early(output):
-        outcome = train_run(kind, settings, output, **_run_arguments(arguments), console=console)
+        outcome = train_run(
+            kind, settings, output, **_run_arguments(arguments), console=console, loggers=loggers
+        )
     if outcome.warning and not outcome.interrupted:
         console.print(Text(f"{outcome.warning}: {_advice(settings)}"))
     if outcome.failed:

@@ -1,7 +1,8 @@
 """Compare attention models, claim by claim: `regard compare` and regard.compare().
 
-compare() trains ordinary runs in a cache (run_cache), measures them with the studies of the table STUDIES,
-and judges each claim from several seeds (confidence). comparison_page writes the results.
+compare() trains ordinary runs in a cache (run_cache) and measures them with the studies of the table STUDIES.
+A study is one file: its variants and claims, and what it measures of its own (study). study_base makes the
+tables, figures and verdicts over seeds; comparison_page writes them.
 """
 
 from __future__ import annotations

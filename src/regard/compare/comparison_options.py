@@ -1,22 +1,20 @@
-"""The options of a comparison, and the models that can be compared."""
+"""The options of a comparison, the models that can be compared, and the checks before the first training."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from regard.compare.study import PlannedRun
-from regard.errors import ArgumentError, DataError, UnknownName, message, shown
+from regard.compare.study import PlannedRun, Variant
+from regard.errors import ArgumentError, UnknownName, message
 from regard.models import MODELS, build_model
-from regard.tasks.translation.translation_checks import PATHS
-from regard.training.settings import merged
+from regard.tasks.translation.translation_settings import Data, TranslationSettings, ways_named
+from regard.training.settings import build, check_names, merged, without_alternatives
 from regard.training.settings_toml import override
 
-__all__ = ["COMPARED", "DEFAULT_MODELS", "QUICK_MODELS", "Options", "fingerprints", "model_options"]
+__all__ = ["COMPARED", "Options", "check_runs", "make_options", "model_options", "model_variant"]
 
 COMPARED: dict[str, dict[str, Any]] = {
     "seq2seq": {"name": "seq2seq"},
@@ -29,8 +27,13 @@ COMPARED: dict[str, dict[str, Any]] = {
 }
 """Name of a model in a comparison -> its settings [model]. The width is added to them."""
 
-DEFAULT_MODELS = tuple(COMPARED)
 QUICK_MODELS = ("seq2seq", "bahdanau")
+
+WIDTH, TRAINING, SENTENCES = 128, {"steps": 2000, "batch_tokens": 2048}, 100
+QUICK_WIDTH, QUICK_TRAINING, QUICK_SENTENCES = 96, {"steps": 800, "batch_tokens": 1024}, 60
+
+NARROWEST, WIDEST = 4, 10_000
+"""Bounds of the width of a model."""
 
 
 @dataclass(frozen=True)
@@ -76,21 +79,20 @@ class Options:
     @property
     def compared(self) -> tuple[str, ...]:
         """The names of the models to compare."""
-        return self.models or (QUICK_MODELS if self.quick else DEFAULT_MODELS)
+        return self.models or (QUICK_MODELS if self.quick else tuple(COMPARED))
 
     @property
     def built_in(self) -> bool:
         """Whether the data are the built-in corpus, which has gold alignments and long test sentences."""
         return bool(self.data.get("built_in"))
 
-    def run(self, label: str, seed: int, *changes: Mapping[str, Any]) -> PlannedRun:
-        """Return the training run of a model with one seed.
+    @property
+    def seeds_untrained(self) -> tuple[int, ...]:
+        """The seeds of measurements that need no training run: at least three."""
+        return self.seeds if len(self.seeds) > 2 else (0, 1, 2)
 
-        label: its name in tables; a model for model_options() unless `changes` have the settings [model].
-        changes: settings that differ from those of the other runs.
-        """
-        has_model = any("model" in change for change in changes)
-        model = {} if has_model else model_options(label)
+    def run(self, variant: Variant, seed: int) -> PlannedRun:
+        """Return the training run of a variant with one seed."""
         settings: dict[str, Any] = {
             "task": "translation",
             "seed": seed,
@@ -99,18 +101,62 @@ class Options:
             "training": dict(self.training),
             "evaluation": {"sentences": 100, "samples": 0},
         }
-        settings = merged(settings, self.settings, {"model": model}, *changes)
+        own = {"model": variant.model, "training": variant.training}
+        settings = merged(settings, self.settings, own)
         steps = settings["training"].get("steps")
         if steps is not None:  # evaluate once, at the end
             settings["training"] = {"evaluate_every": steps, **settings["training"]}
         inner = settings["model"]
         if inner.get("name") == "transformer" and "inner" not in inner:
             inner["inner"] = 4 * inner["width"]
-        return PlannedRun(label, seed, settings)
+        return PlannedRun(variant.label, seed, settings)
 
-    def each(self, label: str, *changes: Mapping[str, Any]) -> list[PlannedRun]:
-        """Return the training runs of a model, one for each seed."""
-        return [self.run(label, seed, *changes) for seed in self.seeds]
+
+def make_options(
+    models: Iterable[str] = (),
+    seeds: int | Iterable[int] | None = None,
+    quick: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    sentences: int | None = None,
+    widths: Iterable[object] = (),
+    **others: Any,
+) -> Options:
+    """Check the arguments of compare(), and return them as Options. The others are passed on."""
+    names = (models,) if isinstance(models, str) else tuple(models)
+    for name in names:
+        model_options(name)
+    whole = merged({}, settings or {})
+    check_names(TranslationSettings, whole, "the settings")
+    seeds = 3 if seeds is None else seeds
+    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ArgumentError(message("compare()", f"seeds is {seeds!r}", expected="1 or more different seeds"))
+    if others.get("jobs", 1) < 1:
+        raise ArgumentError(message("compare()", f"jobs is {others['jobs']}", expected="1 or more"))
+    data = dict(whole.get("data") or {})
+    if not ways_named(data):
+        data["built_in"] = "korean"
+    build(Data, data, "regard compare")  # raise an error if they are not valid
+    default = {"training": QUICK_TRAINING if quick else TRAINING}
+    return Options(
+        names,
+        numbers,
+        data,
+        merged(without_alternatives(default, whole), whole).get("training", {}),
+        _checked_width((whole.get("model") or {}).get("width", QUICK_WIDTH if quick else WIDTH), "--width"),
+        quick,
+        sentences=sentences or (QUICK_SENTENCES if quick else SENTENCES),
+        settings={name: value for name, value in whole.items() if name not in ("data", "training", "seed")},
+        widths=tuple(_checked_width(value, "--widths") for value in widths),
+        **others,
+    )
+
+
+def _checked_width(value: object, option: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not NARROWEST <= value <= WIDEST:
+        expected = f"an integer from {NARROWEST} to {WIDEST:,}"
+        raise ArgumentError(message(option, f"the width is {value!r}", expected=expected))
+    return value
 
 
 def model_options(name: str) -> dict[str, Any]:
@@ -122,36 +168,45 @@ def model_options(name: str) -> dict[str, Any]:
     {'name': 'luong', 'score': 'concat'}
     """
     known, *assignments = name.split(":")
-    if known in COMPARED:
-        settings = dict(COMPARED[known])
-    elif known in MODELS:
-        settings = {"name": known}
-    else:
+    if known not in COMPARED and known not in MODELS:
         raise UnknownName("model", known, (*COMPARED, *(each for each in MODELS if each not in COMPARED)))
+    settings = dict(COMPARED.get(known, {"name": known}))
     try:
         settings |= override(assignments)
     except ArgumentError:
         problem = f"{name!r} is not a model with options"
         hint = "write the options after colons: luong:score=concat:cell=gru"
         raise ArgumentError(message("--models", problem, hint=hint)) from None
-    options = {key: value for key, value in settings.items() if key != "name"}
-    build_model(settings["name"], 8, 8, **{"width": 8, **options})  # raise an error for an unknown option
+    build_model(
+        source_size=8, target_size=8, **{"width": 8, **settings}
+    )  # raise an error for an unknown option
     return settings
 
 
-def fingerprints(data: Mapping[str, Any]) -> dict[str, str]:
-    """Return a hash of each data file of the settings [data], by its name."""
-    paths = [str(path) for name in (*PATHS, "alignments") for path in data.get(name) or ()]
-    return {path: _hash(path) for path in paths}
+def model_variant(name: str) -> Variant:
+    """Return the variant of a study that is a model of model_options()."""
+    return Variant(name, model_options(name))
 
 
-@cache
-def _hash(path: str) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    try:
-        with Path(path).open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    except OSError as error:
-        raise DataError(message(shown(path), f"cannot be read: {error.strerror}")) from None
-    return digest.hexdigest()
+def check_runs(runs: Sequence[PlannedRun]) -> None:
+    """Raise ArgumentError if the settings or the model of a run are not valid."""
+    known = set()
+    for run in runs:
+        build(TranslationSettings, run.settings, f"the settings of {run.label}")
+        model = dict(run.settings["model"])
+        key = json.dumps(model, sort_keys=True, default=str)
+        if key in known:
+            continue
+        known.add(key)
+        name, width, heads = model.pop("name"), model["width"], model.get("heads")
+        if isinstance(heads, int) and heads > 0 and width % heads:
+            problem = f"the width {width} is not a multiple of the {heads} heads of {run.label}"
+            hint = f"use --width {-(-width // heads) * heads}, or leave out this model or study"
+            raise ArgumentError(message("--width", problem, hint=hint))
+        try:
+            build_model(name, 8, 8, **model)
+        except ArgumentError as error:
+            text, place = error.message, f"the model {run.label}"
+            raise ArgumentError(
+                message(place, text.problem, expected=text.expected, hint=text.hint)
+            ) from None

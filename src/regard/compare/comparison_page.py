@@ -14,7 +14,7 @@ import torch
 
 from regard.compare.comparison_options import Options
 from regard.compare.figures import can_draw, png_of_figure, svg_of_figure
-from regard.compare.study import Figure, StudyResult, Table
+from regard.compare.study import Row, StudyResult
 from regard.errors import RegardError
 from regard.files.atomic_io import replace
 from regard.files.untrusted import parse_json, read_limited
@@ -85,26 +85,30 @@ def _remove_stale(folder: Path, kept: set[str]) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def csv_of(rows: Sequence[dict[str, Any]]) -> str:
+def csv_of(rows: Sequence[Row]) -> str:
     """Return the rows of a table as CSV, with a header line. The columns are those of all rows.
 
     >>> csv_of([{"model": "luong", "bleu": 31.5}, {"model": "seq2seq", "exact": 0.5}]).splitlines()
     ['model,bleu,exact', 'luong,31.5,', 'seq2seq,,0.5']
     """
-    columns = list(dict.fromkeys(name for row in rows for name in row))
     file = io.StringIO(newline="")
-    writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+    writer = csv.DictWriter(file, _columns(rows), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue()
 
 
-def _verdict_rows(comparison: Comparison) -> list[dict[str, Any]]:
+def _columns(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _verdict_rows(comparison: Comparison) -> list[Row]:
     return [
         {
             "claim": each.claim.name,
             "text": each.claim.text,
             "outcome": each.outcome,
+            "decides": "yes" if each.decides else "no",
             "reason": each.reason,
             "low": each.low,
             "high": each.high,
@@ -126,13 +130,13 @@ def _body(comparison: Comparison, about: str, images: dict[str, bytes]) -> Itera
         yield f"<p><strong>{safe(text)}</strong></p>"
     rows = _verdict_rows(comparison)
     if rows:
-        yield "<h2>Claims</h2>"
-        yield '<div class="wide"><table>'
-        yield "<thead><tr><th>claim</th><th>result</th><th>measured</th></tr></thead>"
+        yield f"<h2>Claims</h2><p>{safe(comparison.decision)}</p>"
+        yield '<div class="wide"><table><thead><tr>'
+        yield "<th>claim</th><th>result</th><th>measured</th><th>decides</th></tr></thead>"
         for row in rows:
-            kind = row["outcome"] if row["outcome"] in ("supported", "contradicted") else "unclear"
+            kind = row["outcome"] if row["decides"] == "yes" else "unclear"
             cells = f'<td class="{kind}">{safe(row["outcome"])}</td><td>{safe(row["reason"])}</td>'
-            yield f"<tr><td>{safe(row['text'])}</td>{cells}</tr>"
+            yield f"<tr><td>{safe(row['text'])}</td>{cells}<td>{row['decides']}</td></tr>"
         yield "</table></div>"
     for result in comparison.results:
         yield from _section(result, images)
@@ -157,29 +161,25 @@ def _section(result: StudyResult, images: dict[str, bytes]) -> Iterator[str]:
         yield f"<p>{safe(note)}</p>"
     for figure in result.figures:
         if figure.name in images:
-            yield _figure(figure, images[figure.name])
+            source = f"data:image/png;base64,{base64.b64encode(images[figure.name]).decode()}"
+            yield f'<figure><img src="{source}" alt="{safe(figure.alt)}">'
+            yield f"<figcaption>{safe(figure.caption)} ({safe(figure.name)}.svg)</figcaption></figure>"
     for table in result.tables:
         if table.shown and table.rows:
-            yield from _table(table)
+            yield f"<details><summary>{safe(table.title)} ({safe(table.name)}.csv)</summary>"
+            yield from _table(table.rows)
+            yield "</details>"
 
 
-def _figure(figure: Figure, png: bytes) -> str:
-    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-    caption = f"<figcaption>{safe(figure.caption)} ({safe(figure.name)}.svg)</figcaption>"
-    return f'<figure><img src="{source}" alt="{safe(figure.alt)}">{caption}</figure>'
-
-
-def _table(table: Table) -> Iterator[str]:
-    columns = list(dict.fromkeys(name for row in table.rows for name in row))
-    yield f"<details><summary>{safe(table.title)} ({safe(table.name)}.csv)</summary>"
+def _table(rows: Sequence[Row]) -> Iterator[str]:
+    columns = _columns(rows)
     yield '<div class="wide"><table><thead><tr>'
     yield "".join(f"<th>{safe(name)}</th>" for name in columns) + "</tr></thead>"
-    for row in table.rows[:ROWS_SHOWN]:
+    for row in rows[:ROWS_SHOWN]:
         yield "<tr>" + "".join(f"<td>{safe(_cell(row.get(name)))}</td>" for name in columns) + "</tr>"
     yield "</table></div>"
-    if len(table.rows) > ROWS_SHOWN:
-        yield f'<p class="quiet">{len(table.rows) - ROWS_SHOWN:,} more rows are in the CSV file.</p>'
-    yield "</details>"
+    if len(rows) > ROWS_SHOWN:
+        yield f'<p class="quiet">{len(rows) - ROWS_SHOWN:,} more rows are in the CSV file.</p>'
 
 
 def _cell(value: Any) -> str:

@@ -3,76 +3,89 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from regard.compare.study import CONTRADICTED, NOT_MEASURED, SUPPORTED, UNCLEAR, Claim, Series, Verdict
+from regard.compare.study import CONTRADICTED, NOT_MEASURED, SUPPORTED, UNCLEAR, Claim, Row, Series, Verdict
+from regard.evaluation.confidence import Interval, interval
 
-__all__ = ["SEEDS_NEEDED", "Interval", "by_model", "interval", "judge", "judge_near", "series_of"]
-
-SEEDS_NEEDED = 3
-"""A verdict other than "not distinguishable" needs at least this many seeds."""
-
-T_QUANTILES = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-)  # fmt: skip
-"""The 97.5 % quantiles of Student's t distribution with 1 to 20 degrees of freedom."""
+__all__ = ["fitted_slope", "judge", "judge_near", "lines_of", "series_of", "summary"]
 
 NUMBERS = ("no", "one", "two")
+SMALLEST = 1e-30
+"""Smaller values are replaced by this one before their logarithm is taken."""
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A mean over seeds with its 95 % confidence interval; low and high are None with fewer than 3 values."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    seeds: int
-
-    def __str__(self) -> str:
-        if self.low is None or self.high is None:
-            return f"{self.mean:.3g}"
-        return f"{self.mean:.3g} (95 % interval {self.low:.3g} to {self.high:.3g})"
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """Return the mean of some values with the 95 % confidence interval of Student's t distribution.
-
-    Values that are NaN or infinite are left out.
-
-    >>> interval([1.0, 2.0, 3.0])
-    Interval(mean=2.0, low=-0.484..., high=4.484..., seeds=3)
-    """
-    values = [value for value in values if math.isfinite(value)]
-    count = len(values)
-    mean = statistics.fmean(values) if values else math.nan
-    if count < SEEDS_NEEDED:
-        return Interval(mean, None, None, count)
-    quantile = T_QUANTILES[count - 2] if count - 2 < len(T_QUANTILES) else 1.96
-    half = quantile * statistics.stdev(values) / math.sqrt(count)
-    return Interval(mean, mean - half, mean + half, count)
-
-
-def by_model(rows: Sequence[dict[str, Any]], column: str) -> dict[str, Interval]:
-    """Return the mean of a column with its interval for each model; each row has one model and one seed."""
-    models = dict.fromkeys(row["model"] for row in rows)
-    return {model: interval([row[column] for row in rows if row["model"] == model]) for model in models}
+def summary(rows: Sequence[Row], columns: Iterable[str]) -> list[Row]:
+    """Return the mean, the deviation and the interval over seeds of columns, for each model of a table."""
+    table = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        for column in columns:
+            values = [row[column] for row in rows if row["model"] == model and row.get(column) is not None]
+            if values:
+                found = interval(values)
+                bounds = {"low": found.low, "high": found.high, "seeds": found.seeds}
+                place = {"model": model, "score": column}
+                table.append(place | {"mean": found.mean, "deviation": found.deviation} | bounds)
+    return table
 
 
 def series_of(label: str, x: Sequence[Any], stats: Sequence[Interval]) -> Series:
     """Return means as a line or as bars, with a confidence band if all of them have an interval.
 
     >>> series_of("BLEU", ["luong"], [interval([1.0, 2.0])])
-    Series(label='BLEU', x=['luong'], y=[1.5], low=(), high=(), cells=())
+    Series(label='BLEU', x=['luong'], y=[1.5], low=(), high=())
     """
     bounds = [(each.low, each.high) for each in stats if each.low is not None and each.high is not None]
     band = len(bounds) == len(stats)
     low, high = ([each[side] for each in bounds] if band else () for side in (0, 1))
     return Series(label, x, [each.mean for each in stats], low, high)
+
+
+def lines_of(
+    rows: Sequence[Row], by: str, x: str, y: str, *, geometric: bool = False, band: bool = True
+) -> list[Series]:
+    """Return a line for each value of the column `by`: the mean of column y against column x.
+
+    geometric: whether the mean is the geometric one.
+    band: whether the lines have a confidence band.
+    """
+    lines = []
+    for label in dict.fromkeys(row[by] for row in rows):
+        points: dict[Any, list[float]] = {}
+        for row in rows:
+            if row[by] == label:
+                value = float(row[y])
+                value = math.log(max(value, SMALLEST)) if geometric else value
+                points.setdefault(row[x], []).append(value)
+        line = series_of(str(label), list(points), [interval(values) for values in points.values()])
+        if geometric:
+            parts = ([math.exp(value) for value in part] for part in (line.y, line.low, line.high))
+            line = Series(line.label, line.x, *parts)
+        lines.append(line if band else Series(line.label, line.x, line.y))
+    return lines
+
+
+def fitted_slope(x: Sequence[float], y: Sequence[float], log: str = "") -> float:
+    """Return the slope of the straight line with the least squared error.
+
+    log: the axes whose logarithm is taken: "", "y" (a decay rate) or "xy" (an exponent). Points that have no
+        logarithm are left out.
+
+    >>> fitted_slope([1, 2, 4, 8], [3, 12, 48, 192], log="xy")
+    2.0
+    """
+    points = [(float(a), float(b)) for a, b in zip(x, y, strict=True)]
+    if "x" in log:
+        points = [(math.log(a), b) for a, b in points if a > 0]
+    if "y" in log:
+        points = [(a, math.log(b)) for a, b in points if b > 0 and math.isfinite(b)]
+    if len(points) < 2:
+        return math.nan
+    mean_x = sum(a for a, _ in points) / len(points)
+    mean_y = sum(b for _, b in points) / len(points)
+    spread = sum((a - mean_x) ** 2 for a, _ in points)
+    return sum((a - mean_x) * (b - mean_y) for a, b in points) / spread if spread else math.nan
 
 
 def judge(claim: Claim, values: Sequence[float], what: str, unit: str = "seeds") -> Verdict:
@@ -91,12 +104,7 @@ def judge(claim: Claim, values: Sequence[float], what: str, unit: str = "seeds")
 
 
 def judge_near(
-    claim: Claim,
-    values: Sequence[float],
-    what: str,
-    expected: float,
-    tolerance: float,
-    unit: str = "seeds",
+    claim: Claim, values: Sequence[float], what: str, expected: float, tolerance: float, unit: str = "seeds"
 ) -> Verdict:
     """Judge a claim that says that a statistic is `expected`, within the tolerance.
 
@@ -111,11 +119,11 @@ def _judged(
 ) -> Verdict:
     kept = tuple(value for value in values if math.isfinite(value))
     found = interval(kept)
-    mean, low, high, count = found.mean, found.low, found.high, found.seeds
+    low, high, count = found.low, found.high, found.seeds
     if not kept:
         return Verdict(claim, NOT_MEASURED, f"{what}: no finished training", kept)
     if low is None or high is None:
-        reason = f"{what}: {mean:.3g}; {UNCLEAR}: {NUMBERS[count]} {unit[: -1 if count == 1 else None]}"
+        reason = f"{what}: {found}; {UNCLEAR}: {NUMBERS[count]} {unit[: -1 if count == 1 else None]}"
         return Verdict(claim, UNCLEAR, reason, kept)
     outcome = UNCLEAR
     if least < low and high < most:

@@ -50,22 +50,17 @@ def _drawn(figure: Figure) -> tuple[Any, Any, Any]:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Drawing
 
-    maps = len(figure.series) if figure.kind == "maps" else 1
-    size = (7.2, 4.2) if figure.kind != "maps" else (3.3 * min(maps, 4) + 0.6, 3.2 * -(-maps // 4))
-    drawing = Drawing(figsize=size, dpi=DPI, layout="constrained")
+    drawing = Drawing(figsize=(7.2, 4.2), dpi=DPI, layout="constrained")
     FigureCanvasAgg(drawing)
-    if figure.kind == "maps":
-        _draw_maps(drawing, figure)
-    else:
-        axes = drawing.add_subplot()
-        (_draw_bars if figure.kind == "bars" else _draw_lines)(axes, figure)
-        axes.set_xlabel(figure.x)
-        axes.set_ylabel(textwrap.fill(figure.y, 40))
-        axes.grid(True, alpha=0.25)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-        if len(figure.series) > 1 or figure.kind == "lines":
-            axes.legend(frameon=False, fontsize=8)
+    axes = drawing.add_subplot()
+    (_draw_bars if figure.kind == "bars" else _draw_lines)(axes, figure)
+    axes.set_xlabel(figure.x)
+    axes.set_ylabel(textwrap.fill(figure.y, 40))
+    axes.grid(True, alpha=0.25)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    if figure.kind == "lines":
+        axes.legend(frameon=False, fontsize=8)
     return drawing, FigureCanvasAgg, FigureCanvasSVG
 
 
@@ -92,35 +87,13 @@ def _draw_lines(axes: Any, figure: Figure) -> None:
 
 
 def _draw_bars(axes: Any, figure: Figure) -> None:
-    names = _names(figure.series) or [str(each) for each in figure.series[0].x]
-    width = 0.8 / max(len(figure.series), 1)
-    for number, series in enumerate(figure.series):
-        at = [names.index(str(each)) + (number - (len(figure.series) - 1) / 2) * width for each in series.x]
-        errors = None
-        if series.low:
-            errors = [
-                [y - low for y, low in zip(series.y, series.low, strict=True)],
-                [high - y for y, high in zip(series.y, series.high, strict=True)],
-            ]
-        color = COLORS[number % len(COLORS)]
-        axes.bar(at, series.y, width, yerr=errors, color=color, label=series.label, error_kw={"lw": 0.8})
+    (series,) = figure.series
+    names, at = [str(each) for each in series.x], range(len(series.x))
+    axes.bar(at, series.y, 0.8, color=COLORS[0], label=series.label)
+    if series.low:
+        axes.vlines(at, series.low, series.high, color="black", linewidth=0.8)
     slanted = {"rotation": 20, "ha": "right"} if max(map(len, names)) * len(names) > 60 else {}
-    axes.set_xticks(range(len(names)), names, **slanted)
-    if "y" in figure.log:
-        axes.set_yscale("log")
-
-
-def _draw_maps(drawing: Any, figure: Figure) -> None:
-    columns = min(len(figure.series), 4)
-    rows = -(-len(figure.series) // columns)
-    for number, series in enumerate(figure.series):
-        axes = drawing.add_subplot(rows, columns, number + 1)
-        image = axes.imshow(series.cells, cmap="viridis", aspect="auto", interpolation="nearest")
-        drawing.colorbar(image, ax=axes, shrink=0.8)
-        axes.set_title(series.label, fontsize=9)
-        axes.set_xlabel(figure.x, fontsize=8)
-        if number % columns == 0:
-            axes.set_ylabel(figure.y, fontsize=8)
+    axes.set_xticks(at, names, **slanted)
 
 
 def _names(series: Sequence[Series]) -> list[str]:

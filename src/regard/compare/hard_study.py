@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
 from typing import Any
 
-from regard.compare.attention_weights import GOLD_PAIRS, alignment_errors, gradient_noise, weight_entropy
+from torch import Tensor
+
 from regard.compare.comparison_options import Options
-from regard.compare.confidence import by_model, judge, series_of
+from regard.compare.confidence import judge
+from regard.compare.length_bins import SentenceSet
 from regard.compare.run_cache import TrainedRun
-from regard.compare.study import Claim, Figure, StudyResult
-from regard.compare.study_context import StudyContext
-from regard.compare.variant_study import Better, Variant, variant_study
+from regard.compare.score_gradients import ScoreSamples, gradient_statistics, sample_scores, weight_entropy
+from regard.compare.study import Claim, Row, Study, StudyResult, Variant
+from regard.compare.study_base import bars_of_models
+from regard.compare.study_context import StudyContext, seeds_text
+from regard.data import korean_english
+from regard.evaluation import Links, score_links
+from regard.runs.run_folder import config_of
+from regard.select import Hard
+from regard.training.baselines import Baseline, MovingAverage, NoBaseline, build_baseline
+from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.settings import EstimatorSettings
 
 __all__ = ["HARD"]
+
+GOLD_PAIRS = 100
+"""Number of test sentences with gold alignments."""
+
+ROWS, SAMPLES, CLASSES = 4, 128, 4
+"""The noise of the gradient: number of test sentences and of gradient samples for each class of source
+length, and number of classes."""
 
 SAMPLED, ARGMAX = "hard, REINFORCE", "best"
 REINFORCE = EstimatorSettings().model_dump(exclude_none=True)
@@ -40,100 +56,48 @@ VARIANTS = (
 )
 """Variants with read="best" are trained with soft weights, and read only the key with the highest score."""
 
-NOISE = (
+CLAIMS = (
+    Claim("hard.soft", "Soft attention beats hard attention.", "soft", SAMPLED),
     Claim(
-        "hard.noise",
-        "REINFORCE trains the attention with a noisy gradient: more than half of its mean square is "
-        "variance.",
-    ),
-    Claim("hard.variance", "A baseline lowers the variance of the gradient of REINFORCE."),
-    Claim("hard.alignment", "Training on gold alignments lowers the alignment error rate."),
-)
-
-
-def _each(context: StudyContext, run: TrainedRun) -> dict[str, Any]:
-    """Measure the entropy, the agreement with gold alignments and the gradient of one run."""
-    read = next(variant.read for variant in VARIANTS if variant.label == run.label)
-    row: dict[str, Any] = {"entropy_bits": weight_entropy(context, run)["entropy_bits"]}
-    if context.options.built_in:
-        row |= alignment_errors(context, run, read)
-    return row | gradient_noise(context, run)
-
-
-def _noise(context: StudyContext, trained: Sequence[TrainedRun]) -> StudyResult:
-    rows = [{"model": run.label, "seed": run.seed, **_each(context, run)} for run in trained]
-    sampled = [row for row in rows if row["model"] == SAMPLED]
-    noise, variance, agreement = NOISE
-    verdicts = [
-        judge(
-            noise,
-            [row["gradient_noise"] - 0.5 for row in sampled],
-            "share of the variance in the mean square of the gradient of the scores, minus 0.5",
-        ),
-        judge(
-            variance,
-            [
-                math.log(row["variance_without_baseline"] / row["gradient_variance"])
-                for row in sampled
-                if row["gradient_variance"] and row["variance_without_baseline"]
-            ],
-            "log of the variance without the baseline over the variance with it, same models and batches",
-        ),
-    ]
-    notes: tuple[str, ...] = ("The data have no gold alignments, so none are compared.",)
-    if context.options.built_in:
-        rates = {(row["model"], row["seed"]): row["alignment_error_rate"] for row in rows}
-        seeds = [
-            seed for model, seed in rates if model == "soft" and ("soft, gold alignments", seed) in rates
-        ]
-        values = [rates["soft", seed] - rates["soft, gold alignments", seed] for seed in seeds]
-        what = f"alignment error rate without minus with gold alignments, {GOLD_PAIRS} test sentences"
-        verdicts.append(judge(agreement, values, what))
-        notes = ()
-    figures = [_bars(rows, "gradient_noise", "Share of the variance in the mean square of the gradient")]
-    if context.options.built_in:
-        figures.append(_bars(rows, "alignment_error_rate", "Alignment error rate against gold alignments"))
-    return StudyResult("hard", "", (), tuple(figures) if rows else (), tuple(verdicts), notes)
-
-
-def _bars(rows: Sequence[dict[str, Any]], of: str, text: str) -> Figure:
-    stats = by_model(rows, of)
-    seeds = len({row["seed"] for row in rows})
-    where = f"trained models, test sentences, mean over {seeds} seed{'s' * (seeds != 1)}"
-    listed = "; ".join(f"{model}: {each.mean:.2g}" for model, each in stats.items())
-    series = [series_of(text, list(stats), list(stats.values()))]
-    name = f"hard-{of.replace('_', '-')}"
-    return Figure(name, f"{text}: {where}.", f"Bars. {text}. {listed}.", series, "bars", y=text)
-
-
-BETTER = (
-    Better(Claim("hard.soft", "Soft attention beats hard attention."), "soft", SAMPLED),
-    Better(
-        Claim("hard.baseline", "A baseline raises the BLEU of hard attention."),
+        "hard.baseline",
+        "A baseline raises the BLEU of hard attention.",
         SAMPLED,
         f"{SAMPLED} without baseline",
     ),
-    Better(Claim("hard.gold", "Training on gold alignments raises BLEU."), "soft, gold alignments", "soft"),
-    Better(
-        Claim(
-            "hard.supervised",
-            "Hard attention that is trained on gold alignments beats hard attention that is trained by "
-            "REINFORCE.",
-        ),
+    Claim("hard.gold", "Training on gold alignments raises BLEU.", "soft, gold alignments", "soft"),
+    Claim(
+        "hard.supervised",
+        "Hard attention that is trained on gold alignments beats hard attention that is trained by "
+        "REINFORCE.",
         "hard, gold alignments",
         SAMPLED,
     ),
-    Better(
-        Claim("hard.argmax", "A model trained with soft attention loses BLEU if it reads by argmax."),
+    Claim(
+        "hard.argmax",
+        "A model trained with soft attention loses BLEU if it reads by argmax.",
         "soft",
         "soft, argmax",
     ),
-    Better(
-        Claim("hard.latent", "A latent source word, marginalised exactly, beats soft attention."),
+    Claim(
+        "hard.latent",
+        "A latent source word, marginalised exactly, beats soft attention.",
         "luong, latent word",
         "luong, soft",
     ),
+    Claim(
+        "hard.alignment",
+        "Training on gold alignments lowers the alignment error rate.",
+        "soft",
+        "soft, gold alignments",
+        "alignment_error_rate",
+        f"alignment error rate, {GOLD_PAIRS} test sentences",
+    ),
 )
+NOISE = Claim(
+    "hard.noise",
+    "REINFORCE trains the attention with a noisy gradient: more than half of its mean square is variance.",
+)
+VARIANCE = Claim("hard.variance", "A baseline lowers the variance of the gradient of REINFORCE.")
 
 
 def _variants(options: Options) -> list[Variant]:
@@ -142,11 +106,122 @@ def _variants(options: Options) -> list[Variant]:
     return [variant for variant in VARIANTS if aligned or variant.training != GUIDED]
 
 
-def _better(options: Options) -> list[Better]:
-    labels = {variant.label for variant in _variants(options)}
-    return [better for better in BETTER if {better.first, better.second} <= labels]
+def alignment_errors(context: StudyContext, run: TrainedRun, select: Any = None) -> dict[str, float]:
+    """Measure the alignment error rate of the attention against the gold alignments of the built-in corpus.
+
+    select: the selection to use instead of that of the training.
+    """
+
+    def measure() -> dict[str, float]:
+        examples = list(korean_english("test", GOLD_PAIRS))
+        sources, targets = ([getattr(each, side) for each in examples] for side in ("source", "target"))
+        gold = [Links(each.sure, each.possible) for each in examples]
+        links = [each.links for each in context.searching(run, select).align(sources, targets)]
+        return {"alignment_error_rate": score_links(links, gold).error_rate}
+
+    about = {"pairs": GOLD_PAIRS} | ({} if select is None else {"select": select})
+    return context.cache.measured(run, "alignment-2", about, measure)
 
 
-HARD = variant_study(
-    "hard", "Hard against soft attention", _variants, _better, each=_each, extra=_noise, more_claims=NOISE
+def gradient_noise(context: StudyContext, run: TrainedRun) -> dict[str, float]:
+    """Measure the gradient of the scores of a trained run over repeated samples of the same sentences.
+
+    See gradient_statistics(). The values are means over batches of short to long sentences. For hard
+    attention, the estimate uses the baseline and the number of samples of the training, but keys only, not
+    the expected context; variance_without_baseline is the variance of the same samples with the baseline 0.
+    """
+
+    def measure() -> dict[str, float]:
+        found = []
+        for pairs in _length_classes(context.sentences):
+            model, batch = context.reading(run, ROWS, pairs)
+            sampled = isinstance(model.select, Hard)
+            baseline, group = stored_baseline(run) if sampled else (NoBaseline(), 1)
+            samples = sample_scores(model, batch, SAMPLES if sampled else 2)
+            found.append(_noise_statistics(samples, baseline, group, sampled))
+        return {name: statistics.fmean(each[name] for each in found) for name in found[0]}
+
+    about = {"data": context.sentences.name, "rows": ROWS, "samples": SAMPLES, "classes": CLASSES}
+    return context.cache.measured(run, "score-noise-3", about, measure)
+
+
+def _noise_statistics(
+    samples: ScoreSamples, baseline: Baseline, group: int, sampled: bool
+) -> dict[str, float]:
+    """Return the statistics of the estimates; an estimate of the gradient is the mean of `group` samples."""
+    if not sampled:
+        return gradient_statistics(samples.gradients)
+    count = len(samples.rewards) // group * group
+    gradients, rewards_KB = samples.gradients[:count], samples.rewards[:count]
+    # A baseline gets rows whose samples are consecutive for each sentence.
+    value_KB = baseline(rewards_KB.T.flatten())[0].view(-1, count).T
+    # REINFORCE multiplies the gradient of log p(s) by r - b, so samples with b = 0 give those with any b.
+    factor_KB = (rewards_KB - value_KB) / rewards_KB
+
+    def statistics_of(gradients: Tensor) -> dict[str, float]:
+        return gradient_statistics(gradients.unflatten(0, (-1, group)).mean(1))
+
+    plain = statistics_of(gradients)
+    return {
+        **statistics_of(gradients * factor_KB[..., None, None]),
+        "variance_without_baseline": plain["gradient_variance"],
+    }
+
+
+def _length_classes(sentences: SentenceSet) -> list[list[tuple[str, str]]]:
+    """Return the test sentences within the training length in CLASSES classes, from short to long."""
+    longest = sentences.longest_trained or math.inf
+    kept = [pair for pair in sentences.pairs if len(pair[0].split()) <= longest] or list(sentences.pairs)
+    kept.sort(key=lambda pair: len(pair[0].split()))
+    size = max(len(kept) // CLASSES, 1)
+    return [kept[start : start + size] for start in range(0, size * min(CLASSES, len(kept)), size)]
+
+
+def stored_baseline(run: TrainedRun) -> tuple[Baseline, int]:
+    """Return the baseline of a run that REINFORCE has trained, and its number of samples of each example.
+
+    A learned baseline is replaced by the moving average of the rewards that it has stored.
+    """
+    settings = EstimatorSettings.model_validate(config_of(run.folder)["training"]["estimator"])
+    checkpoint = Checkpoints(run.folder).latest()
+    average = None if checkpoint is None else checkpoint.tensors("weights").get("estimator.baseline.average")
+    if average is not None:
+        return MovingAverage(initial=float(average)), settings.samples
+    return build_baseline(settings.baseline.name, settings.samples), settings.samples
+
+
+def _each(context: StudyContext, run: TrainedRun, variant: Variant) -> Row:
+    """Measure the entropy, the agreement with gold alignments and the gradient of one run."""
+    row: Row = {"entropy_bits": weight_entropy(context, run)["entropy_bits"]}
+    if context.options.built_in:
+        row |= alignment_errors(context, run, variant.read)
+    return row | gradient_noise(context, run)
+
+
+def _noise(context: StudyContext, rows: list[Row]) -> StudyResult:
+    """Judge the claims about the gradient of REINFORCE, and draw the noise and the alignment errors."""
+    sampled = [row for row in rows if row["model"] == SAMPLED]
+    shares = [row["gradient_noise"] - 0.5 for row in sampled]
+    ratios = [
+        math.log(row["variance_without_baseline"] / row["gradient_variance"])
+        for row in sampled
+        if row["gradient_variance"] and row["variance_without_baseline"]
+    ]
+    share = "share of the variance in the mean square of the gradient of the scores, minus 0.5"
+    ratio = "log of the variance without the baseline over the variance with it, same models and batches"
+    verdicts = (judge(NOISE, shares, share), judge(VARIANCE, ratios, ratio))
+    drawn = {"gradient_noise": "Share of the variance in the mean square of the gradient"}
+    if context.options.built_in:
+        drawn["alignment_error_rate"] = "Alignment error rate against gold alignments"
+    where = f"trained models, test sentences, mean over {seeds_text(len({row['seed'] for row in rows}))}"
+    figures = [
+        bars_of_models(f"hard-{of.replace('_', '-')}", f"{text}: {where}.", rows, of, text)
+        for of, text in drawn.items()
+        if rows
+    ]
+    return StudyResult("hard", "", (), tuple(figures), verdicts)
+
+
+HARD = Study(
+    "hard", "Hard against soft attention", (*CLAIMS, NOISE, VARIANCE), _variants, each=_each, extra=_noise
 )

@@ -1,13 +1,14 @@
-"""Layers whose cost is compared: how to build and run them, and what theory says about their cost."""
+"""Study "cost": time, memory and operations of layers, against the number of positions n and the width d."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,20 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import attention
+from regard.compare.comparison_options import Options
+from regard.compare.confidence import fitted_slope, judge, judge_near, lines_of
+from regard.compare.study import Claim, Figure, Row, Study, StudyResult, Table, Verdict
+from regard.compare.study_base import line_figure
+from regard.compare.study_context import StudyContext, cpu_threads
+from regard.evaluation.confidence import interval
 from regard.layers import MultiHead
 from regard.memory import prepare
 from regard.scores import Additive
 
-__all__ = [
-    "BATCH",
-    "LAYERS",
-    "LayerCost",
-    "measure_layer",
-    "measure_projection",
-    "median_seconds",
-    "peak_memory",
-    "peak_operations",
-]
+__all__ = ["BATCH", "COST", "LAYERS", "LayerCost", "measure_layer", "measure_projection", "peak_memory"]
 
 BATCH, KERNEL, HEADS = 4, 3, 4
 ENOUGH = 0.5
@@ -53,68 +51,51 @@ class LayerCost:
     exponents: tuple[int, int]
 
 
-class _SelfAttention(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return attention(x, x, x).output
+class _Layer(nn.Module):
+    """A function of a module and its input, as a module."""
 
-
-class _AdditiveAttention(nn.Module):
-    def __init__(self, width: int):
+    def __init__(self, inner: nn.Module, call: Callable[[Any, Tensor], Tensor]):
         super().__init__()
-        self.score = Additive(width, width, width)
+        self.inner, self.call = inner, call
 
     def forward(self, x: Tensor) -> Tensor:
-        return attention(x, x, x, score=self.score).output
+        return self.call(self.inner, x)
 
 
-class _MultiHeadAttention(nn.Module):
-    def __init__(self, width: int):
-        super().__init__()
-        self.layer = MultiHead(width, HEADS)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x, x).output
+def _self_attention(d: int) -> nn.Module:
+    return _Layer(nn.Identity(), lambda _, x: attention(x, x, x).output)
 
 
-class _Recurrent(nn.Module):
-    def __init__(self, width: int):
-        super().__init__()
-        self.layer = nn.GRU(width, width, batch_first=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x)[0]
+def _multi_head(d: int) -> nn.Module:
+    return _Layer(MultiHead(d, HEADS), lambda layer, x: layer(x, x).output)
 
 
-class _Convolution(nn.Module):
-    def __init__(self, width: int):
-        super().__init__()
-        self.layer = nn.Conv1d(width, width, KERNEL, padding=KERNEL // 2)
+def _additive(d: int) -> nn.Module:
+    return _Layer(Additive(d, d, d), lambda score, x: attention(x, x, x, score=score).output)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x.transpose(1, 2)).transpose(1, 2)
+
+def _recurrent(d: int) -> nn.Module:
+    return _Layer(nn.GRU(d, d, batch_first=True), lambda layer, x: layer(x)[0])
+
+
+def _convolutional(d: int) -> nn.Module:
+    layer = nn.Conv1d(d, d, KERNEL, padding=KERNEL // 2)
+    return _Layer(layer, lambda layer, x: layer(x.transpose(1, 2)).transpose(1, 2))
 
 
 LAYERS: dict[str, LayerCost] = {
     "self-attention": LayerCost(
-        lambda d: _SelfAttention(), lambda n, d: 4 * n * n * d, lambda n: 1, lambda n: 1, (2, 1)
+        _self_attention, lambda n, d: 4 * n * n * d, lambda n: 1, lambda n: 1, (2, 1)
     ),
     "multi-head": LayerCost(
-        _MultiHeadAttention,
-        lambda n, d: 4 * n * n * d + 8 * n * d * d,
-        lambda n: 1,
-        lambda n: 1,
-        (2, 1),
+        _multi_head, lambda n, d: 4 * n * n * d + 8 * n * d * d, lambda n: 1, lambda n: 1, (2, 1)
     ),
     "additive": LayerCost(
-        _AdditiveAttention,
-        lambda n, d: 6 * n * n * d + 4 * n * d * d,
-        lambda n: 1,
-        lambda n: 1,
-        (2, 1),
+        _additive, lambda n, d: 6 * n * n * d + 4 * n * d * d, lambda n: 1, lambda n: 1, (2, 1)
     ),
-    "recurrent": LayerCost(_Recurrent, lambda n, d: 12 * n * d * d, lambda n: n, lambda n: n, (1, 2)),
+    "recurrent": LayerCost(_recurrent, lambda n, d: 12 * n * d * d, lambda n: n, lambda n: n, (1, 2)),
     "convolutional": LayerCost(
-        _Convolution, lambda n, d: 2 * KERNEL * n * d * d, lambda n: 1, lambda n: n - 1, (1, 2)
+        _convolutional, lambda n, d: 2 * KERNEL * n * d * d, lambda n: 1, lambda n: n - 1, (1, 2)
     ),
 }
 """Name of a layer -> how to run it, and its cost in theory (Vaswani et al. 2017, table 1)."""
@@ -223,3 +204,163 @@ def median_seconds(call: Callable[[], Any], device: str, calls: int = 5) -> floa
 def _wait(device: str) -> None:
     if device.startswith("cuda"):
         torch.cuda.synchronize()
+
+
+REPEATED = "repetitions"
+TOLERANCE = 0.3
+"""A fitted exponent agrees with the theory if it differs by at most this much."""
+
+CPU_THREADS = 1
+"""Threads on a CPU, if --threads is not set. On a busy machine, several threads wait for each other, and the
+times become many times longer."""
+
+LARGE = 4.0
+"""A size is large if its time is at least this many times the shortest time."""
+
+CLAIMS = (
+    Claim("cost.attention", "Self-attention takes time O(n^2 d): the time grows as n^2 for large n."),
+    Claim(
+        "cost.recurrent", "A recurrent layer takes time O(n d^2): the time grows as n, in n sequential steps."
+    ),
+    Claim("cost.short", "If n is smaller than d, self-attention is faster than a recurrent layer."),
+    Claim("cost.once", "Additive attention is faster if U h is computed once, not at every decoder step."),
+)
+
+
+def _grid(options: Options, device: str) -> tuple[list[int], int, list[int], int]:
+    """Return the values of n with their d, and the values of d with their n."""
+    if device.startswith("cuda"):
+        top = 8192 if options.quick else 32768  # below about n = 4096, launching the kernels takes most time
+        return [2**p for p in range(6, top.bit_length())], 128, [32, 64, 128, 256, 512, 1024], 128
+    return [32, 64, 128, 256, 512, *([] if options.quick else [1024])], 64, [32, 64, 128, 256, 512], 64
+
+
+def _cost(context: StudyContext, trained: list[Row]) -> StudyResult:
+    options, device = context.options, context.cache.device
+    gpu = device.startswith("cuda")
+    with cpu_threads(device, options.threads or (CPU_THREADS if device == "cpu" else None)):
+        threads = torch.get_num_threads()
+        name = torch.cuda.get_device_name() if gpu else device
+        base = {"device": name, "threads": threads, "batch": BATCH}
+        lengths, width, widths, length = _grid(options, device)
+        sizes = [*((n, width, "n") for n in lengths), *((length, d, "d") for d in widths)]
+        peak = context.measured("cost-peak", base, lambda: peak_operations(device))
+        rows = []
+        for name in LAYERS:
+            context.say(f"timing {name} ...")
+            rows += [_row(context, base, peak, name, *size) for size in sizes]
+        once = context.measured("cost-once", base, lambda: measure_projection(64, 128, 256, device))
+    where = f"float32, batch size {BATCH}, {base['device']}"
+    where += f", {threads} thread{'s' * (threads != 1)}" if device == "cpu" else ""
+    plain = [{**row, **{key: statistics.fmean(row[key]) for key in ("forward", "both")}} for row in rows]
+    projected = [
+        {"U h": name, "round": k, "seconds": value}
+        for name, values in once.items()
+        for k, value in enumerate(values)
+    ]
+    tables = (
+        Table(
+            "cost",
+            f"Time in seconds, peak memory in bytes and operations of layers: {where}, 3 repetitions.",
+            plain,
+        ),
+        Table(
+            "cost-exponents",
+            f"Exponents of the time, fitted to sizes that take {LARGE:g} times as long as the shortest, and "
+            f"of operations and memory, fitted to the upper half of the sizes: {where}, 3 repetitions.",
+            _exponents(rows),
+        ),
+        Table(
+            "cost-once",
+            f"Seconds for 64 decoder steps over 128 states, d = 256: {where}, 3 repetitions.",
+            projected,
+        ),
+    )
+    return StudyResult("cost", "", tables, _figures(plain, where), _verdicts(rows, once))
+
+
+def _row(context: StudyContext, base: Row, peak: float, name: str, n: int, d: int, varied: str) -> Row:
+    device, about = context.cache.device, {**base, "layer": name, "n": n, "d": d}
+    measured = context.measured(f"cost-{name}", about, lambda: measure_layer(name, n, d, device))
+    layer = LAYERS[name]
+    operations = BATCH * layer.operations(n, d)
+    return {
+        "layer": name,
+        "varied": varied,
+        "n": n,
+        "d": d,
+        **measured,
+        "operations": operations,
+        "sequential": layer.sequential(n),
+        "path": layer.path(n),
+        "share_of_peak": operations / statistics.median(measured["forward"]) / peak,
+    }
+
+
+def _of(rows: Sequence[Row], layer: str, varied: str) -> list[Row]:
+    return [row for row in rows if row["layer"] == layer and row["varied"] == varied]
+
+
+def _fits(rows: Sequence[Row], layer: str, varied: str, of: str) -> list[float]:
+    """Return the exponent of the time in n or d, fitted to the large sizes, for each round."""
+    large = _large(_of(rows, layer, varied), of)
+    rounds = range(len(large[0][of]))
+    return [fitted_slope([r[varied] for r in large], [r[of][k] for r in large], log="xy") for k in rounds]
+
+
+def _large(rows: Sequence[Row], of: str) -> Sequence[Row]:
+    """Return the rows of the large sizes: from the first that takes LARGE times as long as the shortest.
+
+    For smaller sizes, most of the time is launch overhead, which does not depend on the size. At least
+    the two largest sizes are returned.
+    """
+    times = [statistics.median(row[of]) for row in rows]
+    first = next((at for at in range(len(times)) if min(times[at:]) >= LARGE * min(times)), len(rows))
+    return rows[min(first, len(rows) - 2) :]
+
+
+def _exponents(rows: Sequence[Row]) -> list[Row]:
+    table = []
+    for name, layer in LAYERS.items():
+        for varied, theory in zip("nd", layer.exponents, strict=True):
+            own = _of(rows, name, varied)
+            upper = own[len(own) // 2 :]
+            counted = fitted_slope([r[varied] for r in upper], [r["operations"] for r in upper], log="xy")
+            memory = fitted_slope([r[varied] for r in upper], [r["memory"] for r in upper], log="xy")
+            for of in ("forward", "both"):
+                found = interval(_fits(rows, name, varied, of))
+                fit = {"exponent": found.mean, "low": found.low, "high": found.high}
+                row = {"layer": name, "of": varied, "pass": of, **fit, "theory": theory}
+                table.append({**row, "operations": counted, "memory": memory})
+    return table
+
+
+def _figures(rows: Sequence[Row], where: str) -> tuple[Figure, ...]:
+    own, figures = [row for row in rows if row["varied"] == "n"], []
+    for of, text in (("both", "Seconds"), ("memory", "Peak memory in bytes")):
+        what = f"{text} of one layer against n, d = {own[0]['d']}, forward and backward"
+        lines = lines_of(own, "layer", "n", of, band=False)
+        caption = f"{what}: {where}, mean of 3 repetitions."
+        figures.append(line_figure(f"cost-{of}-n", caption, lines, "n", text.lower(), "xy"))
+    return tuple(figures)
+
+
+def _verdicts(rows: Sequence[Row], once: dict[str, list[float]]) -> tuple[Verdict, ...]:
+    attention, recurrent, short, projected = CLAIMS
+    what = "exponent of n in the time of {}, forward and backward"
+    verdicts = [
+        judge_near(claim, _fits(rows, name, "n", "both"), what.format(name), theory, TOLERANCE, REPEATED)
+        for claim, name, theory in ((attention, "self-attention", 2.0), (recurrent, "recurrent", 1.0))
+    ]
+    narrow = [row for row in _of(rows, "self-attention", "d") if row["n"] < row["d"]][-1]
+    same = next(row for row in _of(rows, "recurrent", "d") if row["d"] == narrow["d"])
+    gains = [math.log(b / a) for a, b in zip(narrow["both"], same["both"], strict=True)]
+    what = f"log of the time of recurrent over self-attention, n = {narrow['n']}, d = {narrow['d']}"
+    verdicts.append(judge(short, gains, what, REPEATED))
+    gains = [math.log(b / a) for a, b in zip(once["once"], once["every"], strict=True)]
+    what = "log of the time with U h at every step over the time with U h once"
+    verdicts.append(judge(projected, gains, what, REPEATED))
+    return tuple(verdicts)
+
+
+COST = Study("cost", "Cost of layers", CLAIMS, quality=False, extra=_cost)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from regard.compare.comparison_options import Options
 from regard.data import korean_english
@@ -51,8 +52,7 @@ class SentenceSet:
         return len(source.split() if self.unit == "words" else source)
 
 
-@dataclass(frozen=True)
-class LengthBin:
+class LengthBin(NamedTuple):
     """The test sentences of one class of source length.
 
     name: the class, such as "6-10".
@@ -62,9 +62,6 @@ class LengthBin:
     name: str
     sources: tuple[str, ...]
     targets: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.sources)
 
 
 def read_sentences(options: Options) -> SentenceSet:

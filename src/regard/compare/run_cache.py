@@ -17,26 +17,31 @@ import hashlib
 import importlib.metadata
 import json
 import math
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from regard.compare.comparison_options import Options, fingerprints
+from regard.compare.comparison_options import Options
 from regard.compare.study import PlannedRun
-from regard.compare.training_progress import progress_line, step_of
-from regard.errors import RegardError, printable
+from regard.errors import DataError, RegardError, message, printable, shown
 from regard.files.atomic_io import replace
 from regard.files.untrusted import parse_json, read_limited
 from regard.runs.devices import choose_device
+from regard.runs.estimate import duration_text
 from regard.runs.run_folder import made_folder
+from regard.tasks.translation.translation_checks import PATHS
 from regard.training.interrupts import Interruption, interruptible
 from regard.training.settings_toml import to_toml
 
-__all__ = ["RunCache", "TrainedRun", "digest", "key_of"]
+__all__ = ["RunCache", "TrainedRun", "digest", "key_of", "progress_line", "step_of"]
+
+Measured = TypeVar("Measured")
 
 MEASURED = 1
 """Version of the measurements. Increase it to measure all runs again."""
@@ -46,6 +51,18 @@ PROGRESS_SECONDS = 20.0
 
 STOP_SECONDS = 60.0
 """Time that a training process has to save a checkpoint after the comparison was stopped."""
+
+STEP = re.compile(r"^step ([\d,]+)/([\d,]+) ", re.M)
+"""The line that `regard train` prints: "step 365/1,000  loss ..."."""
+
+NAMED = 3
+"""Maximum number of running training runs that are named; the others are only counted."""
+
+ENOUGH = 0.1
+"""The time left is shown from this mean share of the running trainings on: the first steps take longer."""
+
+LONG = 3600
+"""If more time than this is left, in seconds, a message says how to shorten it."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +85,23 @@ def key_of(run: PlannedRun, device: str) -> str:
 
     Files are named by their content, so a copy of the data gives the same key.
     """
-    hashes = fingerprints(run.settings.get("data", {}))
-    return digest([_without_paths(run.settings, hashes), _version(), device.partition(":")[0]])
-
-
-def _version() -> str:
+    data = run.settings.get("data", {})
+    paths = [str(path) for name in (*PATHS, "alignments") for path in data.get(name) or ()]
+    hashes = {path: _hash_of_file(path) for path in paths}
     try:
-        return importlib.metadata.version("regard")
+        version = importlib.metadata.version("regard")
     except importlib.metadata.PackageNotFoundError:  # running from source
-        return "source"
+        version = "source"
+    return digest([_without_paths(run.settings, hashes), version, device.partition(":")[0]])
+
+
+@cache
+def _hash_of_file(path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError as error:
+        raise DataError(message(shown(path), f"cannot be read: {error.strerror}")) from None
 
 
 def _without_paths(value: Any, hashes: Mapping[str, str]) -> Any:
@@ -114,16 +139,14 @@ class RunCache:
     def finished(self, run: PlannedRun) -> TrainedRun | None:
         """Return a run if its training has finished; otherwise None."""
         place = self.place(run)
-        about = _read(place / "finished.json")
-        seconds = None if about is None else about.get("seconds")
+        seconds = _read(place / "finished.json").get("seconds")
         if not isinstance(seconds, int | float):
             return None
         return TrainedRun(run.label, run.seed, place / "run", float(seconds))
 
     def failure(self, run: PlannedRun) -> str:
         """Return the error message of a run that has failed; "" for other runs."""
-        about = _read(self.place(run) / "failed.json")
-        return "" if about is None else str(about.get("error", "unknown error"))
+        return str(_read(self.place(run) / "failed.json").get("error", ""))
 
     def missing(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
         """Return the runs that are not finished, each once."""
@@ -144,7 +167,9 @@ class RunCache:
             _Pool(self, interrupt, until).run(runs)
         self.interrupted = interrupt.cause
 
-    def measured(self, run: TrainedRun | None, name: str, parameters: Any, measure: Callable[[], Any]) -> Any:
+    def measured(
+        self, run: TrainedRun | None, name: str, parameters: Any, measure: Callable[[], Measured]
+    ) -> Measured:
         """Return a measurement as plain data. It is measured once, and then read from the cache.
 
         run: the trained run; None for a measurement that needs no training.
@@ -155,22 +180,22 @@ class RunCache:
         folder = self.folder if run is None else run.folder.parent
         path = folder / f"{name}-{digest([parameters, MEASURED, self.device])}.json"
         known = _read(path)
-        if known is not None and "result" in known:
-            return known["result"]
-        result = measure()
-        _write(path, {"parameters": parameters, "result": result})
-        return json.loads(json.dumps(result))
+        result = known["result"] if "result" in known else measure()
+        if "result" not in known:
+            _write(path, {"parameters": parameters, "result": result})
+        return cast(Measured, json.loads(json.dumps(result)))
 
 
 class _Pool:
     """Several training processes at a time; each is `regard train` with a recipe."""
 
-    def __init__(self, cache: RunCache, interrupt: Interruption, until: float):
-        self.cache, self.interrupt, self.until = cache, interrupt, until
+    def __init__(self, runs_cache: RunCache, interrupt: Interruption, until: float):
+        self.cache, self.interrupt, self.until = runs_cache, interrupt, until
         self.waiting: list[PlannedRun] = []
         self.running: dict[Path, tuple[PlannedRun, subprocess.Popen[bytes], float]] = {}
         self.total = self.done = 0
         self.began = self.reported = time.monotonic()
+        self.hinted = runs_cache.options.quick
 
     def run(self, runs: Sequence[PlannedRun]) -> None:
         self.waiting, self.total = list(runs), len(runs)
@@ -210,6 +235,9 @@ class _Pool:
             for place, (run, _, _) in self.running.items()
         ]
         self.cache.say(progress_line(self.done, self.total, running, now - self.began))
+        if not self.hinted and _seconds_left(self.done, self.total, running, now - self.began) > LONG:
+            self.hinted = True
+            self.cache.say("to shorten it: --quick, --study NAME, --models NAME, or --stop-after MINUTES")
 
     def _collect(self) -> None:
         for place, (run, process, began) in list(self.running.items()):
@@ -239,23 +267,68 @@ class _Pool:
                 process.wait()
 
 
-def _last_lines(path: Path, count: int = 3) -> str:
-    """Return the last lines of a log, which contain the error message."""
+Running = Sequence[tuple[str, tuple[int, int] | None]]
+"""The name and the step of each running training, as returned by step_of()."""
+
+
+def step_of(log: Path) -> tuple[int, int] | None:
+    """Return the last step that the log of a training names, and its number of steps; None before that."""
+    found = STEP.findall(_end_of(log))
+    return (int(found[-1][0].replace(",", "")), int(found[-1][1].replace(",", ""))) if found else None
+
+
+def _seconds_left(done: int, total: int, running: Running, seconds: float) -> float:
+    """Return the time that the trainings still need; NaN before it can be estimated."""
+    finished = done + sum(place[0] / max(place[1], 1) for _, place in running if place is not None)
+    enough = finished >= ENOUGH * max(len(running), 1)
+    return seconds * (total - finished) / finished if enough else math.nan
+
+
+def progress_line(done: int, total: int, running: Running, seconds: float) -> str:
+    """Return a line about the trainings: how many are finished, the time left, and the running ones.
+
+    done, total: number of finished trainings, and of all trainings.
+    seconds: the time since the first training began.
+
+    >>> progress_line(1, 4, [("luong, seed 0", (500, 1000))], 90)
+    'trained 1 of 4, about 2 minutes left; running: luong, seed 0, step 500 of 1,000'
+    >>> progress_line(0, 4, [("luong, seed 0", (1, 1000))], 9)
+    'trained 0 of 4; running: luong, seed 0, step 1 of 1,000'
+    """
+    seconds = _seconds_left(done, total, running, seconds)
+    left = "" if math.isnan(seconds) else f", about {duration_text(seconds)} left"
+    names = [
+        f"{name}, starting" if place is None else f"{name}, step {place[0]:,} of {place[1]:,}"
+        for name, place in running[:NAMED]
+    ]
+    more = f"; and {len(running) - NAMED} more" if len(running) > NAMED else ""
+    return f"trained {done} of {total}{left}; running: {'; '.join(names)}{more}"
+
+
+def _end_of(log: Path) -> str:
+    """Return the last 4,000 bytes of a log as text; "" if it cannot be read."""
     try:
-        lines = path.read_bytes()[-4000:].decode("utf-8", "replace").splitlines()
+        with log.open("rb") as file:
+            file.seek(max(log.stat().st_size - 4000, 0))
+            return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
-    kept = [printable(line.strip()) for line in lines if line.strip()]
+
+
+def _last_lines(log: Path, count: int = 3) -> str:
+    """Return the last lines of a log, which contain the error message."""
+    kept = [printable(line.strip()) for line in _end_of(log).splitlines() if line.strip()]
     start = next((at for at in range(len(kept) - 1, -1, -1) if kept[at].startswith("regard")), len(kept) - 1)
     return " ".join(kept[max(start, 0) :][:count])
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> dict[str, Any]:
+    """Return a JSON object; {} if the file is missing or damaged."""
     try:
         value = parse_json(read_limited(path, "json"))
     except (OSError, ValueError, RegardError):
-        return None
-    return value if isinstance(value, dict) else None
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _write(path: Path, value: Any) -> None:

@@ -10,21 +10,21 @@ from typing import Any
 
 import torch
 
-from regard.compare.comparison import Comparison, make_options
-from regard.compare.comparison_options import Options
+from regard.compare.comparison import Comparison
+from regard.compare.comparison_options import Options, make_options
 from regard.compare.comparison_page import write_page
-from regard.compare.confidence import judge
-from regard.compare.length_study import quality_series, quality_table, seeds_text
-from regard.compare.run_cache import RunCache, TrainedRun
-from regard.compare.study import Claim, Figure, StudyResult, Table, Verdict
-from regard.compare.study_context import StudyContext
-from regard.compare.task_runs import Group, compare_scores
-from regard.errors import ArgumentError, message, printable, shown
+from regard.compare.confidence import judge, lines_of, summary
+from regard.compare.run_cache import Measured, RunCache, TrainedRun
+from regard.compare.study import Claim, Row, StudyResult, Table, Verdict
+from regard.compare.study_base import bars_of_models, differences, line_figure
+from regard.compare.study_context import StudyContext, seeds_text
+from regard.errors import ArgumentError, DataError, message, printable, shown
+from regard.runs.run_facts import facts_of
 from regard.runs.run_folder import config_of
 from regard.runs.seed_folders import seed_folder, seeds_of
-from regard.tasks.task_table import TASKS
+from regard.tasks.task_table import TASKS, find_task
 from regard.training.logs.live_table import metric_title
-from regard.training.settings import differences
+from regard.training.settings import differences as settings_differences
 
 __all__ = ["compare_runs"]
 
@@ -53,65 +53,140 @@ def compare_runs(
 
     Each model is compared with the first one. The measurements are stored in the folder `runs` of output.
     """
-    places = [Path(folder) for folder in folders]
+    places, folder = [Path(each) for each in folders], Path(output)
     if len(places) < 2:
         problem = f"{len(places)} run folder is given"
         raise ArgumentError(message("regard compare RUN ...", problem, expected="two or more run folders"))
     task = _task_of_all(places)
-    groups = _groups(places)
-    first = config_of(groups[0][1][0][1])
-    if task != "translation":
-        _check_translation_only(task, settings, tuple(bins), sentences)
-        result, about = compare_scores(groups, task, _changes(groups))
-        return _written(result, Path(output), about)
-    data = (settings or {}).get("data") or first["data"]
-    plain = make_options((), 1, False, {"data": data}, bins, sentences, device, None, 1)
-    cache = _MeasurementCache(Path(output) / "runs", plain, say)
-    context = StudyContext(plain, cache, say)
-    runs = [TrainedRun(name, seed, folder, 0.0) for name, members in groups for seed, folder in members]
-    unit = _unit([config_of(run.folder) for run in runs], context.sentences.pairs)
-    context.sentences = replace(context.sentences, unit=unit, fewest=1)
-    metric = "exact" if first.get("training", {}).get("best") == "exact" else "bleu"
-    rows = quality_table(context, runs)
-    where = f"{context.sentences.name}, greedy search, {seeds_text(rows)}"
-    title = f"BLEU and exact match by source length in {unit}: {where}."
-    lines, score = quality_series(rows, metric), metric_title(metric)
-    alt = "; ".join(f"{line.label}: {line.y[0]:.0f} to {line.y[-1]:.0f}" for line in lines)
-    figure = Figure(
-        "runs",
-        f"{score[:1].upper()}{score[1:]} by source length in {unit}: {where}.",
-        f"Lines of {score} from short to long sources. {alt}.",
-        lines,
-        x=f"source length ({unit})",
-        y=score,
-    )
-    tables = (Table("runs", title, rows), Table("settings", "Settings that differ.", _changes(groups)))
-    verdicts = tuple(_verdict(rows, metric, groups[0][0], name) for name, _ in groups[1:])
-    result = StudyResult("runs", "Comparison of trained runs", tables, (figure,), verdicts)
-    about = (
-        f"Translation runs, compared on {context.sentences.name}, with greedy search and the last checkpoint "
-        f"of each run, on {cache.device} with torch {torch.__version__}. Every number is in the CSV files "
-        "beside this page."
-    )
-    return _written(result, Path(output), about)
-
-
-def _written(result: StudyResult, folder: Path, about: str) -> Comparison:
+    runs = _runs_of(places)
+    if task == "translation":
+        data = (settings or {}).get("data") or config_of(runs[0].folder)["data"]
+        plain = make_options((), 1, False, {"data": data}, sentences, bins=tuple(bins), device=device)
+        cache = _MeasurementCache(folder / "runs", plain, say)
+        result, about = _by_length(StudyContext(plain, cache, say), runs)
+    else:
+        for option, value in {
+            "--length-bins": tuple(bins),
+            "--sentences": sentences,
+            "options of the data": settings,
+        }.items():
+            if value:
+                text = "can only be used for translation runs, but the task of these runs is"
+                problem = f"{option} {text} {task!r}"
+                raise ArgumentError(message("regard compare RUN ...", problem, hint=f"remove {option}"))
+        result, about = _by_stored_scores(runs, task)
     comparison = Comparison((result,), {})
     return replace(comparison, pages=tuple(write_page(comparison, Options(), folder, about)))
+
+
+def _by_length(context: StudyContext, runs: Sequence[TrainedRun]) -> tuple[StudyResult, str]:
+    """Compare translation runs on the same test sentences."""
+    configs = [config_of(run.folder) for run in runs]
+    unit = _unit(configs, context.sentences.pairs)
+    context.sentences = replace(context.sentences, unit=unit, fewest=1)
+    metric = "exact" if configs[0].get("training", {}).get("best") == "exact" else "bleu"
+    rows: list[Row] = []
+    classes: list[Row] = []
+    for run in runs:
+        place, own = {"model": run.label, "seed": run.seed}, context.quality(run)
+        classes += [place | row for row in own]
+        means = {of: sum(row[of] for row in own) / len(own) for of in ("bleu", "exact")}
+        rows.append(place | means)
+    where = f"{context.sentences.name}, greedy search, {_seeds(rows)}"
+    score = metric_title(metric)
+    figure = line_figure(
+        "runs",
+        f"{score[:1].upper()}{score[1:]} by source length in {unit}: {where}.",
+        lines_of(classes, "model", "length", metric),
+        f"source length ({unit})",
+        score,
+    )
+    tables = (
+        Table("runs", f"BLEU and exact match by source length in {unit}: {where}.", classes),
+        Table(
+            "runs-summary",
+            f"Mean of each score with its 95 % interval: {where}.",
+            summary(rows, ("bleu", "exact")),
+        ),
+        Table("settings", "Settings that differ.", _changes(runs)),
+    )
+    verdicts = _verdicts(rows, metric, f"mean {score}")
+    about = (
+        f"Translation runs, compared on {context.sentences.name}, with greedy search and the last checkpoint "
+        f"of each run, on {context.cache.device} with torch {torch.__version__}. Every number is in the CSV "
+        "files beside this page."
+    )
+    return StudyResult("runs", "Comparison of trained runs", tables, (figure,), verdicts), about
+
+
+def _by_stored_scores(runs: Sequence[TrainedRun], name: str) -> tuple[StudyResult, str]:
+    """Compare runs of one task by the scores of their best checkpoint on their validation data."""
+    task, rows, metric = find_task(name), [], ""
+    for run in runs:
+        facts = facts_of(task, run.folder)
+        metric, best = metric or facts.best_metric, facts.best
+        if best is None or metric not in best:
+            problem = f"this run has no evaluation with the score {metric!r}"
+            hint = "train it until its first evaluation, or set the same training.best for all runs"
+            raise DataError(message(shown(facts.folder), problem, hint=hint))
+        place = {"model": run.label, "seed": run.seed, "step": best["step"]}
+        rows.append({**place, "parameters": facts.parameters, **best})
+    where = f"validation data of each run, best checkpoint, {_seeds(rows)}"
+    changes = _changes(runs)
+    scores = [
+        {**row, "better": task.metrics[row["score"]]}
+        for row in summary(rows, [each for each in task.metrics if any(each in row for row in rows)])
+    ]
+    tables = (
+        Table("runs", f"Scores of runs of the task {name}: {where}.", rows),
+        Table("runs-summary", f"Mean of each score with its 95 % interval: {where}.", scores),
+        Table("settings", "Settings that differ from those of the first run.", changes),
+    )
+    figure = bars_of_models("runs", f"{metric}: {where}.", rows, metric, metric)
+    data = any(str(row["setting"]).startswith("data.") for row in changes)
+    note = "The runs have different settings [data], so their validation data may differ too."
+    verdicts = _verdicts(rows, metric, metric, task.metrics.get(metric) == "lower")
+    title = f"Comparison of trained runs: {name}"
+    about = (
+        f"Runs of the task {name}, compared by the scores that they have stored, with torch "
+        f"{torch.__version__}. Every number is in the CSV files beside this page."
+    )
+    return StudyResult("runs", title, tables, (figure,), verdicts, (note,) * data), about
+
+
+def _seeds(rows: Sequence[Row]) -> str:
+    return seeds_text(len({row["seed"] for row in rows}))
+
+
+def _verdicts(rows: Sequence[Row], metric: str, what: str, lower: bool = False) -> tuple[Verdict, ...]:
+    """Judge, for each other model, the claim that it is better than the first one.
+
+    Runs with the same seed are paired. If the models have no seed in common, they are paired in order.
+    """
+    first, *others = dict.fromkeys(row["model"] for row in rows)
+    verdicts = []
+    for other in others:
+        sides = (first, other) if lower else (other, first)
+        values = differences(rows, *sides, metric)
+        if not values:
+            both = [[row[metric] for row in rows if row["model"] == model] for model in sides]
+            values = [a - b for a, b in zip(*both, strict=False)]
+        better = "lower" if lower else "higher"
+        claim = Claim(f"runs.{other}", f"{other} is better than {first}, by {what} ({better} is better).")
+        verdicts.append(judge(claim, values, f"{what} of {sides[0]} minus {what} of {sides[1]}"))
+    return tuple(verdicts)
 
 
 class _MeasurementCache(RunCache):
     """A cache whose measurements are beside each other, since a given run folder is not changed."""
 
-    def measured(self, run: TrainedRun | None, name: str, parameters: Any, measure: Callable[[], Any]) -> Any:
-        about = None if run is None else [str(run.folder.absolute()), _state(run.folder)]
+    def measured(
+        self, run: TrainedRun | None, name: str, parameters: Any, measure: Callable[[], Measured]
+    ) -> Measured:
+        about = None
+        if run is not None:  # the names of the checkpoints change when the training goes on
+            about = [str(run.folder.absolute()), sorted(path.name for path in run.folder.glob("step-*"))]
         return super().measured(None, name, [parameters, about], measure)
-
-
-def _state(folder: Path) -> list[str]:
-    """Return the names of the checkpoints of a run, which change when its training goes on."""
-    return sorted(path.name for path in folder.glob("step-*"))
 
 
 def _task_of_all(places: Sequence[Path]) -> str:
@@ -128,46 +203,33 @@ def _task_of_all(places: Sequence[Path]) -> str:
     return names.pop()
 
 
-def _check_translation_only(
-    task: str, settings: Mapping[str, Any] | None, bins: tuple[int, ...], sentences: int | None
-) -> None:
-    given = {"--length-bins": bins, "--sentences": sentences, "options of the data": settings}
-    for option, value in given.items():
-        if value:
-            problem = (
-                f"{option} can only be used for translation runs, but the task of these runs is {task!r}"
-            )
-            raise ArgumentError(message("regard compare RUN ...", problem, hint=f"remove {option}"))
-
-
-def _groups(places: Sequence[Path]) -> list[Group]:
-    """Return the models, each with its seeds and their run folders."""
-    groups: dict[str, Group] = {}
+def _runs_of(places: Sequence[Path]) -> list[TrainedRun]:
+    """Return the runs of all seeds. Runs that differ only in the seed have one label: the first folder."""
+    labels: dict[str, str] = {}
+    runs: dict[tuple[str, int], TrainedRun] = {}
     for place in places:
-        config = config_of(place)
-        seeds = seeds_of(place)
-        members = (
-            [(config.get("seed", 0), place)]
-            if seeds is None
-            else [(seed, seed_folder(place, seed)) for seed in seeds]
-        )
+        config, seeds = config_of(place), seeds_of(place)
         kept = {name: value for name, value in config.items() if name not in ("seed", "seeds")}
-        key = json.dumps(kept, sort_keys=True, default=str)
-        group = groups.setdefault(key, (shown(place), []))
-        known = {seed for seed, _ in group[1]}
-        if known & {seed for seed, _ in members}:
-            problem = "this run has the same settings and seed as another given run"
-            raise ArgumentError(message(shown(place), problem, hint="give runs that differ"))
-        group[1].extend(members)
-    return list(groups.values())
+        label = labels.setdefault(json.dumps(kept, sort_keys=True, default=str), shown(place))
+        for seed in [config.get("seed", 0)] if seeds is None else seeds:
+            if (label, seed) in runs:
+                problem = "this run has the same settings and seed as another given run"
+                raise ArgumentError(message(shown(place), problem, hint="give runs that differ"))
+            folder = place if seeds is None else seed_folder(place, seed)
+            runs[label, seed] = TrainedRun(label, seed, folder, 0.0)
+    return sorted(runs.values(), key=lambda run: list(labels.values()).index(run.label))
 
 
-def _changes(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    first = config_of(groups[0][1][0][1])
+def _changes(runs: Sequence[TrainedRun]) -> list[Row]:
+    """Return the settings in which each model differs from the first one."""
+    firsts: dict[str, TrainedRun] = {}
+    for run in runs:
+        firsts.setdefault(run.label, run)
+    first, *others = firsts.values()
     return [
-        {"model": name, "setting": change}
-        for name, members in groups[1:]
-        for change in differences(first, config_of(members[0][1]))
+        {"model": other.label, "setting": change}
+        for other in others
+        for change in settings_differences(config_of(first.folder), config_of(other.folder))
     ]
 
 
@@ -179,20 +241,3 @@ def _unit(configs: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[str, str]]
     characters = all(config["data"].get("tokenizer") == "character" for config in configs)
     single = sum(len(source.split()) == 1 for source, _ in pairs)
     return "characters" if characters or 2 * single > len(pairs) else "words"
-
-
-def _verdict(rows: Sequence[dict[str, Any]], metric: str, first: str, other: str) -> Verdict:
-    """Judge the claim that a model is better than the first one."""
-
-    def means(model: str) -> dict[int, float]:
-        seeds: dict[int, list[float]] = {}
-        for row in rows:
-            if row["model"] == model:
-                seeds.setdefault(row["seed"], []).append(row[metric])
-        return {seed: sum(values) / len(values) for seed, values in seeds.items()}
-
-    base, new = means(first), means(other)
-    values = [new[seed] - base[seed] for seed in new if seed in base]
-    claim = Claim(f"runs.{other}", f"{other} translates better than {first}.")
-    score = metric_title(metric)
-    return judge(claim, values, f"mean {score} of {other} minus mean {score} of {first}")

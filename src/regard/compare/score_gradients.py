@@ -13,13 +13,27 @@ from torch import Tensor
 
 from regard.backends.reference import compare as scores_of
 from regard.call import Call
+from regard.compare.run_cache import TrainedRun
+from regard.compare.study_context import StudyContext
 from regard.data.batch import Batch
+from regard.look import Look
 from regard.models import Model
-from regard.sites import Scope, open_scope
+from regard.select import Hard, StraightThrough
+from regard.sites import Scope, open_scope, record
 from regard.training.estimators import log_likelihood
 from regard.training.hard_selections import hard_selections
 
-__all__ = ["ScoreSamples", "gradient_statistics", "sample_scores", "score_statistics"]
+__all__ = [
+    "ScoreSamples",
+    "gradient_statistics",
+    "sample_scores",
+    "score_state",
+    "score_statistics",
+    "weight_entropy",
+]
+
+ROWS = 8
+"""Number of test sentences for which the gradients of a trained run are computed."""
 
 SATURATED = 0.99
 """A row of the softmax is saturated if its largest weight is above this value."""
@@ -129,3 +143,41 @@ def score_statistics(scores: Tensor, gradients: Tensor) -> dict[str, float]:
         "saturated": (largest > SATURATED).double().mean().item(),
         "score_gradient": gradients.norm(dim=-1).mean().item(),
     }
+
+
+def _entropy_bits(weights: Tensor) -> float:
+    share = weights.abs() / weights.abs().sum(-1, keepdim=True).clamp(min=1e-12)
+    return -(share * share.clamp(min=1e-12).log2()).sum(-1).mean().item()
+
+
+def weight_entropy(context: StudyContext, run: TrainedRun) -> dict[str, float]:
+    """Measure the entropy of the weights in bits (after division by their sum), and the sum of the weights.
+
+    For hard attention, the entropy is that of the distribution from which a key is sampled.
+    """
+
+    def measure() -> dict[str, float]:
+        model, batch = context.reading(run, 16)
+        if isinstance(model.select, Hard | StraightThrough):
+            scores = sample_scores(model, batch).scores
+            return {"entropy_bits": _entropy_bits(scores.double().softmax(-1)), "sum_of_weights": 1.0}
+        with torch.no_grad(), record(Look(weights=True), at="cross") as seen:
+            model(batch)
+        calls = next(iter(seen.values()))
+        kept = [call.weights for call in calls if call.weights is not None]
+        weights = torch.cat(kept, -2).double()
+        return {"entropy_bits": _entropy_bits(weights), "sum_of_weights": weights.sum(-1).mean().item()}
+
+    return context.cache.measured(run, "weights-2", context.sentences.name, measure)
+
+
+def score_state(context: StudyContext, run: TrainedRun) -> dict[str, float]:
+    """Measure the variance of the scores, the saturation and the gradient of a trained run."""
+
+    def measure() -> dict[str, float]:
+        model, batch = context.reading(run, ROWS)
+        samples = sample_scores(model, batch)
+        return score_statistics(samples.scores, samples.gradients[0])
+
+    about = {"data": context.sentences.name, "rows": ROWS}
+    return context.cache.measured(run, "score-state", about, measure)

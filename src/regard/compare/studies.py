@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from regard.compare.cost_study import COST
-from regard.compare.gradient_study import GRADIENT
+from regard.compare.gradient_flow import GRADIENT
 from regard.compare.hard_study import HARD
+from regard.compare.layer_costs import COST
 from regard.compare.length_study import LENGTH
-from regard.compare.model_part_studies import PARTS, POSITIONS
+from regard.compare.part_study import PARTS
+from regard.compare.position_study import POSITIONS
 from regard.compare.score_study import SCORES
 from regard.compare.softmax_study import SOFTMAX
 from regard.compare.study import Study

@@ -1,4 +1,4 @@
-"""The parts of a study: its claims, its tables, its figures, the runs that it needs, and its verdicts."""
+"""The parts of a study: its variants and claims, and the tables, figures and verdicts that it returns."""
 
 from __future__ import annotations
 
@@ -19,16 +19,42 @@ __all__ = [
     "Claim",
     "Figure",
     "PlannedRun",
+    "Row",
     "Series",
     "Study",
     "StudyResult",
     "Table",
+    "Variant",
     "Verdict",
 ]
 
 SUPPORTED, CONTRADICTED, UNCLEAR = "supported", "contradicted", "not distinguishable"
 NOT_MEASURED = "not measured"
 """The outcome of a claim whose runs are missing, because they failed or were stopped."""
+
+Row = dict[str, Any]
+"""A row of a table: from column to a number, a text or None."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of the models that a study trains.
+
+    label: its name in tables and figures.
+    model: the settings [model].
+    training: settings [training] that differ from those of the other variants.
+    read: the selection with which the trained model translates, as in a configuration file; None for that of
+        the training.
+    role: another name, with which claims can refer to it, such as "widest".
+    figure: the end of the name of the figures that show it; None if only the tables have it.
+    """
+
+    label: str
+    model: Mapping[str, Any]
+    training: Mapping[str, Any] = field(default_factory=dict)
+    read: Any = None
+    role: str = ""
+    figure: str | None = ""
 
 
 @dataclass(frozen=True)
@@ -37,10 +63,20 @@ class Claim:
 
     name: a short name, for the tables: "length.bottleneck".
     text: the sentence.
+    first, second: the labels (or roles) of two variants. The claim says that the first one has the higher
+        value. Both are empty for a claim that the study judges in another way.
+    of: the column of the table of the study that is compared.
+    what: what this column is, as the beginning of a sentence.
+    log: whether the natural logarithms of the values are compared.
     """
 
     name: str
     text: str
+    first: str = ""
+    second: str = ""
+    of: str = "bleu"
+    what: str = "mean BLEU"
+    log: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +97,11 @@ class Verdict:
     low: float | None = None
     high: float | None = None
 
+    @property
+    def decides(self) -> bool:
+        """Whether the measurement decides the claim: the whole interval supports or contradicts it."""
+        return self.outcome in (SUPPORTED, CONTRADICTED)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -74,18 +115,17 @@ class Table:
 
     name: str
     title: str
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     shown: bool = True
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line, one group of bars, or one heat map of a figure.
+    """One line of a figure, or its bars.
 
     label: the name in the legend.
-    x, y: the points of a line or the bars. For a heat map, y is empty and `cells` has the values.
+    x, y: the points of the line, or the names and heights of the bars.
     low, high: a confidence band around y; empty without a band.
-    cells: the rows of a heat map.
     """
 
     label: str
@@ -93,7 +133,6 @@ class Series:
     y: Sequence[float] = ()
     low: Sequence[float] = ()
     high: Sequence[float] = ()
-    cells: Sequence[Sequence[float]] = ()
 
 
 @dataclass(frozen=True)
@@ -103,7 +142,7 @@ class Figure:
     name: the name of the image files, without their ending.
     caption: a sentence that says what was measured, on what, and over how many seeds.
     alt: a text that describes the figure, for readers who cannot see it.
-    kind: "lines", "bars" or "maps" (one heat map for each series).
+    kind: "lines" or "bars".
     x, y: the labels of the axes.
     log: which axes are logarithmic: "", "x", "y" or "xy".
     marks: vertical lines, from their x to their label.
@@ -153,24 +192,34 @@ class StudyResult:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: claims about attention, and how to measure them.
+    """A study: claims about attention, and how to measure them; measure_study() does so.
 
     name: the name for --study.
     title: the heading on the page.
-    claims: the claims that it tests.
-    runs: returns the training runs that the study needs, given the options of the comparison.
-    measure: measures the finished runs, and returns the result.
-    measure_run: makes and stores the measurements of one finished run that `measure` needs; None if there are
-        none. Several processes can do this at the same time.
+    claims: the claims that it tests. Those with two variants are judged by measure_study().
+    variants: the models to train, or a function that returns them, given the options of the comparison.
+    quality: whether the BLEU of the trained models is measured.
+    each: measures more of one trained run; its results are columns of the table of the study.
+    extra: measures what the table does not have, given the rows of the table. Its tables, figures, verdicts
+        and notes are added.
+    table: the name of the table with one row per run. Default: `name`.
+    by_length: the name of the table of BLEU by source length. Default: `name`-length.
     """
 
     name: str
     title: str
     claims: tuple[Claim, ...]
-    runs: Callable[[Options], list[PlannedRun]]
-    measure: Callable[[StudyContext], StudyResult]
-    measure_run: Callable[[StudyContext, TrainedRun], Any] | None = None
+    variants: Sequence[Variant] | Callable[[Options], Sequence[Variant]] = ()
+    quality: bool = True
+    each: Callable[[StudyContext, TrainedRun, Variant], Row] | None = None
+    extra: Callable[[StudyContext, list[Row]], StudyResult] | None = None
+    table: str = ""
+    by_length: str = ""
 
-    def claim(self, name: str) -> Claim:
-        """Return the claim with this name."""
-        return next(claim for claim in self.claims if claim.name == name)
+    def chosen(self, options: Options) -> list[Variant]:
+        """Return the variants, given the options of the comparison."""
+        return list(self.variants(options) if callable(self.variants) else self.variants)
+
+    def runs(self, options: Options) -> list[PlannedRun]:
+        """Return the training runs that the study needs: each variant, once for each seed."""
+        return [options.run(variant, seed) for variant in self.chosen(options) for seed in options.seeds]

@@ -12,18 +12,25 @@ search() and observe() do the same as translate() and score(), but with token id
 Prompts, search() continues texts with a language model, which has no source.
 """
 
-from regard.decoding.active_rows import Prompts
-from regard.decoding.beam import GNMT, LENGTHS, Average, Beam, Length, coverage
-from regard.decoding.forced_decoding import Observed, observe
-from regard.decoding.greedy import Greedy
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.long_lines import OVERLONG, Tokenizer
-from regard.decoding.rules import LengthLimit, Rules
-from regard.decoding.sampling import Sample
-from regard.decoding.search import Search, search
-from regard.decoding.translation import Passage, Scored, Translation
-from regard.decoding.translator import Translator
-from regard.decoding.word_alignment import Alignment, Choice, align, averaged, choices
+from typing import TYPE_CHECKING
+
+from regard.lazy_package import import_lazily
+
+if TYPE_CHECKING:
+    from regard.decoding.active_rows import Prompts
+    from regard.decoding.beam import GNMT, LENGTHS, Average, Beam, Length, coverage
+    from regard.decoding.forced_decoding import Observed, observe
+    from regard.decoding.greedy import Greedy
+    from regard.decoding.hypothesis import Hypothesis
+    from regard.decoding.long_lines import OVERLONG, Tokenizer
+    from regard.decoding.rules import LengthLimit, Rules
+    from regard.decoding.sampling import Sample
+    from regard.decoding.search import Search, search
+    from regard.decoding.translation import Passage, Scored, Translation
+    from regard.decoding.translator import Translator
+    from regard.decoding.word_alignment import Alignment, Choice, align, averaged, choices
+else:
+    import_lazily(__name__)
 
 __all__ = [
     "Alignment",

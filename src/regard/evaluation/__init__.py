@@ -4,34 +4,41 @@ The tests of attention measure faithfulness (does the output depend on the words
 (do two models attend to the same words?).
 """
 
-from regard.evaluation.agreement import Agreement, agreement
-from regard.evaluation.alignment_error_rate import (
-    AlignmentScore,
-    Links,
-    parse_links,
-    past_the_end,
-    read_links,
-    score_links,
-)
-from regard.evaluation.alignment_selection import rank_by_agreement, rank_by_links
-from regard.evaluation.bleu import Score, bleu, chrf, ter
-from regard.evaluation.caption_bleu import caption_bleu
-from regard.evaluation.caption_words import caption_words
-from regard.evaluation.cider import CiderD, cider_d
-from regard.evaluation.classification import Classification, ReadText
-from regard.evaluation.classification_report import (
-    ClassificationReport,
-    ClassScore,
-    classification_report,
-)
-from regard.evaluation.classifier_erasure import ClassifierErasure, TextErasure, erase_words
-from regard.evaluation.corpus_report import evaluate_corpus
-from regard.evaluation.exact_match import exact_match
-from regard.evaluation.faithfulness import Faithfulness, WordTruth, faithfulness
-from regard.evaluation.moses_bleu import moses_bleu
-from regard.evaluation.perplexity import TextLoss, text_loss, token_losses
-from regard.evaluation.symmetrization import SYMMETRISATIONS, symmetrise
-from regard.evaluation.text_classifier import TextClassifier
+from typing import TYPE_CHECKING
+
+from regard.lazy_package import import_lazily
+
+if TYPE_CHECKING:
+    from regard.evaluation.agreement import Agreement, agreement
+    from regard.evaluation.alignment_error_rate import (
+        AlignmentScore,
+        Links,
+        parse_links,
+        past_the_end,
+        read_links,
+        score_links,
+    )
+    from regard.evaluation.alignment_selection import rank_by_agreement, rank_by_links
+    from regard.evaluation.bleu import Score, bleu, chrf, ter
+    from regard.evaluation.caption_bleu import caption_bleu
+    from regard.evaluation.caption_words import caption_words
+    from regard.evaluation.cider import CiderD, cider_d
+    from regard.evaluation.classification import Classification, ReadText
+    from regard.evaluation.classification_report import (
+        ClassificationReport,
+        ClassScore,
+        classification_report,
+    )
+    from regard.evaluation.classifier_erasure import ClassifierErasure, TextErasure, erase_words
+    from regard.evaluation.corpus_report import evaluate_corpus
+    from regard.evaluation.exact_match import exact_match
+    from regard.evaluation.faithfulness import Faithfulness, WordTruth, faithfulness
+    from regard.evaluation.moses_bleu import moses_bleu
+    from regard.evaluation.perplexity import TextLoss, text_loss, token_losses
+    from regard.evaluation.symmetrization import SYMMETRISATIONS, symmetrise
+    from regard.evaluation.text_classifier import TextClassifier
+else:
+    import_lazily(__name__)
 
 __all__ = [
     "Agreement",

@@ -20,7 +20,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["end_of", "tile_is_seen", "visible"]
+__all__ = ["end_of", "key_tiles", "query_tiles", "tile_is_seen", "visible"]
 
 
 @triton.jit
@@ -64,3 +64,51 @@ def visible(
         of_key = tl.load(document_of_key + columns, mask=columns < high, other=-1)
         seen = seen & (of_query[:, None] == of_key[None, :])
     return seen
+
+
+@triton.jit
+def key_tiles(
+    row, queries, end, start, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, ANY: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Return which tiles of keys the queries row, ..., row + ROWS - 1 see, as four indices of tiles.
+
+    They are first, full_first, full_last and last. Keys outside the tiles `first` to last - 1 are hidden. In
+    the tiles `full_first` to full_last - 1, all keys are visible to all these queries.
+
+    end: number of keys that are not padding.
+    ANY: True if the mask (documents or a bool table) can hide keys in any tile. Then no tile is wholly
+        visible: full_first = full_last = first.
+    """
+    first, full_first, full_last, last = 0, 0, end // COLUMNS, tl.cdiv(end, COLUMNS)
+    if LEFT:
+        first = tl.maximum(row + start - left, 0) // COLUMNS
+        full_first = tl.cdiv(tl.maximum(row + ROWS - 1 + start - left, 0), COLUMNS)
+    if RIGHT:
+        beyond = tl.minimum(row + ROWS, queries) + start + right
+        last = tl.minimum(last, tl.cdiv(tl.maximum(beyond, 0), COLUMNS))
+        full_last = tl.minimum(full_last, tl.maximum(row + start + right + 1, 0) // COLUMNS)
+    last = tl.maximum(last, first)
+    if ANY:
+        full_first, full_last = first, first
+    full_first = tl.minimum(tl.maximum(full_first, first), last)
+    full_last = tl.minimum(tl.maximum(full_last, full_first), last)
+    return first, full_first, full_last, last
+
+
+@triton.jit
+def query_tiles(
+    column, queries, end, start, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Return (first, last): only the queries of the tiles `first` to last - 1 see a key of this tile.
+
+    The keys are column, ..., column + COLUMNS - 1. end: number of keys that are not padding.
+    """
+    first, last = 0, tl.cdiv(queries, ROWS)
+    if RIGHT:
+        first = tl.maximum(column - right - start, 0) // ROWS
+    if LEFT:
+        beyond = tl.minimum(column + COLUMNS, end) + left - start
+        last = tl.minimum(last, tl.cdiv(tl.maximum(beyond, 0), ROWS))
+    return first, tl.where(column < end, tl.maximum(last, first), first)

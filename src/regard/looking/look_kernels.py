@@ -137,16 +137,15 @@ def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 def _looks(weights: Weights, wanted: Wanted, by_operator: bool) -> _Looks:
     """Run the kernels."""
     from regard.kernels.looking.measures import inner_look, run_inner_look
-    from regard.kernels.looking.top import inner_top, needs_maxima, run_inner_top
+    from regard.kernels.looking.top import inner_top, run_inner_top
 
     entropy, alignment, mass, pooled, top = wanted
     fields = entropy, alignment and not top, mass, pooled
     look: Any = inner_look if by_operator else run_inner_look
     largest: Any = inner_top if by_operator else run_inner_top
-    maxima = top > 0 and needs_maxima(weights.query, weights.key.shape[2], top)
-    looks = look(*weights, *fields, maxima) if any(fields) or maxima else [None] * 5
-    tops = largest(*weights, top, looks[4] if maxima else None) if top else [None] * 2
-    return _Looks(*(each if field else None for each, field in zip(looks[:4], fields, strict=True)), *tops)
+    looks = look(*weights, *fields) if any(fields) else [None] * 4
+    tops = largest(*weights, top) if top else [None] * 2
+    return _Looks(*(each if field else None for each, field in zip(looks, fields, strict=True)), *tops)
 
 
 def _finished(looks: _Looks, wanted: Wanted, queries: int, keys: int) -> tuple[Tensor, ...]:

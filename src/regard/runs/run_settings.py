@@ -164,16 +164,11 @@ def check_seeds(settings: RunSettings) -> None:
     """Raise ArgumentError if a run with several seeds has a setting that needs a single seed."""
     if settings.seeds is None:
         return
-    training, hint = settings.training, "train one seed at a time with --seed"
-    problem = ""
+    problem = hint = ""
     if "seed" in settings.model_fields_set:
         problem, hint = "seed and seeds are both set", "set only one of them"
-    elif training.minutes is not None:
+    elif settings.training.minutes is not None:
         problem = "minutes cannot be combined with several seeds: the step count would depend on the speed"
         hint = "set the length by --steps or --epochs"
-    elif training.compile:
-        problem = "training.compile cannot be combined with several seeds"
-    elif training.capture is True:
-        problem = "training.capture = true cannot be combined with several seeds"
     if problem:
         raise ArgumentError(message("--seeds", problem, hint=hint))

@@ -31,8 +31,7 @@ __all__ = ["Outcome", "build_trainer", "introduce"]
 class Outcome:
     """The result of train_run().
 
-    progress: the counters of the run. For a run of several seeds, the counters of the first seed that did not
-        fail.
+    progress: the counters of the run. For a run of several seeds, those of the last seed that was trained.
     interrupted: the name of the signal that stopped training, or "".
     warning: a message if training.minutes was too short for this model and these data, otherwise "".
     failed: for a run of several seeds: the error message of each seed with a loss, gradient or weight that

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import DataError, RegardError
+from regard.evaluation.confidence import Interval
 from regard.runs.run_facts import RunFacts, facts_of
 from regard.runs.run_folder import is_run
 from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import failures_of, seed_folder, seeds_of
-from regard.training.logs.seed_log import mean_and_deviation
+from regard.runs.seed_scores import summarised, written_summary
 
 __all__ = ["SeedFacts", "seed_facts_of"]
 
@@ -45,14 +46,9 @@ class SeedFacts:
         }
 
     @property
-    def summary(self) -> dict[str, tuple[float, float | None]]:
-        """The mean and the sample standard deviation of each score over the seeds in `scores`.
-
-        The deviation is None if only one seed has this score.
-        """
-        rows = list(self.scores.values())
-        names = dict.fromkeys(name for row in rows for name in row)
-        return {name: mean_and_deviation([row[name] for row in rows if name in row]) for name in names}
+    def summary(self) -> dict[str, Interval]:
+        """Mean, deviation and confidence interval of each score over the seeds in `scores`."""
+        return summarised(self.scores.values())
 
     @property
     def status(self) -> str:
@@ -67,8 +63,7 @@ class SeedFacts:
         return {
             "folder": str(self.folder),
             "seeds": self.seeds,
-            "mean": {name: mean for name, (mean, _) in self.summary.items()},
-            "deviation": {name: deviation for name, (_, deviation) in self.summary.items()},
+            **written_summary(self.summary),
             "standing": self.status,
             "failed": {str(seed): text for seed, text in self.failed.items()},
             "notes": self.notes,

@@ -15,7 +15,7 @@ from regard.runs.run_commands import ChosenRun, Report
 from regard.runs.run_folder import is_run
 from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import seed_folder
-from regard.training.logs.seed_log import mean_and_deviation, scores_table
+from regard.runs.seed_scores import scores_table, summarised, written_summary
 
 __all__ = ["SeedsReport", "evaluate_seeds"]
 
@@ -60,14 +60,15 @@ class SeedsReport:
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dict for JSON.
 
-        "mean" and "deviation" have the mean and the sample standard deviation of each score over the seeds.
+        "mean", "deviation" and "interval" have the mean of each score over the seeds, its sample standard
+        deviation, and its 95 % confidence interval.
         "parts" has the same for each part of the reports, if there are parts. "seeds" has the report of each
         seed.
         """
-        parts = {name: _mean_and_deviation(scores) for name, scores in self.parts.items()}
+        parts = {name: written_summary(summarised(scores.values())) for name, scores in self.parts.items()}
         return {
             "folder": str(self.folder),
-            **_mean_and_deviation(self.scores),
+            **written_summary(summarised(self.scores.values())),
             **({"parts": parts} if parts else {}),
             "seeds": {str(seed): report.to_dict() for seed, report in self.reports.items()},
         }
@@ -106,16 +107,6 @@ def _parts(report: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     parts = {str(each["sizes"]): _floats(each) for each in _sizes(report)}
     faithfulness = report.get("faithfulness")
     return parts | ({"faithfulness": _floats(faithfulness)} if isinstance(faithfulness, dict) else {})
-
-
-def _mean_and_deviation(scores: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
-    rows = list(scores.values())
-    names = dict.fromkeys(name for row in rows for name in row)
-    both = {name: mean_and_deviation([row[name] for row in rows if name in row]) for name in names}
-    return {
-        "mean": {name: mean for name, (mean, _) in both.items()},
-        "deviation": {name: deviation for name, (_, deviation) in both.items()},
-    }
 
 
 def evaluate_seeds(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from regard.training.budget import budget_warning
 from regard.training.distributed import Processes, joined
 from regard.training.interrupts import interruptible
 from regard.training.logs.log import Log
+from regard.training.logs.logger import Logger
 
 __all__ = ["Outcome", "build_task", "train_run"]
 
@@ -46,6 +47,7 @@ def train_run(
     init_from: str | Path | None = None,
     machine: Machine | None = None,
     console: Console | None = None,
+    loggers: Sequence[Logger] = (),
 ) -> Outcome:
     """Train a model for a task and save it in a run folder.
 
@@ -60,6 +62,8 @@ def train_run(
         other run.
     machine: the device and the number of CPU threads.
     console: the rich console for the progress. None: standard output.
+    loggers: functions that are called for each event of the run, such as an evaluation or a checkpoint; see
+        regard.training.logs.logger.
 
     After Ctrl-C, SIGTERM or SIGHUP, a checkpoint is saved, and training stops. Outcome.interrupted is the
     name of the signal.
@@ -89,9 +93,14 @@ def train_run(
             if run.is_new and run.settings.training.minutes is not None:
                 say("measuring the speed of this machine ...")
             prepared = complete(task, run, corpus, device, processes)
-            if prepared.settings.seeds is not None:
-                return train_seeds(task, prepared, folder, device, console=console, change=change)
-            return _trained(task, prepared, folder, device, processes, console, lock)
+            if prepared.settings.seeds is None:
+                return _trained(task, prepared, folder, device, processes, console, lock, loggers)
+
+            def train_seed(own: PreparedRun, place: Path, lock: FolderLock | None) -> Outcome:
+                introduced = own.settings.seed != prepared.settings.seeds[0]
+                return _trained(task, own, place, device, processes, console, lock, loggers, introduced)
+
+            return train_seeds(task, prepared, folder, train_seed, console=console, change=change)
 
 
 def _progress_lines(console: Console | None, processes: Processes) -> Callable[[str], None]:
@@ -131,23 +140,31 @@ def _trained(
     processes: Processes,
     console: Console | None,
     lock: FolderLock | None,
+    loggers: Sequence[Logger],
+    introduced: bool = False,
 ) -> Outcome:
+    """Train a prepared run until it ends or is interrupted.
+
+    introduced: whether the data and the model were printed before, for another seed.
+    """
     settings = run.settings
-    board = folder / "tensorboard" if settings.training.tensorboard else None
+    board = folder / "tensorboard" if settings.training.tensorboard and processes.first else None
+    called = loggers if processes.first else ()
     shown = console if processes.first else Console(quiet=True)
     path = folder / "log.jsonl" if processes.first else None
 
     def make_log() -> Log:
-        return Log(path, console=shown, board=board, record=settings.training.log_every)
+        return Log(path, console=shown, board=board, loggers=called, record=settings.training.log_every)
 
     trainer = build_trainer(kind, run, folder, device, processes, make_log, lock)
     log, task = trainer.log, trainer.task
     assert isinstance(task, RunTask)
     with interruptible() as interrupt, log:
         checkpoint = trainer.resume()
+        log.started(settings.model_dump(), trainer.progress.step)
         if checkpoint is not None:
             log.event("resumed", f"resumed at step {checkpoint.step:,}", step=checkpoint.step)
-        else:
+        elif not introduced:
             introduce(log, run, task)
         progress = trainer.run(interrupt)
         if processes.first and progress.ended:

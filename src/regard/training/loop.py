@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from regard.training.optimizer import Average, build_optimizer
 from regard.training.progress import Progress, changes
 from regard.training.settings import Training
 from regard.training.slowdown import Slowdown
-from regard.training.step_results import Sent, StepRequest, UnreadSteps
+from regard.training.step_results import UnreadSteps
 from regard.training.task import Stopped, Task
 from regard.training.training_steps import TrainingSteps
 
@@ -146,32 +146,21 @@ class Trainer(TrainingSteps):
         """
         # Do not write "interruption or Interruption()": an interruption is false until a stop is requested.
         requested = Interruption() if interruption is None else interruption
-        steps = self.steps(requested)
         self._stream.start(self.device)
         try:
-            request = next(steps)
-            while True:
-                request = steps.send(self._taken(request))
-        except StopIteration as end:
-            return end.value
+            self._train(requested)
         except (KeyboardInterrupt, SystemExit):
             self.log_unsaved()
             raise
         finally:
             self._stream.close()
             self.task.close()
+        return self.progress
 
-    def steps(self, requested: Interruption) -> Generator[StepRequest, Sent, Progress]:
-        """Train as run() does, but let the caller compute the gradients of each training step.
-
-        The generator yields a StepRequest. The caller adds the gradients of this step to the parameters, and
-        sends the result of add_gradients() to the generator. If the caller has also updated the weights, it
-        sends StepDone instead. If the caller sends None, the step is cancelled, and training stops as after
-        Ctrl-C. SeedTrainers uses this method to train several models in turns.
+    def _train(self, requested: Interruption) -> None:
+        """Train until the run ends or a stop is requested, and save a checkpoint.
 
         requested: a flag that becomes true when a stop is requested.
-
-        The generator returns the progress at the end.
         """
         at = self.progress
         self._began = self.clock() - at.seconds
@@ -189,7 +178,7 @@ class Trainer(TrainingSteps):
             if evaluation_due(self.settings, at) and not self._stop:
                 self._evaluate(requested)
         while not self._stop and not self._over():
-            yield from self._step(requested)
+            self._step(requested)
             self._settle_minutes()
             if self._replan_wanted and not (self._stop or self._out_of_time):
                 self._replan()
@@ -204,7 +193,6 @@ class Trainer(TrainingSteps):
         if self._stop:
             at.ended = ""  # the run has not ended: its last evaluation is still missing
         self._save_if_changed()
-        return at
 
     def log_unsaved(self) -> None:
         """Log which steps are lost, because the run ends now without saving a checkpoint."""

@@ -36,7 +36,12 @@ STATE, WEIGHTS = "state.json", "weights.safetensors"
 
 
 class NonFinite(RegardError):
-    """Raised if a loss, a gradient or a weight of a training step is NaN or infinite."""
+    """Raised if a loss, a gradient or a weight of a training step is NaN or infinite.
+
+    step: number of the step, counted from 1.
+    """
+
+    step: int = 0
 
 
 @dataclass(frozen=True)

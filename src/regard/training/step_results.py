@@ -1,4 +1,4 @@
-"""The objects that Trainer.steps() and its caller exchange: requests and results of training steps."""
+"""Training steps and their results, which a device may finish later than the host."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["LATE", "Sent", "StepDone", "StepLate", "StepRequest", "UnreadStep", "UnreadSteps"]
+__all__ = ["LATE", "StepDone", "StepLate", "StepRequest", "UnreadSteps"]
 
 
 class StepRequest(NamedTuple):
-    """A training step whose gradients the caller of Trainer.steps() has to compute.
+    """A training step to take.
 
     step: number of the step, from 1.
     batches: the batches of this process.
@@ -25,7 +25,7 @@ class StepRequest(NamedTuple):
     step: int
     batches: list[Any]
     tokens: int
-    rate: float = 0.0
+    rate: float
 
 
 class StepDone(NamedTuple):
@@ -75,30 +75,9 @@ class StepLate(NamedTuple):
         return StepDone(dict(zip(self.names, sums, strict=True)), norm), bad
 
 
-Sent = Mapping[str, Tensor] | StepDone | StepLate | None
-"""The object that the caller of Trainer.steps() sends to this generator after each training step. It is the
-summed losses by name; StepDone or StepLate, if the weights are already updated; or None, to cancel the step
-and stop the training."""
-
-
 LATE = 8
 """The host reads the results of a step on the device this number of steps later. Until then, it prepares and
 launches the next steps."""
-
-
-class UnreadStep(NamedTuple):
-    """A training step, with what the host needs to log it later, or to report that its loss is not finite.
-
-    step: number of the step.
-    batches: the batches of the step.
-    tokens: number of target tokens of the step in all processes.
-    rate: the learning rate.
-    """
-
-    step: int
-    batches: list[Any]
-    tokens: int
-    rate: float
 
 
 class UnreadSteps:
@@ -113,10 +92,10 @@ class UnreadSteps:
 
     def __init__(self, clock: Callable[[], float]):
         self._clock = clock
-        self._queue: deque[tuple[UnreadStep, StepLate]] = deque()
+        self._queue: deque[tuple[StepRequest, StepLate]] = deque()
         self._since = 0.0
 
-    def add(self, step: UnreadStep, late: StepLate, began: float) -> None:
+    def add(self, step: StepRequest, late: StepLate, began: float) -> None:
         """Add a step that was launched.
 
         began: the time at which the step began, before its batches were read.
@@ -125,7 +104,7 @@ class UnreadSteps:
             self._since = began
         self._queue.append((step, late))
 
-    def read(self, left: int = 0) -> Iterator[tuple[UnreadStep, StepDone, float | None, float]]:
+    def read(self, left: int = 0) -> Iterator[tuple[StepRequest, StepDone, float | None, float]]:
         """Wait for the results of all steps but the latest `left` steps, and yield them in order.
 
         Yields the step, its result, its first value that is NaN or infinite (see StepLate.wait()), and its

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -27,7 +26,7 @@ from regard.training.progress import Progress, surroundings
 from regard.training.schedule import scheduled_rate
 from regard.training.settings import Training
 from regard.training.slowdown import Slowdown, slowdown_warning
-from regard.training.step_results import LATE, Sent, StepDone, StepLate, StepRequest, UnreadStep, UnreadSteps
+from regard.training.step_results import LATE, StepDone, StepLate, StepRequest, UnreadSteps
 from regard.training.task import Task
 
 __all__ = ["TrainingSteps"]
@@ -77,13 +76,14 @@ class TrainingSteps:
 
     def take_step(self) -> None:
         """Train for one step, without an evaluation or a checkpoint, for StepTimer."""
-        step = self._step(Interruption())
-        with suppress(StopIteration):
-            step.send(self._taken(next(step)))
+        self._step(Interruption())
         self._read_steps()
 
-    def _taken(self, request: StepRequest) -> Sent:
-        """Take a training step with a CUDA graph. Without CUDA graphs, only compute its gradients."""
+    def _taken(self, request: StepRequest) -> StepLate | dict[str, Tensor]:
+        """Take a training step with a CUDA graph. Without CUDA graphs, only compute its gradients.
+
+        In the second case, the result is the summed losses by name.
+        """
         try:
             return self.add_gradients(request) if self._captured is None else self._captured.take(request)
         except Uncaptured as error:
@@ -92,13 +92,12 @@ class TrainingSteps:
             self._read_steps()
             return self.add_gradients(request)
 
-    def _step(self, requested: Interruption) -> Generator[StepRequest, Sent, None]:
-        """Take one training step: get the gradients from the caller of steps(), then update the weights.
+    def _step(self, requested: Interruption) -> None:
+        """Take one training step: read its batches, compute the gradients, update the weights, and log it.
 
-        Yields one StepRequest and expects the losses, as steps() does.
+        requested: a flag that becomes true when a stop is requested.
         """
         at, settings, began = self.progress, self.settings, self.clock()
-        before = at.step, at.epoch, at.batch
         batches = [next(self._stream) for _ in range(settings.accumulation_steps)]
         at.epoch, at.batch = self._stream.position
         at.step += 1
@@ -116,23 +115,20 @@ class TrainingSteps:
         rate = scheduled_rate(settings, step=at.step, epoch=at.epoch + 1, total=at.total)
         if not self.model.training:
             self.model.train()
-        sent = yield StepRequest(at.step, batches, tokens, rate)
-        if sent is None:
-            (at.step, at.epoch, at.batch), self._stop = before, True
-            return
-        taken = UnreadStep(at.step, batches, tokens, rate)
-        if isinstance(sent, StepLate):
-            self._unread.add(taken, sent, began)
+        step = StepRequest(at.step, batches, tokens, rate)
+        result = self._taken(step)
+        if isinstance(result, StepLate):
+            self._unread.add(step, result, began)
         else:
-            done = sent if isinstance(sent, StepDone) else self._update(sent, batches, tokens, rate)
+            done = self._update(result, batches, tokens, rate)
             if self.average is not None:
                 self.average.update(at.step)
         at.tokens += tokens
         # A single process can stop at once. Several processes stop together, after the next all-reduce.
         self._stop = bool(stopping) or (self.processes.world == 1 and bool(requested))
         moved = self._saver.follow_folder(self.lock) if self.processes.first else None
-        if not isinstance(sent, StepLate):
-            self._log_step(taken, done, self.clock() - began)
+        if not isinstance(result, StepLate):
+            self._log_step(step, done, self.clock() - began)
         self._read_steps(LATE if moved is None else 0)
         if moved is not None:
             if not self._saver.nonfinite():
@@ -150,7 +146,7 @@ class TrainingSteps:
                 self._refuse(taken.batches, taken.tokens, bad)
             self._log_step(taken, done, seconds)
 
-    def _log_step(self, taken: UnreadStep, done: StepDone, seconds: float) -> None:
+    def _log_step(self, taken: StepRequest, done: StepDone, seconds: float) -> None:
         """Log a step and its duration in seconds."""
         means = {name: value / taken.tokens for name, value in done.losses.items()}
         self._budget.add_step(seconds)
@@ -191,6 +187,7 @@ class TrainingSteps:
 
     def _raise(self, error: NonFinite) -> NoReturn:
         """Log the first line of the error with the current step, and raise the error."""
+        error.step = self.progress.step
         self._event("nonfinite", str(error).splitlines()[0], step=self.progress.step)
         raise error
 

@@ -1,28 +1,35 @@
 """Draw attention weights: pictures, HTML pages and terminal output from plain arrays, without any model."""
 
-from regard.viewing.caption_page import caption_page, save_caption_page
-from regard.viewing.entry import Entry
-from regard.viewing.explorer import explore
-from regard.viewing.html_page import fragment, page, save_page
-from regard.viewing.image_attention import ImageAttention
-from regard.viewing.image_cells import CellGrid, PixelBox
-from regard.viewing.picture import VIEWS, Picture, picture
-from regard.viewing.pictures.animation import player
-from regard.viewing.pictures.attention_steps import steps
-from regard.viewing.pictures.head_grid import heads
-from regard.viewing.pictures.image_overlay import gaze
-from regard.viewing.pictures.link_lines import lines
-from regard.viewing.pictures.long_sequences import long_map
-from regard.viewing.pictures.matrix import matrix
-from regard.viewing.pictures.memory_plots import hops, tape
-from regard.viewing.pictures.reading_lines import reading
-from regard.viewing.pictures.shaded_text import shaded
-from regard.viewing.pictures.word_over_time import over_time
-from regard.viewing.pooled_attention import Pooled, pooled, pooled_from_top
-from regard.viewing.seen import Seen
-from regard.viewing.seen_site import Site
-from regard.viewing.svg import to_svg
-from regard.viewing.terminal import bars, beside, draw
+from typing import TYPE_CHECKING
+
+from regard.lazy_package import import_lazily
+
+if TYPE_CHECKING:
+    from regard.viewing.caption_page import caption_page, save_caption_page
+    from regard.viewing.entry import Entry
+    from regard.viewing.explorer import explore
+    from regard.viewing.html_page import fragment, page, save_page
+    from regard.viewing.image_attention import ImageAttention
+    from regard.viewing.image_cells import CellGrid, PixelBox
+    from regard.viewing.picture import VIEWS, Picture, picture
+    from regard.viewing.pictures.animation import player
+    from regard.viewing.pictures.attention_steps import steps
+    from regard.viewing.pictures.head_grid import heads
+    from regard.viewing.pictures.image_overlay import gaze
+    from regard.viewing.pictures.link_lines import lines
+    from regard.viewing.pictures.long_sequences import long_map
+    from regard.viewing.pictures.matrix import matrix
+    from regard.viewing.pictures.memory_plots import hops, tape
+    from regard.viewing.pictures.reading_lines import reading
+    from regard.viewing.pictures.shaded_text import shaded
+    from regard.viewing.pictures.word_over_time import over_time
+    from regard.viewing.pooled_attention import Pooled, pooled, pooled_from_top
+    from regard.viewing.seen import Seen
+    from regard.viewing.seen_site import Site
+    from regard.viewing.svg import to_svg
+    from regard.viewing.terminal import bars, beside, draw
+else:
+    import_lazily(__name__)
 
 __all__ = [
     "CellGrid",

@@ -10,12 +10,13 @@ import pytest
 import torch
 from rich.console import Console
 
+from regard.fast.captured.graphs import Uncaptured
 from regard.tasks.translation import Machine, train_translation
 from regard.training import batch_stream
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import Interruption
 from regard.training.nonfinite_steps import NonFinite
-from regard.training.step_results import LATE, StepDone, StepLate, UnreadStep, UnreadSteps
+from regard.training.step_results import LATE, StepDone, StepLate, StepRequest, UnreadSteps
 from regard.training.task import Capture
 from tests.training.fake_graphs import FakeGraphs, choose, install
 from tests.training.test_compiled import Uneven
@@ -158,9 +159,21 @@ def test_durations_are_measured_between_reads():
     for step in range(1, 31):
         began, now[0] = now[0], now[0] + 0.1
         finished[step] = 0.1 + step
-        unread.add(UnreadStep(step, [], 1, 0.0), Late((), torch.tensor(step)), began)
+        unread.add(StepRequest(step, [], 1, 0.0), Late((), torch.tensor(step)), began)
         seconds += [each[-1] for each in unread.read(LATE)]
     assert seconds == pytest.approx([1.1] + [1.0] * (29 - LATE))
     seconds += [each[-1] for each in unread.read()]
     assert len(seconds) == 30 and sum(seconds) == pytest.approx(30.1)
     assert seconds[-LATE:] == pytest.approx([1.0] * LATE)
+
+
+def test_a_failed_capture_keeps_no_graph(tmp_path: Path, graphs: FakeGraphs):
+    run = trainer(tmp_path, Uneven(3, shapes=3), steps=4, accumulation_steps=2)
+    steps = run._captured
+    assert steps is not None
+    run.run()
+    assert steps._graphs and steps._update_graphs
+    graphs.refuses = True
+    with pytest.raises(Uncaptured):
+        steps._graph(None, lambda batch: ((), frozenset()))
+    assert not steps._graphs and not steps._update_graphs

@@ -19,6 +19,7 @@ from regard.training.interrupts import Interruption
 from regard.training.loop import Trainer
 from regard.training.nonfinite_steps import NonFinite
 from regard.training.settings import Training
+from regard.training.step_results import StepLate, StepRequest
 from regard.training.task import Loss
 from tests.training.toys import Numbers, Toy, bits, last, records
 
@@ -147,13 +148,17 @@ def synchronisation(mode: str) -> Iterator[None]:
             torch.cuda.set_sync_debug_mode("default")
 
 
-def test_step_does_not_synchronise(tmp_path: Path):
+def test_step_does_not_synchronise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = toy_trainer(tmp_path, OnDevice())
-    steps = run.steps(Interruption())
-    request = next(steps)
     assert run._captured is not None
-    for number in range(7):
-        with synchronisation("error" if number else "default"):  # the first step is captured
-            result = run._captured.take(request)
-        request = steps.send(result)
-    assert run._captured.count == 1
+    take, taken = run._captured.take, list[int]()
+
+    def watched(step: StepRequest) -> StepLate:
+        with synchronisation("error" if taken else "default"):  # the first step is captured
+            taken.append(step.step)
+            return take(step)
+
+    monkeypatch.setattr(run._captured, "take", watched)
+    for _ in range(7):
+        run._step(Interruption())
+    assert len(taken) == 7 and run._captured.count == 1

@@ -10,7 +10,7 @@ With dropout, dp and the p of dV are multiplied by the dropout factors of the fo
 
 additive_weigh_kernel computes dp and partial sums of delta. additive_balance_kernel computes dscore.
 additive_value_backward_kernel computes dV. Part 2, the gradients of query, key and vector, is in
-gradients.py, joint_gradients.py (half precision) and decode.py (one query).
+gradients.py and decode.py (one query).
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -27,7 +27,6 @@ from torch import Tensor
 from regard.kernels.additive.decode import additive_decode_backward_kernel
 from regard.kernels.additive.forward import Forward, Prepared
 from regard.kernels.additive.gradients import additive_key_backward_kernel, additive_query_backward_kernel
-from regard.kernels.additive.joint_gradients import fills_groups, joint_gradients, rows_at_once
 from regard.kernels.additive.tile_sizes import FEW
 from regard.kernels.dropout import dropout_factors
 from regard.kernels.launch import in_eights, in_rows, steps, up
@@ -121,14 +120,13 @@ def additive_balance_kernel(
     heads, groups, queries, keys, scale, first_row, row_count,
     scores_head, scores_row, dscores_head, dscores_row, turned_row, size, delta_parts,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, STRAIGHT: tl.constexpr, TURNED: tl.constexpr,
-    BIAS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, TURNED: tl.constexpr, BIAS: tl.constexpr,
 ):  # fmt: skip
     """Compute g = p (dp - delta) scale, the gradient of v . tanh(q + k).
 
     scores, norm: read, to recompute the weights p. dp is their gradient, delta the sum of p dp over the keys.
     deltas: reads the partial sums of delta, (B H, delta_parts, rows), and adds them.
-    dscores: reads dp, (B H, rows, keys), and overwrites it with g if STRAIGHT is True.
+    dscores: reads dp, (B H, rows, keys), and overwrites it with g.
     turned: if TURNED is True, writes g transposed, (B H, keys, rows).
     dbias: if BIAS is True, writes g, the gradient of the bias too, except in fully masked tiles.
     """
@@ -155,8 +153,7 @@ def additive_balance_kernel(
         found = tl.where(seen, weights * (tl.load(dscores + at) - delta[:, None]) * scale, 0.0)
         if BIAS:
             tl.store(dbias + at, found)
-        if STRAIGHT:
-            tl.store(dscores + at, found)
+        tl.store(dscores + at, found)
         if TURNED:
             tl.store(turned + turned_at, tl.trans(found))
     elif not TURNED:  # additive_decode_backward_kernel reads all tiles, so write 0 to a fully masked tile
@@ -227,11 +224,6 @@ def additive_value_backward_kernel(
     tl.store(place, found, mask=inside)
 
 
-JOINT = ("short", "middle", "long")
-"""The kinds of shapes for which the gradients of query, key and vector are computed in one pass, in half
-precision; see joint_gradients.py."""
-
-
 FEW_TILES = 8
 """If only the gradient of the query is needed, one program of additive_decode_backward_kernel processes up to
 FEW_TILES tiles of keys: to add parts takes longer."""
@@ -240,9 +232,8 @@ FEW_TILES tiles of keys: to add parts takes longer."""
 class Weighed(NamedTuple):
     """g, the gradient of v . tanh(q + k), for a chunk of query rows. Sizes are rounded up to whole tiles.
 
-    dscores: g in float32, (B H, rows, keys); not written if Backward.joint is True.
+    dscores: g in float32, (B H, rows, keys).
     turned: g transposed, (B H, keys, rows); dscores itself if the transpose was not requested.
-
     """
 
     dscores: Tensor
@@ -290,9 +281,7 @@ class Backward:
         prepared = None if self.held.numel() else forward.prepared()
         self.alone = shape.kind == "decode" and shape.groups == 1
         self.rows: Prepared | None = None if self.alone else forward.prepared(turned=False)
-        self.joint = self.others and shape.kind in JOINT and fills_groups(self)
-        in_parts = self.joint and rows_at_once(self, shape.queries) < shape.queries
-        self.dkey = self.place(forward.key, several or in_parts)
+        self.dkey = self.place(forward.key, several)
         self.dvalue = self.place(forward.value, several)
         dvector: list[Tensor] = []
         for first in chunks:
@@ -344,12 +333,9 @@ class Backward:
         weighed = self.weighed(scores, first, rows, turned=not self.alone)
         if self.rows is None:
             return [self.at_once(weighed.dscores)]
-        if self.joint:
-            dquery, dvector = joint_gradients(self, self.rows, weighed, first, rows)
-        else:
-            if self.others:
-                self.to_key(self.rows, weighed.dscores, first, rows)
-            dquery, *dvector = self.to_query(self.rows, weighed.turned, first, rows)
+        if self.others:
+            self.to_key(self.rows, weighed.dscores, first, rows)
+        dquery, *dvector = self.to_query(self.rows, weighed.turned, first, rows)
         if len(dquery) > 1:
             self.dquery[:, :, first : first + rows] = dquery.sum(0)
         return dvector
@@ -387,7 +373,7 @@ class Backward:
         additive_balance_kernel[grid](
             scores, self.norm, dscores, other, deltas, dscores if dbias is None else dbias, **both,
             scale=forward.scale, turned_row=other.stride(1), delta_parts=deltas.shape[1],
-            STRAIGHT=not self.joint, TURNED=turned, BIAS=dbias is not None,
+            TURNED=turned, BIAS=dbias is not None,
         )  # fmt: skip
         if dbias is not None:
             self.to_bias(dbias[:, :rows, : shape.keys], first, rows)

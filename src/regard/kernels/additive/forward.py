@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def"
 """The forward pass of additive attention: online softmax over the keys, and the weighted sum of the values.
 
-Forward launches all kernels of the pass, those of scores.py, short.py and decode.py too. score_chunks() gives
+Forward launches all kernels of the pass, those of scores.py and decode.py too. score_chunks() gives
 the scores to the looking pass.
 
 The keys can be split over several programs of additive_read_kernel (split-K, as in FlashDecoding);
@@ -24,15 +24,9 @@ from torch import Tensor
 from regard.kernels import interpreting
 from regard.kernels.additive.decode import additive_decode_kernel
 from regard.kernels.additive.scores import additive_prepare_kernel, additive_scores_kernel
-from regard.kernels.additive.short import (
-    MOST_SPLITS,
-    ShortLaunch,
-    additive_short_kernel,
-    short_launch,
-)
 from regard.kernels.additive.tile_sizes import SPAN, Shape
 from regard.kernels.dropout import dropout_factors
-from regard.kernels.launch import in_eights, in_rows, power_of_two, precision_of, steps, up
+from regard.kernels.launch import in_eights, in_rows, precision_of, steps, up
 from regard.kernels.mask import end_of, tile_is_seen, visible
 from regard.kernels.matrix_product import product
 from regard.kernels.tanh import LOG2E
@@ -377,10 +371,7 @@ class Forward:
         self.output = self.value.new_empty(shape.batch, shape.heads, shape.queries, shape.depth)
         self.lse = self.new(shape.batch, shape.heads, shape.queries)
         self.norm = self.new(2, *self.lse.shape)
-        short = short_launch(shape, self.query.device, self.sight.lengths is not None)
-        if short is not None:
-            scores = self.at_once(short)
-        elif shape.kind == "decode":
+        if shape.kind == "decode":
             scores = self.decoded()
             self.read(scores[None], 0, 1, None)
         else:
@@ -390,32 +381,6 @@ class Forward:
     def new(self, *sizes: int) -> Tensor:
         """Allocate an uninitialised float32 tensor of this shape on the device of the query."""
         return self.query.new_empty(sizes, dtype=torch.float32)
-
-    def at_once(self, short: ShortLaunch) -> Tensor:
-        """Write self.output, self.lse and self.norm with one launch; return the scores if they are kept."""
-        shape, count, threads = self.shape, short.count, short.threads
-        tiles, rooms = short.tiles(shape), short.room(shape)
-        programs = tiles * shape.batch * shape.heads
-        exponentials, vectors, partial = (self.new(programs, room) for room in rooms)
-        scores = self.new(*((shape.batch * shape.heads, shape.queries, shape.keys) if self.hold else (0,)))
-        eights = in_eights(self.query, self.key, self.value)
-        additive_short_kernel[(programs,)](
-            self.query, self.key, self.value, self.vector, **self.extra.of_bias(self.query),
-            **self.extra.of_dropout(self.query), exponentials=exponentials, vectors=vectors, partial=partial,
-            output=self.output, lse=self.lse, norm=self.norm, held=scores, **self.sight.whole(self.query),
-            **self.sizes, width=shape.width, depth=shape.depth, scale=self.scale, **self.sources,
-            **steps("value", self.value), tiles=tiles, exponentials_step=rooms[0], vectors_step=rooms[1],
-            size=self.lse.numel(), ROWS=short.rows, COUNT=count,
-            REST=power_of_two(short.rows - 4 * count + 4), QUADS=short.quads, TILE=16,
-            COLUMNS=max(16, power_of_two(shape.keys)),
-            WIDTH=min(short.width, max(16, power_of_two(shape.width))),
-            DEPTH=min(short.depth, max(16, power_of_two(shape.depth))), KEYS=short.keys, THREADS=threads,
-            SEARCHED=min(1024, max(16, power_of_two(shape.width))),
-            MOST_SPLITS=MOST_SPLITS, HOLD=self.hold, PACKED=eights and not self.centred,
-            EIGHTS=eights, CENTRED=self.centred, APPROXIMATE=self.approximate, PRECISION=self.precision,
-            num_warps=threads // 32, maxnreg=short.registers,
-        )  # fmt: skip
-        return scores
 
     def prepared(self, turned: bool = True) -> Prepared:
         """Compute e^2q and e^2k, in transposed tiles if `turned` is True, otherwise in row-major order."""

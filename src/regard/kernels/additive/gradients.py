@@ -13,8 +13,7 @@ are computed from u = SCALE (r - 1/2): u^2 - CENTRE^2 = -SCALE^2 (r - r^2). With
 no more instructions than others; see tanh.py.
 
 If a channel of a program is wide in the sequence (see tanh.py), the program calls write_wide_query() or
-write_wide_key() for the whole channel. They compute r from q + k, so the elements can have any size. The
-kernel of joint_gradients.py uses them too.
+write_wide_key() for the whole channel. They compute r from q + k, so the elements can have any size.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
 """
@@ -30,7 +29,6 @@ from regard.kernels.tanh import (
     CENTRE,
     FLOOR,
     LIMIT,
-    SCALE,
     denominator,
     exact_share,
     furthest,
@@ -68,18 +66,16 @@ def wide_channel(whole_of_query, whole_of_key, groups, pitch, channels, there):
 
 @triton.jit
 def _wide_sums(
-    own, others, other_step, gradients, step, partial, partial_step, fixed, begin, first, last, queries, end,
+    own, others, other_step, gradients, step, fixed, begin, first, last, queries, end,
     start, left, right,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    QUERY: tl.constexpr, PARTIAL: tl.constexpr, APPROXIMATE: tl.constexpr,
+    QUERY: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Return the sums of g (r - 1/2) and of g (r - r^2) in one wide channel, from q + k, (own rows,).
 
     own: the elements of the own side in this channel, q if QUERY is True, otherwise k, (own rows,).
     others: pointer to row 0 of the other side in this channel, with row stride `other_step`.
     gradients: pointers to g of the own rows and row 0 of the other side, (own rows,), with row stride `step`.
-    partial: if PARTIAL is True, pointer to the partial sums of joint_gradients.py in this channel, with
-        row stride `partial_step`; writes -SCALE^2 times the sum of g (r - r^2) over the own rows.
     fixed: first row of the tile of the own side.
     first, last: the tiles of the other side, from `first` to last - 1, counted from row `begin`.
     """
@@ -98,27 +94,21 @@ def _wide_sums(
         used = seen & inside
         r = exact_share(other[:, None] + own[None, :], APPROXIMATE)
         shares += tl.sum(tl.where(used[:, None], g * (r - 0.5), 0.0), 0)
-        slope = tl.where(used[:, None], g * (r - r * r), 0.0)
-        slopes += tl.sum(slope, 0)
-        if PARTIAL:
-            tl.store(partial + rows * partial_step, tl.sum(slope, 1) * (-SCALE * SCALE), mask=used)
+        slopes += tl.sum(tl.where(used[:, None], g * (r - r * r), 0.0), 0)
     return shares, slopes
 
 
 @triton.jit
 def write_wide_query(
-    query, key, vector, turned, dquery, dvector, partial_dkey, program, whole_of_query, whole_of_key,
+    query, key, vector, turned, dquery, dvector, program, whole_of_query, whole_of_key,
     query_row, key_row, step, dvector_row, local, row, row_count, width, pitch, first_tile,
     last_tile, last, end, start, left, right,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, LANES: tl.constexpr, FOURS: tl.constexpr,
-    SUMS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, PARTIAL: tl.constexpr,
-    APPROXIMATE: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, APPROXIMATE: tl.constexpr,
 ):  # fmt: skip
     """Write dq and partial sums of dv in the wide channels of a program of additive_query_backward_kernel.
 
     The arguments have the same meaning as there. Pointers point to the current head, sequence and part.
-    SUMS: number of partial sums of dv that a program writes.
-    partial_dkey: if PARTIAL is True, pointer to the partial sums of dk for key 0; see joint_gradients.py.
     """
     rows = tl.arange(0, 4 * FOURS)
     COUNT: tl.constexpr = LANES // FOURS * 4
@@ -134,17 +124,16 @@ def write_wide_query(
             q = tl.load(at, mask=row + rows < last, other=0.0).to(tl.float32)
             share, slope = _wide_sums(
                 q, key + channel, tl.full([], 0, tl.int64) + key_row, turned + local + rows, step,
-                partial_dkey + channel, tl.full([], 0, tl.int64) + pitch,
                 row // ROWS * ROWS, 0, first_tile, last_tile, last, end, start, left, right,
-                ROWS, COLUMNS, LEFT, RIGHT, True, PARTIAL, APPROXIMATE,
+                ROWS, COLUMNS, LEFT, RIGHT, True, APPROXIMATE,
             )  # fmt: skip
             slope *= 4.0 * tl.load(vector + channel).to(tl.float32)
             place = dquery + (local + rows).to(tl.int64) * width + channel
             tl.store(place, slope, mask=local + rows < row_count)
-            parts = tl.arange(0, SUMS)
+            parts = tl.arange(0, FOURS)
             # All in the first, 0 in the others.
             sums = tl.where(parts == 0, -2.0 * tl.sum(share, 0), 0.0)
-            tl.store(dvector + (program * SUMS + parts) * dvector_row + channel, sums)
+            tl.store(dvector + (program * FOURS + parts) * dvector_row + channel, sums)
 
 
 @triton.jit
@@ -179,9 +168,9 @@ def write_wide_key(
                 _, slope = _wide_sums(
                     k.to(tl.float32), query + batch * query_batch + head * query_head + channel,
                     tl.full([], 0, tl.int64) + query_row,
-                    dscores + both * dscores_head + rows - first_row * step, step, dkey, step,
+                    dscores + both * dscores_head + rows - first_row * step, step,
                     column, first_row, 0, row_tiles, last, end, start, left, right,
-                    ROWS, COLUMNS, LEFT, RIGHT, False, False, APPROXIMATE,
+                    ROWS, COLUMNS, LEFT, RIGHT, False, APPROXIMATE,
                 )  # fmt: skip
                 total += slope * (4.0 * tl.load(vector + head * vector_head + channel).to(tl.float32))
             place = dkey + (key_both * keys + rows) * width + channel
@@ -379,10 +368,10 @@ def additive_query_backward_kernel(
         write_wide_query(
             query + batch * query_batch + head * query_head,
             key + batch * key_batch + head // groups * key_head,
-            vector + head * vector_head, turned + both * dscores_head, place, dvector, dvector,
+            vector + head * vector_head, turned + both * dscores_head, place, dvector,
             program, of_query, of_key, query_row, key_row, step, dvector_row, local, row, row_count, width,
             pitch, first_tile, last_tile, last, end, start, left, right,
-            ROWS, COLUMNS, LANES, FOURS, FOURS, LEFT, RIGHT, False, APPROXIMATE,
+            ROWS, COLUMNS, LANES, FOURS, LEFT, RIGHT, APPROXIMATE,
         )  # fmt: skip
     place += rows.to(tl.int64) * width + channels[:, :, None]
     slopes *= v[:, :, None] * (-4.0 * FLOOR * FLOOR)

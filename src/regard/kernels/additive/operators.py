@@ -147,66 +147,13 @@ def run_backward(
     tensors = with_heads(query, key, value, vector)
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with on_device(query):
-        dquery, dkey, dvalue, dvector, dbias = _backward(
-            doutput.unsqueeze(1) if flat[0] else doutput, *tensors, norm, scores, sight,
-            Extra(bias, seed, dropout), scale, others, learned,
-        )  # fmt: skip
+        extra = Extra(bias, seed, dropout)
+        forward = Forward(*tensors, sight, scale, hold=False, back=True, extra=extra)
+        doutput = doutput.unsqueeze(1) if flat[0] else doutput
+        dquery, dkey, dvalue, dvector, dbias = Backward(forward, doutput, norm, scores, others, learned).run()
     if flat[0]:
         dquery, dkey, dvalue = (each[:, 0] if each.dim() == 4 else each for each in (dquery, dkey, dvalue))
     return dquery, dkey, dvalue, dvector[0] if flat[1] and others else dvector, dbias
-
-
-def _backward(
-    doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, norm: Tensor, scores: Tensor,
-    sight: Sight, extra: Extra, scale: float, others: bool, learned: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """run_backward() for tensors with a head dimension."""
-    parts = _query_parts(query, key, scores, sight, extra)
-    if parts > 1:
-        return _backward_in_parts(
-            parts, doutput, query, key, value, vector, norm, scores, sight.lengths, scale, others
-        )
-    forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True, extra=extra)
-    return Backward(forward, doutput, norm, scores, others, learned).run()
-
-
-MANY_QUERIES, ROWS_OF_PART = 1024, 64
-"""If there are at least MANY_QUERIES queries, and 16 times as many as keys, they are split into parts of
-ROWS_OF_PART queries for the backward pass. The kernels for the gradients of key and value run one program for
-some keys and all queries, which would use a small part of the GPU."""
-
-
-def _query_parts(query: Tensor, key: Tensor, scores: Tensor, sight: Sight, extra: Extra) -> int:
-    """Return the number of parts that the queries are split into for the backward pass; 1 for no split."""
-    (batch, heads, queries, _), keys = query.shape, key.shape[2]
-    placed = sight.document_of_query is not None or sight.left is not None or sight.right is not None
-    if placed or extra.bias is not None or extra.seed is not None or not scores.numel():
-        return 1  # what a query sees depends on its position
-    if heads > 1 or queries < max(MANY_QUERIES, 16 * keys) or queries % ROWS_OF_PART:
-        return 1
-    return queries // ROWS_OF_PART if batch * queries // ROWS_OF_PART <= 65535 else 1
-
-
-def _backward_in_parts(
-    parts: int, doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, norm: Tensor,
-    scores: Tensor, lengths: Tensor | None, scale: float, others: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """run_backward() with the queries of each sequence split into parts, as heads that share keys and values.
-
-    All heads have the same keys and values, by a stride of 0, so that they are not copied. The gradients that
-    the heads have for them are added.
-    """
-    batch, _, queries, _ = query.shape
-    rows, keys = queries // parts, key.shape[2]
-    doutput, query = (each.reshape(batch, parts, rows, each.shape[3]) for each in (doutput, query))
-    key, value = (each.expand(-1, parts, -1, -1) for each in (key, value))
-    sight = Sight(lengths, None, None, 0, None, None)
-    forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True)
-    norm, scores = norm.reshape(2, batch, parts, rows), scores.reshape(batch * parts, rows, keys)
-    dquery, dkey, dvalue, dvector, dbias = Backward(forward, doutput, norm, scores, others).run()
-    if others:
-        dkey, dvalue = (each.sum(1, keepdim=True) for each in (dkey, dvalue))
-    return dquery.reshape(batch, 1, queries, -1), dkey, dvalue, dvector, dbias
 
 
 additive_backward = torch.library.custom_op(

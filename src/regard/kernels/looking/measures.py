@@ -12,7 +12,6 @@ a tile has 128 keys. These keys form a slot:
 - Sums and maxima over keys: a thread adds the keys of a slot, and accumulates the result over all tiles of
   keys (_parts). The accumulators of different threads are reduced only once, after the last tile.
 - The largest weight of a query is found with its slot. Which key of the slot has it is computed at the end.
-  For the k largest weights, only the largest value of each slot is found; see candidates.py.
 - The column mass is a sum over queries. Most of it is a sum inside a thread. Programs add their sums by
   integer atomics, as multiples of 1 / unit: integers have the same sum in any order, so results are
   reproducible bit by bit.
@@ -35,7 +34,6 @@ from torch.nn import functional
 
 from regard.kernels import interpreting, on_device
 from regard.kernels.additive.forward import Sight
-from regard.kernels.inner.masks import key_tiles
 from regard.kernels.launch import in_eights, in_rows, precision_of, steps
 from regard.kernels.looking import ARGUMENTS
 from regard.kernels.looking.scores import (
@@ -47,19 +45,16 @@ from regard.kernels.looking.scores import (
     place_of_program,
     tile_logs,
 )
-from regard.kernels.mask import end_of
+from regard.kernels.mask import end_of, key_tiles
 from regard.kernels.matrix_product import row_products
 
 __all__ = [
     "Tiles",
     "broadcast_steps",
-    "has_tma",
     "inner_look",
     "inner_look_kernel",
     "inner_mass_kernel",
-    "key_block",
     "run_inner_look",
-    "slots_of",
     "tiles_of",
 ]
 
@@ -134,7 +129,7 @@ def _with_tiles(
     bias_scale, unit, nan_units, queries, end, width, key_row, pooled_step, bias_row, bias_column,
     table_row, table_column,
     LEFT: tl.constexpr, DOCUMENTS: tl.constexpr, CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr,
-    ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr, MAXIMA: tl.constexpr, MASS: tl.constexpr,
+    ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr, MASS: tl.constexpr,
     POOLED: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, HALVES: tl.constexpr, ASSEMBLY: tl.constexpr,
@@ -174,10 +169,6 @@ def _with_tiles(
                 )
             else:
                 best, best_tile = _larger(largest, tile, best, best_tile, ASSEMBLY)
-        if MAXIMA:
-            best = tl.maximum(tl.maximum(best, first), second)
-            if COLUMNS == 128:
-                best = tl.maximum(tl.maximum(best, third), fourth)
         if ENTROPY or MASS or POOLED:
             weights = tl.exp2(logs)
             if ENTROPY:
@@ -266,7 +257,7 @@ def _with_queries(
     query_row, key_row, pooled_step, bias_row, bias_column, table_row, table_column,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr, CAP: tl.constexpr,
     BIAS: tl.constexpr, TABLE: tl.constexpr, ENTROPY: tl.constexpr, ALIGNMENT: tl.constexpr,
-    MAXIMA: tl.constexpr, MASS: tl.constexpr, POOLED: tl.constexpr, ROWS: tl.constexpr,
+    MASS: tl.constexpr, POOLED: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, BLOCKS: tl.constexpr,
     WHOLE: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, HALVES: tl.constexpr,
     ASSEMBLY: tl.constexpr,
@@ -298,7 +289,7 @@ def _with_queries(
                 key, block, block_row, block_column, mass, pooled, bias, table, document_of_query,
                 document_of_key, start, scale, cap, bias_scale, unit, nan_units, queries, end, width, key_row,
                 pooled_step, bias_row, bias_column, table_row, table_column, LEFT, DOCUMENTS, CAP, BIAS,
-                TABLE, ENTROPY, ALIGNMENT, MAXIMA, MASS, POOLED, part != 1, ROWS, COLUMNS, WIDTH, GROUPS,
+                TABLE, ENTROPY, ALIGNMENT, MASS, POOLED, part != 1, ROWS, COLUMNS, WIDTH, GROUPS,
                 BLOCKS, WHOLE, TMA, PRECISION, HALVES, ASSEMBLY,
             )  # fmt: skip
     return total, best, best_tile, best_first, level, low, high
@@ -306,7 +297,7 @@ def _with_queries(
 
 @triton.jit
 def inner_look_kernel(
-    query, key, block, lse, bias, table, entropy, alignment, mass, pooled, maxima, lengths,
+    query, key, block, lse, bias, table, entropy, alignment, mass, pooled, lengths,
     document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step, scale, cap, bias_scale,
     unit, nan_units, heads, groups, queries, keys, width, query_batch, query_head, query_row, key_batch,
@@ -314,7 +305,7 @@ def inner_look_kernel(
     table_column,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
     CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr, ENTROPY: tl.constexpr,
-    ALIGNMENT: tl.constexpr, MAXIMA: tl.constexpr, MASS: tl.constexpr, POOLED: tl.constexpr,
+    ALIGNMENT: tl.constexpr, MASS: tl.constexpr, POOLED: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr,
     BLOCKS: tl.constexpr, WHOLE: tl.constexpr, EIGHTS: tl.constexpr, TMA: tl.constexpr,
     PRECISION: tl.constexpr, HALVES: tl.constexpr, ASSEMBLY: tl.constexpr,
@@ -332,7 +323,6 @@ def inner_look_kernel(
     mass: (B, H, S), the column mass times `unit`, as integers; the caller has set it to 0. If the sum of the
         weights of a key is NaN, nan_units is added, which is more than the mass of all queries.
     pooled: (B, H, groups of queries, blocks of keys), receives sums of weights; the caller has set it to 0.
-    maxima: (B, H, T, slots), receives log2 of the largest weight of each slot; not together with ALIGNMENT.
     GROUPS: number of groups of queries in a tile, each computed by its own warps.
     BLOCKS: number of blocks of at most 64 keys in a tile, for `pooled`.
     WHOLE: whether the width D is WIDTH, so that no channel has to be masked.
@@ -364,14 +354,11 @@ def inner_look_kernel(
         query, key, block, block_row, block_column, lse + both * queries, bias, table, mass + both * keys,
         pooled, document_of_query, document_of_key, row, start, left, right, scale, cap, bias_scale, unit,
         nan_units, queries, end, width, query_row, key_row, key_blocks, bias_row, bias_column, table_row,
-        table_column, LEFT, RIGHT, DOCUMENTS, CAP, BIAS, TABLE, ENTROPY, ALIGNMENT, MAXIMA, MASS,
+        table_column, LEFT, RIGHT, DOCUMENTS, CAP, BIAS, TABLE, ENTROPY, ALIGNMENT, MASS,
         POOLED, ROWS, COLUMNS, WIDTH, GROUPS, BLOCKS, WHOLE, TMA, PRECISION, HALVES, ASSEMBLY,
     )  # fmt: skip
     rows = row + tl.arange(0, ROWS)
     SLOTS: tl.constexpr = 32 if COLUMNS == 128 else COLUMNS // 2
-    if MAXIMA:
-        at = (both * queries + rows)[None, :] * SLOTS + tl.arange(0, SLOTS)[:, None]
-        tl.store(maxima + at, tl.reshape(best, [SLOTS, ROWS]), mask=(rows < queries)[None, :])
     if ENTROPY:
         sums = tl.sum(tl.reshape(total, [SLOTS, ROWS]), 0) * NEGATIVE_LN2
         tl.store(entropy + both * queries + rows, sums, mask=rows < queries)
@@ -456,11 +443,6 @@ def tiles_of(width: int, dtype: torch.dtype, looks: int = 3, keys: int = SHORT +
     return TILES[128 if width > 64 else 64, looks > 1, keys <= SHORT]
 
 
-def slots_of(tiles: Tiles) -> int:
-    """Return the number of slots of a tile: sets of 2 or 4 keys, see measures.py."""
-    return 32 if tiles.columns == 128 else tiles.columns // 2
-
-
 def run_inner_look(
     query: Tensor,
     key: Tensor,
@@ -480,9 +462,8 @@ def run_inner_look(
     alignment: bool,
     mass: bool,
     pooled: int,
-    maxima: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Compute entropy, alignment, column mass, pooled weights and maxima, each only if it is requested.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute entropy, alignment, column mass and pooled weights, each only if it is requested.
 
     query: (B, H, T, D).
     key: (B, K, S, D), with K key heads.
@@ -494,21 +475,19 @@ def run_inner_look(
     cap: the soft cap of the scores; 0 for no cap.
     bias_scale: factor of the score, after the cap and with the bias: 1 / temperature.
     pooled: the block size of the pooled weights, a multiple of the tile size; 0 if they are not requested.
-    maxima: whether to return log2 of the largest weight of each slot, for inner_top(). A slot is a set of
-        keys, see measures.py. Not together with `alignment`.
 
-    Returns entropy (B, H, T), alignment (B, H, T), column mass (B, H, S), the sums of the weights in blocks
-    of pooled x pooled, and the maxima (B, H, T, slots); empty tensors if not computed.
+    Returns entropy (B, H, T), alignment (B, H, T), column mass (B, H, S), and the sums of the weights in
+    blocks of pooled x pooled; empty tensors if not computed.
     """
     batch, heads, queries, width = query.shape
     _, key_heads, keys, _ = key.shape
     query, key, lse = in_rows(query), in_rows(key), lse.float().contiguous()
-    looks = entropy + alignment + mass + (pooled > 0) + maxima
+    looks = entropy + alignment + mass + (pooled > 0)
     padded = max(16, 1 << (width - 1).bit_length())
     seen = keys if right is None else keys // 2
     tiles = tiles_of(width, query.dtype, looks, seen)
     blocks, (unit, nan_units) = max(1, tiles.columns // BLOCK), _units(queries)
-    results = _buffers(query, keys, tiles, (entropy, alignment, mass, pooled > 0, maxima))
+    results = _buffers(query, keys, tiles, (entropy, alignment, mass, pooled > 0))
     block = key_block(key, tiles) if width == padded and has_tma(query.device) else None
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with on_device(query):
@@ -520,36 +499,35 @@ def run_inner_look(
             scale=scale, cap=cap, bias_scale=bias_scale, unit=unit, nan_units=nan_units,
             heads=heads, groups=heads // key_heads, queries=queries, keys=keys, width=width,
             CAP=cap > 0, BIAS=bias is not None, TABLE=table is not None,
-            ENTROPY=entropy, ALIGNMENT=alignment, MAXIMA=maxima, MASS=mass, POOLED=pooled > 0,
+            ENTROPY=entropy, ALIGNMENT=alignment, MASS=mass, POOLED=pooled > 0,
             ROWS=tiles.rows, COLUMNS=tiles.columns, WIDTH=padded, GROUPS=tiles.groups, BLOCKS=blocks,
             WHOLE=width == padded, EIGHTS=in_eights(query, key), TMA=block is not None,
             PRECISION=precision_of(query), ASSEMBLY=not interpreting(),
             HALVES=tiles.columns < 128 and seen <= HALVES,
             num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
         )  # fmt: skip
-        entropy_BHT, alignment_BHT, units_BHS, blocks_BHNM, maxima_BHTK = results
+        entropy_BHT, alignment_BHT, units_BHS, blocks_BHNM = results
         mass_BHS = torch.empty_like(units_BHS, dtype=torch.float32)
         if mass:
             inner_mass_kernel[(-(-units_BHS.numel() // MASS_BLOCK),)](
                 units_BHS, mass_BHS, units_BHS.numel(), unit, nan_units, BLOCK=MASS_BLOCK
             )
     pooled_BHNM = _pooled_blocks(blocks_BHNM, queries, pooled, tiles)
-    return entropy_BHT, alignment_BHT, mass_BHS, pooled_BHNM, maxima_BHTK
+    return entropy_BHT, alignment_BHT, mass_BHS, pooled_BHNM
 
 
 inner_look = torch.library.custom_op(
     "regard::inner_look",
     mutates_args=(),
-    schema=f"({ARGUMENTS}, bool entropy, bool alignment, bool mass, SymInt pooled, bool maxima)"
-    " -> (Tensor entropy, Tensor alignment, Tensor mass, Tensor pooled, Tensor maxima)",
+    schema=f"({ARGUMENTS}, bool entropy, bool alignment, bool mass, SymInt pooled)"
+    " -> (Tensor entropy, Tensor alignment, Tensor mass, Tensor pooled)",
 )(run_inner_look)
 """run_inner_look() as an operator, which torch.compile does not trace into."""
 
 
 @inner_look.register_fake
-def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    entropy, alignment, mass, pooled, maxima = rest[-5:]
-    slots = slots_of(tiles_of(query.shape[3], query.dtype))
+def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    entropy, alignment, mass, pooled = rest[-4:]
     sizes = query.shape[:3]
     return (
         query.new_empty(sizes if entropy else 0, dtype=torch.float32),
@@ -561,7 +539,6 @@ def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, T
             else 0,
             dtype=torch.float32,
         ),
-        query.new_empty((*sizes, slots) if maxima else 0, dtype=torch.float32),
     )
 
 
@@ -606,19 +583,18 @@ def _matrix_size(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int,
 
 
 def _buffers(query: Tensor, keys: int, tiles: Tiles, wanted: tuple[bool, ...]) -> tuple[Tensor, ...]:
-    """Return the tensors that the kernel writes: entropy, alignment, column mass, sums of blocks and maxima.
+    """Return the tensors that the kernel writes: entropy, alignment, column mass and sums of blocks.
 
-    wanted: for each of the five, whether it is requested. The others are empty.
+    wanted: for each of the four, whether it is requested. The others are empty.
     """
     batch, heads, queries, _ = query.shape
     rows, columns = -(-queries // tiles.rows) * tiles.groups, -(-keys // min(tiles.columns, BLOCK))
-    entropy, alignment, mass, pooled, maxima = wanted
+    entropy, alignment, mass, pooled = wanted
     return (
         query.new_empty((batch, heads, queries) if entropy else 0, dtype=torch.float32),
         query.new_empty((batch, heads, queries) if alignment else 0, dtype=torch.int64),
         query.new_zeros((batch, heads, keys) if mass else 0, dtype=torch.int64),
         query.new_zeros((batch, heads, rows, columns) if pooled else 0, dtype=torch.float32),
-        query.new_empty((batch, heads, queries, slots_of(tiles)) if maxima else 0, dtype=torch.float32),
     )
 
 

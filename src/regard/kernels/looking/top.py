@@ -6,8 +6,6 @@ query has a score in the tile that is larger than the smallest score in its list
 smallest one, and is removed from the tile. This happens at most k times per tile, and rarely after the first
 tiles: of n scores in random order, about k ln(n / k) enter the list. The result is exact.
 
-candidates.py is faster, and uses this kernel where its lists are too short.
-
 inner_top is run_inner_top() as a custom operator, which torch.compile does not trace into.
 
 Tested: on an NVIDIA H200 (triton 3.6), and under Triton's interpreter (triton 3.7).
@@ -22,35 +20,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.kernels import interpreting, on_device
+from regard.kernels import on_device
 from regard.kernels.additive.forward import Sight
-from regard.kernels.inner.masks import key_tiles
 from regard.kernels.launch import in_eights, in_rows, precision_of, steps
 from regard.kernels.looking import ARGUMENTS
-from regard.kernels.looking.candidates import (
-    PACKED,
-    SCORES,
-    collected_assembly,
-    collected_constraints,
-    inner_candidates_kernel,
-    inner_sort_kernel,
-    listing_assembly,
-    listing_constraints,
-)
-from regard.kernels.looking.measures import (
-    Tiles,
-    broadcast_steps,
-    has_tma,
-    key_block,
-    slots_of,
-)
-from regard.kernels.looking.measures import tiles_of as look_tiles_of
+from regard.kernels.looking.measures import Tiles, broadcast_steps
 from regard.kernels.looking.scores import HIDDEN, NO_KEY, capped
-from regard.kernels.mask import end_of, visible
+from regard.kernels.mask import end_of, key_tiles, visible
 from regard.kernels.matrix_product import product
 from regard.kernels.tanh import LOG2E
 
-__all__ = ["inner_top", "inner_top_kernel", "needs_maxima", "run_inner_top"]
+__all__ = ["inner_top", "inner_top_kernel", "run_inner_top"]
 
 FULL = tl.constexpr(1e30)
 """Greater than every score. It fills the places of a list that are not used: KEPT can be larger than k."""
@@ -132,38 +112,37 @@ def _store_sorted(weights, keys, level, largest, largest_keys, rows, queries, to
     """Store the lists as weights and keys, largest weight first; of equal weights, smallest key first.
 
     weights, keys: (T, top), of one sequence and head.
-    level: (ROWS,), lse * log2(e) of the queries.
+    level: (ROWS,), lse * log2(e) of the queries. If it is NaN, all weights of the query are NaN.
     """
     places = tl.arange(0, KEPT)[None, :]
-    largest = tl.where(places < top, largest, HIDDEN)  # FULL in places that are not used
+    there = (places < top) & (largest > HIDDEN)  # FULL in places that are not used
+    known = tl.where(level == level, level, 0.0)
+    found = tl.where(there, tl.exp2(largest - known[:, None]), -1.0)
     for rank in range(top):
-        best = tl.max(largest, 1)
-        chosen = tl.min(tl.where(largest == best[:, None], largest_keys, NO_KEY), 1)
-        some = best > HIDDEN
+        best = tl.max(found, 1)
+        chosen = tl.min(tl.where(found == best[:, None], largest_keys, NO_KEY), 1)
+        weight = tl.where(level == level, tl.where(best < 0.0, 0.0, best), level)
         at = rows.to(tl.int64) * top + rank
-        tl.store(weights + at, tl.where(some, tl.exp2(best - level), 0.0), mask=rows < queries)
-        tl.store(keys + at, tl.where(some, chosen, -1).to(tl.int64), mask=rows < queries)
-        largest = tl.where(largest_keys == chosen[:, None], HIDDEN, largest)
+        tl.store(weights + at, weight, mask=rows < queries)
+        tl.store(keys + at, tl.where(best < 0.0, -1, chosen).to(tl.int64), mask=rows < queries)
+        found = tl.where(largest_keys == chosen[:, None], -1.0, found)
 
 
 @triton.jit
 def inner_top_kernel(
-    query, key, lse, bias, table, weights, chosen, records, lengths, document_of_query, document_of_key,
+    query, key, lse, bias, table, weights, chosen, lengths, document_of_query, document_of_key,
     length_step, start, left, right, documents_query_step, documents_key_step, scale, cap, bias_scale, heads,
     groups, queries, keys, width, top, query_batch, query_head, query_row, key_batch, key_head, key_row,
     bias_batch, bias_head, bias_row, bias_column, table_batch, table_head, table_row, table_column,
     LENGTHS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, DOCUMENTS: tl.constexpr,
-    CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr, KEPT: tl.constexpr, LISTED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, EIGHTS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    CAP: tl.constexpr, BIAS: tl.constexpr, TABLE: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, EIGHTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Store the `top` largest weights of each query in `weights` and their keys in `chosen`, (B, H, T, top).
 
     Launch grid: (tiles of queries, B H). With a causal mask, the last queries see the most keys, so they are
     processed first. If a query sees fewer than `top` keys, the rest has weight 0 and key -1.
 
-    records: if LISTED is not 0, the lists of candidates.py. A tile of queries is computed only if one
-        of its lists was too short, with more than LISTED keys.
     KEPT: a power of two, at least `top`. For the other arguments, see inner_look_kernel.
     """
     if EIGHTS:
@@ -174,10 +153,6 @@ def inner_top_kernel(
     batch, head = (both // heads).to(tl.int64), (both % heads).to(tl.int64)
     both = both.to(tl.int64)
     query_tile = tl.num_programs(0) - 1 - tl.program_id(0)
-    if LISTED > 0:
-        record = records + (both * tl.num_programs(0) + query_tile) * (1 + LISTED) * ROWS
-        if tl.max(tl.load(record + tl.arange(0, ROWS)), 0) <= LISTED:
-            return
     query += batch * query_batch + head * query_head
     key += batch * key_batch + head // groups * key_head
     bias += batch * bias_batch + head * bias_head
@@ -219,32 +194,11 @@ def inner_top_kernel(
     )  # fmt: skip
 
 
-MOST_KEYS = 1 << 25
-"""Maximum number of keys of inner_candidates_kernel, which stores key * ROWS + query in 32 bits."""
-
-SORTED = 32
-"""Number of queries whose lists one program sorts, one query for each thread."""
-
-
 def tiles_of(width: int, dtype: torch.dtype) -> Tiles:
     """Return the launch parameters of inner_top_kernel for a head size and a dtype."""
     if dtype == torch.float32 and width > 64:
         return Tiles(32, 32, 4, 1)
     return Tiles(64, 32, 4, 1)
-
-
-def listing_tiles_of(width: int, dtype: torch.dtype) -> Tiles:
-    """Return the launch parameters of inner_candidates_kernel; `rows` is that of tiles_of()."""
-    if dtype == torch.float32:
-        return Tiles(32, 32, 4, 2) if width > 64 else Tiles(64, 64, 4, 2)
-    if width > 128:
-        return Tiles(64, 64, 4, 2)
-    return Tiles(64, 64, 4, 2 if width > 64 else 3, registers=128)
-
-
-def needs_maxima(query: Tensor, keys: int, top: int) -> bool:
-    """Whether inner_top() is faster with the maxima of inner_look(): if there are at least 2 k slots."""
-    return slots_of(look_tiles_of(query.shape[3], query.dtype)) >= 2 * top and keys <= MOST_KEYS
 
 
 def run_inner_top(
@@ -263,15 +217,12 @@ def run_inner_top(
     cap: float,
     bias_scale: float,
     top: int,
-    maxima: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return the `top` largest weights of each query, largest first, and their keys, (B, H, T, top).
 
     If a query sees fewer than `top` keys, the rest has weight 0 and key -1.
 
-    top: k, at least 1. The time grows with k.
-    maxima: (B, H, T, slots), from inner_look(); see needs_maxima(). None to keep lists of the largest scores
-        instead, which is slower. For the other arguments, see inner_look().
+    top: k, at least 1. The time grows with k. For the other arguments, see inner_look().
     """
     batch, heads, queries, width = query.shape
     _, key_heads, keys, _ = key.shape
@@ -290,13 +241,9 @@ def run_inner_top(
         "EIGHTS": in_eights(query, key), "PRECISION": precision_of(query),
     }  # fmt: skip
     with on_device(query):
-        records, listed = chosen, 0
-        if maxima is not None:
-            records = _listed(query, key, lse, bias_and_table, maxima, weights, chosen, options)
-            listed = records.shape[3] - 1
         inner_top_kernel[(-(-queries // tiles.rows), batch * heads)](
-            query, key, lse, *bias_and_table, weights, chosen, records, **options,
-            KEPT=1 << (top - 1).bit_length(), LISTED=listed, ROWS=tiles.rows, COLUMNS=tiles.columns,
+            query, key, lse, *bias_and_table, weights, chosen, **options,
+            KEPT=1 << (top - 1).bit_length(), ROWS=tiles.rows, COLUMNS=tiles.columns,
             num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip
     return weights, chosen
@@ -305,74 +252,12 @@ def run_inner_top(
 inner_top = torch.library.custom_op(
     "regard::inner_top",
     mutates_args=(),
-    schema=f"({ARGUMENTS}, SymInt top, Tensor? maxima) -> (Tensor weights, Tensor keys)",
+    schema=f"({ARGUMENTS}, SymInt top) -> (Tensor weights, Tensor keys)",
 )(run_inner_top)
 """run_inner_top() as an operator, which torch.compile does not trace into."""
 
 
 @inner_top.register_fake
 def _(query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    weights = query.new_empty((*query.shape[:3], rest[-2]), dtype=torch.float32)
+    weights = query.new_empty((*query.shape[:3], rest[-1]), dtype=torch.float32)
     return weights, torch.empty_like(weights, dtype=torch.int64)
-
-
-def _listed(
-    query: Tensor,
-    key: Tensor,
-    lse: Tensor,
-    bias_and_table: tuple[Tensor, Tensor],
-    maxima: Tensor,
-    weights: Tensor,
-    chosen: Tensor,
-    options: dict[str, Any],
-) -> Tensor:
-    """Compute `weights` and `chosen` with candidates.py, and return its records.
-
-    They are wrong for queries whose list in the records was too short.
-    """
-    (batch, heads, queries, width), top = query.shape, options["top"]
-    tiles = listing_tiles_of(width, query.dtype)
-    listed = max(16, 4 << (top - 1).bit_length())
-    count = -(-queries // tiles.rows)
-    held, threads = max(8, listed // 4), 32 * tiles.warps
-    records = query.new_empty((batch, heads, count, 1 + listed, tiles.rows), dtype=torch.int64)
-    block = key_block(key, tiles) if width == options["WIDTH"] and has_tma(query.device) else None
-    loads = options["BIAS"] or options["TABLE"] or options["DOCUMENTS"]
-    collected = block is not None and not loads and on_hopper(query.device) and _in_one_warp_group(tiles)
-    shape = (0,) if collected else (batch, heads, count, 1 + held, threads)
-    lists = query.new_empty(shape, dtype=torch.int64)
-    inner_candidates_kernel[(count, batch * heads)](
-        query, key, key if block is None else block, lse, *bias_and_table, maxima, records, lists, **options,
-        SLOTS=maxima.shape[3], LISTED=listed, HELD=held, THREADS=threads,
-        ROWS=tiles.rows, COLUMNS=tiles.columns,
-        WHOLE=width == options["WIDTH"], TMA=block is not None,
-        **_assembly(tiles, listed, threads, held, collected),
-        num_warps=tiles.warps, num_stages=tiles.stages, maxnreg=tiles.registers,
-    )  # fmt: skip
-    inner_sort_kernel[(count * tiles.rows // SORTED, batch * heads)](
-        records, lse, weights, chosen, queries, top, count,
-        LISTED=listed, KEPT=1 << (top - 1).bit_length(), ROWS=tiles.rows, SORTED=SORTED, num_warps=1,
-    )  # fmt: skip
-    return records
-
-
-def on_hopper(device: torch.device) -> bool:
-    """Whether the device is a Hopper GPU, whose matrix products have the layout of collected_assembly()."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
-
-
-def _in_one_warp_group(tiles: Tiles) -> bool:
-    """Whether one warp group computes 64 keys x 64 queries, for which collected_assembly() is written."""
-    return (tiles.warps, tiles.groups, tiles.columns, tiles.rows) == (4, 1, 64, 64)
-
-
-def _assembly(tiles: Tiles, listed: int, threads: int, held: int, collected: bool) -> dict[str, Any]:
-    """Return the arguments of inner_candidates_kernel for inline assembly."""
-    if interpreting():
-        return {"PACK": 1, "CONSTRAINTS": "", "COLLECTED": False, "ASSEMBLY": ""}
-    packed = SCORES if collected else min(PACKED, tiles.rows * tiles.columns // threads)
-    constraints = collected_constraints() if collected else listing_constraints(packed)
-    text = collected_assembly(tiles.rows, listed)
-    if not collected:
-        text = listing_assembly(tiles.rows, listed, threads, held, packed)
-    return {"PACK": packed, "CONSTRAINTS": constraints, "COLLECTED": collected, "ASSEMBLY": text}

@@ -8,10 +8,10 @@ are two kernels, each with a backward pass:
     cell    i, f, o = sigma(...), c^ = tanh(...)     c = f * c~ + i * c^     h = o * tanh(c)
 
 k_j = W_h h_j are the keys on the tapes, q is the query, and v is a learned vector. i, f and o are the gates;
-c^ is the new content of the cell. fast/recurrent/lstmn_steps.py computes the matrix products between the
-kernels, and explains the arguments. One program reads the tapes of one sequence. So each gradient is summed
-in a fixed order, and results are reproducible bit by bit. The scores a_j and their log-sum-exp are stored;
-the backward pass recomputes the weights and the tanh. Arithmetic is in float32.
+c^ is the new content of the cell. fast/recurrent/lstmn.py computes the matrix products between the kernels.
+One program reads the tapes of one sequence. So each gradient is summed in a fixed order, and results are
+reproducible bit by bit. The scores a_j and their log-sum-exp are stored; the backward pass recomputes the
+weights and the tanh. Arithmetic is in float32.
 
 Tested under Triton's interpreter (triton 3.7).
 """
@@ -212,7 +212,7 @@ def read(
     query: Tensor, keys: Tensor, values: Tensor, vector: Tensor, first: int, last: int, scores: Tensor,
     totals: Tensor, reads: Tensor,
 ) -> None:  # fmt: skip
-    """Compute fast.recurrent.lstmn_steps.read() with one kernel; the arguments are explained there."""
+    """Launch read_forward_kernel, which explains the arguments."""
     tensors = query, keys, values, vector, scores, totals, reads
     steps = _strides(query, keys, values, scores, totals, reads)
     _launch(read_forward_kernel, tensors, first, last, steps, TILE)
@@ -223,7 +223,7 @@ def read_backward(
     totals: Tensor, reads: Tensor, dreads: Tensor, dkeys: Tensor, dvalues: Tensor, dquery: Tensor,
     dvector: Tensor,
 ) -> None:  # fmt: skip
-    """Compute read_backward() of fast/recurrent/lstmn_steps.py, where the arguments are explained."""
+    """Launch read_backward_kernel, which explains the arguments."""
     assert dkeys.stride() == keys.stride() and dvalues.stride() == values.stride()
     tensors = query, keys, values, vector, scores, totals, reads, dreads, dkeys, dvalues, dquery, dvector
     steps = _strides(query, keys, values, scores, totals, reads, dreads, dquery, dvector)
@@ -231,7 +231,7 @@ def read_backward(
 
 
 def cell(gates: Tensor, reads: Tensor, added: Tensor | None, values: Tensor) -> None:
-    """Compute fast.recurrent.lstmn_steps.cell() with one kernel; the arguments are explained there."""
+    """Launch cell_forward_kernel, which explains the arguments. added: None to add nothing."""
     width = reads.shape[1] // 2
     tensors = gates, reads, reads if added is None else added, values
     depth = gates.shape[1] > 4 * width
@@ -245,7 +245,7 @@ def cell_backward(
     gates: Tensor, reads: Tensor, values: Tensor, dvalues: Tensor, dgates: Tensor, dreads: Tensor,
     added: Tensor | None, dadded: Tensor | None,
 ) -> None:  # fmt: skip
-    """Compute cell_backward() of fast/recurrent/lstmn_steps.py, where the arguments are explained."""
+    """Launch cell_backward_kernel, which explains the arguments."""
     width = reads.shape[1] // 2
     depth = gates.shape[1] > 4 * width
     if depth and added is None:

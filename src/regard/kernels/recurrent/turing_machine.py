@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def"
 """Triton kernels for one step of the tape of a neural Turing machine (Graves et al. 2014), and its gradients.
 
-layers/tape_heads.py has the equations. fast/recurrent/tape_kernel_steps.py computes the controller and the
+layers/tape_heads.py has the equations. fast/recurrent/tape_steps.py computes the controller and the
 matrix products between the kernels. There are E tapes, each with N slots of size M. A tape has H heads:
 first R read heads, then the write heads. The heads of a tape have P parameters in total. One program
 computes all heads of one tape. So each gradient is summed in a fixed order, and results are reproducible bit
@@ -120,7 +120,7 @@ def _neighbours(pointer, slot, there, slots, move):
 
 @triton.jit
 def tape_forward_kernel(
-    raw, bias, parts, before, memory, content, gated, logs, weights, after, reads, slots, width, batch,
+    raw, bias, parts, before, memory, content, gated, logs, weights, after, reads, slots, width,
     raw_row, parts_row, reads_row, at_gate, at_beta, at_gamma, at_shift, at_key,
     READS: tl.constexpr, WRITES: tl.constexpr, SHIFTS: tl.constexpr, CONTENT: tl.constexpr,
     LOCATION: tl.constexpr, MOST_BETA: tl.constexpr, MOST_GAMMA: tl.constexpr, SMALLEST: tl.constexpr,
@@ -129,7 +129,7 @@ def tape_forward_kernel(
     """Compute one step of E tapes: the weights of all heads, then the reads, then the writes.
 
     raw: (E, P), the outputs of the controller without the bias.
-    bias: (Z, P), the biases of Z models. Each model has `batch` of the E tapes.
+    bias: (P,), the bias of the outputs of the controller.
     parts: (E, P), receives the head parameters.
     before: (E, H, N), the weights of the heads at the previous step.
     memory: (E, N, M), the slots before the step.
@@ -148,7 +148,7 @@ def tape_forward_kernel(
     tile = row * slots * width + slot[:, None] * width + column[None, :]
     mem = _get(memory, tile, in_tile)
     lengths = _length(tl.sum(mem * mem, 1))
-    own, given, more = parts + row * parts_row, raw + row * raw_row, bias + row // batch * raw_row
+    own, given, more = parts + row * parts_row, raw + row * raw_row, bias
     kept, added = mem, tl.zeros([SLOTS, WIDTH], tl.float32)
     for head in tl.static_range(HEADS):
         here = (row * HEADS + head) * slots
@@ -324,12 +324,15 @@ def tape_step(
     content: Tensor, gated: Tensor, logs: Tensor, weights: Tensor, after: Tensor, reads: Tensor,
 ) -> None:  # fmt: skip
     """Compute one step of E tapes; the arguments are those of tape_forward_kernel, without strides."""
-    assert bias.is_contiguous() and raw.stride(0) == bias.stride(0)
     tensors = raw, bias, parts, before, memory, content, gated, logs, weights, after, reads
-    counts = *memory.shape[1:], len(memory) // len(bias)
     rows = raw.stride(0), parts.stride(0), reads.stride(0)
     tape_forward_kernel[(len(memory),)](
-        *tensors, *counts, *rows, *layout.places, SMALLEST=layout.smallest, **_constants(layout, memory)
+        *tensors,
+        *memory.shape[1:],
+        *rows,
+        *layout.places,
+        SMALLEST=layout.smallest,
+        **_constants(layout, memory),
     )
 
 

@@ -7,18 +7,13 @@ regard.load("runs/copy").solve({"vectors": ["10110010", "01101001"]})
 
 from typing import TYPE_CHECKING
 
-from regard.tasks import names_on_use
+from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
     from regard.tasks.algorithms.algorithms_run import AlgorithmsRun
     from regard.tasks.algorithms.algorithms_settings import AlgorithmsSettings
     from regard.tasks.algorithms.algorithms_task import AlgorithmsTask
 else:
-    __getattr__ = names_on_use(
-        __name__,
-        AlgorithmsRun=".algorithms_run",
-        AlgorithmsSettings=".algorithms_settings",
-        AlgorithmsTask=".algorithms_task",
-    )
+    import_lazily(__name__)
 
 __all__ = ["AlgorithmsRun", "AlgorithmsSettings", "AlgorithmsTask"]

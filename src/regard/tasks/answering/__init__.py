@@ -7,18 +7,13 @@ regard.load("runs/x").ask(["Mary went to the garden."], "Where is Mary?")
 
 from typing import TYPE_CHECKING
 
-from regard.tasks import names_on_use
+from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
     from regard.tasks.answering.answering_run import AnsweringRun
     from regard.tasks.answering.answering_settings import AnsweringSettings
     from regard.tasks.answering.answering_task import AnsweringTask
 else:
-    __getattr__ = names_on_use(
-        __name__,
-        AnsweringRun=".answering_run",
-        AnsweringSettings=".answering_settings",
-        AnsweringTask=".answering_task",
-    )
+    import_lazily(__name__)
 
 __all__ = ["AnsweringRun", "AnsweringSettings", "AnsweringTask"]

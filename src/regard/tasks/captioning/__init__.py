@@ -7,7 +7,7 @@ regard.load("runs/x").caption("photo.jpg")
 
 from typing import TYPE_CHECKING
 
-from regard.tasks import names_on_use
+from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
     from regard.tasks.captioning.caption_result import Caption
@@ -16,13 +16,6 @@ if TYPE_CHECKING:
     from regard.tasks.captioning.captioning_task import CaptioningTask
     from regard.tasks.captioning.image_captioner import ImageCaptioner
 else:
-    __getattr__ = names_on_use(
-        __name__,
-        Caption=".caption_result",
-        CaptioningRun=".captioning_run",
-        CaptioningSettings=".captioning_settings",
-        CaptioningTask=".captioning_task",
-        ImageCaptioner=".image_captioner",
-    )
+    import_lazily(__name__)
 
 __all__ = ["Caption", "CaptioningRun", "CaptioningSettings", "CaptioningTask", "ImageCaptioner"]

@@ -7,18 +7,13 @@ regard.load("runs/x").classify("a stirring , funny film")
 
 from typing import TYPE_CHECKING
 
-from regard.tasks import names_on_use
+from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
     from regard.tasks.classification.classification_run import ClassificationRun
     from regard.tasks.classification.classification_settings import ClassificationSettings
     from regard.tasks.classification.classification_task import ClassificationTask
 else:
-    __getattr__ = names_on_use(
-        __name__,
-        ClassificationRun=".classification_run",
-        ClassificationSettings=".classification_settings",
-        ClassificationTask=".classification_task",
-    )
+    import_lazily(__name__)
 
 __all__ = ["ClassificationRun", "ClassificationSettings", "ClassificationTask"]

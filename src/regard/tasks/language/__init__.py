@@ -7,7 +7,7 @@ regard.load("runs/x").generate("the cat", max_new_tokens=20)
 
 from typing import TYPE_CHECKING
 
-from regard.tasks import names_on_use
+from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
     from regard.tasks.language.generated_text import GeneratedText
@@ -16,13 +16,6 @@ if TYPE_CHECKING:
     from regard.tasks.language.language_task import LanguageTask
     from regard.tasks.language.scored_text import ScoredText
 else:
-    __getattr__ = names_on_use(
-        __name__,
-        GeneratedText=".generated_text",
-        LanguageRun=".language_run",
-        LanguageSettings=".language_settings",
-        LanguageTask=".language_task",
-        ScoredText=".scored_text",
-    )
+    import_lazily(__name__)
 
 __all__ = ["GeneratedText", "LanguageRun", "LanguageSettings", "LanguageTask", "ScoredText"]

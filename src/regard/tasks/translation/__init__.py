@@ -6,7 +6,7 @@ load_translator("runs/x").translate("나는 고양이로소이다")
 
 from typing import TYPE_CHECKING
 
-from regard.tasks import names_on_use
+from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
     from regard.runs.prepare_run import Machine
@@ -16,16 +16,7 @@ if TYPE_CHECKING:
     from regard.tasks.translation.translation_settings import TranslationSettings
     from regard.tasks.translation.translation_task import TranslationTask
 else:
-    __getattr__ = names_on_use(
-        __name__,
-        Machine="regard.runs.prepare_run",
-        Outcome="regard.runs.train_run",
-        TranslationRun=".load_run",
-        load_translator=".translation_runs",
-        train_translation=".translation_runs",
-        TranslationSettings=".translation_settings",
-        TranslationTask=".translation_task",
-    )
+    import_lazily(__name__)
 
 __all__ = [
     "Machine",

@@ -106,7 +106,7 @@ class CheckpointSaver:
             tensors |= {"weights": averaged, "raw": weights}
         if kept := self.task.state_tensors():
             tensors[TASK] = kept
-        self.checkpoints.save(progress.step, tensors, state)
+        self.log.saved(progress.step, self.checkpoints.save(progress.step, tensors, state).path)
 
     def follow_folder(self, lock: FolderLock | None) -> FolderMoved | None:
         """Check whether the run folder was deleted or moved since training started.

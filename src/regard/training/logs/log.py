@@ -1,4 +1,4 @@
-"""Log: the output of a training run on the console, in log.jsonl and in TensorBoard files."""
+"""Log: the output of a training run on the console, in log.jsonl, in TensorBoard files and for loggers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 from regard.errors import ArgumentError, DataError, message, positive
 from regard.training.logs.json_log import Journal, strict
 from regard.training.logs.live_table import TOKENS, Display, Evaluated, Standing, in_bytes, perplexity
+from regard.training.logs.logger import Logger, Loggers
 from regard.training.logs.tensorboard import Board
 from regard.training.loss_means import Means
 
@@ -34,6 +35,7 @@ class Log:
     console: where to print. Default: standard output. On a terminal, a live table is shown inside the `with`
         block of the log. Otherwise, lines are printed.
     board: folder for TensorBoard files. None: no TensorBoard files are written.
+    loggers: functions that are called for each event; see regard.training.logs.logger.
     every: seconds between two printed lines.
     record: number of steps between two training records in log.jsonl. The losses of a record are means over
         the target tokens since the previous record.
@@ -55,6 +57,7 @@ class Log:
         total: int | None = None,
         console: Console | None = None,
         board: Path | None = None,
+        loggers: Sequence[Logger] = (),
         every: float = 10.0,
         record: int = 50,
         clock: Callable[[], float] = time.monotonic,
@@ -68,7 +71,9 @@ class Log:
         self.every, self.record, self.clock = every, record, clock
         self._display = Display(Console(highlight=False) if console is None else console)
         self._journal = Journal(path, self._complain)
-        self._board = None if board is None else Board(board, self._complain)
+        boards = [] if board is None else [Board(board)]
+        self._loggers = Loggers([*boards, *loggers], self._complain)
+        self._status = "failed"
         self._recorded, self._recent, self._before = Means(), Means(), Means()
         self._step, self._rate = 0, 0.0
         self._first: tuple[int, float] | None = None
@@ -93,8 +98,7 @@ class Log:
             try:
                 self._display.stop()
             finally:
-                if self._board is not None:
-                    self._board.close()
+                self._tell("end", status=self._status)
 
     def step(
         self,
@@ -151,8 +155,9 @@ class Log:
         self._journal.write(
             {"kind": "evaluation", "step": step, **row.scores, "best": best, **fields, "time": time.time()}
         )
-        if self._board is not None:
-            self._board.add(step, {f"evaluation/{name}": value for name, value in row.scores.items()})
+        metrics = {f"evaluation/{name}": value for name, value in row.scores.items()}
+        self._step = step
+        self._tell("evaluation", metrics=metrics, best=best)
         self._mark = self.clock()  # the speed is measured without evaluations
 
     def event(self, kind: str, text: str, *, shown: RenderableType | None = None, **fields: object) -> None:
@@ -165,7 +170,30 @@ class Log:
         """
         self._display.say(text if shown is None else shown)
         self._journal.write({"kind": kind, "text": text, "time": time.time(), **fields})
+        if kind in ("ended", "stopped"):
+            self._status = kind
         self._mark = self.clock()
+
+    def started(self, settings: Mapping[str, Any], step: int = 0) -> None:
+        """Tell the loggers that the run has started, or was resumed at a step.
+
+        settings: the settings of the run, by section.
+        """
+        self._step = step
+        self._tell("start", settings=settings, resumed=step > 0)
+
+    def saved(self, step: int, path: Path) -> None:
+        """Tell the loggers that a checkpoint was written.
+
+        path: the folder of the checkpoint.
+        """
+        self._step = step
+        self._tell("checkpoint", path=str(path))
+
+    def _tell(self, event: str, **values: Any) -> None:
+        """Call the loggers."""
+        run = "" if self._journal.path is None else str(self._journal.path.parent)
+        self._loggers(event, run=run, step=self._step, **values)
 
     def scores_at(self, step: int) -> Mapping[str, float] | None:
         """Return the scores of the evaluation at a training step.
@@ -177,8 +205,6 @@ class Log:
 
     def position(self) -> int:
         """Flush log.jsonl to the disk, and return its size in bytes. Checkpoints save it for rewind()."""
-        if self._board is not None:
-            self._board.flush()
         return self._journal.position()
 
     def move(self, folder: Path) -> None:
@@ -240,12 +266,12 @@ class Log:
         record |= {"parts": parts} if parts else {}
         record |= {"tokens": means.tokens, "rate": self._rate, "tokens_per_second": means.speed()}
         self._journal.write({**record, **memory(), "time": time.time()})
-        if self._board is not None:
+        if self._loggers:
             if "loss" in own and self.has_perplexity:
                 curves["perplexity"] = perplexity(own["loss"])
             if (speed := means.speed()) is not None:
                 curves["tokens_per_second"] = speed
-            self._board.add(step, {f"training/{name}": value for name, value in curves.items()})
+            self._tell("step", metrics={f"training/{name}": value for name, value in curves.items()})
 
     def _show(self, now: float) -> None:
         """Update the live table, or print a line if there is none, with mean losses and the speed.

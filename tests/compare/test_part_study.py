@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from regard.compare.two_lookups import LETTERS, accuracy_with_heads, two_lookups
+from regard.compare.part_study import LETTERS, accuracy_with_heads, two_lookups
 
 
 def test_answers_are_the_letters_at_the_two_named_positions():

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from regard.compare.attention_weights import _length_classes, _noise_statistics, stored_baseline
+from regard.compare.hard_study import _length_classes, _noise_statistics, stored_baseline
 from regard.compare.length_bins import SentenceSet
 from regard.compare.run_cache import TrainedRun
 from regard.compare.score_gradients import ScoreSamples, gradient_statistics, sample_scores

@@ -1,4 +1,4 @@
-"""Studies of variants: their runs are valid settings, and their measurements without training are right."""
+"""All studies: their runs are valid settings, and their measurements without training are right."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from regard.compare.comparison_options import Options
 from regard.compare.figures import svg_of_figure
 from regard.compare.length_bins import SentenceSet
 from regard.compare.run_cache import RunCache, TrainedRun
 from regard.compare.score_study import saturation
-from regard.compare.softmax_study import score_gradient
 from regard.compare.studies import QUICK_STUDIES, STUDIES
 from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR, PlannedRun
+from regard.compare.study_base import measure_study
 from regard.compare.study_context import StudyContext
 from regard.models import build_model
 from regard.tasks.translation.translation_settings import TranslationSettings
@@ -94,13 +93,13 @@ def fake_cost(name: str, parameters):
 
 
 CURVE = [[1, 1.0], [2, 0.5], [3, 0.2]]
-FLOW = {"states": CURVE, "inputs": CURVE, "jacobian": CURVE, "map": [[1.0, 2.0]], "weight": 0.8}
+FLOW = {"states": CURVE, "inputs": CURVE, "jacobian": CURVE, "weight": 0.8}
 FLOW["value"] = [[-4.0, 0.1, 0.2], [0.0, 1.0, 2.0]]
 
 STATE = {"score_variance": 1.0, "largest_weight": 0.5, "saturated": 0.0, "score_gradient": 1.0}
 FAKES = {
-    "two-lookups": {"both_letters": 0.5, "single_letters": 0.7},
     "step-cost": {"seconds": [1.0, 1.1, 1.2], "bytes": [9.0, 9.0, 9.0]},
+    "two-lookups": {"both_letters": 0.5, "single_letters": 0.7},
     "all": STATE
     | {"entropy_bits": 1.0, "sum_of_weights": 1.0, "gradient_norm": 1.0, "gradient_noise": 0.9}
     | {"gradient_variance": 2.0, "variance_without_baseline": 4.0},
@@ -117,7 +116,7 @@ def test_every_claim_is_judged_and_every_figure_is_drawn(name, tmp_path):
     cache = Measured(tmp_path, replace(options, device="cpu"), lambda text: None)
     context = StudyContext(options, cache, lambda text: None)
     context.sentences = SentenceSet([("a " * 4, "b")] * 3 + [("a " * 40, "b")] * 3, "made up", 30)
-    result = STUDIES[name].measure(context)
+    result = measure_study(STUDIES[name], context)
     assert {verdict.claim for verdict in result.verdicts} == set(STUDIES[name].claims)
     judged = {verdict.claim.name: verdict for verdict in result.verdicts}
     expected = {"scores": "scores.dot", "softmax": "softmax.gate", "hard": "hard.soft"}
@@ -125,7 +124,8 @@ def test_every_claim_is_judged_and_every_figure_is_drawn(name, tmp_path):
     if name in expected:
         assert judged[expected[name]].outcome == SUPPORTED
         assert judged[expected[name]].values == pytest.approx((1.0, 1.0, 1.0))
-        assert len(result.tables[0].rows) == 3 * len({row["model"] for row in result.tables[0].rows})
+        rows = next(table.rows for table in result.tables if table.name == name)
+        assert len(rows) == 3 * len({row["model"] for row in rows})
     if name == "cost":
         assert all(verdict.outcome == SUPPORTED for verdict in result.verdicts)
         assert ", 1 thread, " in result.tables[0].title
@@ -149,18 +149,3 @@ def test_scaling_keeps_the_variance_and_the_gradient():
     assert found["scaled_dot_variance"] == pytest.approx(1, rel=0.2)
     assert found["scaled_dot_largest"] < 0.5 < 0.9 < found["dot_largest"]
     assert found["scaled_dot_gradient"] > found["dot_gradient"]
-
-
-def test_gradient_that_reaches_the_scores():
-    """Softmax: (diag(w) - w w^T) v. Unnormalised scores: v itself. Equal weights: nothing."""
-    generator = torch.Generator().manual_seed(3)
-    scores = torch.randn(64, 16, generator=generator) * 2.0
-    rows = torch.randn(16, 8, generator=generator).sum(-1)
-    weights = scores.softmax(-1)
-    by_hand = weights * (rows - (weights @ rows)[:, None])
-    assert score_gradient("softmax", 2.0, seed=3) == pytest.approx(
-        by_hand.norm(dim=-1).mean().item(), rel=1e-4
-    )
-    assert score_gradient("linear", 2.0, seed=3) == pytest.approx(rows.norm().item(), rel=1e-4)
-    assert score_gradient({"name": "softmax", "temperature": 1e6}, 2.0) == pytest.approx(0, abs=1e-4)
-    assert math.isfinite(score_gradient("sparsemax", 2.0)) and score_gradient("gate", 2.0) > 0
