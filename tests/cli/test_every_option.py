@@ -460,6 +460,9 @@ TABLE: dict[str, tuple[str, dict[str, Change]]] = {
             "--estimator": "--select hard --estimator reinforce",
             "--precision": "--precision float32",
             "--tensorboard": "--tensorboard",
+            "--logger": Refused(
+                "--logger nowhere:log", "nowhere", f"{PAIRS} --output out --steps 1 {{quick}}"
+            ),
             "--seed": "--seed 3",
             "--seeds": "--seeds 2",
             "--init-from": Lines(TRAIN_PAIRS, f"{TRAIN_PAIRS} --init-from {{run}}"),

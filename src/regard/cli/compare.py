@@ -93,7 +93,7 @@ Seeds = Annotated[
         "N",
         "Number of random seeds, or a list such as 1,2,3. A claim is judged from at least three seeds.",
         MODELS,
-        show_default="3",
+        show_default="3 seeds",
     ),
 ]
 Tsv = Annotated[Files, pair_option("--tsv", DATA)]

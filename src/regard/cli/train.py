@@ -18,7 +18,7 @@ from regard.cli.printable_console import printable_console
 from regard.cli.task_option import import_from_here, next_command, resume_command, task_of_run
 from regard.cli.train_settings import check_exclusive, settings_of, with_settings
 from regard.errors import printable, shell_word, shown
-from regard.training.command_options import RUN
+from regard.training.command_options import LOGS, RUN
 
 if TYPE_CHECKING:
     from regard.runs.estimate import Estimate
@@ -86,10 +86,10 @@ def train(
         list[str] | None,
         typer.Option(
             "--logger",
-            metavar="MODULE:FUNCTION",
-            help="Call this function of yours for every event of the run, for example to log to Weights & "
-            "Biases. May be repeated.",
-            rich_help_panel="Logs",
+            metavar="NAME",
+            help="Call this function of yours, as module:function, for every event of the run, for example to "
+            "log to Weights & Biases. May be repeated.",
+            rich_help_panel=LOGS,
         ),
     ] = None,
     **settings: Any,
