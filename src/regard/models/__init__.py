@@ -53,6 +53,4 @@ if not typing.TYPE_CHECKING:  # a type checker that sees __getattr__ would accep
 
     def __getattr__(name: str) -> typing.Any:
         """Import the tables of models on first use: they import every model."""
-        if name.startswith("__"):
-            raise AttributeError(name)
         return getattr(importlib.import_module("regard.named_models"), name)
