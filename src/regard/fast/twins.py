@@ -1,4 +1,9 @@
-"""Twins: the faster classes of the modules of a model, used inside a `with` block."""
+"""Twins: the faster classes of the modules of a model, used inside a `with` block.
+
+To add a twin of a model or layer, write its class in a file of this folder (recurrent/bahdanau.py is an
+example), and add one line to TWINS. For decoding, write search/NAME_decoder.py, and add one line to DECODERS
+in search/choice.py.
+"""
 
 from __future__ import annotations
 

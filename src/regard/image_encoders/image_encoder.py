@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import ArgumentError, message, positive
+from regard.options.model_checks import check_feature_vectors
 
 __all__ = ["ConvolutionalEncoder", "ImageEncoder"]
 
@@ -72,6 +73,10 @@ class ImageEncoder(nn.Module):
             map_BFhw = self.feature_map(self._normalised(images))
             features_BLF = map_BFhw.flatten(2).transpose(1, 2)
             return functional.layer_norm(features_BLF, features_BLF.shape[-1:])
+
+    def vectors(self, source: Tensor) -> Tensor:
+        """Return the feature vectors of images (B, 3, H, W), or feature vectors (B, L, F) unchanged."""
+        return self(source) if source.dim() == 4 else check_feature_vectors(source, self.features)
 
     def _normalised(self, images: Tensor) -> Tensor:
         dtype = next(self.parameters()).dtype

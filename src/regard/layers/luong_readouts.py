@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from regard.layers.recurrent import Hidden
+from regard.look import Look
+from regard.options.model_checks import at_least_one
 
 __all__ = ["READOUTS", "Affine", "Attentional", "Bridge", "Mixture"]
 
@@ -40,6 +45,15 @@ class Affine(nn.Module):
 
 class Mixture(Attentional):
     """The output layer of Attentional, for each source word instead of a weighted mean of them."""
+
+    def step(self, model: Any, state: Any, tokens: Tensor, encoded: Any) -> tuple[Any, Tensor]:
+        """Run step() of Luong; the logits are log p(y_t), summed over the attended word."""
+        embedded_RTM = model.dropout(model.target(at_least_one(tokens)))
+        states_RTM, hidden = model.decoder.run(embedded_RTM, state.hidden)
+        look = Look(weights=True, gradient=True)
+        weights = model.attend_near(states_RTM, encoded, state.position, look).weights
+        log_RTV = self.log_mixture(weights, encoded.memories[0].value, states_RTM, model.dropout)
+        return replace(state, position=state.position + tokens.shape[1], hidden=hidden), log_RTV
 
     def log_mixture(self, weights: Tensor, values: Tensor, states: Tensor, dropout: nn.Dropout) -> Tensor:
         """Return log p(y_t), (R, T, V), p(y_t) = sum_s a_ts softmax(W_s tanh(W_c [h_s; h_t])).

@@ -12,7 +12,7 @@ from regard.roles import Role
 from regard.scores import Dot
 from regard.select import Select
 
-__all__ = ["STORY_MEMORY", "MemoryHop"]
+__all__ = ["STORY_MEMORY", "HopNetwork", "MemoryHop"]
 
 STORY_MEMORY = Role("memory", "question", "story")
 """The role of the attention of a memory network: the question attends to the sentences of the story."""
@@ -73,3 +73,14 @@ class MemoryHop(nn.Module):
             site=self.site,
             role=self.role,
         )
+
+
+class HopNetwork(nn.Module):
+    """Base class of memory networks, whose layers `hop` are the attention."""
+
+    hop: nn.ModuleList
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The names of the attention sites of the hops, in order, for example ("hop.0", "hop.1")."""
+        return tuple(str(each.site) for each in self.hop)

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from regard.attended import Attended
 from regard.attention import attention
+from regard.dimensions import autocast_on
 from regard.errors import ArgumentError, answer_torch_keywords, message, positive
 from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
-from regard.options.multihead_checks import check_multihead
 from regard.options.transformer_options import LayerSettings
 from regard.positions import Bias, Position, Rotary, build_position
 from regard.roles import Role
@@ -130,7 +130,7 @@ class MultiHead(nn.Module):
             so that the last query has the position of the last key.
         options: other arguments of attention(), such as look and backend.
         """
-        check_multihead(self, query, key, value, start, options)
+        _check_arguments(self, query, key, value, start, options)
         projected = self.query(self._batched(query))
         memory = key if isinstance(key, Memory) else self.remember(query if key is None else key, value)
         if start is None:
@@ -155,6 +155,15 @@ class MultiHead(nn.Module):
             options.setdefault("dropout", self.dropout)
         attended = attention(query_BHTD, memory, start=start, site=self.site, role=self.role, **options)
         return Attended(attended.output.transpose(1, 2).flatten(-2), *attended[1:])
+
+    def attend_rows(self, query: Tensor, memory: Memory, **options: Any) -> Tensor:
+        """Return the output (R, T, width) of R = K B query sequences, of which K attend to each memory.
+
+        The K T queries of a memory are those of one call, as in source_attention.attend().
+        """
+        query_BTM = query.reshape(len(memory.key), -1, query.shape[-1])
+        beams = len(query) // max(len(query_BTM), 1) or 1
+        return self(query_BTM, memory, beams=beams, **options).output.reshape(query.shape)
 
     def remember(
         self,
@@ -237,11 +246,71 @@ class MultiHead(nn.Module):
         return copied(cls, layer, batch_first)
 
 
-def build_multihead(settings: LayerSettings, *, positions: bool, causal: bool = False) -> MultiHead:
-    """Build one attention layer; `positions` and `causal` as for LayerSettings.score_and_position()."""
+def _check_arguments(
+    layer: Any, query: Tensor, key: object, value: object, start: int | None, options: dict[str, Any]
+) -> None:
+    """Raise an ArgumentError if layer, a MultiHead, cannot compute a call with these arguments.
+
+    query, key, value: the arguments of forward(). options: further arguments of attention().
+    """
+    keys = query if key is None else key
+    inputs = [("query", query), ("key", keys)]
+    if value is not None or not isinstance(keys, Memory):
+        inputs.append(("value", keys if value is None else value))
+    for name, tensor in inputs:
+        if isinstance(tensor, Tensor):
+            _check_input(name, tensor, getattr(layer, name), 2 if query.dim() == 2 else 3, layer.batch_first)
+    position, problem, hint = layer.position, "", ""
+    if key is None and start:
+        problem, hint = (
+            f"start={start}, but there is no Memory of earlier positions",
+            "pass a Memory from remember(): layer(x, memory, start=t)",
+        )
+    elif isinstance(key, Memory) and value is not None:
+        problem = "value is set, but the Memory already contains values"
+        hint = "pass the values to remember(key, value) instead"
+    elif isinstance(position, Bias) and options.get("bias") is not None:
+        problem = f"bias is set, but this layer already adds the bias of {type(position).__name__}"
+        hint = "create the layer with position=None, and pass the sum of the two biases as bias=..."
+    if problem:
+        raise ArgumentError(message("MultiHead()", problem, hint=hint))
+
+
+def _check_input(name: str, tensor: Tensor, linear: nn.Module, dims: int, batch_first: bool) -> None:
+    """Raise an ArgumentError if the shape or the dtype of an input does not match its projection.
+
+    linear: an nn.Linear, or another module. If it has no in_features or weight, these are not checked.
+    dims: number of dimensions that the input must have: 2 without a batch, otherwise 3.
+    batch_first: that of the layer.
+    """
+    width = getattr(linear, "in_features", None)
+    shown = {name: (tensor, "TM" if tensor.dim() == 2 else "BTM" if batch_first else "TBM")}
+    if tensor.dim() != dims or (width is not None and tensor.shape[-1] != width):
+        sizes = "length" if dims == 2 else "B, length" if batch_first else "length, B"
+        expected = f"({sizes}, {'width' if width is None else width})"
+        raise ArgumentError(message("MultiHead()", f"{name} has the wrong shape", shown, expected))
+    weight = getattr(linear, "weight", None)
+    if isinstance(weight, Tensor) and tensor.dtype != weight.dtype and not autocast_on(weight.device.type):
+        raise ArgumentError(
+            message(
+                "MultiHead()",
+                f"{name} and the weights of the layer have different dtypes",
+                shown | {"weight": (weight, "MM")},
+                hint="use layer.to(x.dtype) or torch.autocast",
+            )
+        )
+
+
+def build_multihead(settings: LayerSettings, site: str, role: Role, *, causal: bool = False) -> MultiHead:
+    """Build one attention layer of a Transformer.
+
+    causal: whether it is self-attention that is causal. Cross-attention has no positions.
+    """
+    positions = role.kind == "self"
     score, position = settings.score_and_position(positions=positions, causal=causal)
     size, dropout = settings.size, settings.inner_dropout
     layer = MultiHead(size.width, size.heads, score=score, position=position, dropout=dropout)
+    layer.site, layer.role = site, role
     if "projections" in settings.without:
         for linear in (layer.key, layer.value):  # K = V = X: identity matrices, which are not trained
             nn.init.eye_(linear.weight)

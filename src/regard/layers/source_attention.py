@@ -58,6 +58,18 @@ class SourceAttention(nn.Module):
         self.use(built if isinstance(score, Score) else near_uniform(built), narrow, select)
         return self
 
+    def set_up_narrowed(
+        self, query_size: int, key_size: int, score: ScoreOption, select: SelectOption
+    ) -> int:
+        """Like set_up(), but `narrow` projects the states, keys and values alike; return their size then."""
+        narrows = not isinstance(score, Score) and build_layer_score(score, query_size, key_size).mismatch(
+            query_size, key_size, 1
+        )
+        self.narrow = nn.Linear(key_size, query_size, bias=False) if narrows else None
+        size = query_size if narrows else key_size
+        self.use(build_layer_score(score, query_size, size), self.narrow, select)
+        return size
+
     def use(self, score: Score, narrow: nn.Linear | None, select: SelectOption) -> None:
         """Attend with this score function and selection. narrow: the projection of the keys, or None."""
         self.score, self.narrow, self.select = score, narrow, build_select(select)

@@ -12,6 +12,9 @@ implement the named parts:
 The condition contains everything else. It is evaluated for each pair of query and key. `&` merges the parts
 of two masks. `|` and `~` create a condition. Query positions i are absolute: row r of a call has position i =
 r + start.
+
+The rule of each part is in Mask.sees() below, for example j <= i for causal. backends/reference.py applies it
+to the scores. The model sets its mask: causal() in Transformer.features() (models/transformer.py).
 """
 
 from __future__ import annotations

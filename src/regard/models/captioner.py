@@ -16,10 +16,9 @@ from regard.models.base import Encoded, Model, State, words
 from regard.options.attention_options import ScoreOption, SelectOption
 from regard.options.model_checks import (
     at_least_one,
+    captions_per_image,
     check_caption_weights,
     check_captioner,
-    check_captions,
-    check_feature_vectors,
     checked,
 )
 
@@ -122,7 +121,7 @@ class Captioner(Model, ImageAttention):
         source: images (B, 3, H, W), or feature vectors (B, L, F) that were computed before.
         lengths: ignored, because all images of a batch have the same number L of feature vectors.
         """
-        features_BLF = self.dropout(self._features(source))
+        features_BLF = self.dropout(self.image_encoder.vectors(source))
         memory = self.remember(features_BLF)
         mean_BF = features_BLF.mean(1)
         first = torch.tanh(self.first_hidden(mean_BF)), torch.tanh(self.first_cell(mean_BF))
@@ -144,9 +143,7 @@ class Captioner(Model, ImageAttention):
             inputs and logits have B K rows, and row r is a caption of image r // K.
         """
         encoded = self.encode(batch.image)
-        check_captions(batch.inputs, encoded)
-        count = len(batch.inputs) // max(len(encoded), 1)
-        state = self.start(encoded)
+        count, state = captions_per_image(batch.inputs, encoded), self.start(encoded)
         return state.repeat(count) if count > 1 else state, batch.inputs, encoded
 
     def logits_and_weights(self, batch: CaptionInputs) -> tuple[Tensor, Tensor]:
@@ -159,11 +156,6 @@ class Captioner(Model, ImageAttention):
         _, logits_BTV, weights_BTL = self._run(*self.first_step(batch), Look(weights=True, gradient=True))
         assert weights_BTL is not None
         return logits_BTV, weights_BTL
-
-    def _features(self, source: Tensor) -> Tensor:
-        if source.dim() == 4:
-            return self.image_encoder(source)
-        return check_feature_vectors(source, self.image_encoder.features)
 
     def _run(
         self, state: State, tokens: Tensor, encoded: Encoded, look: Look | None = None

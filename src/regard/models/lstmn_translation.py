@@ -8,17 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from regard.layers.lstmn import LSTMN
-from regard.layers.recurrent import flip
+from regard.layers.lstmn_source import SourceTapes
 from regard.layers.source_attention import SourceAttention
 from regard.models.bahdanau import Maxout
 from regard.models.base import Encoded, Model, State, words
 from regard.options.model_checks import at_least_one, check_lstmn_translation, checked
-from regard.roles import DECODER_SELF, REVERSED_SELF
+from regard.roles import DECODER_SELF
 
 __all__ = ["LSTMNTranslationModel"]
 
 
-class LSTMNTranslationModel(Model):
+class LSTMNTranslationModel(Model, SourceTapes):
     """Encoder-decoder of two LSTMNs. The decoder also attends to the source (Cheng et al. 2016, section 4).
 
     The encoder computes two tapes of the source: the hidden states g_j and the cell states alpha_j. x_t is
@@ -89,12 +89,7 @@ class LSTMNTranslationModel(Model):
         self.source, self.target = words(source_size, inputs), words(target_size, inputs)
         shared: dict[str, Any] = {"depth": depth, "connections": connections, "dropout": dropout}
         read = width if fusion == "shallow" else 0
-        self.encoder = LSTMN(inputs, width, **shared, site="encoder")
-        self.reversed = (
-            LSTMN(inputs, width, **shared, site="reversed", role=REVERSED_SELF) if both_ways else None
-        )
-        self.both_states = nn.Linear(2 * width, width, bias=False) if both_ways else None
-        self.both_cells = nn.Linear(2 * width, width, bias=False) if both_ways and not read else None
+        self.set_up_tapes(inputs, width, both_ways, memory=fusion == "deep", **shared)
         self.cross = SourceAttention().set_up(inputs + width, width, hidden=width, **attention)
         self.longest_source = self.cross.longest_source
         self.decoder = LSTMN(inputs + read, width, **shared, site="decoder", role=DECODER_SELF)
@@ -103,14 +98,7 @@ class LSTMNTranslationModel(Model):
         self.dropout = nn.Dropout(dropout)
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
-        embedded_BSI = self.dropout(self.source(source))
-        states_BSM, cells_BSM = _tapes(self.encoder, embedded_BSI)
-        if self.reversed is not None and self.both_states is not None:
-            backward = _tapes(self.reversed, flip(embedded_BSI, lengths))
-            backward_states_BSM, backward_cells_BSM = (flip(each, lengths) for each in backward)
-            states_BSM = self.both_states(torch.cat((states_BSM, backward_states_BSM), -1))
-            if self.both_cells is not None:
-                cells_BSM = self.both_cells(torch.cat((cells_BSM, backward_cells_BSM), -1))
+        states_BSM, cells_BSM = self.read_tapes(self.dropout(self.source(source)), lengths)
         states_BSM = self.dropout(states_BSM)
         values_BSE = torch.cat((states_BSM, cells_BSM), -1) if self.fusion == "deep" else states_BSM
         return Encoded(lengths, (self.cross.remember(states_BSM, lengths, values_BSE),))
@@ -177,13 +165,3 @@ class LSTMNTranslationModel(Model):
             states.append(last_RM)
             reads.append(read_RM)
         return torch.stack(states, 1), torch.stack(reads, 1), tapes, last_RM
-
-
-def _tapes(encoder: LSTMN, x_BSI: Tensor) -> tuple[Tensor, Tensor]:
-    """Read whole sequences; return the hidden and the cell states of the last layer, each (B, S, width).
-
-    x_BSI: the inputs, padded at the end. The result also has states for padding.
-    """
-    _, (tapes_BLSE, *_) = encoder.run(x_BSI, encoder.zeros(x_BSI))
-    states_BSM, cells_BSM = tapes_BLSE[:, -1].chunk(2, -1)
-    return states_BSM, cells_BSM

@@ -15,10 +15,9 @@ from regard.look import Look
 from regard.masks.constructors import dense, padding
 from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, words
-from regard.options.attention_options import ScoreOption, SelectOption, build_layer_score
+from regard.options.attention_options import ScoreOption, SelectOption
 from regard.options.luong_views import Global, Monotonic, Predicted, ViewOption, build_view
 from regard.options.model_checks import at_least_one, check_luong, checked
-from regard.scores import Score
 from regard.select import LocalP
 
 __all__ = ["Global", "Luong", "Monotonic", "Predicted"]
@@ -79,12 +78,7 @@ class Luong(Model, SourceAttention):
         self.source = words(source_size, inputs)
         self.target = words(target_size, inputs)
         self.encoder = Recurrent(settings, inputs, both_ways=both_ways)
-        narrows = not isinstance(score, Score) and build_layer_score(score, width, wide).mismatch(
-            width, wide, 1
-        )
-        self.narrow = nn.Linear(wide, width, bias=False) if narrows else None
-        read = width if narrows else wide
-        self.use(build_layer_score(score, width, read), self.narrow, select)
+        read = self.set_up_narrowed(width, wide, score, select)
         self.bridge = Bridge(width) if both_ways else None
         self.readout: Any = READOUTS[readout](read, width, target_size)
         self.decoder = Recurrent(settings, inputs + (self.readout.joined_size if feeding else 0))
@@ -104,8 +98,9 @@ class Luong(Model, SourceAttention):
         return State(hidden=(*encoded.first, feed))
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        mixes = isinstance(self.readout, Mixture)
-        return (self._mixed if mixes else super().step)(state, tokens, encoded)
+        if isinstance(self.readout, Mixture):
+            return self.readout.step(self, state, tokens, encoded)
+        return super().step(state, tokens, encoded)
 
     def output_layer(self) -> nn.Module | None:
         return None if isinstance(self.readout, Mixture) else self.readout.output
@@ -125,14 +120,6 @@ class Luong(Model, SourceAttention):
             fed_RM = self.readout(context_R1E, state_R1M)[:, 0]
             joined.append(fed_RM)
         return State(after, (*hidden, fed_RM)), self.dropout(torch.stack(joined, 1))
-
-    def _mixed(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        """Return the state after the tokens, and log p(y_t) (R, T, V), summed over the attended word."""
-        states_RTM, hidden = self.decoder.run(self.dropout(self.target(at_least_one(tokens))), state.hidden)
-        look = Look(weights=True, gradient=True)
-        weights = self.attend_near(states_RTM, encoded, state.position, look).weights
-        log_RTV = self.readout.log_mixture(weights, encoded.memories[0].value, states_RTM, self.dropout)
-        return State(state.position + tokens.shape[1], hidden), log_RTV
 
     def attend_near(
         self, states_RTM: Tensor, encoded: Encoded, position: int, look: Look | None = None

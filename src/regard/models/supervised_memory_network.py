@@ -12,14 +12,11 @@ from torch import Tensor, nn
 
 from regard.data.labelled_batch import NO_LABEL
 from regard.data.story_batch import StoryBatch
-from regard.layers.memory_hop import MemoryHop
+from regard.layers.memory_hop import HopNetwork, MemoryHop
+from regard.layers.sentence_ages import encode_ages, sentence_ages
 from regard.layers.sentence_encoding import encode_sentences
 from regard.look import Look
-from regard.models.memory_network import (
-    DEVIATION,
-    encode_ages,
-    sentence_ages,
-)
+from regard.models.memory_network import DEVIATION
 from regard.options.model_checks import check_supervised_memory_network, checked
 from regard.select import Best, Linear
 
@@ -50,7 +47,7 @@ class RankingLoss(NamedTuple):
     answer: Tensor
 
 
-class SupervisedMemoryNetwork(nn.Module):
+class SupervisedMemoryNetwork(HopNetwork):
     """Memory network in which each hop reads one sentence, chosen by argmax.
 
     It is trained with the supporting facts of each question, by a margin ranking loss.
@@ -111,11 +108,6 @@ class SupervisedMemoryNetwork(nn.Module):
         self.time = nn.Parameter(times) if time else None
         self.no_fact = nn.Parameter(torch.empty(width).normal_(0, DEVIATION))
         self.output = nn.Parameter(torch.empty(answers, width).normal_(0, DEVIATION))
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """The names of the attention sites of the hops, in order, for example ("hop.0", "hop.1")."""
-        return tuple(str(each.site) for each in self.hop)
 
     def keys(self, sentences: int) -> int:
         """Return the number of keys of each hop for a batch of stories of up to `sentences` sentences."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from regard.options.transformer_options import (
     Size,
     TransformerOptions,
     find_size,
-    split_position,
+    layer_settings,
 )
 from regard.roles import CROSS_ATTENTION, DECODER_SELF, ENCODER_SELF
 
@@ -85,18 +86,15 @@ class Transformer(Model):
         **attention: Any,
     ):
         super().__init__()
-        inner_dropout = dropout if inner_dropout is None else inner_dropout
         size = find_size(size)
         self.source_size, self.target_size, self.width = source_size, target_size, size.width
         self.target = words(target_size, size.width, size.width**-0.5)
         self.source = self.target if tie == "all" else words(source_size, size.width, size.width**-0.5)
-        self.position, inside, self.longest_source = split_position(position, size, longest)
-        self.longest_target = self.longest_source
-        options = TransformerOptions.checked(Transformer, attention)
-        self.without = tuple(options.without)
-        layer = LayerSettings(
-            size, inside, norm == "pre", activation, dropout, inner_dropout, options, self.without
-        )
+        options = partial(TransformerOptions.checked, Transformer, attention)
+        dropouts = dropout, inner_dropout
+        layer = layer_settings(size, position, norm, activation, dropouts, longest, options)
+        self.position, self.longest_source, self.longest_target = layer.embedded, layer.longest, layer.longest
+        self.without = layer.without
         self.encoder = TransformerLayers(TransformerLayer(layer, f"encoder.{i}") for i in range(size.layers))
         depth = size.layers if size.decoder_layers is None else size.decoder_layers
         self.decoder = TransformerLayers(
@@ -173,12 +171,9 @@ class TransformerLayer(nn.Module):
         super().__init__()
         size, dropout, width = settings.size, settings.inner_dropout, settings.size.width
         self.pre, self.select = settings.pre, settings.attention.selection
-        self.itself = build_multihead(settings, positions=True, causal=decodes or causal)
-        self.itself.site = f"{name}.self"
-        self.itself.role = DECODER_SELF if decodes or causal else ENCODER_SELF
-        self.cross = build_multihead(settings, positions=False) if decodes else None
-        if self.cross is not None:
-            self.cross.site, self.cross.role = f"{name}.cross", CROSS_ATTENTION
+        own_role = DECODER_SELF if decodes or causal else ENCODER_SELF
+        self.itself = build_multihead(settings, f"{name}.self", own_role, causal=decodes or causal)
+        self.cross = build_multihead(settings, f"{name}.cross", CROSS_ATTENTION) if decodes else None
         feeds = "feed-forward" not in settings.without
         self.feedforward = FeedForward(width, size.inner, settings.activation, dropout) if feeds else None
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(1 + decodes + feeds))
@@ -207,11 +202,8 @@ class TransformerLayer(nn.Module):
         x = self._after(x, change, self.norms[0])
         if self.cross is not None and source is not None:
             y = self._before(x, self.norms[1])
-            # The K beams of each source are K T queries of one call, as in base.attend().
-            y_BTM = y.reshape(len(source.key), -1, y.shape[-1])
-            beams = len(y) // max(len(y_BTM), 1) or 1
-            change = self.cross(y_BTM, source, start=start, beams=beams, select=select).output
-            x = self._after(x, change.reshape(y.shape), self.norms[1])
+            change = self.cross.attend_rows(y, source, start=start, select=select)
+            x = self._after(x, change, self.norms[1])
         if self.feedforward is not None:
             x = self._after(x, self.feedforward(self._before(x, self.norms[-1])), self.norms[-1])
         return x, memory

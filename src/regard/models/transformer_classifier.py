@@ -15,7 +15,7 @@ from regard.models.classifier import Classifier, pooled
 from regard.models.transformer import TransformerLayer, TransformerLayers
 from regard.options.attention_options import AttentionOptions, PositionOption
 from regard.options.model_checks import check_transformer_classifier, checked
-from regard.options.transformer_options import LayerSettings, Size, find_size, split_position
+from regard.options.transformer_options import Size, find_size, layer_settings
 
 __all__ = ["TransformerClassifier"]
 
@@ -73,8 +73,8 @@ class TransformerClassifier(Classifier):
         super().__init__(vocabulary_size, classes, width, width, dropout, word_dropout, pairs)
         self.width = width
         self.embedding = words(vocabulary_size, width, width**-0.5)
-        self.position, inside, self.longest = split_position(position, size, longest)
-        settings = LayerSettings(size, inside, norm == "pre", "relu", dropout, dropout, options)
+        settings = layer_settings(size, position, norm, "relu", (dropout, None), longest, lambda: options)
+        self.position, self.longest = settings.embedded, settings.longest
         self.encoder = TransformerLayers(
             TransformerLayer(settings, f"encoder.{i}") for i in range(size.layers)
         )

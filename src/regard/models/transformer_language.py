@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from regard.models.language_base import LanguageModel
 from regard.models.transformer import TransformerLayer, TransformerLayers
 from regard.options.attention_options import AttentionOptions, PositionOption
 from regard.options.model_checks import check_transformer_language, checked
-from regard.options.transformer_options import LayerSettings, Size, find_size, split_position
+from regard.options.transformer_options import Size, find_size, layer_settings
 
 __all__ = ["TransformerLanguageModel"]
 
@@ -59,13 +60,13 @@ class TransformerLanguageModel(LanguageModel):
         **attention: Any,
     ):
         super().__init__()
-        inner_dropout = dropout if inner_dropout is None else inner_dropout
         size = find_size(size)
         self.target_size, self.width = vocabulary_size, size.width
         self.embedding = words(vocabulary_size, size.width, size.width**-0.5)
-        self.position, inside, self.longest_target = split_position(position, size, longest)
-        options = AttentionOptions.checked(TransformerLanguageModel, attention)
-        settings = LayerSettings(size, inside, norm == "pre", activation, dropout, inner_dropout, options)
+        options = partial(AttentionOptions.checked, TransformerLanguageModel, attention)
+        dropouts = dropout, inner_dropout
+        settings = layer_settings(size, position, norm, activation, dropouts, longest, options)
+        self.position, self.longest_target = settings.embedded, settings.longest
         names = (f"decoder.{i}" for i in range(size.layers))
         self.decoder = TransformerLayers(TransformerLayer(settings, name, causal=True) for name in names)
         self.decoded = nn.LayerNorm(size.width) if norm == "pre" else nn.Identity()

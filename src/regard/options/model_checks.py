@@ -337,12 +337,13 @@ def check_captioner(
     known("query", query, ("word", "state"))
 
 
-def check_captions(captions: Sized, images: Sized) -> None:
-    """Raise ArgumentError unless each image has the same number of captions."""
+def captions_per_image(captions: Sized, images: Sized) -> int:
+    """Return the number of captions of each image; raise ArgumentError unless it is the same for all."""
     if len(captions) % max(len(images), 1):
         problem = f"there are {len(captions)} captions for {len(images)} images"
         expected = "the same number of captions for each image"
         raise ArgumentError(message("Captioner()", problem, expected=expected))
+    return len(captions) // max(len(images), 1)
 
 
 def check_feature_vectors(source: Tensor, features: int) -> Tensor:

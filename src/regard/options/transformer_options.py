@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -26,6 +26,7 @@ __all__ = [
     "Size",
     "TransformerOptions",
     "find_size",
+    "layer_settings",
     "split_position",
 ]
 
@@ -99,13 +100,15 @@ class LayerSettings:
     """Settings that all layers of a Transformer share.
 
     size: widths, and number of heads.
-    position: the position scheme.
+    position: the position scheme of the self-attention layers.
     pre: if True, layer normalisation comes before each sublayer. If False, it comes after each sublayer.
     activation: activation of the feed-forward layers: relu, gelu or swiglu.
     dropout: dropout probability of the output of each sublayer.
     inner_dropout: dropout probability of attention weights, and inside the feed-forward layers.
     attention: the score function and the selection of the attention layers.
     without: the parts that a layer does not have, see TransformerOptions.
+    embedded: the position scheme that is added to the token embeddings, or None.
+    longest: maximum number of positions, or None.
     """
 
     size: Size
@@ -116,6 +119,8 @@ class LayerSettings:
     inner_dropout: float
     attention: AttentionOptions
     without: tuple[str, ...] = ()
+    embedded: Position | None = None
+    longest: int | None = None
 
     def score_and_position(self, *, positions: bool, causal: bool) -> tuple[Score, Position | None]:
         """Return the score function and the position scheme of one attention layer.
@@ -132,6 +137,27 @@ class LayerSettings:
             position = build_model_position(self.position, width, heads, causal=causal)
         check_position("Transformer()", position, score)
         return deepcopy((score, position))
+
+
+def layer_settings(
+    size: Size,
+    position: PositionOption,
+    norm: str,
+    activation: str,
+    dropouts: tuple[float, float | None],
+    longest: int,
+    options: Callable[[], AttentionOptions],
+) -> LayerSettings:
+    """Return the settings of the layers of a Transformer from its options.
+
+    dropouts: the options dropout and inner_dropout.
+    options: function that returns the options of the attention layers.
+    """
+    scheme, inside, most = split_position(position, size, longest)
+    attention, (dropout, inner) = options(), dropouts
+    inner, without = dropout if inner is None else inner, tuple(getattr(attention, "without", ()))
+    how = norm == "pre", activation, dropout, inner, attention
+    return LayerSettings(size, inside, *how, without, scheme, most)
 
 
 def split_position(
