@@ -317,3 +317,9 @@ def test_explain_names_the_backend_that_runs():
 def test_torch_functions_refuse_an_attended():
     with pytest.raises(TypeError, match="output"):
         torch.sum(regard.attention(torch.eye(2), torch.eye(2)))
+
+
+def test_a_bias_with_three_dimensions_is_ambiguous():
+    x = torch.zeros(2, 4, 6, 8)
+    with pytest.raises(regard.ArgumentError, match=r"ambiguous(.|\n)*bias\[None\]"):
+        regard.attention(x, x, bias=torch.zeros(4, 6, 6))

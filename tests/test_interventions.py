@@ -286,3 +286,28 @@ def test_beams_divide_the_queries():
     for beams in (4, 0):
         with pytest.raises(regard.ArgumentError, match=f"T = 6 .*beams = {beams}"):
             attend(x, x, beams=beams)
+
+
+@pytest.mark.parametrize(
+    ("options", "fact"),
+    [
+        ({"force": (1, 4, "x")}, "weight is 'x'"),
+        ({"force": (1, 4, float("nan"))}, "weight is nan"),
+        ({"cut": torch.tensor([1, 4])}, "tolist"),
+        ({"force": torch.tensor([[1, 4]])}, "tolist"),
+        ({"cut": (1, 2), "force": (1, 2)}, "Cut(.|\n)*Force"),
+        ({"cut": (None, 2), "force": [(0, 1), (1, 2, 0.5)]}, "Cut(.|\n)*Force"),
+        ({"force": [(1, 1), (1, 2)]}, "sum to more than 1"),
+    ],
+)
+def test_impossible_links_raise_an_argument_error(options: dict[str, object], fact: str):
+    x = torch.eye(5)
+    with pytest.raises(regard.ArgumentError, match=fact), regard.intervene(**options):
+        regard.attention(x, x)
+
+
+def test_a_key_may_be_cut_in_one_row_and_forced_in_another():
+    x = torch.eye(3)
+    with regard.intervene(cut=(0, 2), force=(1, 2)):
+        weights = regard.attention(x, x, look=regard.Look(weights=True)).weights
+    assert weights[0, 2] == 0 and weights[1, 2] == 1

@@ -371,3 +371,28 @@ def test_the_error_of_a_long_length_gives_the_valid_range():
             regard.attention(x, x, mask=mask)
         assert "lengths[1] = 9" in str(error.value) and "<= S = 7" in str(error.value)
         assert "hint" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "fact"),
+    [
+        (lambda query, key: query >= key, "four index tensors"),
+        (lambda batch, head, query, key: (query - key).float(), "float32"),
+        (lambda batch, head, query, key: query - key, "int64"),
+        (lambda batch, head, query, key: None, "NoneType"),
+    ],
+)
+def test_a_wrong_function_of_where_is_named(function, fact: str):
+    x = torch.eye(3)
+    with pytest.raises(regard.ArgumentError, match=f"where(.|\n)*{fact}"):
+        regard.attention(x, x, mask=regard.where(function))
+
+
+def test_wrong_document_ids_get_a_hint_about_ids():
+    x = torch.zeros(2, 4, 8)
+    for ids, fact in ((torch.zeros(2, 3).long(), "document id"), (torch.zeros(3, 4).long(), "document id")):
+        with pytest.raises(regard.ArgumentError, match=f"expected: (.|\n)*{fact}") as caught:
+            regard.attention(x, x, mask=regard.documents(ids))
+        assert "padding(lengths)" not in str(caught.value)
+    with pytest.raises(regard.ArgumentError, match=r"ids\[None\]"):
+        regard.documents(torch.zeros(4).long())

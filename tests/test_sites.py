@@ -283,3 +283,27 @@ def test_record_with_a_model_as_argument_hints_at_the_with_statement():
     assert "Sequential" in told and "Linear" not in told and "with record() as seen: model(" in told
     with pytest.raises(regard.ArgumentError, match=r"record\(at='decoder\*'\)"):
         regard.record("decoder*")  # type: ignore[arg-type]
+
+
+def test_a_role_that_no_layer_declares_is_explained():
+    x = torch.eye(3)
+    with pytest.warns(regard.RegardWarning, match="role=Role"), regard.record(at="self"):
+        regard.attention(x, x)
+
+
+class Direct(torch.nn.Module):
+    def forward(self, x):
+        return regard.attention(x, x).output
+
+
+def test_name_sites_is_not_recommended_for_direct_calls():
+    x = torch.eye(3)
+    layers = Direct(), Direct()
+    with pytest.warns(regard.RegardWarning, match="site=") as caught, regard.record():
+        for layer in layers:
+            x = layer(x)
+    assert "name_sites" not in str(caught[0].message)
+    multihead = regard.MultiHead(4, 2), regard.MultiHead(4, 2)
+    with pytest.warns(regard.RegardWarning, match="name_sites"), regard.record():
+        for other in multihead:
+            other(torch.randn(1, 3, 4))

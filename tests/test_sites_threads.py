@@ -277,3 +277,18 @@ def test_activation_checkpointing_repeats_the_intervention():
             return torch.autograd.grad(run(query, key).square().sum(), query)[0]
 
     assert torch.equal(gradient(checkpointed), gradient(attend))
+
+
+def test_the_warning_names_threads_if_only_they_called_attention():
+    x = torch.eye(3)
+
+    async def in_a_thread() -> None:
+        with regard.record():
+            await asyncio.to_thread(regard.attention, x, x)
+
+    with pytest.warns(regard.RegardWarning, match="threads") as caught:
+        asyncio.run(in_a_thread())
+    assert "inherit_scopes" in str(caught[0].message) and "record(all_threads=True)" in str(caught[0].message)
+    warned = pytest.warns(regard.RegardWarning, match="threads")
+    with warned, ThreadPoolExecutor() as executor, regard.intervene(cut=(0, 0)):
+        executor.submit(regard.attention, x, x).result()

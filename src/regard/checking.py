@@ -317,6 +317,9 @@ def _expected_of_mask(mask: Mask, batch: int, keys: int) -> tuple[str, str]:
         return f"one length for each of the B = {batch} sequences, or one length for all", ""
     if any(each.overlong(keys) for each in masks):
         return f"0 <= length <= S = {keys}", ""
+    if any(each.documents is not None for each in masks) and mask.table is None:
+        hint = "for keys of another length than the queries: documents(queries, keys)"
+        return f"one document id for each position, for 1 or B = {batch} sequences", hint
     hint = "to mask padding: padding(lengths), or a bool tensor (B, S) as mask=tensor[:, None, None, :]"
     return "a mask that broadcasts to (B, H, T, S)", hint
 
@@ -342,7 +345,9 @@ def _lifted_bias(bias: Tensor | Bias, tensors: Tensors, sizes: tuple[int, int, i
     if broadcasts and bias.dtype in _DTYPES:
         return lifted
     problem, hint = (
-        "the bias does not broadcast to the scores, or has a dtype that is not supported",
+        "the meaning of a 3-D bias is ambiguous here"
+        if bias.dim() == 3 and dims == 4
+        else "the bias does not broadcast to the scores, or has a dtype that is not supported",
         "for one bias per head: bias[None]; for one bias per sequence: bias[:, None]",
     )
     if bias.dtype == torch.bool:

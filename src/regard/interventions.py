@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import product
+from numbers import Real
 from typing import Any, ClassVar
 
 import torch
@@ -127,7 +129,8 @@ class Force(Intervention):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.weight, bool) or not 0 <= self.weight <= 1:
+        is_number = isinstance(self.weight, int | float | Real) and not isinstance(self.weight, bool)
+        if not is_number or not 0 <= self.weight <= 1:
             problem = f"weight is {self.weight!r}"
             raise ArgumentError(message("Force()", problem, expected="a number from 0 to 1"))
 
@@ -221,6 +224,10 @@ def intervene(
     all_threads: change the calls of every thread of the process. By default, change the calls of this thread,
         and of functions that this thread passes to other threads with regard.sites.inherit_scopes().
 
+    In one call, a link cannot be both cut and forced. Cuts and forces are applied to the weights before
+    uniform and scale, in this order, and if `with` statements are nested, a force cannot show a key that
+    another one has cut.
+
     Positions are counted from the start of the sequence. So an intervention has the same effect in teacher
     forcing and in decoding step by step, with or without beams. It applies to every sequence of a batch; to
     change only one sequence, run the model on this sequence alone. `with` statements of intervene() and
@@ -256,6 +263,7 @@ def intervene(
     for each in interventions:
         if not isinstance(each, Intervention):
             raise ArgumentError(message("intervene()", f"{each!r} is not an Intervention", hint=hint))
+    _check_apart(interventions)
     changed = {each.at: 0 for each in interventions}
     edits = [_Edit(pattern, interventions, changed) for pattern in changed]
     with ExitStack() as stack:
@@ -268,7 +276,8 @@ def intervene(
     if missed and called:
         raise ArgumentError(nothing_matched("intervene()", "changed", missed, called))
     if missed:
-        warnings.warn(nothing_matched("intervene()", "changed", missed, called), RegardWarning, stacklevel=3)
+        text = nothing_matched("intervene()", "changed", missed, called, scopes[0].elsewhere)
+        warnings.warn(text, RegardWarning, stacklevel=3)
 
 
 class _Edit:
@@ -293,6 +302,8 @@ class _Edit:
         columns_S = torch.arange(call.sizes[3], device=call.query.device)
         forces = [each for each in active if isinstance(each, Force)]
         by_mask = isinstance(call.select, Soft) and all(each.weight == 1 for each in forces)
+        if by_mask and len(forces) > 1:
+            _check_sums(call, forces)
         hidden: Tensor | None = None
         for each in active:
             if isinstance(each, Cut):
@@ -346,17 +357,22 @@ class _Forced:
             place = each.place(call)
             self.rows = self.rows | place
             self.weights = self.weights + each.weight * (place & (columns_S == each.key))
-        sums = sum(each.weight * each.place(call).float() for each in forces)
-        if float(torch.as_tensor(sums).max()) > 1 + 1e-6:
-            problem = "the forced weights of a row sum to more than 1"
-            raise ArgumentError(message("intervene()", problem, expected="weights with a sum of at most 1"))
-        self.remainder = 1 - torch.as_tensor(sums)
+        self.remainder = 1 - _check_sums(call, forces)
 
     def __call__(self, weights: Tensor, visible: Tensor) -> Tensor:
         free = torch.where(self.weights > 0, 0.0, weights)
         share = free / free.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
         forced = torch.where(visible, self.weights, 0.0) + self.remainder * share
         return torch.where(self.rows, forced.to(weights.dtype), weights)
+
+
+def _check_sums(call: Call, forces: Iterable[Force]) -> Tensor:
+    """Return the sum of the forced weights of each row. Raise ArgumentError if a sum is more than 1."""
+    sums = torch.as_tensor(sum(each.weight * each.place(call).float() for each in forces))
+    if float(sums.max()) > 1 + 1e-6:
+        problem = "the forced weights of a row sum to more than 1"
+        raise ArgumentError(message("intervene()", problem, expected="weights with a sum of at most 1"))
+    return sums
 
 
 def _change(call: Call, intervention: Uniform | Scale, columns_S: Tensor) -> Any:
@@ -380,7 +396,7 @@ def _change(call: Call, intervention: Uniform | Scale, columns_S: Tensor) -> Any
 def _as_list(links: Any) -> Sequence[Any]:
     """Return a list of links, each a tuple (row, key, ...): [links] for a single link, [] for None."""
     one = isinstance(links, tuple) and links and not isinstance(links[0], tuple | list)
-    if one or not isinstance(links, Iterable | None) or isinstance(links, str):
+    if one or isinstance(links, Tensor) or not isinstance(links, Iterable | None) or isinstance(links, str):
         return [links]
     return list(links or ())
 
@@ -390,7 +406,24 @@ def _link(name: str, link: Any, max_length: int) -> Sequence[Any]:
     if isinstance(link, tuple | list) and 2 <= len(link) <= max_length:
         return link
     expected = "(row, key)" + (", or (row, key, weight)" if max_length == 3 else "")
-    raise ArgumentError(message("intervene()", f"{name} contains {link!r}", expected=expected))
+    hint = f"convert the tensor to a tuple: {name}=tuple(tensor.tolist())" if isinstance(link, Tensor) else ""
+    raise ArgumentError(message("intervene()", f"{name} contains {link!r}", expected=expected, hint=hint))
+
+
+def _check_apart(interventions: Sequence[Intervention]) -> None:
+    """Raise ArgumentError if a link is both cut and forced at the same sites."""
+    cuts = [each for each in interventions if isinstance(each, Cut)]
+    forces = [each for each in interventions if isinstance(each, Force)]
+    for cut, force in product(cuts, forces):
+        both = ((cut.row, force.row), (cut.head, force.head))
+        if (
+            cut.key == force.key
+            and cut.at == force.at
+            and all(a is None or b is None or a == b for a, b in both)
+        ):
+            problem = f"{cut!r} and {force!r} change the same link"
+            expected = "each link is cut or forced, but not both"
+            raise ArgumentError(message("intervene()", problem, expected=expected))
 
 
 def _rows(rows: Rows) -> Sequence[int]:

@@ -15,6 +15,7 @@ __all__ = [
     "CROSS_ATTENTION",
     "DECODER_SELF",
     "ENCODER_SELF",
+    "KINDS",
     "POOLING",
     "READING_SELF",
     "REVERSED_SELF",
@@ -50,6 +51,9 @@ class Role(NamedTuple):
     rows: str = ""
     columns: str = ""
 
+
+KINDS = ("self", "cross", "memory", "image", "pool")
+"""The kinds of attention that a Role names."""
 
 ENCODER_SELF = Role("self", "source", "source")
 DECODER_SELF = Role("self", "target", "input")

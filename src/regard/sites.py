@@ -33,7 +33,7 @@ from regard.attended import Attended
 from regard.call import Call
 from regard.errors import ArgumentError, RegardError, RegardWarning, UnknownName, message
 from regard.look import Look
-from regard.roles import BySite, Role, matches
+from regard.roles import KINDS, BySite, Role, matches
 
 __all__ = [
     "Record",
@@ -80,6 +80,8 @@ class Record(BySite[list[Attended]]):
     called: the names of all sites that were called, recorded or not, in the order of their first call.
     roles: the roles of the called sites that declare a role.
     layers: for each recorded site in UNNAMED, the ids of the modules whose calls were recorded.
+    unnamable: the sites in `layers` with a module that has no attribute `site`: name_sites() cannot name it.
+    elsewhere: whether other threads or asyncio tasks, to which the scope does not apply, called attention().
 
     >>> import regard, torch
     >>> with regard.record() as seen:
@@ -92,6 +94,8 @@ class Record(BySite[list[Attended]]):
         super().__init__()
         self.called: dict[str, None] = {}
         self.layers: dict[str, set[int]] = {}
+        self.unnamable: set[str] = set()
+        self.elsewhere = False
 
     def __missing__(self, site: str) -> list[Attended]:
         raise UnknownName("site", site, self)
@@ -153,6 +157,8 @@ class Scope:
             self.seen.setdefault(site, []).append(recorded)
         if site in UNNAMED and (layer := _calling_layer()) is not None:
             self.seen.layers.setdefault(site, set()).add(id(layer))
+            if not isinstance(getattr(layer, "site", None), str):
+                self.seen.unnamable.add(site)
 
     def _look_at(self, call: Call) -> Look:
         """Return the look of this scope, without the fields and query rows that this call cannot provide."""
@@ -164,6 +170,9 @@ def open_scopes() -> list[Scope]:
     """Return the scopes of record() and intervene() that apply to this thread, outermost first."""
     own = _own_scopes()
     if not own and not _any_shared:
+        if not torch.compiler.is_compiling():
+            for each in _open:  # for the warning that nothing was recorded
+                each.seen.elsewhere = True
         return []
     return [each for each in _open if each.all_threads or each in own]
 
@@ -372,11 +381,14 @@ def _recording(look: Look, at: str, all_threads: bool, output: bool) -> Iterator
     seen = opened.seen
     if not seen:
         # stacklevel 3: skip this frame and the frame of contextlib, to point at the user's `with` statement.
-        warnings.warn(nothing_matched("record()", "recorded", [at], seen.called), RegardWarning, stacklevel=3)
+        text = nothing_matched("record()", "recorded", [at], seen.called, seen.elsewhere)
+        warnings.warn(text, RegardWarning, stacklevel=3)
     for site, layers in seen.layers.items():
         if len(layers) > 1:
             problem = f"{len(layers)} layers share the site '{site}', so their calls are in one list"
             hint = "call regard.name_sites(model) first, or pass a name: attention(..., site='decoder.cross')"
+            if site in seen.unnamable:
+                hint = "pass a name to each call of attention(): attention(..., site='decoder.cross')"
             warnings.warn(message("record()", problem, hint=hint), RegardWarning, stacklevel=3)
 
 
@@ -391,17 +403,28 @@ def _calling_layer() -> nn.Module | None:
     return None
 
 
-def nothing_matched(call: str, done: str, at: Iterable[str], called: Iterable[str]) -> str:
+def nothing_matched(
+    call: str, done: str, at: Iterable[str], called: Iterable[str], elsewhere: bool = False
+) -> str:
     """Return the message for the case that no attention() call matched one of the patterns `at`.
 
     call: the function that the user called: "record()" or "intervene()".
     done: what this function does with attention() calls: "recorded" or "changed".
     called: the names of the sites that were called.
+    elsewhere: whether other threads or asyncio tasks called attention().
     """
-    names = list(called)
+    names, patterns = list(called), list(at)
     if names:
-        problem = f"nothing was {done}: no site that was called matches {', '.join(map(repr, at))}"
-        return message(call, problem, hint=f"sites that were called: {', '.join(names)}")
+        problem = f"nothing was {done}: no site that was called matches {', '.join(map(repr, patterns))}"
+        hint = f"sites that were called: {', '.join(names)}"
+        if kinds := [each for each in patterns if each in KINDS]:
+            hint += f"; {kinds[0]!r} is a role: declare it, with attention(..., role=Role({kinds[0]!r}, ...))"
+            hint += " or the attribute `role` of the layer"
+        return message(call, problem, hint=hint)
+    if elsewhere:
+        problem = f"nothing was {done}: attention() was called only in other threads or asyncio tasks"
+        hint = "pass them regard.sites.inherit_scopes(function), called inside the `with` statement, or use "
+        return message(call, problem, hint=f"{hint}{call[:-1]}all_threads=True) for every thread")
     problem = f"nothing was {done}: no attention() call ran inside the `with` statement"
     hint = (
         f"only regard.attention() and the layers of regard.layers are {done}: use them in your model; "

@@ -53,3 +53,9 @@ def test_every_hint_is_valid_python():
         if setting.startswith("search="):
             made = eval(setting.removeprefix("search=").format(1), names)
             assert isinstance(made, Beam | Sample | Greedy)
+
+
+def test_bytes_are_not_a_list_of_lines():
+    with pytest.raises(regard.ArgumentError, match="bytes") as caught:
+        Translator(*PARTS).translate(b"hi")  # type: ignore[call-overload]
+    assert "decode" in str(caught.value)

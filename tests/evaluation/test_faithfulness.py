@@ -337,3 +337,21 @@ def test_saliencies_do_not_change_the_embeddings_of_other_threads():
     (measured,) = saliencies(model, [pair], [trial])
     assert numpy.array_equal(measured, expected) and expected.any()
     assert other[0].grad_fn is not None  # still a function of the table
+
+
+def test_means_are_properties_and_a_negative_decrease_raises():
+    word = WordTruth(0, 0, "cat", (1,), 0.77, -0.04, 4.0, 1.0, 0.9, 0.1, 0.8, math.nan)
+    report = Faithfulness((word,), uniform=2.0, k=1, sentences=1)
+    names = ("hidden", "hidden_random", "unknown", "unknown_random", "comprehensiveness", "sufficiency")
+    assert [getattr(report, name) for name in names] == [0.77, -0.04, 4.0, 1.0, 0.9, 0.1]
+    assert report.kendall == 0.8 and math.isnan(report.spearman)
+    assert "lowers" in report.summary() and "raises it by 0.04" in report.summary()
+    assert "-0.04" not in report.summary()
+
+
+@pytest.mark.parametrize("arguments", [(3,), (b"ab",), (["a"], ["b", "c"]), (["a", 3],), ("a", 3)], ids=str)
+def test_errors_name_faithfulness(arguments: tuple[Any, ...]):
+    tokenizer, _ = train_tokenizers(PAIRS, "word")
+    translator = Translator(Pointer(tokenizer.size), tokenizer, tokenizer, search=Greedy())
+    with pytest.raises(regard.ArgumentError, match=r"faithfulness\(\): "):
+        faithfulness(translator, *arguments)

@@ -281,3 +281,8 @@ def test_old_versions_of_transformers_are_refused(monkeypatch):
 def test_the_package_is_an_attribute_after_import_regard():
     """As in the README: no import of regard.huggingface is needed."""
     assert regard.__getattr__("huggingface") is huggingface
+
+
+def test_attach_asks_for_a_loaded_model():
+    with pytest.raises(regard.ArgumentError, match="load the model first"):
+        huggingface.attach("bert-base")

@@ -141,6 +141,9 @@ def checked_lines(call: str, lines: Iterable[str], first: int = 0) -> list[str]:
 
     first: the number of input lines before these lines, for line numbers in error messages.
     """
+    if isinstance(lines, bytes | bytearray):
+        hint = 'decode them: line.decode("utf-8")'
+        raise ArgumentError(message(call, "the argument is bytes", expected="text (str)", hint=hint))
     if not isinstance(lines, Iterable):
         problem = f"the argument is of type {type(lines).__name__}"
         raise ArgumentError(message(call, problem, expected="a line, or a list of lines"))

@@ -29,6 +29,7 @@ from regard.evaluation.erasure import (
     HideKeys,
     Trials,
     check_counts,
+    effects,
     in_nats,
     ranked_and_random,
     trial_scores,
@@ -124,8 +125,7 @@ class ClassifierErasure:
         hidden = "most attended word" if self.k == 1 else f"{self.k} most attended words"
         others = "a random word" if self.k == 1 else f"{self.k} random words"
         costs = in_nats(self.mean("hidden"), self.mean("hidden_random"))
-        lowered = f"lowers the log-probability of the predicted label by {costs[0]} nats on average"
-        return f"hiding the {hidden} {lowered}; {others} by {costs[1]}"
+        return f"hiding the {hidden} {effects(costs[0], {others: costs[1]}, ' of the predicted label')}"
 
     def __str__(self) -> str:
         if not self.texts:

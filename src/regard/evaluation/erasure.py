@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -40,6 +40,7 @@ __all__ = [
     "Trial",
     "Trials",
     "check_counts",
+    "effects",
     "in_nats",
     "ranked_and_random",
     "saliencies",
@@ -167,6 +168,29 @@ def in_nats(*means: float) -> tuple[str, ...]:
     fine = any(0.005 <= abs(mean) < 0.95 for mean in means)
     digits = [2 if fine and abs(mean) < 0.95 else 1 for mean in means]
     return tuple(f"{round(mean, own) + 0.0:.{own}f}" for mean, own in zip(means, digits, strict=True))
+
+
+def effects(attended: str, others: Mapping[str, str], of: str = "") -> str:
+    """Return a clause about mean decreases: "lowers the log-probability by 3.0 nats on average; ...".
+
+    A negative decrease is an increase: "raises it by 0.04".
+
+    attended: the mean decrease without the attended words, formatted by in_nats().
+    others: the mean decreases to compare with, by the name of what was hidden, such as "a random word".
+    of: what the log-probability belongs to, such as " of the answer".
+
+    >>> effects("3.0", {"a random word": "-0.04"})
+    'lowers the log-probability by 3.0 nats on average; a random word raises it by 0.04'
+    """
+
+    def verb(mean: str) -> str:
+        return "raises" if mean.startswith("-") else "lowers"
+
+    clauses = [f"{verb(attended)} the log-probability{of} by {attended.removeprefix('-')} nats on average"]
+    for name, mean in others.items():
+        changes = "" if verb(mean) == verb(attended) else f" {verb(mean)} it"
+        clauses.append(f"{name}{changes} by {mean.removeprefix('-')}")
+    return "; ".join(clauses)
 
 
 class HideKeys:

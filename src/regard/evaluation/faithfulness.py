@@ -21,6 +21,7 @@ from regard.evaluation.erasure import (
     Trial,
     Trials,
     check_counts,
+    effects,
     in_nats,
     ranked_and_random,
     saliencies,
@@ -116,6 +117,9 @@ class Faithfulness:
     skipped: the number of target words that were skipped because the source has at most k words.
     units: what counts as a word in the source and in the target: "word", "morpheme" or "character".
 
+    The properties hidden, hidden_random, unknown, unknown_random, comprehensiveness, sufficiency, kendall and
+    spearman are the means of the fields of WordTruth over all target words.
+
     >>> word = WordTruth(0, 0, "cat", (1,), 3.0, 0.5, 4.0, 1.0, 0.9, 0.1, 0.8, 0.9)
     >>> print(Faithfulness((word,), uniform=2.0, k=1, sentences=1))
     hiding the most attended source word lowers the log-probability by 3.0 nats on average; a random word by
@@ -141,6 +145,46 @@ class Faithfulness:
         return float(values.mean()) if len(values) else float("nan")
 
     @property
+    def hidden(self) -> float:
+        """The mean decrease of the log-probability if the attended words are hidden; see WordTruth."""
+        return self.mean("hidden")
+
+    @property
+    def hidden_random(self) -> float:
+        """The mean decrease of the log-probability if random words are hidden; see WordTruth."""
+        return self.mean("hidden_random")
+
+    @property
+    def unknown(self) -> float:
+        """The mean decrease of the log-probability if the attended words are replaced by UNK."""
+        return self.mean("unknown")
+
+    @property
+    def unknown_random(self) -> float:
+        """The mean decrease of the log-probability if random words are replaced by UNK."""
+        return self.mean("unknown_random")
+
+    @property
+    def comprehensiveness(self) -> float:
+        """The mean decrease of the probability without the most attended words; see WordTruth."""
+        return self.mean("comprehensiveness")
+
+    @property
+    def sufficiency(self) -> float:
+        """The mean decrease of the probability with the most attended words only; see WordTruth."""
+        return self.mean("sufficiency")
+
+    @property
+    def kendall(self) -> float:
+        """The mean of Kendall's tau between the attention weights and |gradient x input|; see WordTruth."""
+        return self.mean("kendall")
+
+    @property
+    def spearman(self) -> float:
+        """The mean of Spearman's rho between the attention weights and |gradient x input|; see WordTruth."""
+        return self.mean("spearman")
+
+    @property
     def better(self) -> float:
         """The fraction of target words for which the most attended words matter more than random words.
 
@@ -160,8 +204,7 @@ class Faithfulness:
         one, several = self.units[0], f"{self.units[0]}s"
         hidden = f"most attended source {one}" if self.k == 1 else f"{self.k} most attended source {several}"
         others = f"a random {one}" if self.k == 1 else f"{self.k} random {several}"
-        lowered = f"lowers the log-probability by {attended} nats on average"
-        return f"hiding the {hidden} {lowered}; {others} by {random}"
+        return f"hiding the {hidden} {effects(attended, {others: random})}"
 
     def __str__(self) -> str:
         if not self.words:
@@ -224,14 +267,31 @@ def faithfulness(
     if isinstance(sources, Result):
         targets = sources.text if targets is None else targets
         sources = sources.source
+    _check_texts(sources, "sources")
     left = [sources] if isinstance(sources, str) else list(sources)
     if targets is None:
         targets = [each.text for each in translator.translate(left, look=None)]
+    _check_texts(targets, "targets")
     right = [targets] if isinstance(targets, str) else list(targets)
+    if len(left) != len(right):
+        problem = f"there are {len(left)} sources and {len(right)} targets"
+        raise ArgumentError(message("faithfulness()", problem, expected="one target for each source"))
     plan = _Plan(k, samples, seed)
     for number, scored in enumerate(translator.score(left, right, look=CROSS)):
         plan.add(number, translator.model, scored, at, head)
     return plan.run(translator.model, at, head)
+
+
+def _check_texts(texts: object, name: str) -> None:
+    """Raise ArgumentError unless the argument `name` of faithfulness() is a text or a collection of texts."""
+    expected = "a sentence, or a list of sentences"
+    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+        problem = f"{name} is of type {type(texts).__name__}"
+        raise ArgumentError(message("faithfulness()", problem, expected=expected))
+    for number, each in enumerate(texts if isinstance(texts, list | tuple) else (), 1):
+        if not isinstance(each, str):
+            problem = f"item {number} of {name} is of type {type(each).__name__}"
+            raise ArgumentError(message("faithfulness()", problem, expected=expected))
 
 
 @dataclass(frozen=True)

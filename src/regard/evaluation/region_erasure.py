@@ -16,7 +16,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
-from regard.evaluation.erasure import Trials, check_counts, in_nats, ranked_and_random
+from regard.evaluation.erasure import Trials, check_counts, effects, in_nats, ranked_and_random
 from regard.viewing.image_attention import ImageAttention
 
 __all__ = ["RegionErasure", "WordRegion", "erase_regions", "hide_cells"]
@@ -131,8 +131,7 @@ class RegionErasure:
         attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))
         regions = "region" if self.k == 1 else f"{self.k} cells"
         others = "a random region" if self.k == 1 else f"{self.k} random cells"
-        lowered = f"lowers the log-probability by {attended} nats on average"
-        return f"hiding the most attended {regions} {lowered}; {others} by {random}"
+        return f"hiding the most attended {regions} {effects(attended, {others: random})}"
 
     def __str__(self) -> str:
         if not self.words:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.errors import printable
-from regard.evaluation.erasure import in_nats
+from regard.evaluation.erasure import effects, in_nats
 from regard.viewing.html_document import safe
 
 __all__ = ["SentenceEffect", "SentenceEffects", "StoryErasure"]
@@ -161,11 +161,11 @@ class StoryErasure:
             return "the stories have too few sentences to measure the effect of hiding a sentence"
         known = {name: mean for name, mean in self.means().items() if mean is not None}
         texts = dict(zip(known, in_nats(*known.values()), strict=True))
-        facts = f"; a supporting fact by {texts['facts']}" if "facts" in texts else ""
-        lowered = f"lowers the log-probability of the answer by {texts['looked']} nats on average"
+        names = {"random": "another sentence", "facts": "a supporting fact"}
+        others = {title: texts[name] for name, title in names.items() if name in texts}
+        changed = effects(texts["looked"], others, " of the answer").replace("; another", ";\nanother")
         count = f"{len(self.looked):,} question{'s' * (len(self.looked) != 1)}"
-        first = f"hiding the most attended sentence {lowered};\nanother sentence by {texts['random']}{facts}"
-        return f"{first} ({count})"
+        return f"hiding the most attended sentence {changed} ({count})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dict for JSON: the number of questions, the means over them in nats, and `better`."""

@@ -78,6 +78,8 @@ def attach(model: Model) -> Model:
     if not isinstance(model, PreTrainedModel):
         problem = f"model is a {type(model).__name__}"
         hint = "for a model with nn.MultiheadAttention layers, use: with regard.watch(model)"
+        if isinstance(model, str):
+            hint = f"load the model first: attach(transformers.AutoModel.from_pretrained({model!r}))"
         raise ArgumentError(
             message("attach()", problem, expected="a PreTrainedModel of transformers", hint=hint)
         )

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
+
+from regard.errors import ArgumentError, message
 
 if TYPE_CHECKING:
     from regard.masks.mask import Mask
@@ -62,7 +65,13 @@ class Predicate(Condition):
         return f"where({getattr(self.may_see, '__name__', '...')})"
 
     def sees(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, row: Tensor) -> Tensor:
-        return self.may_see(batch if self.order is None else self.order[batch], head, i, j)
+        seen = self.may_see(batch if self.order is None else self.order[batch], head, i, j)
+        if isinstance(seen, bool) or (isinstance(seen, Tensor) and seen.dtype == torch.bool):
+            return seen
+        kind = str(seen.dtype) if isinstance(seen, Tensor) else type(seen).__name__
+        problem = f"the function returned {kind.removeprefix('torch.')}"
+        expected = "a bool tensor, True where the query may see the key"
+        raise ArgumentError(message("where()", problem, expected=expected, hint="compare: query >= key"))
 
     def moved(self, move: Callable[[Mask], Mask], order: Tensor | None) -> Predicate:
         if order is None:

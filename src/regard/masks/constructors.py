@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any
@@ -144,7 +145,8 @@ def documents(queries: Ids, keys: Ids | None = None) -> Mask:
     if problem:
         shown = {"queries": (queries, "BN"), "keys": (keys, "BS")}
         expected = "integers, in queries (B, N) and keys (B, S)"
-        raise ArgumentError(message("documents()", problem, shown, expected))
+        hint = "for one sequence: documents(ids[None])" if queries.dim() == 1 else ""
+        raise ArgumentError(message("documents()", problem, shown, expected, hint))
     return Mask(documents=(queries, keys))
 
 
@@ -165,4 +167,11 @@ def where(may_see: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Mask:
         expected = "a function of four index tensors"
         hint = "pass a bool tensor to attention() directly: mask=tensor"
         raise ArgumentError(message("where()", problem, expected=expected, hint=hint))
+    try:
+        inspect.signature(may_see).bind(*"bhij")
+    except TypeError as error:
+        expected = "a function of four index tensors: batch, head, query position and key position"
+        raise ArgumentError(message("where()", f"may_see: {error}", expected=expected)) from None
+    except ValueError:  # Python cannot read the signature of some functions in C
+        pass
     return Mask(condition=Predicate(may_see))
