@@ -116,6 +116,8 @@ def test_sites_heads_and_values(command, layered):
         "view", layered, SENTENCE, "--target", "I go .", "--view", "steps", "--site", "encoder.0.self"
     )
     assert steps.status == 0 and "query · key ×" in steps.out and "output: weights × values" in steps.out
+    cut = command("view", layered, SENTENCE, "--view", "steps", "--max-length", 2)  # without EOS
+    assert cut.status == 0 and "T=2" in cut.out
     assert "cross-attention: " in " ".join(steps.out.split())
 
 

@@ -155,11 +155,12 @@ def positions() -> TourStep:
             turned = scheme(x)
             seen = attention(turned, turned, look=WEIGHTS)
         text = f"{name}, on {scheme.acts}\n{_paper(kind) or ' '}"
-        pictures.append(draw(_weights(seen)[0, 0], words, words, text))
+        weights = _weights(seen)[0, 0]
+        pictures.append(draw(weights, words, words, text, most=float(weights.max())))
     return TourStep(
         "Positions: the order of the words",
         "The same word six times, so the drawing shows positions only, in the first of two heads. Learned "
-        "positions are shown as initialised, before any training.",
+        "positions are shown as initialised, before any training. Each scale ends at the largest weight.",
         'attention(x, x, bias=build_position("alibi", width=16, heads=2))',
         pictures,
     )

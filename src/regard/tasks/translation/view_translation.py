@@ -223,8 +223,9 @@ def _inputs(calls: list[Call], site: Site) -> tuple[Any, Any, Any, Any, str]:
     from regard.backends.reference import compare
     from regard.select import Soft
 
-    rows = sum(call.sizes[2] for call in calls)
-    if not calls or rows != len(site.rows) or calls[0].sizes[3] != len(site.columns):
+    rows, shown = sum(call.sizes[2] for call in calls), len(site.rows)
+    # The row of EOS is left out if the translation reached the maximum length.
+    if not calls or rows not in (shown, shown + 1) or calls[0].sizes[3] != len(site.columns):
         problem = "the sentence is too long: it was translated in several parts"
         raise ArgumentError(message("--view steps", problem, hint="use a shorter sentence"))
     if not all(isinstance(call.select, Soft) for call in calls):
@@ -232,8 +233,8 @@ def _inputs(calls: list[Call], site: Site) -> tuple[Any, Any, Any, Any, str]:
         raise ArgumentError(message("--view steps", problem))
     parts = []
     for call in calls:
-        scores, visible = compare(call)
-        parts.append((scores / call.temperature).masked_fill(~visible, -torch.inf)[0])
+        compared, visible = compare(call)
+        parts.append((compared / call.temperature).masked_fill(~visible, -torch.inf)[0])
     first = calls[0]
     query = torch.cat([call.query[0] for call in calls], dim=1)
     key, value = (first.spread(tensor)[0] for tensor in (first.key, first.value))
@@ -243,4 +244,5 @@ def _inputs(calls: list[Call], site: Site) -> tuple[Any, Any, Any, Any, str]:
     else:
         formula = "v · tanh(query + key)"
     formula = formula if first.bias is None else f"{formula} + bias"
-    return query.detach(), key.detach(), value.detach(), torch.cat(parts, dim=1).detach(), formula
+    scores = torch.cat(parts, dim=1)[:, :shown]
+    return query[:, :shown].detach(), key.detach(), value.detach(), scores.detach(), formula
