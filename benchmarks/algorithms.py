@@ -39,8 +39,8 @@ from benchmarks.recipe_runs import (
 )
 from regard.data.tape_tasks import TapeTask, build_tape_task
 from regard.evaluation.sequence_bits import sequence_bits
-from regard.models.sequence_models import build_sequence_model
 from regard.models.turing_machine import NeuralTuringMachine
+from regard.named_models.sequence_models import build_sequence_model
 from regard.runs.seed_folders import failures_of
 from regard.tasks.algorithms.algorithms_data import SequenceSource, generator_of
 from regard.tasks.algorithms.evaluate_algorithms import evaluate_sizes

@@ -26,7 +26,6 @@ from typing import Any
 from benchmarks.measure import RESULTS, environment
 from benchmarks.words import Words
 from regard.data import korean_english
-from regard.data.korean.corpus import VERSION, VERSIONS
 from regard.data.read_text import read_lines
 from regard.decoding import Choice, choices
 from regard.evaluation import AlignmentScore, Links, read_links, score_links, symmetrise
@@ -83,11 +82,11 @@ class Row:
         return cls(aligner, str(read), rates[0], rates[1], rates[2], score.proposed)
 
 
-def built_in(chosen_by: int, judged_by: int, version: int = VERSION) -> tuple[Pairs, Pairs]:
-    """Return pairs of the built-in corpus for selection and for evaluation; version: of its grammar."""
+def built_in(chosen_by: int, judged_by: int) -> tuple[Pairs, Pairs]:
+    """Return pairs of the built-in corpus for selection and for evaluation."""
     found = []
     for split, count in (("valid", chosen_by), ("test", judged_by)):
-        some = list(korean_english(split, count, version=version))
+        some = list(korean_english(split, count))
         gold = [Links(each.sure, each.possible) for each in some]
         found.append(Pairs([each.source for each in some], [each.target for each in some], gold))
     return found[0], found[1]
@@ -245,13 +244,6 @@ def parsed() -> argparse.Namespace:
         "--sentences", type=int, default=500, help="evaluation pairs of the built-in corpus (default: 500)"
     )
     parser.add_argument(
-        "--grammar",
-        type=int,
-        choices=VERSIONS,
-        default=VERSION,
-        help="grammar version of the built-in corpus",
-    )
-    parser.add_argument(
         "--tokenise", action="store_true", help="separate punctuation from words in the training text"
     )
     parser.add_argument("--corpus", default="", help="name of the training corpus, for the table")
@@ -265,7 +257,7 @@ def main() -> None:
     """Measure the alignments of runs on one set, and add it to today's table in benchmarks/results."""
     arguments = parsed()
     if arguments.set == "korean":
-        few, many = built_in(arguments.choose or 200, arguments.sentences, arguments.grammar)
+        few, many = built_in(arguments.choose or 200, arguments.sentences)
     else:
         count = arguments.choose or len(list(read_lines(arguments.gold))) // 5
         few, many = from_files(arguments.source, arguments.target, arguments.gold, arguments.base, count)
@@ -294,7 +286,6 @@ def main() -> None:
             "chosen": len(few.gold),
             "trained": len(trained),
             "corpus": arguments.corpus,
-            **({"grammar": arguments.grammar} if arguments.set == "korean" else {}),
             "note": arguments.note,
             "lowercase": data.lowercase,
             "unknown": unknown,

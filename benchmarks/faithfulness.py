@@ -85,13 +85,12 @@ COLUMNS = (
 class Row:
     """One kind of model, or one site of it, with a number for each seed.
 
-    grammar: version of the built-in corpus in training and test. bleu, error_rate (of alignments): in per
+    bleu, error_rate (of alignments): in per
     cent. truth: the result of faithfulness(). agreement: for each pair of seeds, the share of target words
     for which both give the largest weight to the same source word. distance: the distance of their weights.
     """
 
     kind: str
-    grammar: int
     bleu: list[float]
     error_rate: list[float]
     truth: list[dict[str, Any]]
@@ -112,8 +111,7 @@ def measured(folder: Path, name: str, count: int) -> list[Row]:
     """Train a kind and test its attention: the mean over all cross-attention sites, and each site alone."""
     kind = KINDS[name]
     seeds = [trained(folder, name, seed) for seed in range(kind.seeds)]
-    version = seeds[0].settings.data.grammar_version
-    pairs = examples("test", count, version)
+    pairs = examples("test", count)
     sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
     gold = [Links(pair.sure, pair.possible) for pair in pairs]
     rows = []
@@ -127,7 +125,6 @@ def measured(folder: Path, name: str, count: int) -> list[Row]:
             rows.append(
                 Row(
                     name if at == "*cross" else f"{name}, {at}",
-                    version,
                     [bleu(each, targets).value for each in said],
                     [100 * score_links(each, gold).error_rate for each in links],
                     [faithfulness(each, sources, targets, at=at).written() for each in seeds],
@@ -157,7 +154,7 @@ def table(rows: list[Row], count: int) -> str:
     words = rows[0].truth[0]["words"]
     lines = [
         f"Decrease of the log-probability, in nats, of each of {words:,} target words of {count} test "
-        f"sentences of the built-in corpus (version {rows[0].grammar} of its grammar) when the source word "
+        f"sentences of the built-in corpus when the source word "
         "with the largest weight, or a random one, is removed. hidden: masked in all cross-attention layers "
         "while the target word is predicted. unknown: its token replaced by the unknown token. "
         "Comprehensiveness and sufficiency: in probability, over 10, 20 and 50 % of the words. tau: "

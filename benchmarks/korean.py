@@ -2,7 +2,6 @@
 
 python -m benchmarks.korean                     train bahdanau five times and seq2seq once, 90 seconds each
 python -m benchmarks.korean --seconds 20 --seeds 1 --no-write
-python -m benchmarks.korean --grammar 1         the same on the first version of the grammar
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from benchmarks.measure import RESULTS, environment
 from regard.data import Batches, EncodedPairs, Tokenizer, korean_english, train_tokenizers
 from regard.data.batch import Batch
 from regard.data.korean import Example
-from regard.data.korean.corpus import VERSION, VERSIONS
 from regard.decoding import Greedy, Translator
 from regard.evaluation import Links, bleu, score_links
 from regard.models import build_model
@@ -39,11 +37,10 @@ MODELS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Trained:
-    """A translator, the number of steps it was trained for, and the grammar version of its corpus."""
+    """A translator, and the number of steps it was trained for."""
 
     translator: Translator
     steps: int
-    version: int
 
 
 @dataclass(frozen=True)
@@ -62,15 +59,15 @@ class Measured:
 
 
 @cache
-def examples(split: str, count: int, version: int = VERSION) -> list[Example]:
-    """Return sentence pairs of a split of the built-in corpus; version: of its grammar."""
-    return list(korean_english(split, count, version=version))
+def examples(split: str, count: int) -> list[Example]:
+    """Return sentence pairs of a split of the built-in corpus."""
+    return list(korean_english(split, count))
 
 
 @cache
-def training_data(version: int = VERSION) -> tuple[Tokenizer, Tokenizer, EncodedPairs]:
+def training_data() -> tuple[Tokenizer, Tokenizer, EncodedPairs]:
     """Return the word tokenizers of both sides, and the encoded training pairs."""
-    pairs = examples("train", PAIRS, version)
+    pairs = examples("train", PAIRS)
     source, target = train_tokenizers(pairs, "word")
     encoded = EncodedPairs.in_memory(
         source.encode_lines([pair.source for pair in pairs]),
@@ -79,9 +76,9 @@ def training_data(version: int = VERSION) -> tuple[Tokenizer, Tokenizer, Encoded
     return source, target, encoded
 
 
-def train_for(progress: Progress, name: str, seed: int, *, version: int = VERSION, **options: Any) -> Trained:
+def train_for(progress: Progress, name: str, seed: int, **options: Any) -> Trained:
     """Train the model of this name until progress reaches 1."""
-    source, target, encoded = training_data(version)
+    source, target, encoded = training_data()
     torch.manual_seed(seed)
     model = build_model(name, source.size, target.size, **{**MODELS[name], **options})
     batches = Batches(encoded, tokens=800, seed=seed)
@@ -93,27 +90,27 @@ def train_for(progress: Progress, name: str, seed: int, *, version: int = VERSIO
             epoch += 1
 
     taken = train(model, endless(), progress, rate=6e-3)
-    return Trained(Translator(model, source, target, search=Greedy()), taken, version)
+    return Trained(Translator(model, source, target, search=Greedy()), taken)
 
 
 def translated(trained: Trained, split: str, count: int) -> float:
     """Return the BLEU of greedy translations of this many sentences; the corpus is already tokenized."""
-    pairs = examples(split, count, trained.version)
+    pairs = examples(split, count)
     found = trained.translator.translate([pair.source for pair in pairs])
     return bleu([each.text for each in found], [pair.target for pair in pairs]).value
 
 
 def aligned(trained: Trained, split: str, count: int) -> float:
     """Return the alignment error rate in per cent, by the largest weights for the reference translation."""
-    pairs = examples(split, count, trained.version)
+    pairs = examples(split, count)
     found = trained.translator.align([pair.source for pair in pairs], [pair.target for pair in pairs])
     gold = [Links(pair.sure, pair.possible) for pair in pairs]
     return 100 * score_links([each.links for each in found], gold).error_rate
 
 
-def measured(progress: Progress, name: str, seed: int, version: int = VERSION) -> Measured:
+def measured(progress: Progress, name: str, seed: int) -> Measured:
     """Train a model, and measure its translations and alignments."""
-    trained = train_for(progress, name, seed, version=version)
+    trained = train_for(progress, name, seed)
     return Measured(
         name,
         seed,
@@ -124,10 +121,10 @@ def measured(progress: Progress, name: str, seed: int, version: int = VERSION) -
     )
 
 
-def table(found: list[Measured], budget: float, version: int) -> str:
+def table(found: list[Measured], budget: float) -> str:
     """Return a Markdown table with one row per run, and the medians of the model with attention."""
     lines = [
-        f"Trained for {budget:.0f} seconds on the built-in corpus, version {version} of its grammar; BLEU of "
+        f"Trained for {budget:.0f} seconds on the built-in corpus; BLEU of "
         "greedy translations of 500 test sentences and of 200 long ones, alignment error rate by forced "
         "decoding.",
         "",
@@ -152,22 +149,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.korean", description=main.__doc__)
     parser.add_argument("--seconds", type=float, default=90.0, help="training time per model (default: 90)")
     parser.add_argument("--seeds", type=int, default=5, help="number of bahdanau runs (default: 5)")
-    parser.add_argument("--grammar", type=int, choices=VERSIONS, default=VERSION, help="grammar version")
     parser.add_argument("--no-write", action="store_true", help="print the table without writing files")
     arguments = parser.parse_args()
-    training_data(arguments.grammar)
+    training_data()
     found = []
     for name, seed in [*(("bahdanau", seed) for seed in range(arguments.seeds)), ("seq2seq", 0)]:
-        found.append(measured(seconds(arguments.seconds), name, seed, arguments.grammar))
+        found.append(measured(seconds(arguments.seconds), name, seed))
         print(found[-1], flush=True)
-    text = table(found, arguments.seconds, arguments.grammar)
+    text = table(found, arguments.seconds)
     print("\n" + text)
     if not arguments.no_write:
         stem = RESULTS / f"{datetime.date.today():%Y-%m-%d}-korean"
         record = {
             "environment": environment(),
             "seconds": arguments.seconds,
-            "grammar": arguments.grammar,
             "models": MODELS,
             "runs": [asdict(each) for each in found],
         }

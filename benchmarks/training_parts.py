@@ -91,7 +91,7 @@ def _parts(case: Case, model: Model) -> Iterator[tuple[str, Callable[[], object]
         return _tensors(model.encode(batch.source, batch.source_lengths))
 
     def features() -> list[Tensor]:
-        return [model.batch_features(batch)]
+        return [model.features(*model.first_step(batch))[1]]
 
     def loss() -> list[Tensor]:
         return [model_loss(model, batch, batch.labels, SMOOTHING)[0]]
@@ -203,7 +203,7 @@ def _recurrent_parts(model: Bahdanau, case: Case, half: Any, trained: Any) -> It
             lambda: [model.cell.gates(embedded)],
             [embedded, *model.cell.input.parameters()],
         ),
-        "maxout layer": (lambda: [model.readout.features(features)], [features, model.readout.pairs.weight]),
+        "maxout layer": (lambda: [model.readout(features)], [features, model.readout.pairs.weight]),
         "embeddings": (lambda: [model.source(tokens)], [model.source.weight]),
     }
     for name, (function, leaves) in single.items():

@@ -16,10 +16,7 @@ from regard.call import Call
 from regard.checking import check
 from regard.data import TOKENIZERS
 from regard.looking import PASSES
-from regard.models import MODELS
-from regard.models.language_models import LANGUAGE_MODELS
-from regard.models.memory_networks import MEMORY_NETWORKS
-from regard.models.sequence_models import SEQUENCE_MODELS
+from regard.named_models import LANGUAGE_MODELS, MEMORY_NETWORKS, MODELS, SEQUENCE_MODELS
 from regard.select import LOOKS
 from regard.tasks.task_table import TASKS
 

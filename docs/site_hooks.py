@@ -93,7 +93,7 @@ def _read(module: str) -> tuple[dict[str, str], list[str]]:
     place = ROOT / "src" / module.replace(".", "/")
     source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     imported, exported = {}, []
-    for node in ast.parse(source.read_text(encoding="utf-8")).body:
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("regard"):
             imported |= {alias.asname or alias.name: node.module or "" for alias in node.names}
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":

@@ -14,8 +14,8 @@ from regard.data.text_batch import TextBatch
 from regard.decoding import Beam, Passage, Scored, averaged, search
 from regard.decoding.forced_decoding import observe, sites_of
 from regard.models import Model, Size, build_model
-from regard.models.classifiers import build_classifier
-from regard.models.language_models import build_language_model
+from regard.named_models.classifiers import build_classifier
+from regard.named_models.language_models import build_language_model
 from regard.roles import (
     CROSS,
     CROSS_ATTENTION,

@@ -12,7 +12,7 @@ import torch
 from benchmarks import algorithms_speed
 from benchmarks.algorithms import DRAWN, RECIPES, VARIANTS, jobs_of, table, training_bits
 from regard.data.tape_tasks import build_tape_task
-from regard.models.sequence_models import build_sequence_model
+from regard.named_models.sequence_models import build_sequence_model
 from regard.tasks.algorithms import AlgorithmsSettings, AlgorithmsTask
 from regard.training.settings import build
 

@@ -288,7 +288,7 @@ def test_pairs_in_one_file_are_aligned_alike(command, trained, ours, korean, tmp
         (("--source", "test.ko"), "--target"),
         (("--source", "test.ko", "--target", "short"), "short: there is no line 2, but test.ko "),
         (("--tsv", "odd.tsv"), "odd.tsv, line 2: 1 column"),
-        (("--jsonl", "odd.tsv"), "odd.tsv, line 1: "),
+        (("--jsonl", "odd.tsv"), "odd.tsv: "),
     ],
 )
 def test_invalid_pairs_exit_with_2(command, trained, korean, monkeypatch, options, fact):

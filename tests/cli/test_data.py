@@ -180,15 +180,13 @@ def test_korean_writes_both_sides_and_their_alignments(run, tmp_path):
     assert run("check", "--source", folder / "test.ko", "--target", folder / "test.en")[0] == 0
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_grammar_option_of_korean_and_sample(run, version):
-    status, out, _ = run("korean", "--pairs", 20, "--grammar", version, "--output", "-")
-    examples = list(korean_english("train", 20, version=version))
+def test_korean_and_sample_show_the_same_sentences(run):
+    status, out, _ = run("korean", "--pairs", 20, "--output", "-")
+    examples = list(korean_english("train", 20))
     assert status == 0
     assert [line.split("\t")[0] for line in out.splitlines()] == [example.source for example in examples]
-    status, out, _ = run("sample", "-n", 1, "--grammar", version, width=200)
+    status, out, _ = run("sample", "-n", 1, width=200)
     assert status == 0 and examples[0].source in out
-    assert run("korean", "--grammar", 3, "--output", "-")[0] == 2
 
 
 def test_korean_overwrites_files_only_with_overwrite(run, tmp_path):

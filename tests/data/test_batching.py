@@ -125,7 +125,9 @@ def test_an_epoch_can_start_at_any_batch(start: int, seed: int, world: int):
 def test_batches_before_the_start_are_not_built(monkeypatch: pytest.MonkeyPatch):
     built = []
     monkeypatch.setattr(
-        module, "_padded", lambda side, rows, begin: built.append(len(rows)) or (torch.ones(1), torch.ones(1))
+        module,
+        "padded_rows",
+        lambda side, rows, begin: built.append(len(rows)) or (torch.ones(1), torch.ones(1)),
     )
     batches = Batches(many(300), 100)
     iterator = batches.epoch(0, start=batches.len_epoch(0) - 1)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from regard.data import korean_english, read_pairs
 from regard.data.data_report import Report
-from regard.data.line_features import Features
-from regard.data.misaligned_pairs import lines_without_counterpart, shifted_lines
+from regard.data.misaligned_pairs import Features, lines_without_counterpart, shifted_lines
 
 COUNT = 2000
 

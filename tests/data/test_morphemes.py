@@ -16,7 +16,7 @@ from regard.data import korean_english
 from regard.data.batch import BOS, EOS, PAD, UNK
 from regard.data.tokenizers import Morphemes, clean, load_tokenizer, train_tokenizer, train_tokenizers
 from regard.data.tokenizers.lowercased import Lowercased
-from regard.data.tokenizers.morpheme_analysis import ENDINGS, is_korean
+from regard.data.tokenizers.morphemes import ENDINGS, is_korean
 from regard.decoding import Greedy, Rules, Translator
 from regard.decoding.alignment_units import count_units
 from regard.errors import ArgumentError, DataError, RegardWarning

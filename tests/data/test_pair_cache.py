@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import encoded_files, pair_cache, progress_bar
+from regard.data import pair_cache, progress_bar
 from regard.data.batching import Batches
 from regard.data.pair_cache import EncodedPairs, encode_pairs
 from regard.data.pairs import pairs_from_lists
@@ -286,7 +286,7 @@ def test_pairs_in_memory_equal_their_lists(sources: list[list[int]], data: st.Da
 def test_batches_from_files_equal_those_from_memory(
     large: int, tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(encoded_files, "LARGE", large)
+    monkeypatch.setattr(pair_cache, "LARGE", large)
     stored = encode_pairs(Streamed(500), tokenizer, tokenizer, tmp_path)
     assert (stored.sources.reader is None) == (large > 0)
     held = EncodedPairs.in_memory(*map(list, zip(*rows(stored), strict=True)))
@@ -299,7 +299,7 @@ def test_batches_from_files_equal_those_from_memory(
 def test_files_are_closed_with_their_reader(
     tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(encoded_files, "LARGE", 0)
+    monkeypatch.setattr(pair_cache, "LARGE", 0)
     data = encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
     assert data.sources.reader is not None
     handle = data.sources.reader.handle

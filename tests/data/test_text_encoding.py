@@ -144,3 +144,9 @@ def test_bytes_that_are_invalid_in_the_named_encoding_are_an_error(tmp_path):
         list(read_lines(path, "cp9949"))
     (tmp_path / "b").write_bytes(b"\xef\xbb\xbfabc\n")
     assert list(read_lines(tmp_path / "b")) == list(read_lines(tmp_path / "b", "utf-8")) == ["abc"]
+
+
+def test_cp949_that_looks_like_utf_8_in_one_line_is_recognized():
+    lines = ["우리가 그것을 맡겠다. (처리하겠다.)", "우리 아빠는 인플루엔자에 걸려 있어."]
+    mojibake = find_mojibake([line.encode("cp949").decode("latin-1") for line in lines])
+    assert mojibake is not None and mojibake.encoding == "cp949"

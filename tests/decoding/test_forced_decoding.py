@@ -10,7 +10,7 @@ from regard.data.batch import Batch
 from regard.decoding import Beam, Greedy, Rules, Sample, observe, search
 from regard.decoding import forced_decoding as observing_module
 from regard.decoding.forced_decoding import pieces_of
-from regard.models.base import in_eval_mode
+from regard.torch_modules.eval_mode import in_eval_mode
 from tests.decoding.toys import Looking
 from tests.models.variants import make
 

@@ -26,7 +26,7 @@ from regard.models import (
     build_language_model,
     build_model,
 )
-from regard.models.memory_networks import build_memory_network
+from regard.named_models.memory_networks import build_memory_network
 from regard.scores import SCORES
 from regard.select import SELECTIONS, build_select
 from regard.training.estimators import Reinforce, log_likelihood
@@ -150,7 +150,7 @@ def test_bahdanau_agrees_with_its_equations(select: str):
         weights = PLAIN[select](torch.tanh(pairs @ model.score.weight) @ model.score.vector)
         context, embedded = (weights @ states)[None], model.target(word)[None]
         s = model.cell(model.cell.gates(embedded), s, context)
-        logits.append(model.readout(torch.cat((s, context, embedded), -1))[0])
+        logits.append(model.readout.output(model.readout(torch.cat((s, context, embedded), -1)))[0])
     torch.testing.assert_close(model(BATCH)[0], torch.stack(logits), rtol=0, atol=1e-10)
 
 
@@ -162,7 +162,7 @@ def test_luong_agrees_with_its_equations(select: str):
     tops, _ = model.decoder.run(model.target(BATCH.inputs[:1]), last)
     scores = 9 * functional.normalize(tops[0], dim=-1) @ functional.normalize(states[0], dim=-1).T
     context = PLAIN[select](scores) @ states[0]
-    logits = model.readout(torch.tanh(model.readout.both(torch.cat((context, tops[0]), -1))))
+    logits = model.readout.output(model.readout(context, tops[0]))
     torch.testing.assert_close(model(BATCH)[0], logits, rtol=0, atol=1e-10)
 
 

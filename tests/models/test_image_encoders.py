@@ -14,9 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from regard.errors import ArgumentError, DataError, UnknownName
-from regard.models import efficientnet
-from regard.models.efficientnet import STAGES, EfficientNetLite0, SameConvolution
-from regard.models.image_encoders import ImageEncoder, build_image_encoder
+from regard.image_encoders import ImageEncoder, build_image_encoder, efficientnet
+from regard.image_encoders.efficientnet import STAGES, EfficientNetLite0, SameConvolution
 from tests.conftest import SKIPS
 
 SMALL = {"features": 8, "channels": 4, "blocks": 1}

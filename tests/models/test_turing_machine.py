@@ -13,8 +13,8 @@ from regard.data.tape_batch import TapeBatch
 from regard.errors import ArgumentError, UnknownName
 from regard.evaluation.sequence_bits import answer_loss
 from regard.layers.tape_heads import shifted
-from regard.models.sequence_models import SEQUENCE_MODELS, build_sequence_model
 from regard.models.turing_machine import NeuralTuringMachine
+from regard.named_models.sequence_models import SEQUENCE_MODELS, build_sequence_model
 from regard.sites import declared_sites
 
 SITES = ["tape.content", "tape.read", "tape.write"]

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 import regard
 from regard.cli import app, main
-from regard.data import Choices, data_report, duplicate_pairs, pair_formats, pairs_from_lists, read_pairs
+from regard.data import Choices, data_report, misaligned_pairs, pairs_from_lists, read_pairs
 from regard.data.batch import Batch
 from regard.decoding import GNMT, Average, Beam, Greedy, Rules, Sample, beam, greedy
 from regard.decoding.beam import beam_search
@@ -259,24 +259,38 @@ def test_duplicates_of_many_pairs_are_estimated_from_a_sample(monkeypatch):
     lines += lines[:repeated] + ["line 7"] * 5000
     exact = pairs_from_lists(lines, lines).inspect()["duplicate"]
     assert exact.count == repeated + 5000 and exact.examples[0].number == different + 1
-    monkeypatch.setattr(duplicate_pairs, "MOST_KEYS", 1000)
+    monkeypatch.setattr(data_report, "MOST_KEYS", 1000)
     estimate = pairs_from_lists(lines, lines).inspect()["duplicate"]
     assert "estimated" in estimate.says and "estimated" not in exact.says
     assert abs(estimate.count - exact.count) < 0.15 * exact.count
-    monkeypatch.setattr(duplicate_pairs, "MOST_KEYS", 8100)  # repeated pairs need no memory
+    monkeypatch.setattr(data_report, "MOST_KEYS", 8100)  # repeated pairs need no memory
     compacted = pairs_from_lists(lines, lines).inspect()["duplicate"]
     assert compacted.count == exact.count and compacted.examples == exact.examples
 
 
-def test_long_files_are_not_searched_for_the_missing_line(tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize("full", [True, False])
+def test_long_files_are_not_searched_for_the_missing_line(tmp_path: Path, monkeypatch, full: bool):
     source, target = tmp_path / "a.ko", tmp_path / "a.en"
     source.write_text("".join(f"{number}\n" for number in range(30_000)))
     target.write_text("".join(f"{number}\n" for number in range(20_000)))
-    for module in (data_report, pair_formats):
-        monkeypatch.setattr(module, "MOST_FEATURES", 10)
+    for module in (data_report, misaligned_pairs):
+        monkeypatch.setattr(module, "MOST_FEATURES" if full else "BOUNDED", 10)
     monkeypatch.setattr("regard.data.read_text.BLOCK", 4096)
-    report = read_pairs(source, target).inspect()
+    report = read_pairs(source, target).inspect(full)
     assert report.refused is not None and "30,000 and 20,000" in str(report.refused)
+    assert ("regard data check" in str(report.refused)) != full
+
+
+def test_training_searches_the_first_lines_and_the_full_check_all(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(data_report, "BOUNDED", 100)
+    monkeypatch.setattr("regard.data.read_text.BLOCK", 1024)
+    lines = [f"{'x' * (7 * number % 50)} {number}" for number in range(2000)]
+    for name, left_out in (("a.ko", 900), ("a.en", 1500)):
+        rows = [line for number, line in enumerate(lines) if number != left_out]
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in rows))
+    pairs = read_pairs(tmp_path / "a.ko", tmp_path / "a.en")
+    assert pairs.inspect()["misaligned"].count == 0
+    assert pairs.inspect(full=True)["misaligned"].count == pairs.inspect()["misaligned"].count == 600
 
 
 def test_too_long_compressed_line_raises_with_its_number(tmp_path: Path, monkeypatch, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from regard.cli.setting_options import setting_option
 from regard.errors import ArgumentError, UnknownName
 from regard.runs.devices import choose_device
 
@@ -24,5 +25,8 @@ def test_gpu_means_cuda(monkeypatch):
     with pytest.raises(ArgumentError, match="cuda:2"):
         choose_device("gpu:2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ArgumentError, match="cuda"):
+    with pytest.raises(ArgumentError, match="cuda") as caught:
         choose_device("gpu")
+    assert 'device="auto"' in str(caught.value)
+    assert "--device auto" in caught.value.message.spelled(setting_option)
+    assert choose_device(torch.device("cpu")) == "cpu"

@@ -14,12 +14,9 @@ from regard.training.settings import merged
 
 
 def written(folder: Path, pairs: int = 120, split: str = "train", name: str = "a") -> dict[str, list[str]]:
-    """Write pairs and their links to files; return the settings that name the pairs.
-
-    Uses version 1 of the grammar, because some tests depend on the lengths of its sentences.
-    """
+    """Write pairs and their links to files; return the settings that name the pairs."""
     folder.mkdir(parents=True, exist_ok=True)
-    examples = list(korean_english(split, pairs, version=1))
+    examples = list(korean_english(split, pairs))
     sides = {
         "ko": [each.source for each in examples],
         "en": [each.target for each in examples],

@@ -61,14 +61,20 @@ def test_repr_of_a_run(finished: Path):
     assert repr(run).startswith(f"TranslationRun('{finished}', step=4, model='luong', search=Greedy(")
 
 
-@pytest.mark.parametrize(("which", "step"), [("latest", 4), ("2", 2), ("4", 4)])
-def test_checkpoint_can_be_chosen(finished: Path, which: str, step: int):
+@pytest.mark.parametrize(("which", "step"), [("latest", 4), ("2", 2), ("4", 4), (2, 2)])
+def test_checkpoint_can_be_chosen(finished: Path, which: str | int, step: int):
     assert load_translator(finished, checkpoint=which).checkpoint.step == step
 
 
 @pytest.mark.parametrize("which", ["3", "last", ""])
 def test_unknown_checkpoint_raises_and_lists_known_ones(finished: Path, which: str):
     with pytest.raises(UnknownName, match="known: "):
+        load_translator(finished, checkpoint=which)
+
+
+@pytest.mark.parametrize("which", [None, True, 2.0])
+def test_checkpoint_of_another_type_raises(finished: Path, which: object):
+    with pytest.raises(ArgumentError, match="checkpoint"):
         load_translator(finished, checkpoint=which)
 
 

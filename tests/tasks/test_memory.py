@@ -16,7 +16,7 @@ TRAIN = """
 import random, resource, sys
 from pathlib import Path
 from rich.console import Console
-from regard.data import encoded_files
+from regard.data import pair_cache
 from regard.tasks.translation import Machine, train_translation
 
 encoded_files.LARGE = 0  # read the tokens as they are read in a large corpus, without a memory map

@@ -11,7 +11,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from regard.data import hold_out, read_pairs
 from regard.data.batch import EOS, UNK
 from regard.errors import ArgumentError, DataError
 from regard.models import build_model
@@ -323,14 +322,3 @@ def test_pairs_with_few_distinct_targets_can_be_held_out(tmp_path: Path):
     split = read_split(Data(**labels(tmp_path, 5)))
     assert (len(split.train), len(split.valid)) == (285, 15)
     assert "5 distinct targets" in str(split.notes[-1])
-
-
-def test_run_of_an_earlier_version_keeps_its_split(tmp_path: Path):
-    """Earlier versions removed from training every pair whose target is held out."""
-    data = Data(**labels(tmp_path, 20))
-    old = hold_out(read_pairs(tsv=data.tsv), count=15, disjoint="both")
-    before = {"train": old.train.fingerprint, "valid": old.valid.fingerprint}
-    new = read_split(data)
-    assert new.fingerprints != before and len(new.train) == 285 > len(old.train)
-    assert read_split(data, before).fingerprints == before
-    assert read_split(data, new.fingerprints).fingerprints == new.fingerprints

@@ -20,7 +20,7 @@ from regard.training.task import Capture
 from tests.training.fake_graphs import install
 
 SETTINGS: dict[str, Any] = {
-    "data": {"built_in": "korean", "pairs": 300, "held_out": 8, "grammar": 1},
+    "data": {"built_in": "korean", "pairs": 300, "held_out": 8},
     "model": {"name": "luong", "width": 16, "dropout": 0.0},
     "training": {
         "steps": 12,

@@ -123,7 +123,7 @@ def ask(
     * `regard ask runs/x own.jsonl --page answers.html`
     """
     if draw and json:
-        raise ArgumentError(message("--draw", "--draw cannot be combined with --json"))
+        raise ArgumentError(message("--draw", "cannot be combined with --json"))
     _check_inputs(files, story, question)
     sentences = None if story is None else read_story(story, encoding)
     picture = output if is_picture(output) else None

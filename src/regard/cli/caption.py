@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.json_output import json_text
+from regard.cli.output_files import check_apart
 from regard.cli.printable_console import printable_console
 from regard.cli.run_options import (
     BEAM_SIZE,
@@ -26,7 +27,7 @@ from regard.cli.run_options import (
     open_task,
     output_option,
 )
-from regard.data.images.image_inputs import coco_image_id, list_images
+from regard.data.images.caption_files import coco_image_id, list_images
 from regard.data.line_io import say, writing
 from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.rules import MOST_TOKENS
@@ -150,11 +151,14 @@ def caption(
     * `regard caption runs/x photo.jpg --n-best 5 --beam-size 10`
     """
     if draw and json:
-        raise ArgumentError(message("--draw", "--draw cannot be combined with --json"))
+        raise ArgumentError(message("--draw", "cannot be combined with --json"))
     check_folder(coco)
     search = build_search(beam_size, length_penalty, n_best, greedy, max_length)
     missing = list[DataError]()
     paths = list_images(images, missing)
+    for option, written in {"--output": output, "--coco": coco, "--page": page}.items():
+        if written is not None:
+            check_apart(option, written, paths)  # images in a folder, or images that match a pattern
     picture = output if is_picture(output) else None
     output = None if picture else output
     pictures = CaptionPictures(picture, page, len(paths))

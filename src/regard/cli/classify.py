@@ -122,7 +122,7 @@ def classify(
     * `regard classify runs/pairs --text "A man sleeps" --second "Nobody sleeps"`
     """
     if draw and json:
-        raise ArgumentError(message("--draw", "--draw cannot be combined with --json"))
+        raise ArgumentError(message("--draw", "cannot be combined with --json"))
     lines = given_lines(files, text, encoding=encoding)
     classifier = _open_classifier(run, checkpoint, device, threads, batch_tokens)
     if draw and classifier.model.pool_site is None:
@@ -184,9 +184,14 @@ class Inputs:
     first_tab: str = ""
     fields: tuple[str, ...] = ("text",)
 
+    @property
+    def invalid(self) -> list[bytes]:
+        """The first lines with invalid bytes."""
+        return self.lines.invalid
+
     def __iter__(self) -> Iterator[str | tuple[str, str]]:
         for number, place in enumerate(self.lines.places):
-            part = Lines([place], encoding=self.lines.encoding)
+            part = Lines([place], encoding=self.lines.encoding, invalid=self.lines.invalid)
             for text in part:
                 self.repaired += part.repaired
                 part.repaired = 0

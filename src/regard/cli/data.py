@@ -27,7 +27,7 @@ from regard.cli.pair_options import (
 from regard.cli.printable_console import printable_console
 from regard.data import korean_english
 from regard.data.fetch import fetch as fetch_set
-from regard.data.korean.corpus import SPLITS, VERSION, VERSIONS, Example
+from regard.data.korean.corpus import SPLITS, Example
 from regard.data.progress_bar import advancing
 from regard.data.public_datasets import SETS
 from regard.errors import DataError, message, shell_word, shown
@@ -39,17 +39,6 @@ __all__ = ["data"]
 
 data = typer.Typer(cls=CommandGroup, no_args_is_help=True, rich_markup_mode=MARKUP)
 """The commands under `regard data`."""
-
-Grammar = Annotated[
-    int,
-    typer.Option(
-        metavar="INT",
-        help="Version of the grammar that generates the sentences.",
-        min=min(VERSIONS),
-        max=max(VERSIONS),
-        show_default=True,
-    ),
-]
 
 FILES = ("ko", "en", "links")
 """Suffixes of the files of the built-in corpus: Korean, English and word alignments."""
@@ -120,7 +109,7 @@ def check(
     files = PairFiles(source, target, tsv, jsonl, columns, fields, encoding)
     files.check("regard data check")
     pairs = files.pairs(choose)
-    report = pairs.inspect()
+    report = pairs.inspect(full=True)
     printable_console().print(report)
     if report.refused is not None:
         raise report.refused
@@ -191,7 +180,6 @@ def korean(
         ),
     ] = "train",
     seed: Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)] = 0,
-    grammar: Grammar = VERSION,
     output: Annotated[
         Path,
         typer.Option(
@@ -214,10 +202,8 @@ def korean(
     * `regard data korean --pairs 1000 --split test --output data/korean`
 
     * `regard data korean --pairs 5 --output -`
-
-    * `regard data korean --pairs 5 --grammar 1 --output -` prints sentences of the first version
     """
-    corpus = korean_english(split, pairs, seed, grammar)
+    corpus = korean_english(split, pairs, seed)
     if str(output) == "-":
         page = typer.get_binary_stream("stdout")  # UTF-8 in every locale
         for example in corpus:
@@ -246,7 +232,6 @@ def sample(
         str, typer.Option(metavar="NAME", help=f"Split: {', '.join(SPLITS)} (longer sentences).")
     ] = "train",
     seed: Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)] = 0,
-    grammar: Grammar = VERSION,
 ) -> None:
     """Show sentences of the built-in Korean-English corpus with their word alignments.
 
@@ -257,7 +242,7 @@ def sample(
     * `regard data sample --split long --count 1`
     """
     console = printable_console()
-    for example in korean_english(split, count, seed, grammar):
+    for example in korean_english(split, count, seed):
         console.print(Padding(drawn(example), (0, 0, 1, 0)))
     console.print(Text("dark: sure link; light: possible link", style="dim"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 from rich.text import Text
 
 from regard.cli import bounds
+from regard.cli.output_files import check_apart
 from regard.cli.pair_options import (
     Chosen,
     Columns,
@@ -85,10 +85,11 @@ def split(
     """
     files = PairFiles(source, target, tsv, jsonl, columns, fields, encoding)
     files.check("regard data split")
-    pairs = files.pairs(choose)
     paths = _paths(output, names)
     check_free(paths, overwrite)
-    _check_apart(paths, map(Path, files.all))
+    for path in paths:
+        check_apart("--output and --names:", path, files.all)
+    pairs = files.pairs(choose)
     parts = hold_out(pairs, count=held_out, seed=seed)
     _write(parts, paths)
     console = printable_console(soft_wrap=True)
@@ -112,15 +113,6 @@ def _paths(out: Path, names: str) -> list[Path]:
             expected = "letters, digits, - and _, as in en,de"
             raise ArgumentError(message("--names", f"{names!r}", expected=expected))
     return [out / f"{part}.{end}" for part in PARTS for end in ends]
-
-
-def _check_apart(paths: Iterable[Path], read: Iterable[Path]) -> None:
-    """Raise ArgumentError if an output file is also an input file, even with --overwrite."""
-    inputs = {path.resolve() for path in read}
-    for path in paths:
-        if path.resolve() in inputs:
-            hint = "choose another --output folder or other --names"
-            raise ArgumentError(message(shown(path), "the output would overwrite an input file", hint=hint))
 
 
 def _write(parts: HeldOut, paths: list[Path]) -> None:

@@ -127,7 +127,7 @@ def demo(
         return 130
     translator = load_translator(folder, search=Greedy())
     page = TranslationPage(folder / "demo.html")
-    test = built_in_references("test", 50 if quick else TEST, translator.settings.data.grammar_version)
+    test = built_in_references("test", 50 if quick else TEST)
     report = evaluate_run(translator, test, EvaluationOptions(), None, page)
     console.print(report.table())
     for translation in translator.translate(SENTENCES[:1] if quick else SENTENCES):

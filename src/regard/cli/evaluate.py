@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from regard.cli.run_options import CheckpointName, Device, Threads
 from regard.cli.task_option import OwnTask, task_of_run
 from regard.cli.task_options import check_given, given_parameters, options_of, with_task_options
 from regard.cli.usage_errors import FORMATS
+from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.runs.run_commands import ChosenRun, Report
 from regard.runs.run_folder import config_of
@@ -129,6 +131,7 @@ def evaluate(
     values = _with_files(kind, files or [], options_of(kind, "evaluate_options", options))
     if run is not None:
         _check_data_of_run(run, values)
+        _report_training_files(run, values)
     seeds = None if chosen is None else seeds_of(chosen.folder)
     if chosen is None or seeds is None:
         report: Report = kind.evaluate_run(chosen, values)
@@ -183,6 +186,27 @@ def _check_data_of_run(run: Path, options: dict[str, Any]) -> None:
         problem = "there is no such file, and it has the validation data of the run"
         hint = f"name files to evaluate on: regard evaluate {shell_word(run)} FILES"
         raise DataError(message(shown(missing[0]), problem, hint=hint))
+
+
+def _report_training_files(run: Path, options: dict[str, Any]) -> None:
+    """Print a note for each file to evaluate on that is also a file of training data of the run."""
+    if options.get("split"):  # a part of the file
+        return
+    data = config_of(run).get("data", {})
+    values = [data.get(name) for name in ("source", "target", "tsv", "jsonl", "train_file")]
+    trained = [file for each in values for file in (each if isinstance(each, list) else [each])]
+    for name in ("source", "tsv", "jsonl", "test_file"):
+        files = options.get(name) or []
+        for file in [files] if isinstance(files, str) else files:
+            if any(isinstance(each, str) and _same(file, each) for each in trained):
+                say(f"note: {shown(file)} is training data of this run: scores on new text will be lower")
+
+
+def _same(file: str, other: str) -> bool:
+    try:
+        return os.path.samefile(file, other)
+    except (OSError, ValueError):
+        return False
 
 
 def _way(file: str) -> str:

@@ -172,7 +172,7 @@ def generate(
     * `regard generate runs/lm --prompt-file prompts.txt --stop "." --json --output texts.jsonl`
     """
     if draw and (json or n_best > 1):
-        raise ArgumentError(message("--draw", "--draw cannot be combined with --json or --n-best"))
+        raise ArgumentError(message("--draw", "cannot be combined with --json or --n-best"))
     if page is not None:
         check_ending(page, ".html", "use the ending of an HTML file")
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
@@ -226,7 +226,7 @@ def _search(
 def _given_prompts(prompt: Sequence[str] | None, files: Sequence[str] | None, encoding: str | None) -> Lines:
     """Return the prompts of --prompt or --prompt-file; without these options, the lines of standard input."""
     if prompt and files:
-        raise ArgumentError(message("--prompt", "--prompt cannot be combined with --prompt-file"))
+        raise ArgumentError(message("--prompt", "cannot be combined with --prompt-file"))
     if list(files or ()).count("-") > 1:
         raise ArgumentError(message("--prompt-file -", "standard input can be read only once"))
     if prompt:

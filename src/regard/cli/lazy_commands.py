@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from regard.cli.option_names import PEER_COMMANDS, listed_name
+from regard.cli.output_files import check_outputs
 from regard.cli.usage_errors import check_values, unexpected_arguments
 from regard.errors import UnknownName
 
@@ -69,12 +70,16 @@ class Command(TyperCommand):
         super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words after the name of the command. Raise ArgumentError if a word is not expected."""
+        """Parse the words after the name of the command. Raise ArgumentError if a word is not expected, or
+        if the command would overwrite one of its input files.
+        """
         if not ctx.resilient_parsing:  # completion parses unfinished commands
             check_values(ctx, args)
         rest = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
             raise unexpected_arguments(ctx, rest)
+        if not ctx.resilient_parsing:
+            check_outputs(ctx)
         return rest
 
 

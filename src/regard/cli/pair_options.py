@@ -14,6 +14,7 @@ from regard.data.pair_stream import LinePairs, PairStream, RowPairs
 from regard.errors import ArgumentError, UnknownName, message
 from regard.tasks.column_names import two_columns, two_names
 from regard.tasks.header_lines import check_first_lines
+from regard.tasks.text_file_checks import check_sides
 
 __all__ = ["Encoding", "PairFiles", "check_standard_input", "read_choices"]
 
@@ -88,7 +89,9 @@ class PairFiles:
         choose: the values of --choose, such as "invalid=replace".
         """
         columns, names = two_columns(self.columns), two_names("--fields", self.fields)
+        choices = read_choices(choose or [])
         check_first_lines(self.tsv or (), columns, self.encoding)
+        check_sides(self.source, self.target, self.tsv, self.encoding, invalid=choices.invalid)
         return read_pairs(
             self.source or None,
             self.target or None,
@@ -97,7 +100,7 @@ class PairFiles:
             columns=columns,
             fields=names,
             encoding=self.encoding,
-            choices=read_choices(choose or []),
+            choices=choices,
         )
 
     def stream(self) -> PairStream:
@@ -111,9 +114,11 @@ class PairFiles:
                 problem = f"{len(self.source)} source files and {len(self.target)} target files"
                 expected = "one target file for each source file, in the same order"
                 raise ArgumentError(message("--source and --target", problem, expected=expected))
+            check_sides(self.source, self.target, None, self.encoding)
             return LinePairs(self.source, self.target, self.encoding)
         columns, names = two_columns(self.columns), two_names("--fields", self.fields)
         check_first_lines(self.tsv or (), columns, self.encoding)
+        check_sides(None, None, self.tsv, self.encoding)
         return RowPairs.read(self.tsv, self.jsonl, columns, names, self.encoding)
 
 

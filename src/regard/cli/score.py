@@ -231,7 +231,7 @@ def _checked_lines(lines: Lines, language: Any) -> Iterator[str]:
     The error names the file and the line.
     """
     for place in lines.places:
-        part = Lines([place], encoding=lines.encoding)
+        part = Lines([place], encoding=lines.encoding, invalid=lines.invalid)
         for text in part:
             language.encode_line(text, f"{place_name(place)}, line {part.read}")
             lines.repaired += part.repaired

@@ -58,6 +58,8 @@ def setting_option(setting: Setting, arguments: Sequence[str] | None = None) -> 
             return f"iconv -f {setting.value.upper()} -t UTF-8, to convert the file"
         option = f"--{setting.name}"
         return shlex.join(["regard", *_without(option, given), option, setting.value])
+    if setting.name == "device":
+        return f"--device {setting.value}"
     if setting.owner == "Choices":
         return f"--choose {setting.name}={setting.value}"
     if (setting.owner, setting.name) == ("read_labelled", "format"):

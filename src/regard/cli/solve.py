@@ -149,7 +149,7 @@ def solve(
     * `regard solve runs/copy --output heads.gif`
     """
     if draw and json:
-        raise ArgumentError(message("--draw", "--draw cannot be combined with --json"))
+        raise ArgumentError(message("--draw", "cannot be combined with --json"))
     given = bool(files or sequence)
     if given and (length is not None or repeats is not None or sequences != 1):
         option = "--length" if length is not None else "--repeats" if repeats is not None else "--sequences"

@@ -87,8 +87,8 @@ def train(
         typer.Option(
             "--logger",
             metavar="NAME",
-            help="Call this function of yours, as module:function, for every event of the run, for example to "
-            "log to Weights & Biases. May be repeated.",
+            help="Call this function of yours, as module:function, for every event of the run, for example "
+            "to log to Weights & Biases. May be repeated.",
             rich_help_panel=LOGS,
         ),
     ] = None,

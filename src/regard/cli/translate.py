@@ -47,6 +47,7 @@ from regard.decoding import Sample, Translation
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message
 from regard.roles import CROSS
+from regard.tasks.text_file_checks import check_text_files, report_tables
 from regard.tasks.translation.translation_page import TranslationPage, describe_search
 
 __all__ = ["translate"]
@@ -168,6 +169,8 @@ def translate(
     sampling = dict(zip(("temperature", "top_k", "top_p", "seed"), numbers, strict=True))
     search = build_search(beam_size, length_penalty, n_best, greedy, max_length, sample, **sampling)
     html, lines, notes = TranslationPage(page), given_lines(files, text, encoding=encoding), Notes()
+    check_text_files(files or (), encoding)
+    report_tables(files or (), "write the sentences to a file of their own, e.g. with cut -f1", encoding)
     with_attention = draw or json or html.enabled or alignments is not None
     translator = open_run(
         run,
@@ -214,10 +217,10 @@ class OutputForm:
     def check(self) -> None:
         """Raise ArgumentError if options cannot be combined."""
         if self.draw and (self.n_best > 1 or self.scores or self.json):
-            problem = "--draw cannot be combined with --n-best, --scores or --json"
+            problem = "cannot be combined with --n-best, --scores or --json"
             raise ArgumentError(message("--draw", problem))
         if self.json and self.scores:
-            problem, hint = "--json cannot be combined with --scores", "the JSON objects contain the score"
+            problem, hint = "cannot be combined with --scores", "the JSON objects contain the score"
             raise ArgumentError(message("--json", problem, hint=hint))
         if self.probabilities and self.alignments is None:
             raise ArgumentError(message("--probabilities", "this option requires --alignments FILE"))

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from regard.compare.comparison_options import Options
 from regard.data import korean_english
-from regard.data.korean.corpus import VERSION
 from regard.errors import ArgumentError, DataError, message
 from regard.tasks.translation.translation_data import read_split
 from regard.tasks.translation.translation_settings import Data
@@ -71,11 +70,10 @@ def read_sentences(options: Options) -> SentenceSet:
     files, they are the validation pairs: those of the validation files, or pairs held out from training.
     """
     if options.built_in:
-        version = options.data.get("grammar", VERSION)
         pairs = [
             (each.source, each.target)
             for split, times in GENERATED.items()
-            for each in korean_english(split, times * options.sentences, version=version)
+            for each in korean_english(split, times * options.sentences)
         ]
         return SentenceSet(pairs, "test sentences of the built-in corpus", LONGEST_TRAINED)
     split = read_split(build(Data, options.data, "the settings [data]"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy
 import torch
@@ -18,7 +18,7 @@ from regard.data.batch import BOS, EOS, PAD, Batch
 from regard.data.encoded_pairs import EncodedPairs, Side
 from regard.errors import ArgumentError, DataError, message
 
-__all__ = ["Batches", "Plan"]
+__all__ = ["Batches", "Plan", "SimilarLengths", "padded_rows"]
 
 WINDOW = 2**18
 """Maximum number of samples (sentence pairs) that are sorted by length together.
@@ -43,39 +43,13 @@ class Plan(NamedTuple):
         return self.order[self.begins[batch] : self.ends[batch]]
 
 
-class Batches:
-    """Batches of sentence pairs, with about the same number of tokens in each batch.
+AnyBatch = TypeVar("AnyBatch")
 
-    The sentences of a batch have similar lengths.
 
-    data: the encoded sentence pairs.
-    tokens: token budget, the maximum number of tokens in the source tensor or the target tensor of a batch,
-        per process. It counts padding: the number of rows times the length of the longest sentence,
-        including EOS. A sentence longer than the budget is a batch with one row. None: no budget.
-    sentences: maximum number of rows in a batch, per process; required if `tokens` is None.
-    longest: maximum number of tokens of source and target, without BOS and EOS. Longer pairs are skipped.
-    rounded: a list of lengths, including EOS. Set it if you pad each batch to the next larger length in this
-        list. The token budget then applies to the padded batches.
-    shuffle: if False, every epoch has the same batches, the shortest first.
-    seed: random seed of the order.
-    rank, world: index of this process, and number of processes.
+class SimilarLengths(Generic[AnyBatch]):
+    """Base class of batches of samples of similar lengths. A subclass builds a batch from its samples.
 
-    The order of an epoch depends only on the data, these arguments and (seed, epoch). Each pair occurs once
-    in an epoch. With several processes, each batch is `world` times as large and is divided between the
-    processes: a process takes every world-th row, starting at row `rank`. Each process needs at least one
-    row. So a batch with fewer rows than processes is added to the previous batch, which may then exceed the
-    budget by one row per process.
-
-    To sample new subwords in each epoch (subword regularization), encode the sentences of a batch again. For
-    each `number` in `batch.index`, let `line` be the sentence with this index, and call
-    tokenizer.encode(line, sample=0.1, generator=random.Random(f"{seed} {epoch} {number}")).
-
-    In the example, no sentence has more than 3 tokens with EOS, so two rows fit into a budget of 6 tokens.
-
-    >>> from regard.data.encoded_pairs import EncodedPairs
-    >>> data = EncodedPairs.in_memory([[7, 8], [9], [5], [6, 6]], [[5], [6, 4], [8], [8]])
-    >>> [batch.index.tolist() for batch in Batches(data, tokens=6).epoch(0)]
-    [[2, 1], [3, 0]]
+    See Batches for the arguments.
     """
 
     def __init__(
@@ -116,7 +90,15 @@ class Batches:
             )
         self._planned: tuple[int, Plan] | None = None
 
-    def epoch(self, epoch: int, start: int = 0, data: EncodedPairs | None = None) -> Iterator[Batch]:
+    def build(self, rows: NDArray[numpy.int32], data: EncodedPairs) -> AnyBatch:
+        """Return a batch.
+
+        rows: (B,), the indices of its samples in `data`.
+        data: the encoded pairs.
+        """
+        raise NotImplementedError
+
+    def epoch(self, epoch: int, start: int = 0, data: EncodedPairs | None = None) -> Iterator[AnyBatch]:
         """Iterate over the batches of an epoch from batch `start` on; earlier batches are not computed.
 
         data: the same pairs with other tokens, e.g. sampled subwords. They are not sorted by length again.
@@ -220,13 +202,50 @@ class Batches:
         ahead = costs[: min(most, self._tokens // int(costs[0]))]
         return int(numpy.count_nonzero(ahead * numpy.arange(1, len(ahead) + 1) <= self._tokens))
 
-    def _batches(self, plan: Plan, start: int, data: EncodedPairs) -> Iterator[Batch]:
+    def _batches(self, plan: Plan, start: int, data: EncodedPairs) -> Iterator[AnyBatch]:
         for number in range(start, len(plan.begins)):
-            rows = plan.rows(number)[self.rank :: self.world]
-            source, source_lengths = _padded(data.sources, rows, begin=False)
-            target, target_lengths = _padded(data.targets, rows, begin=True)
-            index = torch.from_numpy(data.numbers[rows])
-            yield Batch(source, source_lengths, target, target_lengths, index)
+            yield self.build(plan.rows(number)[self.rank :: self.world], data)
+
+
+class Batches(SimilarLengths[Batch]):
+    """Batches of sentence pairs, with about the same number of tokens in each batch.
+
+    The sentences of a batch have similar lengths.
+
+    data: the encoded sentence pairs.
+    tokens: token budget, the maximum number of tokens in the source tensor or the target tensor of a batch,
+        per process. It counts padding: the number of rows times the length of the longest sentence,
+        including EOS. A sentence longer than the budget is a batch with one row. None: no budget.
+    sentences: maximum number of rows in a batch, per process; required if `tokens` is None.
+    longest: maximum number of tokens of source and target, without BOS and EOS. Longer pairs are skipped.
+    rounded: a list of lengths, including EOS. Set it if you pad each batch to the next larger length in this
+        list. The token budget then applies to the padded batches.
+    shuffle: if False, every epoch has the same batches, the shortest first.
+    seed: random seed of the order.
+    rank, world: index of this process, and number of processes.
+
+    The order of an epoch depends only on the data, these arguments and (seed, epoch). Each pair occurs once
+    in an epoch. With several processes, each batch is `world` times as large and is divided between the
+    processes: a process takes every world-th row, starting at row `rank`. Each process needs at least one
+    row. So a batch with fewer rows than processes is added to the previous batch, which may then exceed the
+    budget by one row per process.
+
+    To sample new subwords in each epoch (subword regularization), encode the sentences of a batch again. For
+    each `number` in `batch.index`, let `line` be the sentence with this index, and call
+    tokenizer.encode(line, sample=0.1, generator=random.Random(f"{seed} {epoch} {number}")).
+
+    In the example, no sentence has more than 3 tokens with EOS, so two rows fit into a budget of 6 tokens.
+
+    >>> from regard.data.encoded_pairs import EncodedPairs
+    >>> data = EncodedPairs.in_memory([[7, 8], [9], [5], [6, 6]], [[5], [6, 4], [8], [8]])
+    >>> [batch.index.tolist() for batch in Batches(data, tokens=6).epoch(0)]
+    [[2, 1], [3, 0]]
+    """
+
+    def build(self, rows: NDArray[numpy.int32], data: EncodedPairs) -> Batch:
+        source, source_lengths = padded_rows(data.sources, rows, begin=False)
+        target, target_lengths = padded_rows(data.targets, rows, begin=True)
+        return Batch(source, source_lengths, target, target_lengths, torch.from_numpy(data.numbers[rows]))
 
 
 def _check(least: int, **arguments: int | None) -> None:
@@ -241,7 +260,7 @@ def _shuffled(count: int, bits: numpy.random.PCG64) -> NDArray[numpy.int64]:
     return numpy.argsort(bits.random_raw(count), kind="stable")
 
 
-def _padded(side: Side, rows: NDArray[numpy.int32], begin: bool) -> tuple[Tensor, Tensor]:
+def padded_rows(side: Side, rows: NDArray[numpy.int32], begin: bool) -> tuple[Tensor, Tensor]:
     """Return B sentences as a padded tensor of token ids, and their lengths, (B,).
 
     side: all sentences.

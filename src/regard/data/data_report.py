@@ -12,14 +12,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.data.duplicate_pairs import DuplicateCounter, joined_keys
-from regard.data.line_features import MOST_FEATURES, Features, features_of
 from regard.data.line_scan import Block, Examiner
-from regard.data.misaligned_pairs import counts_differ, shifted_lines
+from regard.data.misaligned_pairs import (
+    BOUNDED,
+    MOST_FEATURES,
+    Features,
+    counts_differ,
+    features_of,
+    shifted_lines,
+)
 from regard.data.pair_checks import KINDS, Choices
 from regard.data.pair_formats import Chunk, CountsDiffer, Origin, Parallel
 from regard.data.progress_bar import advancing
@@ -27,10 +33,16 @@ from regard.data.read_text import Raw, invalid_line
 from regard.errors import DataError, Setting, UnknownName, message
 from regard.viewing.html_document import safe
 
-__all__ = ["Example", "Finding", "Report", "inspect_pairs", "odd_side", "refusal"]
+__all__ = ["DuplicateCounter", "Example", "Finding", "Report", "inspect_pairs", "odd_side", "refusal"]
 
 EXAMPLES = 3
 """Maximum number of examples of each kind of problem."""
+
+MOST_KEYS = 16_000_000
+"""Maximum number of pairs whose hashes are held in memory to count duplicates, with 16 bytes for each pair.
+
+If there are more pairs, repeated hashes are removed. If more than MOST_KEYS / 2 hashes are left, only a
+sample of the hashes is stored, and the number of duplicates is estimated."""
 
 REFUSED = "refused"
 COLUMNS, NUMBERS = ("problem", "pairs", "dropped", "action", "first"), ("pairs", "dropped")
@@ -176,17 +188,22 @@ def _relative(place: str) -> str:
     return os.path.basename(within) if os.path.isabs(within) else within
 
 
-def inspect_pairs(origin: Origin, choices: Choices) -> Report:
-    """Read all pairs once and return the report. In a terminal, a progress bar appears after one second."""
+def inspect_pairs(origin: Origin, choices: Choices, full: bool = True) -> Report:
+    """Read all pairs once and return the report. In a terminal, a progress bar appears after one second.
+
+    full: whether parallel files are searched completely for lines without a counterpart. If False, only
+        about the first BOUNDED lines are searched.
+    """
     examiners = Examiner(choices, keyed=True), Examiner(choices, keyed=True)
-    tally, counts, refused = _Tally(choices, isinstance(origin, Parallel)), None, None
+    most = MOST_FEATURES if full else BOUNDED
+    tally, counts, refused = _Tally(choices, most if isinstance(origin, Parallel) else 0), None, None
     with advancing("checking pairs", origin.size()) as reached:
         try:
             for chunk in origin.chunks(examiners):
                 tally.add(chunk)
                 reached(chunk.reached)
         except CountsDiffer as difference:
-            counts, refused = difference.counts, counts_differ(difference, *tally.features())
+            counts, refused = counts_differ(difference, *tally.features(), most)
     digest = hashlib.blake2b(repr(_deciding(choices)).encode(), digest_size=16)
     for examiner in examiners:
         digest.update(examiner.digest.digest())
@@ -217,8 +234,8 @@ def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable
     """
     refused = choices.bits("error") & marks
     kind = next(name for name, each in KINDS.items() if each.bit & refused)
-    block, line = odd_side(chunk, index, KINDS[kind].bit)
-    problem = choices.says(kind)
+    block = odd_side(chunk, index, KINDS[kind].bit)
+    line, problem = block.index + index, choices.says(kind)
     hint: list[str | Setting] = []
     if kind == "invalid" or (kind == "malformed" and _is_unread(block.raw, line)):
         # In Shift-JIS, bytes of characters are backslashes, which make JSON invalid.
@@ -227,7 +244,7 @@ def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable
     elif kind == "malformed":
         problem = block.raw.reasons.get(line, problem)
     elif kind == "uneven":
-        lengths = [block.lengths[part][index] for block, part in chunk.sides]
+        lengths = [side.lengths[index] for side in chunk.sides]
         problem += f": the source has {lengths[0]} characters, the target {lengths[1]}"
     if kind == "malformed" and block.raw.remedy is not None:
         named = bool(block.raw.remedy.value)
@@ -237,7 +254,7 @@ def refusal(chunk: Chunk, index: int, choices: Choices, marks: int, *, choosable
         actions = [action for action in KINDS[kind].may if action != "error"]
         for word, action in zip((", or use ", *[" or "] * len(actions)), actions, strict=False):
             hint += [word, Setting("Choices", kind, action)]
-    return DataError(message(block.place(line), problem, hint=tuple(hint)))
+    return DataError(message(block.place(index), problem, hint=tuple(hint)))
 
 
 def _is_unread(raw: Raw, index: int) -> bool:
@@ -252,36 +269,36 @@ def _is_unread(raw: Raw, index: int) -> bool:
 class _Tally:
     """Counts the problems of the sentence pairs, chunk by chunk, and creates the data report.
 
-    parallel: whether source and target are in separate files. If True, the report also looks for lines that
-        have no translation at the same line number of the other file.
+    searched: if source and target are in separate files, approximate number of lines of each that are
+        searched for lines that have no translation at the same line number of the other file; otherwise 0.
     """
 
-    def __init__(self, choices: Choices, parallel: bool):
-        self.choices, self.parallel = choices, parallel
+    def __init__(self, choices: Choices, searched: int):
+        self.choices, self.searched = choices, searched
         self.histogram = numpy.zeros(256, numpy.int64)
         self.examples: dict[str, list[Example]] = {kind: [] for kind in KINDS}
         self.refused: DataError | None = None
         self.keys = DuplicateCounter(EXAMPLES)
         self.lost = 0
+        self.encoding: str | None = None
         self.places: tuple[list[tuple[int, str, int]], list[tuple[int, str, int]]] = ([], [])
         self.line_features: tuple[list[Features], list[Features]] = ([], [])
-        self.last: list[tuple[Block, Features] | None] = [None, None]
 
     def add(self, chunk: Chunk) -> None:
-        (source, of_source), (target, of_target) = chunk.sides
+        source, target = chunk.sides
         marks = chunk.marks(self.choices)
+        self.encoding = self.encoding or source.raw.encoding or target.raw.encoding
         self.histogram += numpy.bincount(marks, minlength=256)
-        if self.parallel and chunk.position < MOST_FEATURES:
-            for side, (block, lines) in enumerate(chunk.sides):
-                features = self._features(side, block).part(lines.start, lines.stop)
-                self.line_features[side].append(features)
+        if chunk.position < self.searched:
+            for features, block in zip(self.line_features, chunk.sides, strict=True):
+                features.append(features_of(block))
         assert source.keys is not None and target.keys is not None
         lost = (marks & (self.choices.bits("skip") | self.choices.bits("error"))) != 0
         self.lost += int(lost.sum())
-        keys = joined_keys(source.keys[of_source], target.keys[of_target])
+        keys = _joined_keys(source.keys, target.keys)
         self.keys.add(keys, numpy.arange(chunk.position, chunk.position + chunk.pairs), ~lost)
-        for places, (block, lines) in zip(self.places, chunk.sides, strict=True):
-            places.append((chunk.position, f"{block.raw.name}, {block.raw.unit}", block.first + lines.start))
+        for places, block in zip(self.places, chunk.sides, strict=True):
+            places.append((chunk.position, f"{block.raw.name}, {block.raw.unit}", block.first))
         if not marks.any():
             return
         for kind, examples in self.examples.items():
@@ -291,20 +308,10 @@ class _Tally:
         if self.refused is None and (wrong := numpy.flatnonzero(marks & self.choices.bits("error"))).size:
             self.refused = refusal(chunk, int(wrong[0]), self.choices, int(marks[wrong[0]]))
 
-    def _features(self, side: int, block: Block) -> Features:
-        """Return the features (length, last byte, digits) of the lines of a block, to find misaligned lines.
-
-        They are cached, because several chunks may use the same block.
-        """
-        last = self.last[side]
-        if last is None or last[0] is not block:
-            last = self.last[side] = (block, features_of(block))
-        return last[1]
-
     def features(self) -> tuple[Features, Features]:
         """Return the features (length, last byte, digits) of the source lines and of the target lines.
 
-        Chunks that start after the first MOST_FEATURES pairs are not included.
+        Chunks that start after the first `searched` pairs are not included.
         """
         return Features.joined(self.line_features[0]), Features.joined(self.line_features[1])
 
@@ -326,16 +333,20 @@ class _Tally:
                 dropped = int(self.histogram[has & unclaimed].sum())
                 unclaimed &= ~has
             count = int(self.histogram[has].sum())
-            findings.append(
-                Finding(kind, self.choices.says(kind), count, done, dropped, tuple(self.examples[kind]))
-            )
+            findings.append(Finding(kind, self._says(kind), count, done, dropped, tuple(self.examples[kind])))
         findings.append(self._duplicates())
         if counts is not None:
             says = f"line counts differ: source and target have {counts[0]:,} and {counts[1]:,} lines"
             findings.append(Finding("counts", says, abs(counts[0] - counts[1]), REFUSED, 0, ()))
-        elif self.parallel:
+        elif self.searched:
             findings.append(self._misaligned())
         return Report(read, read - self.lost, tuple(findings), refused or self.refused, fingerprint)
+
+    def _says(self, kind: str) -> str:
+        """Return the description of a kind of problem; invalid bytes with the encoding of the files."""
+        if kind == "invalid" and self.encoding is not None:
+            return f"not valid {self.encoding}"
+        return self.choices.says(kind)
 
     def _duplicates(self) -> Finding:
         """Return the number of kept pairs that repeat an earlier pair, as a Finding.
@@ -366,19 +377,88 @@ class _Tally:
         return f"{name} {first + position - start}"
 
 
-def odd_side(chunk: Chunk, index: int, bit: int) -> tuple[Block, int]:
-    """Return which line of a sentence pair has a problem: its block, and its index in the block.
+def odd_side(chunk: Chunk, index: int, bit: int) -> Block:
+    """Return the block of the line that has a problem: of the source or of the target.
 
     chunk: the pairs that were read together with this pair.
     index: position of the pair in the chunk, from 0.
     bit: the kind of problem; see Kind.bit.
 
-    If the problem belongs to both sides together (uneven lengths), return the source line.
+    If the problem belongs to both sides together (uneven lengths), return the source block.
     """
-    sides = (chunk.source, chunk.source_from + index), (chunk.target, chunk.target_from + index)
-    return next((side for side in sides if side[0].marks[side[1]] & bit), sides[0])
+    return next((side for side in chunk.sides if side.marks[index] & bit), chunk.source)
 
 
 def _example(chunk: Chunk, index: int, bit: int) -> Example:
-    block, line = odd_side(chunk, index, bit)
-    return Example(chunk.position + index + 1, block.place(line), block.excerpt(line))
+    block = odd_side(chunk, index, bit)
+    return Example(chunk.position + index + 1, block.place(index), block.excerpt(index))
+
+
+class DuplicateCounter:
+    """Counts duplicate sentence pairs. Pairs are compared by their keys, which are 64-bit hashes.
+
+    examples: maximum number of duplicates whose positions are stored.
+
+    If there are more than MOST_KEYS / 2 distinct keys, only about one in `every` distinct keys is stored. The
+    lowest bits of a key decide whether it is stored. The number of distinct pairs is then estimated as
+    `every` times the number of stored keys. The number of all pairs (`total`) is always exact.
+    """
+
+    def __init__(self, examples: int) -> None:
+        self.examples = examples
+        self.every, self.total, self.pending = 1, 0, 0
+        self.first: list[int] = []
+        self.parts: list[tuple[NDArray[numpy.int64], NDArray[numpy.int64]]] = []
+
+    def add(
+        self, keys: NDArray[numpy.int64], positions: NDArray[numpy.int64], kept: NDArray[numpy.bool_]
+    ) -> None:
+        self.total += int(kept.sum())
+        kept = kept & self._sampled(keys)
+        self.parts.append((keys[kept], positions[kept]))
+        self.pending += len(self.parts[-1][0])
+        if self.pending > MOST_KEYS:
+            self._distinct()
+
+    def duplicates(self) -> tuple[int, list[int]]:
+        """Return the number of pairs that repeat an earlier pair, and the positions of the first such pairs.
+
+        The number is an estimate if `every` is more than 1. There are at most `examples` positions.
+        """
+        return max(self.total - self.every * self._distinct(), 0), self.first
+
+    def _distinct(self) -> int:
+        """Remove repeated keys and return the number of distinct keys that are stored.
+
+        As long as there are too many keys (see MOST_KEYS), about half of them are removed, and `every` is
+        doubled.
+        """
+        empty = numpy.zeros(0, numpy.int64)
+        keys, positions = map(numpy.concatenate, zip((empty, empty), *self.parts, strict=True))
+        order = numpy.argsort(keys, kind="stable")
+        keys, positions = keys[order], positions[order]
+        new = numpy.ones(len(keys), bool)
+        new[1:] = keys[1:] != keys[:-1]
+        self.first = sorted([*self.first, *numpy.sort(positions[~new])[: self.examples].tolist()])[
+            : self.examples
+        ]
+        keys, positions = keys[new], positions[new]
+        while len(keys) > MOST_KEYS // 2:
+            self.every *= 2
+            new = self._sampled(keys)
+            keys, positions = keys[new], positions[new]
+        self.parts, self.pending = [(keys, positions)], 0
+        return len(keys)
+
+    def _sampled(self, keys: NDArray[numpy.int64]) -> NDArray[numpy.bool_]:
+        return (keys & (self.every - 1)) == 0
+
+
+def _joined_keys(source: NDArray[numpy.int64], target: NDArray[numpy.int64]) -> NDArray[numpy.int64]:
+    """Combine the keys of source and target lines into one key for each pair.
+
+    The pairs (a, b) and (b, a) get different keys.
+    """
+    return source * numpy.int64(0x1E3779B97F4A7C15) + (target ^ (target >> 29)) * numpy.int64(
+        0x3F58476D1CE4E5B9
+    )

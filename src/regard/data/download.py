@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import os
-import socket
-import threading
 import time
 import urllib.error
 import urllib.parse
@@ -107,10 +104,7 @@ def _attempt(url: str, part: Path, most: int, reached: Callable[[int], None], cl
     headers = {"User-Agent": "regard", "Accept-Encoding": "identity"}
     if have:
         headers |= {"Range": f"bytes={have}-", "If-Range": tag}
-    with _opener(url, clock).open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:
-        # At the time limit, _cut_after() shuts the connection down. Then the headers can be incomplete
-        # without an error. So the time is checked before the headers are used.
-        clock.check()
+    with _opener(url).open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as answer:
         if answer.status != 206 or not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
             have = 0
             _restart(part, answer.headers)
@@ -212,62 +206,8 @@ class _SafeRedirect(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-class _LimitedHTTP(urllib.request.HTTPHandler):
-    """HTTP handler that closes a connection if the response headers do not arrive within the time limit."""
-
-    def __init__(self, clock: _Clock):
-        super().__init__()
-        self.clock = clock
-
-    def http_open(self, req: urllib.request.Request) -> Any:
-        return _cut_after(self.clock, lambda kind: self.do_open(kind, req), http.client.HTTPConnection)
-
-
-class _LimitedHTTPS(urllib.request.HTTPSHandler):
-    """HTTPS handler that closes a connection if the response headers do not arrive within the time limit."""
-
-    def __init__(self, clock: _Clock):
-        super().__init__()
-        self.clock = clock
-
-    def https_open(self, req: urllib.request.Request) -> Any:
-        return _cut_after(self.clock, lambda kind: self.do_open(kind, req), http.client.HTTPSConnection)
-
-
-def _cut_after(clock: _Clock, open_: Callable[[Any], Any], kind: type[http.client.HTTPConnection]) -> Any:
-    """Open a connection and return the response; after the time limit, shut the connection down.
-
-    The limit applies until the headers of the response have arrived.
-
-    open_: function that opens the connection and returns the response. It is called with one argument, a
-        function that creates the connection object.
-    kind: the class of the connection object.
-
-    The connection object is created in this function, so that this function can shut the connection down.
-    """
-    connections: list[http.client.HTTPConnection] = []
-
-    def connection(*arguments: Any, **options: Any) -> http.client.HTTPConnection:
-        connections.append(kind(*arguments, **options))
-        return connections[-1]
-
-    def cut() -> None:
-        for each in connections:
-            if each.sock is not None:
-                with contextlib.suppress(OSError):
-                    each.sock.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(max(clock.left(), 0), cut)
-    timer.daemon = True
-    timer.start()
-    try:
-        return open_(connection)
-    finally:
-        timer.cancel()
-
-
-def _opener(url: str, clock: _Clock) -> urllib.request.OpenerDirector:
-    handlers: list[Any] = [_SafeRedirect(), _LimitedHTTP(clock), _LimitedHTTPS(clock)]
+def _opener(url: str) -> urllib.request.OpenerDirector:
+    handlers: list[Any] = [_SafeRedirect()]
     if urllib.parse.urlsplit(url).hostname in LOOPBACK:
         handlers.append(urllib.request.ProxyHandler({}))
     return urllib.request.build_opener(*handlers)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
 import torch
 from numpy.typing import NDArray
 
-from regard.data.batch import Batch
-from regard.data.batching import Batches, Plan
+from regard.data.batching import SimilarLengths, padded_rows
 from regard.data.class_labels import Labels
 from regard.data.encoded_pairs import EncodedPairs, Side
 from regard.data.labelled_batch import LabelledBatch
@@ -139,7 +137,7 @@ def encode_texts(
     )
 
 
-class LabelledBatches:
+class LabelledBatches(SimilarLengths[LabelledBatch]):
     """Batches of labelled texts with about the same number of tokens each.
 
     The texts of a batch have similar lengths.
@@ -157,32 +155,16 @@ class LabelledBatches:
     """
 
     def __init__(self, data: EncodedTexts, tokens: int = 4096, **options: Any):
-        self.data = data
+        self.texts = data
         second = data.seconds
-        # Batches needs two sides. Empty second texts are added; they do not count in the token budget.
+        # Two sides are needed. Empty second texts are added; they do not count in the token budget.
         if second is None:
             second = Side(numpy.zeros(0, numpy.uint32), numpy.zeros(len(data) + 1, numpy.int64))
-        sides = EncodedPairs(data.firsts, second, numpy.arange(len(data)))
-        self._batches = Batches(sides, tokens, **options)
-        self.left_out = self._batches.left_out
+        super().__init__(EncodedPairs(data.firsts, second, data.numbers), tokens, **options)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[LabelledBatch]:
-        """Iterate over the batches of an epoch from batch `start` on; earlier batches are not computed."""
-        return map(self._labelled, self._batches.epoch(epoch, start))
-
-    def len_epoch(self, epoch: int) -> int:
-        """Return the number of batches of an epoch."""
-        return self._batches.len_epoch(epoch)
-
-    def largest(self, epoch: int) -> int:
-        """Return the index of the batch of an epoch that has the most tokens, including padding."""
-        return self._batches.largest(epoch)
-
-    def plan(self, epoch: int) -> Plan:
-        """Return which texts each batch of an epoch contains, as a Plan."""
-        return self._batches.plan(epoch)
-
-    def _labelled(self, batch: Batch) -> LabelledBatch:
-        rows = batch.index.numpy()
-        labelled = LabelledBatch.of_batch(batch, torch.from_numpy(self.data.labels[rows]), self.data.pairs)
-        return replace(labelled, index=torch.from_numpy(self.data.numbers[rows]))
+    def build(self, rows: NDArray[numpy.int32], data: EncodedPairs) -> LabelledBatch:
+        first = padded_rows(data.sources, rows, begin=False)
+        second = padded_rows(data.targets, rows, begin=False) if self.texts.pairs else (None, None)
+        labels, index = self.texts.labels[rows], data.numbers[rows]
+        numbers = torch.from_numpy(labels), torch.from_numpy(index)
+        return LabelledBatch(first[0], first[1], numbers[0], numbers[1], second[0], second[1])

@@ -13,17 +13,18 @@ from typing import Any, NamedTuple
 
 from regard.data.read_text import read_lines
 from regard.data.row_formats import fields_of
-from regard.data.table_formats import Row as TableRow
 from regard.data.table_formats import (
     check_format,
-    csv_rows,
+    column_places,
+    column_rows,
     is_csv,
     json_array_rows,
     parquet_rows,
     record_format,
+    too_few_columns,
     valid_cell,
 )
-from regard.errors import ArgumentError, DataError, message, printable, shown
+from regard.errors import ArgumentError, DataError, message, shown
 
 __all__ = ["FORMATS", "Columns", "Format", "Row", "fields_of_json", "text_of_json"]
 
@@ -66,27 +67,22 @@ def tabbed(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
     columns: numbers or names. If they are names, the first line of the file is a header with these names.
     """
     check_format(path, "tsv", "read_labelled")
-    if is_csv(path):
-        rows: Iterator[TableRow] = csv_rows(path, encoding)
-    else:
-        rows = (TableRow(i, line.split("\t")) for i, line in enumerate(read_lines(path, encoding), 1))
+    rows = column_rows(path, encoding)
     if isinstance(columns.label, str):
         header = next(rows, None)
         if header is None:
             return
-        places = _places_in_header(path, header.value or [], columns)
+        hint = "if the file has no header line, use column numbers, starting at 1"
+        places = column_places(path, header.value, columns.all, hint)
     else:
-        places = [int(column) - 1 for column in columns.all]
+        places = column_places(path, (), columns.all, "")
     for row in rows:
-        cells, place = row.value, f"{shown(path)}, line {row.number}"
-        if row.reason:
-            raise DataError(message(place, row.reason))
-        if len(cells) <= max(places):
+        cells = row.value
+        if problem := too_few_columns(cells, places):
             if any(cell.strip() for cell in cells):
-                problem = f"{len(cells)} column{'s' * (len(cells) > 1)}, expected at least {max(places) + 1}"
                 between = "commas or semicolons" if is_csv(path) else "tabs"
                 hint = f"check the columns of label and text; columns are separated by {between}"
-                raise DataError(message(place, problem, hint=hint))
+                raise DataError(message(f"{shown(path)}, line {row.number}", problem, hint=hint))
             cells = [""] * (max(places) + 1)
         label, *texts = (valid_cell(cells[at], shown(path), row.number, encoding) for at in places)
         yield Row(row.number, label.strip(), tuple(texts))
@@ -174,19 +170,6 @@ FORMATS: dict[str, Format] = {
     "label-first": Format(label_first, None, None),
 }
 """Name -> file format of labelled texts. Files are plain or gzip."""
-
-
-def _places_in_header(path: Path, header: Sequence[str], columns: Columns) -> list[int]:
-    names = [name.strip() for name in header]
-    places = []
-    for column in columns.all:
-        if column not in names:
-            known = printable(", ".join(names))[:200]
-            problem = f"no column '{printable(str(column))}'; the columns are {known}"
-            hint = "if the file has no header line, use column numbers, starting at 1"
-            raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
-        places.append(names.index(str(column)))
-    return places
 
 
 def _label(value: Any, place: str) -> str:

@@ -23,7 +23,7 @@ from regard.data.read_text import (
     check_start,
     checked_path,
 )
-from regard.data.text_encoding import INVALID, other_encoding
+from regard.data.text_encoding import INVALID, advice, other_encoding
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import naming_file, write_all
 
@@ -44,6 +44,9 @@ Place = str | bytes
 
 STANDARD = "-"
 
+KEPT = 20
+"""Number of lines with invalid bytes from which their encoding is guessed."""
+
 TABLE = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)(\.gz)?$", re.IGNORECASE)
 """Names of files that are usually tables."""
 
@@ -59,6 +62,7 @@ class Lines:
     read: number of lines read so far.
     repaired: number of lines read so far that had invalid bytes.
     encoding: the encoding of the lines; None is UTF-8.
+    invalid: the first lines with invalid bytes, at most KEPT.
 
     >>> lines = Lines([b"one\\r\\ntwo\\xff \\xe2\\x80\\xa8still two"])
     >>> list(lines), lines.read, lines.repaired
@@ -70,6 +74,7 @@ class Lines:
     repaired: int = 0
     option: str = "--text"
     encoding: str | None = None
+    invalid: list[bytes] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         self.encoding = other_encoding(self.encoding)
@@ -95,6 +100,8 @@ class Lines:
             return line.decode("utf-8")
         except UnicodeDecodeError:
             self.repaired += 1
+            if len(self.invalid) < KEPT:
+                self.invalid.append(line)
             return line.decode("utf-8", "replace")
 
     @property
@@ -295,7 +302,10 @@ def tell(notes: Notes, *sides: Repaired) -> None:
     repaired = sum(side.repaired for side in sides)
     if repaired:
         lines = "1 line" if repaired == 1 else f"{repaired:,} lines"
-        say(f"{lines} had bytes that are not valid UTF-8, each replaced by \ufffd")
+        invalid = [line for side in sides for line in getattr(side, "invalid", ())]
+        named, _ = advice(b"\n".join(invalid), invalid[0]) if invalid else ("", ())
+        named = f"; {named}" if named else ""
+        say(f"{lines} had bytes that are not valid UTF-8, each replaced by \ufffd{named}")
 
 
 def given_lines(

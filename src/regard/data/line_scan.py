@@ -7,7 +7,7 @@ one.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 from numpy.typing import NDArray
@@ -36,17 +36,21 @@ class Block:
     Invalid UTF-8 and NUL bytes have been replaced.
 
     raw: the lines as they were read, before repair.
+    index: index in `raw` of the first line of the block.
     first: line number of the first line of the block in its file.
-    data: the lines in valid UTF-8, each ended by "\\n".
-    ends: positions of these "\\n" in `data`.
+    data: the lines of `raw` in valid UTF-8, each ended by "\\n".
+    start: position in `data` at which the first line of the block starts.
+    ends: positions in `data` of the "\\n" of the lines of the block.
     lengths: length of each line in characters.
     marks: one integer for each line, with a bit set for each problem of the line; see Kind.bit.
     keys: a hash of each line, or None if not computed. The hashes differ between processes.
     """
 
     raw: Raw
+    index: int
     first: int
     data: bytes
+    start: int
     ends: NDArray[numpy.intp]
     lengths: NDArray[numpy.int32]
     marks: Marks
@@ -55,9 +59,25 @@ class Block:
     def __len__(self) -> int:
         return len(self.ends)
 
+    def part(self, first: int, last: int) -> Block:
+        """Return the lines from index `first` to `last` - 1 as a Block."""
+        if first == 0 and last == len(self):
+            return self
+        at = slice(first, last)
+        return replace(
+            self,
+            index=self.index + first,
+            first=self.first + first,
+            start=int(self.ends[first - 1]) + 1 if first else self.start,
+            ends=self.ends[at],
+            lengths=self.lengths[at],
+            marks=self.marks[at],
+            keys=None if self.keys is None else self.keys[at],
+        )
+
     def lines(self) -> list[str]:
         """Return the repaired lines of the block as strings, without "\\n"."""
-        return self.data.decode("utf-8").split("\n")[:-1]
+        return self.data[self.start : int(self.ends[-1])].decode("utf-8").split("\n")
 
     def place(self, index: int) -> str:
         """Return the file and the number of the line at this index, for messages: "a.ko, line 3"."""
@@ -68,7 +88,7 @@ class Block:
 
         Control characters are replaced.
         """
-        start = self.ends[index - 1] + 1 if index else 0
+        start = self.ends[index - 1] + 1 if index else self.start
         line = self.data[start : min(int(self.ends[index]), int(start) + 4 * LONGEST_EXCERPT)]
         text = line.decode("utf-8", "ignore")
         text = text if len(text) <= LONGEST_EXCERPT else text[: LONGEST_EXCERPT - 1] + "…"
@@ -110,7 +130,7 @@ class Examiner:
         marks[(marks & KINDS["malformed"].bit) != 0] &= ~KINDS["empty"].bit & 0xFF
         if self.choices.longest is not None:
             marks[lengths > self.choices.longest] |= KINDS["long"].bit
-        block = Block(raw, self.number, data, ends, lengths, marks, self._keys(data, len(ends)))
+        block = Block(raw, 0, self.number, data, 0, ends, lengths, marks, self._keys(data, len(ends)))
         self.number += len(ends)
         return block
 

@@ -1,21 +1,56 @@
-"""Misaligned pairs: find lines of a parallel file that probably have no translation in the other file."""
+"""Misaligned pairs: find lines of a parallel file that probably have no translation in the other file.
+
+Lines are compared by features that do not depend on the language: length, final punctuation and digits.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy
+from numpy.typing import NDArray
 
-from regard.data.line_features import MOST_FEATURES, Features, Scores, length_ratios, likeness
+from regard.data.line_scan import Block
+from regard.data.pair_checks import SHORT
 from regard.data.pair_formats import CountsDiffer
 from regard.data.read_text import read_blocks
 from regard.errors import DataError, message, printable, shown
 
-__all__ = ["Missing", "Shifted", "counts_differ", "lines_without_counterpart", "shifted_lines"]
+__all__ = [
+    "BOUNDED",
+    "MOST_FEATURES",
+    "Features",
+    "Missing",
+    "Shifted",
+    "counts_differ",
+    "features_of",
+    "likeness",
+    "lines_without_counterpart",
+    "shifted_lines",
+]
+
+MOST_FEATURES = 4_000_000
+"""Approximate maximum number of lines of a file whose features (length, last byte, digits) are in memory.
+
+If two parallel files have different line counts, the features of all lines are needed to find the lines
+without a translation. In files with more lines than this number, there is no search for such lines."""
+
+BOUNDED = 100_000
+"""Approximate maximum number of lines of a file that are searched before training.
+
+`regard data check` searches up to MOST_FEATURES lines."""
+
+BYTE, DIGITS = 256, 32
+"""BYTE: number of different values of a byte.
+DIGITS: number of different values of Features.digits."""
+
+Scores = NDArray[numpy.float32]
+LinePairs = list[tuple["Features", "Features"]]
 
 CLEAR = 5.0
 """Minimum gain, in log-likelihood, for which extra lines of the longer of two parallel files are reported.
@@ -53,8 +88,106 @@ To test the correlation, the length ratio of source line i and target line i is 
 target lines are shuffled, and the ratios are computed again. The first ratios must vary less: their spread
 divided by the spread of the second ratios must be below PARALLEL."""
 
-
 Words = frozenset[str]
+
+
+class Features(NamedTuple):
+    """Three features of lines that do not depend on the language, one array per feature.
+
+    lengths: length of each line in characters.
+    marks: the last byte of each line, usually its final punctuation.
+    digits: 0 if the line has no digits, otherwise a number from 1 to 31 that depends on the sum of its
+        digits.
+    """
+
+    lengths: NDArray[numpy.int32]
+    marks: NDArray[numpy.uint8]
+    digits: NDArray[numpy.uint8]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def part(self, first: int, last: int | None = None) -> Features:
+        """Return the features of the lines from index `first` to `last` - 1; to the end if `last` is None."""
+        return Features(self.lengths[first:last], self.marks[first:last], self.digits[first:last])
+
+    @classmethod
+    def joined(cls, parts: Iterable[Features]) -> Features:
+        """Concatenate the features of several groups of lines."""
+        types = (numpy.int32, numpy.uint8, numpy.uint8)
+        columns = zip(*parts, strict=True)
+        empty = tuple((numpy.zeros(0, kind),) for kind in types)
+        return cls(*map(numpy.concatenate, list(columns) or empty))
+
+
+def features_of(block: Block) -> Features:
+    """Return length, last byte and digits of each line of a block as Features."""
+    data = numpy.frombuffer(block.data, numpy.uint8)[block.start : int(block.ends[-1]) + 1]
+    ends = block.ends - block.start
+    starts = numpy.concatenate(([0], ends[:-1] + 1))
+    values = numpy.where((data >= ord("0")) & (data <= ord("9")), data - (ord("0") - 1), numpy.uint8(0))
+    sums = numpy.add.reduceat(values, starts, dtype=numpy.int64)
+    digits = numpy.where(sums > 0, 1 + sums % (DIGITS - 1), 0).astype(numpy.uint8)
+    return Features(block.lengths, data[ends - 1], digits)
+
+
+def likeness(aligned: LinePairs, candidates: LinePairs) -> list[Scores]:
+    """Score pairs of lines: the higher the score, the more likely the two lines are translations.
+
+    The score is a log-likelihood ratio, up to a constant:
+
+        log p(features of both lines | translations) - log p(features of both lines | random lines)
+
+    It is a sum over the features. For the length, the log of the length ratio is assumed to have a Laplace
+    distribution. For each other feature, the term is the pointwise mutual information between its value in
+    the source line and its value in the target line.
+
+    aligned: a list of (source, target), the features of lines that are mostly translations of each other. The
+        probabilities are estimated from these lines.
+    candidates: a list of (source, target), the features of the lines to score. Line i of source and line i of
+        target are one pair.
+
+    Returns one array for each candidate, with one score for each pair of lines.
+    """
+    ratios = numpy.concatenate([length_ratios(*pair) for pair in aligned])
+    usual = float(numpy.median(ratios)) if len(ratios) else 0.0
+    # Medians are robust against the pairs that are not translations.
+    spread = max(float(numpy.median(numpy.abs(ratios - usual))), 0.05) if len(ratios) else 1.0
+    tables = (
+        _information([(source.marks, target.marks) for source, target in aligned]),
+        _information([(source.digits, target.digits) for source, target in aligned]),
+    )
+    scores = []
+    for source, target in candidates:
+        score = -numpy.minimum(numpy.abs(length_ratios(source, target) - usual) / spread, 6.0)
+        score += tables[0][source.marks, target.marks] + tables[1][source.digits, target.digits]
+        scores.append(score.astype(numpy.float32))
+    return scores
+
+
+def length_ratios(source: Features, target: Features) -> NDArray[numpy.float64]:
+    """Return log(target length / source length) for each pair of lines.
+
+    SHORT / 2 is added to both lengths, so that the ratio of short lines is closer to 1.
+    """
+    return numpy.log((target.lengths + SHORT / 2) / (source.lengths + SHORT / 2))
+
+
+def _information(pairs: list[tuple[NDArray[numpy.uint8], NDArray[numpy.uint8]]]) -> NDArray[numpy.float64]:
+    """Return the pointwise mutual information between the values of a feature in source and target lines.
+
+    pairs: a list of (source, target): the values of the feature, from 0 to 255, in source lines and in their
+        target lines.
+
+    Returns an array (256, 256): entry (i, j) is for value i in the source and value j in the target. The
+    entries of rare values are smoothed towards 0.
+    """
+    joint = numpy.zeros(BYTE * BYTE)
+    for source, target in pairs:
+        joint += numpy.bincount(source.astype(numpy.int64) * BYTE + target, minlength=BYTE * BYTE)
+    table = joint.reshape(BYTE, BYTE)
+    expected = numpy.outer(table.sum(1), table.sum(0)) / max(table.sum(), 1.0)
+    return numpy.log((table + 2.0) / (expected + 2.0))
 
 
 class Shifted(NamedTuple):
@@ -192,16 +325,24 @@ def shifted_lines(source: Features, target: Features) -> Shifted | None:
     return shifted
 
 
-def counts_differ(difference: CountsDiffer, source: Features, target: Features) -> DataError:
-    """Return the error for parallel files with different line counts; it names lines without a counterpart.
+def counts_differ(
+    difference: CountsDiffer, source: Features, target: Features, most: int
+) -> tuple[tuple[int, int], DataError]:
+    """Return the two line counts of parallel files, and the error, which names lines without a counterpart.
 
     difference: the exception that the reader raised at the end of the shorter file.
     source, target: the features (length, last byte, digits) of the lines that were read before the exception.
+    most: approximate maximum number of lines of a file that is searched.
     """
-    counts, shared = difference.counts, min(difference.counts)
+    shared, longer = difference.shared, difference.longer
+    parts, more = list[Features](), 0
+    for block in difference.rest:
+        if more < most:
+            parts.append(features_of(block))
+        more += len(block)
+    counts = (shared, shared + more) if longer else (shared + more, shared)
     sides = [features.part(max(len(features) - shared, 0)) for features in (source, target)]
-    longer = int(counts[1] > counts[0])
-    sides[longer] = Features.joined((sides[longer], difference.rest))
+    sides[longer] = Features.joined((sides[longer], *parts))
     complete = (len(sides[0]), len(sides[1])) == counts
     names = [shown(path) for path in difference.paths]
     lines = [f"line counts differ: source and target have {counts[0]:,} and {counts[1]:,} lines"]
@@ -212,7 +353,9 @@ def counts_differ(difference: CountsDiffer, source: Features, target: Features) 
         unmatched = [_by_words(short, long, each, number, encoding) for number, each in enumerate(missing)]
     else:
         unmatched = [each.line for each in missing]
-    if not complete:
+    if not complete and most < MOST_FEATURES:
+        hint = "regard data check locates the extra lines"
+    elif not complete:
         hint = f"split the files: extra lines are located only in files of up to {MOST_FEATURES:,} lines"
     elif not missing:
         hint = "pass two parallel files: line i of one is the translation of line i of the other"
@@ -227,7 +370,7 @@ def counts_differ(difference: CountsDiffer, source: Features, target: Features) 
         more = len(unmatched) - NAMED
         lines += [f"and {more:,} more lines of {names[longer]}"] if more > 0 else []
         hint = "compare the files near this line: a line is missing, or one line was split in two"
-    return DataError(message(" and ".join(names), "\n".join(lines), hint=hint))
+    return counts, DataError(message(" and ".join(names), "\n".join(lines), hint=hint))
 
 
 def _look_parallel(source: Features, target: Features) -> bool:

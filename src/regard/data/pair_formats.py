@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy
 
-from regard.data.line_features import MOST_FEATURES, Features, features_of
 from regard.data.line_scan import Block, Examiner
 from regard.data.pair_checks import KINDS, SHORT, Choices
 from regard.data.read_text import Marks, Raw, checked_path, read_blocks
@@ -30,38 +30,32 @@ NO_TEXT = KINDS["malformed"].bit | KINDS["empty"].bit
 
 
 class Chunk(NamedTuple):
-    """Consecutive sentence pairs: a range of lines of a source block, and a range of lines of a target block.
+    """Consecutive sentence pairs: a block of source lines, and a block of as many target lines.
 
-    source, target: the blocks. A block is a part of a file: lines that were read and checked together.
-    source_from, target_from: index in each block of the first line that belongs to this chunk.
-    pairs: number of pairs in this chunk.
     position: number of pairs before this chunk.
     reached: how many bytes or rows have been read so far, of Origin.size() in total.
     """
 
     source: Block
-    source_from: int
     target: Block
-    target_from: int
-    pairs: int
     position: int = 0
     reached: int = 0
 
     @property
-    def sides(self) -> tuple[tuple[Block, slice], tuple[Block, slice]]:
-        """Two pairs (block, slice), for source and target. The slice selects the lines in this chunk."""
-        return (
-            (self.source, slice(self.source_from, self.source_from + self.pairs)),
-            (self.target, slice(self.target_from, self.target_from + self.pairs)),
-        )
+    def pairs(self) -> int:
+        """Number of pairs in this chunk."""
+        return len(self.source)
+
+    @property
+    def sides(self) -> tuple[Block, Block]:
+        """The source block and the target block."""
+        return self.source, self.target
 
     def marks(self, choices: Choices) -> Marks:
         """Return one integer for each pair, with a bit set for each problem of the pair; see Kind.bit."""
-        (source, of_source), (target, of_target) = self.sides
-        marks = source.marks[of_source] | target.marks[of_target]
+        marks = self.source.marks | self.target.marks
         if choices.ratio is not None:
-            one = numpy.maximum(source.lengths[of_source], SHORT)
-            other = numpy.maximum(target.lengths[of_target], SHORT)
+            one, other = (numpy.maximum(side.lengths, SHORT) for side in self.sides)
             uneven = numpy.maximum(one, other) > choices.ratio * numpy.minimum(one, other)
             if uneven.any():
                 marks[uneven & ((marks & NO_TEXT) == 0)] |= KINDS["uneven"].bit
@@ -72,17 +66,23 @@ class CountsDiffer(Exception):
     """Raised when two parallel files have different numbers of lines.
 
     paths: the source path and the target path.
-    counts: the line count of the source file, and the line count of the target file.
-    rest: the features (length, last byte, digits) of the extra lines of the longer file. It has the features
-        of about the first MOST_FEATURES extra lines only.
+    shared: number of lines of the shorter file.
+    longer: 0 if the source file is longer, 1 if the target file is longer.
+    rest: the extra lines of the longer file, which have not been read yet.
     encoding: the encoding of the files; None is UTF-8.
     """
 
     def __init__(
-        self, paths: tuple[Path, Path], counts: tuple[int, int], rest: Features, encoding: str | None = None
+        self,
+        paths: tuple[Path, Path],
+        shared: int,
+        longer: int,
+        rest: Iterator[Block],
+        encoding: str | None = None,
     ):
-        super().__init__(f"{shown(paths[0])} has {counts[0]} lines, {shown(paths[1])} has {counts[1]}")
-        self.paths, self.counts, self.rest, self.encoding = paths, counts, rest, encoding
+        super().__init__(f"{shown(paths[longer])} has more than {shared} lines, unlike the other file")
+        self.paths, self.shared, self.longer, self.rest = paths, shared, longer, rest
+        self.encoding = encoding
 
 
 class Origin(Protocol):
@@ -124,16 +124,35 @@ class Parallel:
         for source, target in zip(self.sources, self.targets, strict=True):
             for examiner in examiners:
                 examiner.number = 1
-            blocks = read_blocks(source, self.encoding), read_blocks(target, self.encoding)
-            sides = map(examiners[0], blocks[0]), map(examiners[1], blocks[1])
-            for chunk in _aligned(*sides, (source, target), self.encoding):
-                yield chunk._replace(position=position, reached=reached + chunk.source.raw.reached)
-                position += chunk.pairs
+            left_blocks = map(examiners[0], read_blocks(source, self.encoding))
+            right_blocks = map(examiners[1], read_blocks(target, self.encoding))
+            for left, right in _aligned(left_blocks, right_blocks, (source, target), self.encoding):
+                yield Chunk(left, right, position, reached + left.raw.reached)
+                position += len(left)
             reached += source.stat().st_size
 
 
+class _Tables:
+    """Sentence pairs from files with source and target in one row. A subclass says how blocks are read."""
+
+    paths: tuple[Path, ...]
+
+    def blocks(self, path: Path) -> Iterator[tuple[Raw, Raw]]:
+        """Yield blocks of source lines and target lines of a file."""
+        raise NotImplementedError
+
+    def size(self) -> int:
+        return sum(path.stat().st_size for path in self.paths)
+
+    def stamp(self) -> Stamp:
+        return _stamp(self.paths)
+
+    def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
+        return _joined(((path, self.blocks(path)) for path in self.paths), examiners)
+
+
 @dataclass(frozen=True)
-class Tabbed:
+class Tabbed(_Tables):
     """Sentence pairs from TSV or CSV files. Columns other than source and target are ignored.
 
     columns: the source column and the target column, as numbers from 1 or as names in the header line.
@@ -144,19 +163,12 @@ class Tabbed:
     columns: tuple[int, int] | tuple[str, str]
     encoding: str | None = None
 
-    def size(self) -> int:
-        return sum(path.stat().st_size for path in self.paths)
-
-    def stamp(self) -> Stamp:
-        return _stamp(self.paths)
-
-    def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
-        files = ((path, column_rows(path, self.columns, self.encoding)) for path in self.paths)
-        return _joined(files, examiners)
+    def blocks(self, path: Path) -> Iterator[tuple[Raw, Raw]]:
+        return column_rows(path, self.columns, self.encoding)
 
 
 @dataclass(frozen=True)
-class JsonLines:
+class JsonLines(_Tables):
     """Sentence pairs from files with one JSON object per line, JSON arrays of objects, or Parquet files.
 
     fields: the source field and the target field; "translation.de" is the field "de" in "translation".
@@ -167,15 +179,8 @@ class JsonLines:
     fields: tuple[str, str]
     encoding: str | None = None
 
-    def size(self) -> int:
-        return sum(path.stat().st_size for path in self.paths)
-
-    def stamp(self) -> Stamp:
-        return _stamp(self.paths)
-
-    def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
-        files = ((path, field_rows(path, self.fields, self.encoding)) for path in self.paths)
-        return _joined(files, examiners)
+    def blocks(self, path: Path) -> Iterator[tuple[Raw, Raw]]:
+        return field_rows(path, self.fields, self.encoding)
 
 
 @dataclass(frozen=True)
@@ -215,53 +220,31 @@ def _joined(
         for examiner in examiners:
             examiner.number = 1
         for source, target in blocks:
-            sides = examiners[0](source), examiners[1](target)
-            yield Chunk(sides[0], 0, sides[1], 0, len(sides[0]), position, reached + source.reached)
-            position += len(sides[0])
+            left, right = examiners[0](source), examiners[1](target)
+            yield Chunk(left, right, position, reached + source.reached)
+            position += len(left)
         reached += path.stat().st_size if path else 0
 
 
 def _aligned(
     source: Iterator[Block], target: Iterator[Block], paths: tuple[Path, Path], encoding: str | None
-) -> Iterator[Chunk]:
-    """Yield chunks of sentence pairs from two parallel files.
+) -> Iterator[tuple[Block, Block]]:
+    """Yield the blocks of two parallel files, cut so that each two blocks have the same number of lines.
 
-    source, target: the blocks of lines of each file. Blocks of the two files may end at different lines, so a
-        block can be divided between several chunks.
+    source, target: the blocks of lines of each file.
     paths: the source path and the target path.
     encoding: the encoding of the files, for CountsDiffer.
 
     Raises CountsDiffer if one file ends before the other.
     """
-    left, right = next(source, None), next(target, None)
-    i = j = shared = 0
+    left, right, shared = next(source, None), next(target, None), 0
     while left is not None and right is not None:
-        count = min(len(left) - i, len(right) - j)
-        yield Chunk(left, i, right, j, count)
-        i, j, shared = i + count, j + count, shared + count
-        if i == len(left):
-            left, i = next(source, None), 0
-        if j == len(right):
-            right, j = next(target, None), 0
+        count = min(len(left), len(right))
+        yield left.part(0, count), right.part(0, count)
+        shared += count
+        left = left.part(count, len(left)) if count < len(left) else next(source, None)
+        right = right.part(count, len(right)) if count < len(right) else next(target, None)
     if left is not None:
-        rest, more = _rest(features_of(left).part(i), source)
-        raise CountsDiffer(paths, (shared + more, shared), rest, encoding)
+        raise CountsDiffer(paths, shared, 0, chain([left], source), encoding)
     if right is not None:
-        rest, more = _rest(features_of(right).part(j), target)
-        raise CountsDiffer(paths, (shared, shared + more), rest, encoding)
-
-
-def _rest(first: Features, blocks: Iterator[Block]) -> tuple[Features, int]:
-    """Return the features (length, last byte, digits) of the remaining lines of a file, and their number.
-
-    first: the features of the first remaining lines.
-    blocks: the blocks that contain the other remaining lines.
-
-    After about MOST_FEATURES lines, no features are computed; the lines are only counted.
-    """
-    parts, count = [first], len(first)
-    for block in blocks:
-        if count < MOST_FEATURES:
-            parts.append(features_of(block))
-        count += len(block)
-    return Features.joined(parts), count
+        raise CountsDiffer(paths, shared, 1, chain([right], target), encoding)

@@ -76,6 +76,11 @@ class LinePairs:
     def repaired(self) -> int:
         return sum(side.repaired for side in self.sides)
 
+    @property
+    def invalid(self) -> list[bytes]:
+        """The first lines with invalid bytes."""
+        return [line for side in self.sides for line in side.invalid]
+
     def __iter__(self) -> Iterator[tuple[str, str]]:
         for places in zip(self.sources, self.targets, strict=True):
             sides = Lines([places[0]], encoding=self.encoding), Lines([places[1]], encoding=self.encoding)
@@ -134,8 +139,8 @@ class RowPairs:
             marks = chunk.marks(KEEP_ALL)
             invalid = numpy.flatnonzero(marks & INVALID)
             if invalid.size and not self.repaired and other_encoding(self.origin.encoding) is None:
-                block, line = odd_side(chunk, int(invalid[0]), INVALID)
-                check_likely_encoding(block.raw, line, block.place(line))
+                block, line = odd_side(chunk, int(invalid[0]), INVALID), int(invalid[0])
+                check_likely_encoding(block.raw, block.index + line, block.place(line))
             self.repaired += len(invalid)
             refused = numpy.flatnonzero(marks & KEEP_ALL.bits("error"))
             end = int(refused[0]) if refused.size else chunk.pairs

@@ -22,7 +22,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.data.data_report import Report, inspect_pairs, refusal
-from regard.data.line_scan import Block, Examiner
+from regard.data.line_scan import Examiner
 from regard.data.pair_checks import Choices
 from regard.data.pair_formats import Chunk, CountsDiffer, JsonLines, Origin, Parallel, Rows, Stamp, Tabbed
 from regard.data.read_text import checked_path
@@ -67,6 +67,7 @@ class Pairs:
         self.origin, self.choices, self.name = origin, choices, name
         self._selected: NDArray[numpy.bool_] | None = None
         self._inspected: tuple[Stamp, Report] | None = None
+        self._searched = False
 
     def __repr__(self) -> str:
         return f"Pairs({self.name})"
@@ -74,14 +75,12 @@ class Pairs:
     def __iter__(self) -> Iterator[Pair]:
         self._check_unchanged()
         examiners = Examiner(self.choices, keyed=False), Examiner(self.choices, keyed=False)
-        sides = _Text(), _Text()
         try:
             for chunk in self.origin.chunks(examiners):
-                sources, targets = sides[0].lines(chunk.source), sides[1].lines(chunk.target)
+                sources, targets = chunk.source.lines(), chunk.target.lines()
                 kept, refused = self._decided(chunk)
                 for i in kept:
-                    source, target = sources[chunk.source_from + i], targets[chunk.target_from + i]
-                    yield Pair(source, target, chunk.position + i + 1)
+                    yield Pair(sources[i], targets[i], chunk.position + i + 1)
                 if refused is not None:
                     raise refused
         except CountsDiffer as difference:
@@ -107,16 +106,20 @@ class Pairs:
         packed = numpy.packbits(self._selected).tobytes()
         return hashlib.blake2b(report.fingerprint.encode() + packed, digest_size=16).hexdigest()
 
-    def inspect(self) -> Report:
+    def inspect(self, full: bool = False) -> Report:
         """Read all pairs once and return a report of their problems.
+
+        full: whether all lines of parallel files are searched for lines without a counterpart in the other
+            file, as by `regard data check`. By default, about the first 100,000 lines are searched.
 
         If the data cannot be used, the error is in the attribute `refused` of the report; this method does
         not raise it. If these Pairs are the result of only(), the report describes all pairs, not only the
         selected ones. The report is cached. Raises DataError if a file has changed since the last call.
         """
         self._check_unchanged()
-        if self._inspected is None:
-            self._inspected = self.origin.stamp(), inspect_pairs(self.origin, self.choices)
+        if self._inspected is None or full > self._searched:
+            self._inspected = self.origin.stamp(), inspect_pairs(self.origin, self.choices, full)
+            self._searched = full
         return self._inspected[1]
 
     def only(self, selected: NDArray[numpy.bool_], name: str) -> Pairs:
@@ -158,22 +161,6 @@ class Pairs:
         return numpy.flatnonzero(kept[:first]).tolist(), refusal(
             chunk, first, self.choices, int(marks[first])
         )
-
-
-class _Text:
-    """Decodes the lines of a block (a part of a file) to str.
-
-    The lines of the last block are cached, because several chunks of sentence pairs may use one block.
-    """
-
-    def __init__(self) -> None:
-        self.block: Block | None = None
-        self.text: list[str] = []
-
-    def lines(self, block: Block) -> list[str]:
-        if block is not self.block:
-            self.block, self.text = block, block.lines()
-        return self.text
 
 
 def read_pairs(

@@ -21,14 +21,16 @@ from regard.data.read_text import Marks, Raw, read_blocks
 from regard.data.table_formats import (
     Row,
     check_format,
+    column_places,
     csv_rows,
     is_csv,
     json_array_rows,
     parquet_rows,
     record_format,
+    too_few_columns,
 )
 from regard.data.text_encoding import other_encoding
-from regard.errors import DataError, Setting, message, printable, shown
+from regard.errors import Setting, printable, shown
 
 __all__ = ["column_rows", "field_of", "field_rows", "fields_of", "list_rows"]
 
@@ -62,9 +64,8 @@ def _tabbed_rows(
     picked: tuple[int, int] | None = None
     for raw in read_blocks(path, encoding):
         if picked is None:
-            picked = _column_indices(
-                path, raw.data.split(b"\n", 1)[0].decode("utf-8", "replace").split("\t"), columns
-            )
+            header = raw.data.split(b"\n", 1)[0].decode("utf-8", "replace").split("\t")
+            picked = _picked(path, header, columns)
             if isinstance(columns[0], str):
                 marks = None if raw.marks is None else raw.marks[1:]
                 raw = replace(raw, data=raw.data.split(b"\n", 1)[1], marks=marks, first=2)
@@ -79,16 +80,15 @@ def _separated_rows(
     header = next(rows, None)
     if header is None:
         return
-    picked = _column_indices(path, header.value or [], columns)
+    picked = _picked(path, header.value or [], columns)
     if isinstance(columns[0], int):
         rows = chain([header], rows)
-    least = max(picked) + 1
 
     def pair(cells: Any) -> tuple[Any, Any]:
-        if len(cells) < least:
+        if problem := too_few_columns(cells, picked):
             if not any(cell.strip() for cell in cells):
                 return None, None
-            raise LookupError(f"{len(cells)} column{'s' * (len(cells) > 1)}, expected at least {least}")
+            raise LookupError(problem)
         return cells[picked[0]], cells[picked[1]]
 
     yield from _blocks(path, rows, pair, "line", encoding)
@@ -318,13 +318,10 @@ def _tabbed(raw: Raw, picked: tuple[int, int]) -> Two:
     lines = raw.data.split(b"\n")[:-1]
     rows = [line.split(b"\t", max(picked) + 1) for line in lines]
     least = max(picked) + 1
-    reasons = {
-        i: f"{len(row)} column{'s' * (len(row) > 1)}, expected at least {least}"
-        for i, row in enumerate(rows)
-        if len(row) < least
-    }
     # A blank line is not malformed: it is a pair with empty sides, as in the other formats.
-    reasons = {i: reason for i, reason in reasons.items() if lines[i].strip()}
+    reasons = {
+        i: too_few_columns(row, picked) for i, row in enumerate(rows) if len(row) < least and lines[i].strip()
+    }
     own = numpy.zeros(len(lines), numpy.uint8) if raw.marks is None else raw.marks.copy()
     own[list(reasons)] |= MALFORMED
     sides = []
@@ -335,22 +332,8 @@ def _tabbed(raw: Raw, picked: tuple[int, int]) -> Two:
     return sides[0], sides[1]
 
 
-def _column_indices(
-    path: Path, names: Sequence[str], columns: tuple[int, int] | tuple[str, str]
-) -> tuple[int, int]:
-    """Return the indices of the source and the target column.
-
-    names: the cells of the first line.
-    columns: numbers from 1, or names in the first line.
-    """
-    indices, names = [], [name.strip() for name in names]
-    for column in columns:
-        if isinstance(column, int):
-            indices.append(column - 1)
-        elif column in names:
-            indices.append(names.index(column))
-        else:
-            problem = f"no column '{column}'; the columns are {printable(', '.join(names))[:200]}"
-            hint = ("check ", COLUMNS, "; if the file has no header, use numbers, starting at 1")
-            raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
-    return indices[0], indices[1]
+def _picked(path: Path, header: Sequence[str], columns: tuple[int, int] | tuple[str, str]) -> tuple[int, int]:
+    """Return the indices of the source and the target column."""
+    hint = ("check ", COLUMNS, "; if the file has no header, use numbers, starting at 1")
+    source, target = column_places(path, header, columns, hint)
+    return source, target

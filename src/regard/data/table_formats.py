@@ -21,19 +21,23 @@ from regard.data.read_text import (
     invalid_line,
     read_blocks,
     read_chunks,
+    read_lines,
 )
 from regard.data.text_encoding import other_encoding
-from regard.errors import DataError, Setting, message, shown
+from regard.errors import DataError, Hint, Setting, message, printable, shown
 from regard.files.requirements import install_command
 
 __all__ = [
     "Row",
     "check_format",
+    "column_places",
+    "column_rows",
     "csv_rows",
     "is_csv",
     "json_array_rows",
     "parquet_rows",
     "record_format",
+    "too_few_columns",
     "valid_cell",
 ]
 
@@ -80,6 +84,45 @@ def check_format(path: Path, kind: str, reader: str) -> None:
             use = Setting(reader, other) if reader == "read_pairs" else Setting(reader, "format", other)
             hint = ("use ", use, " for it")
             raise DataError(message(shown(path), problem, hint=hint))
+
+
+def column_rows(path: Path, encoding: str | None = None, *, csv: bool | None = None) -> Iterator[Row]:
+    """Yield the rows of a TSV or CSV file, the header line included; raise DataError if a row cannot be read.
+
+    csv: whether the file is CSV. Default: if its name ends with .csv.
+    """
+    if not (is_csv(path) if csv is None else csv):
+        for number, line in enumerate(read_lines(path, encoding), 1):
+            yield Row(number, line.split("\t"))
+        return
+    for row in csv_rows(path, encoding):
+        if row.reason:
+            raise DataError(message(f"{shown(path)}, line {row.number}", row.reason))
+        yield row
+
+
+def column_places(path: Path, header: Sequence[str], columns: Sequence[int | str], hint: Hint) -> list[int]:
+    """Return the index of each column; raise DataError if the header line does not have its name.
+
+    header: the cells of the first line.
+    columns: numbers from 1, or names in the header line.
+    hint: the hint of the error.
+    """
+    names, places = [name.strip() for name in header], []
+    for column in columns:
+        if isinstance(column, str) and column not in names:
+            known = printable(", ".join(names))[:200]
+            problem = f"no column '{printable(column)}'; the columns are {known}"
+            raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
+        places.append(names.index(column) if isinstance(column, str) else column - 1)
+    return places
+
+
+def too_few_columns(cells: Sequence[Any], places: Sequence[int]) -> str:
+    """Return the problem of a row without all columns at `places`; "" if it has them."""
+    if len(cells) > max(places):
+        return ""
+    return f"{len(cells)} column{'s' * (len(cells) > 1)}, expected at least {max(places) + 1}"
 
 
 def csv_rows(path: Path, encoding: str | None = None) -> Iterator[Row]:

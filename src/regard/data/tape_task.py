@@ -20,7 +20,6 @@ __all__ = [
     "random_bits",
     "read_bits",
     "read_count",
-    "read_fields",
     "read_vectors",
 ]
 
@@ -34,6 +33,8 @@ LARGEST_SIZE = 10_000
 class TapeTask(ABC):
     """Base class of the algorithmic tasks.
 
+    input_size: X, the size of an input vector.
+    target_size: Y, the number of bits that a model outputs at a step.
     ranges: name of each size -> (smallest, largest) in training.
     longer: the sizes with which generalisation is measured. They are longer than in training.
     """
@@ -41,24 +42,15 @@ class TapeTask(ABC):
     name: ClassVar[str]
     fields: ClassVar[tuple[str, ...]]
     """Names of the fields of the JSON object in which a user writes a sequence."""
+    input_size: int
+    target_size: int
     ranges: dict[str, tuple[int, int]]
     longer: tuple[Sizes, ...]
-
-    @property
-    @abstractmethod
-    def input_size(self) -> int:
-        """X, the size of an input vector."""
-
-    @property
-    @abstractmethod
-    def target_size(self) -> int:
-        """Y, the number of bits that a model outputs at a step."""
 
     @abstractmethod
     def draw(self, count: int, sizes: Mapping[str, int], generator: torch.Generator) -> TapeBatch:
         """Draw `count` random sequences of these sizes."""
 
-    @abstractmethod
     def given(self, fields: Mapping[str, Any], place: str) -> tuple[TapeBatch, Sizes]:
         """Return a batch with the sequence that a user wrote as a JSON object, and the sizes of the sequence.
 
@@ -67,6 +59,19 @@ class TapeTask(ABC):
         fields: the fields of the JSON object.
         place: where the object comes from, such as file and line, for error messages.
         """
+        for each in fields:
+            if each not in self.fields:
+                problem = f"unknown field {printable(each)[:80]!r}"
+                raise DataError(message(place, problem, expected=f"the fields {', '.join(self.fields)}"))
+        for each in self.fields:
+            if each not in fields:
+                problem = f"the field {each!r} is missing"
+                raise DataError(message(place, problem, expected=f"the fields {', '.join(self.fields)}"))
+        return self.read([fields[each] for each in self.fields], place)
+
+    @abstractmethod
+    def read(self, values: Sequence[Any], place: str) -> tuple[TapeBatch, Sizes]:
+        """Return the same as given(). `values` are the values of `fields`, in this order."""
 
     def slots(self, sizes: Mapping[str, int]) -> int:
         """Return how many slots a tape needs at least for a sequence of these sizes."""
@@ -140,23 +145,6 @@ def read_vectors(value: Any, width: int, place: str, name: str) -> Tensor:
             message(place, f"{name} has {len(value):,} vectors", expected=f"at most {LARGEST_SIZE:,} vectors")
         )
     return torch.tensor([[read_bits(each, width, place, name) for each in value]])
-
-
-def read_fields(fields: Mapping[str, Any], names: Sequence[str], place: str) -> list[Any]:
-    """Return the values of the fields `names`; raise DataError if a field is missing or unknown."""
-    if unknown := [each for each in fields if each not in names]:
-        raise DataError(
-            message(
-                place,
-                f"unknown field {printable(unknown[0])[:80]!r}",
-                expected=f"the fields {', '.join(names)}",
-            )
-        )
-    if missing := [each for each in names if each not in fields]:
-        raise DataError(
-            message(place, f"the field {missing[0]!r} is missing", expected=f"the fields {', '.join(names)}")
-        )
-    return [fields[each] for each in names]
 
 
 def read_count(value: Any, place: str, name: str, least: int = 1, most: int = LARGEST_SIZE) -> int:

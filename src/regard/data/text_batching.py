@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from regard.data.batch import PAD
-from regard.data.batching import Batches
+from regard.data.batching import SimilarLengths, padded_rows
 from regard.data.encoded_pairs import EncodedPairs
 from regard.data.encoded_text import EncodedText
 from regard.data.text_batch import TextBatch
@@ -32,7 +32,7 @@ __all__ = ["DocumentBatches", "SlidingWindows", "StreamBatches", "WindowBatches"
 Numbers = NDArray[numpy.int64]
 
 
-class DocumentBatches:
+class DocumentBatches(SimilarLengths[TextBatch]):
     """Batches of whole documents, for language models. The documents of a batch have about the same length.
 
     text: an EncodedText with the layout "documents": each line is a separate text.
@@ -52,20 +52,11 @@ class DocumentBatches:
     def __init__(self, text: EncodedText, tokens: int = 4096, **options: Any):
         _check_layout("DocumentBatches()", text, "documents")
         self.text = text
-        self._batches = Batches(EncodedPairs(text.lines, text.lines, text.numbers), tokens, **options)
-        self.left_out = self._batches.left_out
+        super().__init__(EncodedPairs(text.lines, text.lines, text.numbers), tokens, **options)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[TextBatch]:
-        """Iterate over the batches of an epoch from batch `start` on."""
-        return map(TextBatch.from_batch, self._batches.epoch(epoch, start))
-
-    def len_epoch(self, epoch: int) -> int:
-        """Return the number of batches of an epoch."""
-        return self._batches.len_epoch(epoch)
-
-    def largest(self, epoch: int) -> int:
-        """Return the index of the batch of an epoch that has the most tokens, including padding."""
-        return self._batches.largest(epoch)
+    def build(self, rows: NDArray[numpy.int32], data: EncodedPairs) -> TextBatch:
+        tokens, lengths = padded_rows(data.targets, rows, begin=True)
+        return TextBatch(tokens[:, :-1], tokens[:, 1:], lengths, torch.from_numpy(data.numbers[rows]))
 
 
 class StreamBatches:

@@ -18,7 +18,8 @@ from regard.data.batch import BOS, Batch
 from regard.data.batch_rows import BatchRows
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules, pad_prefixes
 from regard.errors import ArgumentError, RegardWarning, message
-from regard.models.base import Encoded, Model, State, in_eval_mode
+from regard.models.base import Encoded, Model, State
+from regard.torch_modules.eval_mode import in_eval_mode
 
 __all__ = [
     "ActiveRows",

@@ -163,7 +163,7 @@ def erase_words(
 
     >>> from regard.data.class_labels import Labels
     >>> from regard.data.tokenizers import train_tokenizer
-    >>> from regard.models.classifiers import build_classifier
+    >>> from regard.named_models.classifiers import build_classifier
     >>> tokenizer, labels = train_tokenizer("word", ["a good film", "a bad film"]), Labels(("neg", "pos"))
     >>> model = build_classifier("lstm", tokenizer.size, len(labels), width=8)
     >>> len(erase_words(TextClassifier(model, tokenizer, labels), "a good film").texts)

@@ -28,9 +28,10 @@ from regard.call import Call
 from regard.data.batch import BOS, EOS, UNK, Batch
 from regard.errors import ArgumentError, message
 from regard.masks.mask import Mask
-from regard.models.base import Model, in_eval_mode
+from regard.models.base import Model
 from regard.roles import CROSS
 from regard.sites import Edit, scope
+from regard.torch_modules.eval_mode import in_eval_mode
 
 __all__ = [
     "Erasure",

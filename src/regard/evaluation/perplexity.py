@@ -21,8 +21,9 @@ from regard.data.batch import PAD
 from regard.data.encoded_text import EncodedText, TextCounts
 from regard.data.text_batch import TextBatch
 from regard.errors import ArgumentError, message
-from regard.models.base import State, in_eval_mode
+from regard.models.base import State
 from regard.models.language_base import LanguageModel
+from regard.torch_modules.eval_mode import in_eval_mode
 
 __all__ = ["TextLoss", "text_loss", "token_losses"]
 

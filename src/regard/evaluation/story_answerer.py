@@ -24,10 +24,10 @@ from regard.evaluation.sentence_effects import SentenceEffect, SentenceEffects, 
 from regard.evaluation.story_answer import StoryAnswer
 from regard.evaluation.story_report import StoryReport, story_report
 from regard.look import Look
-from regard.models.base import in_eval_mode
-from regard.models.memory_networks import StoryModel
+from regard.named_models.memory_networks import StoryModel
 from regard.roles import BySite
 from regard.sites import Record, scope
+from regard.torch_modules.eval_mode import in_eval_mode
 
 __all__ = ["StoryAnswerer"]
 
@@ -54,7 +54,7 @@ class StoryAnswerer:
     If a story has more sentences than the network can store, only the last sentences are read. The result
     then has a note about this.
 
-    >>> from regard.models.memory_networks import build_memory_network
+    >>> from regard.named_models.memory_networks import build_memory_network
     >>> words = StoryWords(("garden", "home"), ("is", "mary", "went", "where"))
     >>> model = build_memory_network("end-to-end", words.size, 2, 10, hops=2)
     >>> answer = StoryAnswerer(model, words).ask(["Mary went home.", "Mary is home."], "Where is Mary?")

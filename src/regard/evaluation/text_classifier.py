@@ -23,10 +23,10 @@ from regard.errors import ArgumentError, DataError, message, positive
 from regard.evaluation.classification import Classification, ReadText
 from regard.evaluation.classification_report import ClassificationReport, classification_report
 from regard.look import Look
-from regard.models.base import in_eval_mode
 from regard.models.classifier import POOL, Classifier
 from regard.roles import POOLING, BySite, sites_matching
 from regard.sites import Record, scope
+from regard.torch_modules.eval_mode import in_eval_mode
 
 __all__ = ["TextClassifier"]
 
@@ -52,7 +52,7 @@ class TextClassifier:
         A longer text is truncated, and the result has a note about this.
 
     >>> from regard.data.tokenizers import train_tokenizer
-    >>> from regard.models.classifiers import build_classifier
+    >>> from regard.named_models.classifiers import build_classifier
     >>> tokenizer, labels = train_tokenizer("word", ["a good film", "a bad film"]), Labels(("neg", "pos"))
     >>> model = build_classifier("lstm", tokenizer.size, len(labels), width=8)
     >>> first, blank = TextClassifier(model, tokenizer, labels).classify(["a good film", ""])

@@ -149,7 +149,7 @@ def hide_each_word(classifier: TextClassifier, line: Line) -> WordEffects:
     line: a text, or a pair of texts. The first 400 words of each text are measured.
 
     >>> from regard.data.tokenizers import train_tokenizer
-    >>> from regard.models.classifiers import build_classifier
+    >>> from regard.named_models.classifiers import build_classifier
     >>> tokenizer = train_tokenizer("word", ["a good film", "a bad film"])
     >>> model = build_classifier("lstm", tokenizer.size, 2, width=8)
     >>> effects = hide_each_word(TextClassifier(model, tokenizer, ["neg", "pos"]), "a good film")

@@ -27,7 +27,7 @@ KINDS = {
 """What is in the cache folder -> names of its files and folders. Other files are not from Regard."""
 
 FILES = {"source", "target", "numbers", "header.json"}
-"""Names of the files in a folder of encoded sentence pairs (see data/encoded_files.py)."""
+"""Names of the files in a folder of encoded sentence pairs (see data/pair_cache.py)."""
 
 LEFT_OVER = 24 * 60 * 60.0
 """Age in seconds after which an unfinished file counts as left over, e.g. from a process that was killed."""

@@ -7,7 +7,7 @@ from regard.layers.lstmn import LSTMN
 from regard.layers.multihead import MultiHead
 from regard.layers.pooling import AttentionPooling
 from regard.layers.recurrent import Recurrence, Recurrent
-from regard.layers.watch_torch import watch
+from regard.torch_modules.watch_torch import watch
 
 __all__ = [
     "LSTMN",

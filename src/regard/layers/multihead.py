@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from regard.attended import Attended
 from regard.attention import attention
-from regard.dimensions import autocast_on
 from regard.errors import ArgumentError, answer_torch_keywords, message, positive
 from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
+from regard.options.multihead_checks import check_multihead
+from regard.options.transformer_options import LayerSettings
 from regard.positions import Bias, Position, Rotary, build_position
 from regard.roles import Role
 from regard.scores import Score, build_score, learned_in
+from regard.torch_modules.multihead_weights import copied
 
-__all__ = ["MultiHead"]
+__all__ = ["MultiHead", "build_multihead"]
 
 
 class MultiHead(nn.Module):
@@ -129,7 +130,7 @@ class MultiHead(nn.Module):
             so that the last query has the position of the last key.
         options: other arguments of attention(), such as look and backend.
         """
-        _check_arguments(self, query, key, value, start, options)
+        check_multihead(self, query, key, value, start, options)
         projected = self.query(self._batched(query))
         memory = key if isinstance(key, Memory) else self.remember(query if key is None else key, value)
         if start is None:
@@ -233,96 +234,17 @@ class MultiHead(nn.Module):
         >>> torch.allclose(regard.MultiHead.from_torch(theirs)(x).output, theirs(x, x, x)[0], atol=1e-6)
         True
         """
-        if not isinstance(layer, nn.MultiheadAttention):
-            kind = type(layer).__name__
-            raise ArgumentError(
-                message("MultiHead.from_torch()", f"layer is a {kind}", expected="nn.MultiheadAttention")
-            )
-        if layer.bias_k is not None or layer.add_zero_attn:
-            raise ArgumentError(
-                message(
-                    "MultiHead.from_torch()",
-                    "layer has add_bias_kv or add_zero_attn set, which MultiHead does not support",
-                    expected="add_bias_kv=False and add_zero_attn=False",
-                )
-            )
-        own = cls(
-            layer.embed_dim,
-            layer.num_heads,
-            key_width=layer.kdim,
-            value_width=layer.vdim,
-            dropout=layer.dropout,
-            bias=layer.in_proj_bias is not None,
-            batch_first=layer.batch_first if batch_first is None else batch_first,
-        ).to(layer.out_proj.weight)
-        weights = (
-            layer.in_proj_weight.chunk(3)
-            if layer.in_proj_weight is not None
-            else (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
-        )
-        with torch.no_grad():
-            for linear, weight in zip((own.query, own.key, own.value), weights, strict=True):
-                linear.weight.copy_(weight)
-            own.output.weight.copy_(layer.out_proj.weight)
-            if layer.in_proj_bias is not None:
-                for linear, bias in zip(
-                    (own.query, own.key, own.value), layer.in_proj_bias.chunk(3), strict=True
-                ):
-                    linear.bias.copy_(bias)
-                own.output.bias.copy_(layer.out_proj.bias)
-        return own.train(layer.training)
+        return copied(cls, layer, batch_first)
 
 
-def _check_arguments(
-    layer: Any, query: Tensor, key: object, value: object, start: int | None, options: dict[str, Any]
-) -> None:
-    """Raise an ArgumentError if layer, a MultiHead, cannot compute a call with these arguments.
-
-    query, key, value: the arguments of forward(). options: further arguments of attention().
-    """
-    keys = query if key is None else key
-    inputs = [("query", query), ("key", keys)]
-    if value is not None or not isinstance(keys, Memory):
-        inputs.append(("value", keys if value is None else value))
-    for name, tensor in inputs:
-        if isinstance(tensor, Tensor):
-            _check_input(name, tensor, getattr(layer, name), 2 if query.dim() == 2 else 3, layer.batch_first)
-    position, problem, hint = layer.position, "", ""
-    if key is None and start:
-        problem, hint = (
-            f"start={start}, but there is no Memory of earlier positions",
-            "pass a Memory from remember(): layer(x, memory, start=t)",
-        )
-    elif isinstance(key, Memory) and value is not None:
-        problem = "value is set, but the Memory already contains values"
-        hint = "pass the values to remember(key, value) instead"
-    elif isinstance(position, Bias) and options.get("bias") is not None:
-        problem = f"bias is set, but this layer already adds the bias of {type(position).__name__}"
-        hint = "create the layer with position=None, and pass the sum of the two biases as bias=..."
-    if problem:
-        raise ArgumentError(message("MultiHead()", problem, hint=hint))
-
-
-def _check_input(name: str, tensor: Tensor, linear: nn.Module, dims: int, batch_first: bool) -> None:
-    """Raise an ArgumentError if the shape or the dtype of an input does not match its projection.
-
-    linear: an nn.Linear, or another module. If it has no in_features or weight, these are not checked.
-    dims: number of dimensions that the input must have: 2 without a batch, otherwise 3.
-    batch_first: that of the layer.
-    """
-    width = getattr(linear, "in_features", None)
-    shown = {name: (tensor, "TM" if tensor.dim() == 2 else "BTM" if batch_first else "TBM")}
-    if tensor.dim() != dims or (width is not None and tensor.shape[-1] != width):
-        sizes = "length" if dims == 2 else "B, length" if batch_first else "length, B"
-        expected = f"({sizes}, {'width' if width is None else width})"
-        raise ArgumentError(message("MultiHead()", f"{name} has the wrong shape", shown, expected))
-    weight = getattr(linear, "weight", None)
-    if isinstance(weight, Tensor) and tensor.dtype != weight.dtype and not autocast_on(weight.device.type):
-        raise ArgumentError(
-            message(
-                "MultiHead()",
-                f"{name} and the weights of the layer have different dtypes",
-                shown | {"weight": (weight, "MM")},
-                hint="use layer.to(x.dtype) or torch.autocast",
-            )
-        )
+def build_multihead(settings: LayerSettings, *, positions: bool, causal: bool = False) -> MultiHead:
+    """Build one attention layer; `positions` and `causal` as for LayerSettings.score_and_position()."""
+    score, position = settings.score_and_position(positions=positions, causal=causal)
+    size, dropout = settings.size, settings.inner_dropout
+    layer = MultiHead(size.width, size.heads, score=score, position=position, dropout=dropout)
+    if "projections" in settings.without:
+        for linear in (layer.key, layer.value):  # K = V = X: identity matrices, which are not trained
+            nn.init.eye_(linear.weight)
+            nn.init.zeros_(linear.bias)
+            linear.requires_grad_(False)
+    return layer

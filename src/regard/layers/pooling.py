@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.attention import attention
-from regard.errors import ArgumentError, Setting, UnknownName, message
-from regard.layers.attention_options import ScoreOption, SelectOption, build_layer_score
+from regard.errors import ArgumentError, Setting, message
 from regard.masks.constructors import padding
+from regard.options.attention_options import ScoreOption, SelectOption, build_layer_score
 from regard.roles import POOLING
 from regard.scores import Location, learned_in
 from regard.select import build_select
@@ -23,8 +23,10 @@ __all__ = [
     "LastPooling",
     "MeanPooling",
     "PoolingOption",
-    "PoolingOptions",
+    "build_pooling",
 ]
+
+PoolingOption = str | Mapping[str, Any]
 
 
 class AttentionPooling(nn.Module):
@@ -87,70 +89,6 @@ class AttentionPooling(nn.Module):
         return attention(query_B1A, states, score=self.score, **options).output[:, 0]
 
 
-PoolingOption = str | Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class PoolingOptions:
-    """How a model pools the states of a sequence to one vector.
-
-    name: the name of the pooling, such as "mean" or "attention".
-    attention: the options `score` and `select` of AttentionPooling. Empty for every other pooling.
-
-    >>> PoolingOptions("attention", {"select": "hard"}).build(6, site="pool").select
-    Hard(generator=None)
-    """
-
-    name: str
-    attention: Mapping[str, Any]
-
-    @classmethod
-    def checked(
-        cls,
-        call: str,
-        pooling: PoolingOption,
-        names: Collection[str],
-        attention: Mapping[str, Any] | None = None,
-        known: Iterable[str] = (),
-    ) -> PoolingOptions:
-        """Create the options from the name of a pooling, or from a mapping with the name, score and select.
-
-        call: what an error message names as the call that failed, such as "LSTMClassifier()".
-        pooling: the name of the pooling, such as "mean", or {"name": "attention", "select": "hard"}.
-        names: the known names of poolings.
-        attention: values of score and select. A value in `pooling` has priority.
-        known: names of other arguments of the call. An error message about an unknown argument lists them.
-        """
-        if not isinstance(pooling, str | Mapping):
-            problem, expected = f"pooling is {pooling!r}", "a name, or a table with a name"
-            raise ArgumentError(message(call, problem, expected=expected))
-        own = {"name": pooling} if isinstance(pooling, str) else dict(pooling)
-        name = own.pop("name", None)
-        if name not in names:
-            raise UnknownName("pooling", name, names)
-        for option in attention or {}:
-            if option not in ATTENTION:
-                raise UnknownName(f"argument of {call}", option, {*known, *ATTENTION})
-        for option in own:
-            if option not in ATTENTION:
-                raise UnknownName('option of pooling "attention"', option, ATTENTION)
-        options = {**(attention or {}), **own}
-        if options and name != "attention":
-            problem = f"{' and '.join(options)} cannot be set: the pooling {name} has no attention"
-            raise ArgumentError(
-                message(call, problem, hint=("use ", Setting("model", "pooling", "attention")))
-            )
-        return cls(str(name), options)
-
-    def build(self, width: int, site: str) -> AttentionPooling:
-        """Create an AttentionPooling for states of size `width`. site: name of the layer for record()."""
-        return AttentionPooling(width, site=site, **self.attention)
-
-
-ATTENTION = ("score", "select")
-"""The options of AttentionPooling that can be set in PoolingOptions."""
-
-
 class MeanPooling(nn.Module):
     """Return the mean of the states of each sequence, without padding.
 
@@ -208,3 +146,26 @@ class FirstPooling(nn.Module):
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Return the first state of each sequence, (B, width). states: (B, S, width). lengths: ignored."""
         return states[:, 0]
+
+
+def build_pooling(
+    pooling: PoolingOption, width: int, *, both_ways: bool = False, **attention: Any
+) -> nn.Module:
+    """Create a pooling layer by name: "mean", "first", "last" or "attention".
+
+    pooling: the name, or a mapping such as {"name": "attention", "select": "hard"}.
+    width: size of the states.
+    both_ways: whether the states are those of bidirectional layers.
+    attention: the options `score` and `select` of AttentionPooling. A value in `pooling` has priority.
+
+    >>> build_pooling({"name": "attention", "select": "hard"}, 6).select
+    Hard(generator=None)
+    """
+    options = {"name": pooling} if isinstance(pooling, str) else dict(pooling)
+    layers: dict[str, Callable[..., nn.Module]] = {
+        "mean": MeanPooling,
+        "first": FirstPooling,
+        "last": partial(LastPooling, both_ways=both_ways),
+        "attention": partial(AttentionPooling, width),
+    }
+    return layers[options.pop("name")](**{**attention, **options})

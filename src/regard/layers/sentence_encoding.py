@@ -10,12 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.errors import UnknownName
+from regard.options.model_checks import ENCODINGS, known
 
-__all__ = ["DENSE_WORDS", "ENCODINGS", "encode_sentences", "position_weights"]
-
-ENCODINGS = ("position", "bag")
-"""The names of the encodings."""
+__all__ = ["DENSE_WORDS", "encode_sentences", "position_weights"]
 
 DENSE_WORDS = 2048
 """If the vocabulary has at most this many words, sentences are encoded by a matrix product of word counts."""
@@ -72,8 +69,7 @@ def encode_sentences(
     >>> encode_sentences(torch.tensor([3, 4]), tables) - position_weights(2, 2).sum(0)
     tensor([[0., 0.]])
     """
-    if encoding not in ENCODINGS:
-        raise UnknownName("encoding", encoding, ENCODINGS)
+    known("encoding", encoding, ENCODINGS)
     count, vocabulary, width = tables.shape
     side_VM = tables.permute(1, 0, 2).reshape(vocabulary, count * width)
     known_W = (tokens >= KNOWN).to(tables.dtype)

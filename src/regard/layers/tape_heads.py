@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.attention import attention, read
@@ -17,10 +17,27 @@ from regard.roles import Role
 from regard.scores import Cosine
 from regard.sites import scopes_at
 
-__all__ = ["ADDRESSING", "CONTENT_SITE", "READ_SITE", "WRITE_SITE", "HeadLayout", "HeadParts", "Tape"]
+__all__ = [
+    "ADDRESSING",
+    "CONTENT_SITE",
+    "READ_SITE",
+    "WRITE_SITE",
+    "HeadLayout",
+    "HeadParts",
+    "Tape",
+    "TapeSite",
+]
 
 ADDRESSING = ("both", "content", "location")
 """How heads find a slot: by its content, by its distance from the previous slot (location), or by both."""
+
+INITIAL_HEADS: dict[str, dict[str, float]] = {
+    "neutral": {},
+    "forward": {"gate": -2.0, "gamma": 2.0, "shift": 1.0},
+}
+"""The initial biases of head parameters, for each value of the option `initial_heads`. A bias is added before
+the activation function. The biases that are not listed are 0. The bias `shift` belongs to a move forward by
+one slot."""
 
 MOST_BETA, MOST_GAMMA = 100.0, 50.0
 """The largest key strength beta, and the largest sharpening exponent gamma."""
@@ -139,6 +156,19 @@ class HeadLayout:
     def size(self) -> int:
         """The number of parameters of all heads together, which the controller outputs at each step."""
         return self.slices["key"].stop
+
+    def fill_biases(self, biases: Tensor, name: str) -> None:
+        """Set the initial biases of the head parameters (size,) to INITIAL_HEADS[name], in place."""
+        for parameter, bias in INITIAL_HEADS[name].items():
+            part = biases[self.slices[parameter]]
+            if parameter == "shift" and self.location:
+                part = part.view(-1, self.shifts)[:, self.max_shift - 1]
+            part.fill_(bias)
+
+    def sites(self) -> nn.ModuleDict:
+        """Return a module for each attention on the tape, so that its name is declared."""
+        names = ("content",) * self.content + ("read", "write")
+        return nn.ModuleDict({name: TapeSite(f"tape.{name}") for name in names})
 
     def parts(self, values: Tensor) -> HeadParts:
         """Split a tensor (..., size) of head parameters into one tensor for each parameter, as views."""
@@ -266,6 +296,19 @@ class Tape(NamedTuple):
         for head in range(writes_BHN.shape[1]):
             memory_BNM = memory_BNM * (1 - writes_BHN[:, head, :, None] * parts.erase[:, head, None])
         return memory_BNM + writes_BHN.transpose(1, 2) @ parts.add
+
+
+class TapeSite(nn.Module):
+    """Declares the name of an attention call on the tape, so that regard.sites.declared_sites() lists it.
+
+    It has no parameters.
+
+    site: the name, for example "tape.read".
+    """
+
+    def __init__(self, site: str):
+        super().__init__()
+        self.site, self.role = site, MEMORY_ROLE
 
 
 def shifted(weights: Tensor, shift: Tensor) -> Tensor:

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ArgumentError, Setting, UnknownName, message, positive
-from regard.layers.attention_options import (
-    ScoreOption,
-    SelectOption,
-    build_layer_score,
-    select_argument,
-)
 from regard.layers.gated_cell import GatedCell
 from regard.layers.recurrent import Recurrence, Recurrent, flip
-from regard.masks.constructors import padding
-from regard.memory import prepare
-from regard.models.base import Encoded, Model, State, at_least_one, attend, words
-from regard.roles import CROSS_ATTENTION
-from regard.scores import Location, Score, learned_in
-from regard.select import build_select
+from regard.layers.source_attention import SourceAttention
+from regard.models.base import Encoded, Model, State, words
+from regard.options.attention_options import ScoreOption, SelectOption
+from regard.options.model_checks import at_least_one, check_bahdanau, checked
 
-__all__ = ["Bahdanau", "Maxout", "near_uniform"]
+__all__ = ["Bahdanau", "Maxout"]
 
 
-class Bahdanau(Model):
+class Bahdanau(Model, SourceAttention):
     """RNN encoder-decoder with additive attention from the previous decoder state (Bahdanau et al. 2014).
 
     h_j  = [forward_j; backward_j]                                   a bidirectional encoder
@@ -57,10 +46,7 @@ class Bahdanau(Model):
     torch.Size([2, 3, 7])
     """
 
-    small_steps = True
-    steps_use_position = False
-    site, role = "decoder.cross", CROSS_ATTENTION
-
+    @checked(check_bahdanau)
     def __init__(
         self,
         source_size: int,
@@ -75,56 +61,33 @@ class Bahdanau(Model):
         select: SelectOption = "softmax",
     ):
         super().__init__()
-        if encoder not in ENCODERS:
-            raise UnknownName("encoder", encoder, ENCODERS)
         inputs = width if embedding is None else embedding
-        sizes = {"source_size": source_size, "target_size": target_size}
-        alignment = width if hidden is None else hidden
-        positive("Bahdanau()", dropout, **sizes, width=width, embedding=inputs, hidden=alignment)
         self.source_size, self.target_size, self.width = source_size, target_size, width
         self.source = words(source_size, inputs)
         self.target = words(target_size, inputs)
-        self.encoder = ENCODERS[encoder](inputs, width)
+        self.encoder = GRUEncoder(inputs, width) if encoder == "gru" else PaperEncoder(inputs, width)
         self.first = nn.Linear(width, width)
-        self.score = _build_score(score, width, 2 * width, hidden)
-        # Some score functions, such as dot, need queries and keys of the same size: project the keys.
-        narrows = self.score.mismatch(width, 2 * width, 1) is not None
-        self.score = _build_score(score, width, width, hidden) if narrows else self.score
-        self.narrow = nn.Linear(2 * width, width, bias=False) if narrows else None
-        self.sharpness = learned_in(self.score)
-        self.longest_source = self.score.max_length if isinstance(self.score, Location) else None
-        self.select = build_select(select)
+        self.set_up(width, 2 * width, score, select, width if hidden is None else hidden)
         self.cell = GatedCell(inputs, width, context_size=2 * width)
         self.readout = Maxout(inputs + 3 * width, max(width // 2, 1), target_size, dropout)
         self.dropout = nn.Dropout(dropout)
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
         states_BSE, backward_1 = self.encoder(self.dropout(self.source(source)), lengths)
-        values_BSE = self.dropout(states_BSE)
-        keys_BSD = values_BSE if self.narrow is None else self.narrow(values_BSE)
-        memory = prepare(keys_BSD, values_BSE, score=self.score, mask=padding(lengths))
+        memory = self.remember(self.dropout(states_BSE), lengths)
         return Encoded(lengths, (memory,), (torch.tanh(self.first(backward_1)),))
 
     def start(self, encoded: Encoded) -> State:
         return State(hidden=encoded.first)
 
-    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        after, inputs_RTI = self._readout_inputs(state, tokens, encoded)
-        return after, self.readout(inputs_RTI)
-
-    def output_layer(self) -> nn.Module:
-        return self.readout.output
-
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        after, inputs_RTI = self._readout_inputs(state, tokens, encoded)
-        return after, self.readout.features(inputs_RTI)
-
-    def _readout_inputs(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        """Return the state after the tokens, and the input of the readout, [s_i; c_i; e(y_{i-1})]."""
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         states_RTM, contexts_RTE = self.decode(embedded_RTM, state.hidden[0], state.position, encoded)
         after = State(state.position + tokens.shape[1], (states_RTM[:, -1],))
-        return after, torch.cat((states_RTM, contexts_RTE, embedded_RTM), -1)
+        return after, self.readout(torch.cat((states_RTM, contexts_RTE, embedded_RTM), -1))
+
+    def output_layer(self) -> nn.Module:
+        return self.readout.output
 
     def decode(
         self, embedded_RTM: Tensor, state_RM: Tensor, position: int, encoded: Encoded
@@ -135,65 +98,29 @@ class Bahdanau(Model):
         state_RM: the state before the first step.
         position: number of the first step, from 0.
         """
-        options = {**select_argument(self.select, self.training), "site": self.site, "role": self.role}
         states, contexts = [], []
         for at, gates_RG in enumerate(self.cell.gates(embedded_RTM).unbind(1), position):
-            context_RE = attend(state_RM[:, None], encoded.memories[0], start=at, **options).output[:, 0]
+            # Here, attention() computes alpha_i (eq. 6): Additive (scores.py), then softmax (select/soft.py).
+            context_RE = self.attend(state_RM[:, None], encoded.memories[0], at).output[:, 0]
             state_RM = self.cell(gates_RG, state_RM, context_RE)
             states.append(state_RM)
             contexts.append(context_RE)
         return torch.stack(states, 1), torch.stack(contexts, 1)
 
 
-def _build_score(score: ScoreOption, query_size: int, key_size: int, hidden: int | None) -> Score:
-    """Create the score function, with small initial parameters.
-
-    hidden: the hidden size of "additive" and "concat". It is ignored if `score` has an option "hidden".
-    """
-    name = score.get("name") if isinstance(score, Mapping) else score
-    if hidden is not None and name not in ("additive", "concat"):
-        problem = f"hidden is {hidden}, but this score has no hidden layer"
-        hint = (
-            "use ",
-            Setting("build_model", "score", "additive"),
-            " or ",
-            Setting("build_model", "score", "concat"),
-        )
-        raise ArgumentError(message("Bahdanau()", problem, hint=hint))
-    if isinstance(score, Mapping) and "hidden" in score and hidden is not None:
-        problem = "hidden is set twice: as an option of the model and of the score"
-        raise ArgumentError(message("Bahdanau()", problem))
-    if name in ("additive", "concat"):
-        options = score if isinstance(score, Mapping) else {"name": score}
-        score = {"hidden": query_size if hidden is None else hidden, **options}
-    built = build_layer_score(score, query_size, key_size)
-    return built if isinstance(score, Score) else near_uniform(built)
-
-
-def near_uniform(score: Score) -> Score:
-    """Scale the initial parameters down, so that the attention weights are nearly uniform at first.
-
-    With larger random parameters, some words would get high scores by chance. Training would then strengthen
-    these random choices.
-    """
-    if isinstance(score, nn.Module):
-        with torch.no_grad():
-            for name, weight in score.named_parameters():
-                weight.mul_(0.1 if name == "vector" or score.combine == "inner" else 0.5)
-    return score
-
-
 class Maxout(nn.Module):
-    """Maxout output layer: W_o t with t_l = max(t~_{2l-1}, t~_{2l}) (Bahdanau et al. 2014, A.2.2).
+    """Maxout layer: t_l = max(t~_{2l-1}, t~_{2l}) (Bahdanau et al. 2014, A.2.2).
 
-    t~ is the output of a linear layer, with two elements for each element of t.
+    t~ is the output of a linear layer, with two elements for each element of t. The layer `output` computes
+    the logits W_o t.
 
     inputs: size of the input.
     width: size of t.
     outputs: number of logits.
 
     >>> import torch
-    >>> Maxout(inputs=6, width=4, outputs=9)(torch.randn(2, 6)).shape
+    >>> readout = Maxout(inputs=6, width=4, outputs=9)
+    >>> readout.output(readout(torch.randn(2, 6))).shape
     torch.Size([2, 9])
     """
 
@@ -204,15 +131,11 @@ class Maxout(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the logits, W_o t."""
-        return self.output(self.features(inputs))
-
-    def features(self, inputs: Tensor) -> Tensor:
         """Return t, after dropout."""
         return self.dropout(self.pairs(inputs).unflatten(-1, (-1, 2)).amax(-1))
 
 
-class FastEncoder(nn.Module):
+class GRUEncoder(nn.Module):
     """Bidirectional encoder with torch.nn.GRU, which is faster than PaperEncoder.
 
     Returns the states of both directions (B, S, 2 width), and the state of the backward direction at the
@@ -231,7 +154,7 @@ class FastEncoder(nn.Module):
 class PaperEncoder(nn.Module):
     """Bidirectional encoder with the cell of Bahdanau et al. 2014 (appendix A.1.1), one step at a time.
 
-    Returns the same tensors as FastEncoder.
+    Returns the same tensors as GRUEncoder.
     """
 
     def __init__(self, inputs: int, width: int):
@@ -251,6 +174,3 @@ class PaperEncoder(nn.Module):
             state = cell(gates, state)
             states.append(state)
         return torch.stack(states, 1)
-
-
-ENCODERS: dict[str, type[FastEncoder] | type[PaperEncoder]] = {"gru": FastEncoder, "paper": PaperEncoder}

@@ -15,30 +15,17 @@ rows share the memory of the source without a copy.
 
 from __future__ import annotations
 
-import functools
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.attended import Attended
-from regard.attention import attention
 from regard.data.batch import PAD, Batch
 from regard.data.batch_rows import BatchRows
-from regard.errors import ArgumentError, message
+from regard.layers.source_attention import attend
 from regard.memory import Memory
 
-__all__ = ["Encoded", "Model", "State", "all_modules", "at_least_one", "attend", "in_eval_mode", "words"]
-
-_eval_modes: dict[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = {}
-"""The models for which in_eval_mode() is active. The values are the number of open `with` blocks of the
-model, and the earlier mode (training or eval) of each of its modules."""
-
-_eval_lock = threading.Lock()
+__all__ = ["Encoded", "Model", "State", "attend", "words"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,14 +86,7 @@ class Model(nn.Module):
     source, target: the tables of the token embeddings. A language model has the attribute `embedding`
         instead.
     longest_source, longest_target: maximum number of tokens including EOS. None: no limit.
-    small_steps: whether the model launches small kernels for each token, as recurrent models do. In training
-        on CUDA, batches are then padded to fewer lengths, because a CUDA graph is captured for each.
-    auto_precision: the precision of training with training.precision = "auto" on GPUs that support bfloat16:
-        "tf32" for models that were faster in it and trained as well, otherwise "bfloat16".
-    steps_use_position: whether the result of step() depends on State.position, or the state has `past`. If
-        False, the search runs on preallocated tensors (see regard.fast.search).
-    int8_steps: whether beam search and greedy search on a CPU compute the matrix products of the decoder with
-        int8 weights. Only for models with their own decoder in regard.fast.search.
+    int8_steps: whether searches on a CPU use int8 weights, see load(precision="int8").
     """
 
     source_size: int
@@ -115,9 +95,6 @@ class Model(nn.Module):
     target: nn.Embedding
     longest_source: int | None = None
     longest_target: int | None = None
-    small_steps: bool = False
-    auto_precision: str = "bfloat16"
-    steps_use_position: bool = True
     int8_steps: bool = False
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
@@ -152,67 +129,14 @@ class Model(nn.Module):
         """Return the layer that computes the logits from features(); None if there is no such layer."""
         return None
 
+    def first_step(self, batch: Batch) -> tuple[State, Tensor, Encoded]:
+        """Return the arguments of step() with which it reads all target tokens at once (teacher forcing)."""
+        encoded = self.encode(batch.source, batch.source_lengths)
+        return self.start(encoded), batch.inputs, encoded
+
     def forward(self, batch: Batch) -> Tensor:
         """Return the logits (B, T, V) of all target positions (teacher forcing)."""
-        encoded = self.encode(batch.source, batch.source_lengths)
-        return self.step(self.start(encoded), batch.inputs, encoded)[1]
-
-    def batch_features(self, batch: Batch) -> Tensor:
-        """Like forward(), but return the input of output_layer(), (B, T, M), instead of the logits."""
-        encoded = self.encode(batch.source, batch.source_lengths)
-        return self.features(self.start(encoded), batch.inputs, encoded)[1]
-
-    @classmethod
-    @functools.cache
-    def separates_output(cls) -> bool:
-        """Whether output_layer() after batch_features() computes the same as forward().
-
-        It is False for a class that overrides only forward() or step() of a class with features().
-        """
-
-        def owner(name: str) -> type:
-            return next(each for each in cls.__mro__ if name in vars(each))
-
-        pairs = (("features", "step"), ("batch_features", "forward"))
-        same = all(issubclass(owner(mine), owner(theirs)) for mine, theirs in pairs)
-        return same and owner("output_layer") is not Model
-
-
-def attend(query: Tensor, memory: Memory, **options: Any) -> Attended:
-    """Attend from K beams of each source to the memory of this source, without copying the memory.
-
-    query: (B K, n, D). Row r attends to sequence r // K of the memory.
-    memory: keys and values of B sequences.
-    options: other arguments of attention(). `start` is the position of the first of the n queries.
-
-    Returns an Attended with output (B K, n, E). The K beams of a source become K n queries of one attention()
-    call. So the weights that record() returns have shape (B, K n, S).
-    """
-    rows, tokens, width = query.shape
-    batch = memory.key.shape[0]
-    if rows % max(batch, 1):
-        raise ArgumentError(
-            message(
-                "step()",
-                f"the state has {rows} rows, but {batch} sources are encoded",
-                expected="a multiple of the number of sources",
-            )
-        )
-    beams = rows // max(batch, 1) or 1
-    attended = attention(query.reshape(batch, -1, width), memory, beams=beams, **options)
-    return attended.but(output=attended.output.reshape(rows, tokens, -1))
-
-
-def at_least_one(tokens: Tensor) -> Tensor:
-    """Return tokens (rows, n) unchanged, but raise ArgumentError if n is 0.
-
-    Recurrent models need at least one token to compute a state.
-    """
-    if not tokens.shape[1]:
-        problem = "tokens is empty: the batch has no targets"
-        hint = "use Batch.collate(sources, targets), or regard.decoding.search() to translate"
-        raise ArgumentError(message("step()", problem, hint=hint))
-    return tokens
+        return self.step(*self.first_step(batch))[1]
 
 
 def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:
@@ -224,42 +148,3 @@ def words(size: int, width: int, deviation: float = 1.0) -> nn.Embedding:
     with torch.no_grad():
         table.weight.normal_(std=deviation)[PAD] = 0
     return table
-
-
-def all_modules(model: nn.Module) -> list[nn.Module]:
-    """Return a model and all its submodules. Faster than model.modules(), which also computes names."""
-    found: list[nn.Module | None] = [model]
-    for module in found:  # the list grows while it is read
-        if module is not None:
-            children = module.__dict__["_modules"]
-            if children:
-                found.extend(children.values())
-    return [each for each in dict.fromkeys(found) if each is not None]
-
-
-@contextmanager
-def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Context manager that puts a model in eval mode. At the end, each module gets its previous mode back.
-
-    Several threads can be inside the context manager for the same model. Then the last thread that leaves it
-    restores the modes.
-    """
-    with _eval_lock:
-        changes = model in _eval_modes or any(each.training for each in all_modules(model))
-        if changes:
-            users, modes = _eval_modes.get(model, (0, [(each, each.training) for each in model.modules()]))
-            _eval_modes[model] = users + 1, modes
-            model.eval()
-    if not changes:  # the frequent case, in which nothing has to be restored
-        yield
-        return
-    try:
-        yield
-    finally:
-        with _eval_lock:
-            users, modes = _eval_modes.pop(model)
-            if users > 1:
-                _eval_modes[model] = users - 1, modes
-            else:
-                for module, training in modes:
-                    module.training = training

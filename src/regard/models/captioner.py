@@ -8,37 +8,22 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ArgumentError, UnknownName, message, positive
-from regard.layers.attention_options import (
-    ScoreOption,
-    SelectOption,
-    build_layer_score,
-    select_argument,
-)
+from regard.image_encoders import build_image_encoder
+from regard.layers.image_attention import IMAGE_ATTENTION, NO_ATTENTION, READINGS, ImageAttention
 from regard.layers.recurrent import Recurrence, Recurrent
 from regard.look import Look
-from regard.memory import Memory, prepare
-from regard.models.base import Encoded, Model, State, at_least_one, attend, words
-from regard.models.image_encoders import build_image_encoder
-from regard.roles import Role
-from regard.scores import Score
-from regard.select import Best, Hard, Select, Soft, build_select
+from regard.models.base import Encoded, Model, State, words
+from regard.options.attention_options import ScoreOption, SelectOption
+from regard.options.model_checks import (
+    at_least_one,
+    check_caption_weights,
+    check_captioner,
+    check_captions,
+    check_feature_vectors,
+    checked,
+)
 
-__all__ = ["IMAGE_ATTENTION", "NO_ATTENTION", "Captioner", "doubly_stochastic_penalty"]
-
-IMAGE_ATTENTION = Role("cross", "target", "image")
-"""The role of the attention of a captioner: the words of the caption attend to the image."""
-
-NO_ATTENTION = "none"
-"""The value of the option `select` of Captioner() for a model without attention. This model reads the mean of
-the feature vectors at every step."""
-
-QUERIES = ("word", "state")
-"""The values of the option `query` of Captioner()."""
-
-READINGS: dict[str, Select] = {"argmax": Best(), "sample": Hard(), "expectation": Soft()}
-"""How a captioner with hard attention reads the image in eval mode. The keys are the values of
-Captioner.read. The values are the selections to use."""
+__all__ = ["IMAGE_ATTENTION", "NO_ATTENTION", "READINGS", "Captioner", "doubly_stochastic_penalty"]
 
 
 class CaptionInputs(Protocol):
@@ -55,7 +40,7 @@ class CaptionInputs(Protocol):
     def inputs(self) -> Tensor: ...
 
 
-class Captioner(Model):
+class Captioner(Model, ImageAttention):
     """An LSTM that generates the caption of an image and attends to the L feature vectors of the image.
 
     The model is Show, Attend and Tell (Xu et al. 2015):
@@ -100,11 +85,7 @@ class Captioner(Model):
     torch.Size([2, 3, 9])
     """
 
-    small_steps = True
-    steps_use_position = False
-    site, role = "decoder.cross", IMAGE_ATTENTION
-    read: str = "argmax"
-
+    @checked(check_captioner)
     def __init__(
         self,
         vocabulary_size: int,
@@ -120,23 +101,12 @@ class Captioner(Model):
         dropout: float = 0.0,
     ):
         super().__init__()
-        sizes = {"vocabulary_size": vocabulary_size, "width": width, "embedding": embedding}
-        positive("Captioner()", dropout, **sizes)
         self.target_size, self.width = vocabulary_size, width
-        if query not in QUERIES:
-            raise UnknownName("query", query, QUERIES)
         self.query = query
         query_size = width + embedding if query == "word" else width
         self.image_encoder = build_image_encoder(image_encoder, **(encoder_options or {}))
         features = self.image_encoder.features
-        self.select = None if select == NO_ATTENTION else build_select(select)
-        self.score: Score | None = None
-        self.narrow: nn.Linear | None = None
-        if self.select is not None:
-            self.score = build_layer_score(score, query_size, features)
-            if self.score.mismatch(query_size, features, 1) is not None:
-                self.score = build_layer_score(score, query_size, query_size)
-                self.narrow = nn.Linear(features, query_size, bias=False)
+        self.set_up_image(query_size, features, score, select)
         self.target = words(vocabulary_size, embedding)
         self.first_hidden, self.first_cell = nn.Linear(features, width), nn.Linear(features, width)
         self.gate = nn.Linear(width, 1) if gate else None
@@ -153,8 +123,7 @@ class Captioner(Model):
         lengths: ignored, because all images of a batch have the same number L of feature vectors.
         """
         features_BLF = self.dropout(self._features(source))
-        keys_BLD = features_BLF if self.narrow is None else self.narrow(features_BLF)
-        memory = prepare(keys_BLD, features_BLF, score=self.score)
+        memory = self.remember(features_BLF)
         mean_BF = features_BLF.mean(1)
         first = torch.tanh(self.first_hidden(mean_BF)), torch.tanh(self.first_cell(mean_BF))
         locations = torch.full((len(source),), features_BLF.shape[1], device=source.device)
@@ -167,55 +136,34 @@ class Captioner(Model):
         state, logits_RTV, _ = self._run(state, tokens, encoded)
         return state, logits_RTV
 
-    def forward(self, batch: CaptionInputs) -> Tensor:  # type: ignore[override]
-        """Return the logits (B, T, V) of the next token after each token of the captions.
+    def first_step(self, batch: CaptionInputs) -> tuple[State, Tensor, Encoded]:  # type: ignore[override]
+        """Return the arguments of step() with which it reads the captions of a batch.
 
         batch.image: images (B, 3, H, W), or feature vectors (B, L, F) that were computed before.
         batch.inputs: (B, T), the tokens of the captions, beginning with BOS. With K captions for each image,
             inputs and logits have B K rows, and row r is a caption of image r // K.
         """
         encoded = self.encode(batch.image)
-        return self.step(self._first_state(encoded, batch.inputs), batch.inputs, encoded)[1]
+        check_captions(batch.inputs, encoded)
+        count = len(batch.inputs) // max(len(encoded), 1)
+        state = self.start(encoded)
+        return state.repeat(count) if count > 1 else state, batch.inputs, encoded
 
     def logits_and_weights(self, batch: CaptionInputs) -> tuple[Tensor, Tensor]:
         """Return logits (B, T, V), as forward() does, and the attention weights (B, T, L), with gradients.
 
         doubly_stochastic_penalty() uses these weights. For select="none", each weight is 1 / L.
 
-        batch: see forward().
+        batch: see first_step().
         """
-        encoded = self.encode(batch.image)
-        _, logits_BTV, weights_BTL = self._run(
-            self._first_state(encoded, batch.inputs), batch.inputs, encoded, Look(weights=True, gradient=True)
-        )
+        _, logits_BTV, weights_BTL = self._run(*self.first_step(batch), Look(weights=True, gradient=True))
         assert weights_BTL is not None
         return logits_BTV, weights_BTL
 
-    def _first_state(self, encoded: Encoded, inputs: Tensor) -> State:
-        """Return the decoder state before the first token, with one row for each caption.
-
-        encoded: B encoded images.
-        inputs: (R, T), the tokens of R captions; R is a multiple of B.
-        """
-        images, captions = len(encoded), len(inputs)
-        if captions % max(images, 1):
-            problem = f"there are {captions} captions for {images} images"
-            expected = "the same number of captions for each image"
-            raise ArgumentError(message("Captioner()", problem, expected=expected))
-        state = self.start(encoded)
-        return state.repeat(captions // images) if captions > images else state
-
     def _features(self, source: Tensor) -> Tensor:
-        features = self.image_encoder.features
         if source.dim() == 4:
             return self.image_encoder(source)
-        if source.dim() != 3 or source.shape[2] != features or not source.shape[1]:
-            shown = {"source": (source, "BLF"[: source.dim()])}
-            expected = f"images (B, 3, height, width), or feature vectors (B, L, {features}) with L >= 1"
-            raise ArgumentError(
-                message("Captioner.encode()", "the shape of source is wrong", shown, expected)
-            )
-        return source
+        return check_feature_vectors(source, self.image_encoder.features)
 
     def _run(
         self, state: State, tokens: Tensor, encoded: Encoded, look: Look | None = None
@@ -233,7 +181,7 @@ class Captioner(Model):
         hidden, contexts, weights = [], [], []
         for at, word_RM in enumerate(embedded_RTM.unbind(1), state.position):
             query_RD = torch.cat((h, word_RM), 1) if self.query == "word" else h
-            context_RF, weights_RL = self._read(query_RD, memory, at, look)
+            context_RF, weights_RL = self.read_image(query_RD, memory, at, look)
             if self.gate is not None:
                 context_RF = torch.sigmoid(self.gate(h)) * context_RF
             inputs_R1I = torch.cat((word_RM, context_RF), 1)[:, None]
@@ -247,47 +195,6 @@ class Captioner(Model):
         logits_RTV = self.output(self.dropout(sum_RTM))
         weights_RTL = None if look is None else torch.stack(weights, 1)  # type: ignore[arg-type]
         return State(state.position + tokens.shape[1], (h, c)), logits_RTV, weights_RTL
-
-    def _read(
-        self, query_RD: Tensor, memory: Memory, at: int, look: Look | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Compute the attention of one step for R captions.
-
-        Return the context (R, F), before the multiplication by the gate beta_t. Also return the attention
-        weights (R, L), or None if `look` is None.
-
-        at: index of the step, from 0.
-        """
-        rows, locations = len(query_RD), memory.length
-        if self.select is None:
-            mean_RF = memory.value.mean(1).repeat_interleave(rows // len(memory.value), 0)
-            return mean_RF, None if look is None else mean_RF.new_full((rows, locations), 1 / locations)
-        attended = attend(
-            query_RD[:, None],
-            memory,
-            start=at,
-            look=look,
-            site=self.site,
-            role=self.role,
-            **self._selection(),
-        )
-        weights = attended.weights
-        return attended.output[:, 0], None if weights is None else weights.reshape(rows, locations)
-
-    def _selection(self) -> dict[str, Select]:
-        """Return the argument `select` for attention(), as {"select": ...}.
-
-        The result is empty if attention() uses its default. It differs between training mode and eval mode.
-        """
-        assert self.select is not None
-        if isinstance(self.select, Hard) and not self.training:
-            return {"select": self._reading()}
-        return select_argument(self.select, self.training)
-
-    def _reading(self) -> Select:
-        if self.read not in READINGS:
-            raise UnknownName("read", self.read, READINGS)
-        return READINGS[self.read]
 
 
 def doubly_stochastic_penalty(weights: Tensor, lengths: Tensor) -> Tensor:
@@ -304,10 +211,7 @@ def doubly_stochastic_penalty(weights: Tensor, lengths: Tensor) -> Tensor:
     >>> doubly_stochastic_penalty(torch.tensor([[[0.5, 0.5], [1.0, 0.0], [9.0, 9.0]]]), torch.tensor([2]))
     tensor([0.5000])
     """
-    if weights.dim() != 3 or lengths.shape != weights.shape[:1]:
-        shown = {"weights": (weights, "BTL"[: weights.dim()]), "lengths": (lengths, "B"[: lengths.dim()])}
-        expected = "weights (B, T, L) and lengths (B,)"
-        raise ArgumentError(message("doubly_stochastic_penalty()", "the shapes are wrong", shown, expected))
+    check_caption_weights(weights, lengths)
     steps_T = torch.arange(weights.shape[1], device=weights.device)
     counts_BT = steps_T < lengths.to(weights.device)[:, None]
     total_BL = torch.where(counts_BT[..., None], weights, 0.0).sum(1)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from regard.data.batch import EOS, UNK
 from regard.data.labelled_batch import LabelledBatch
-from regard.errors import ArgumentError, message, positive
-from regard.layers.pooling import AttentionPooling, FirstPooling, LastPooling
+from regard.layers.pooling import FirstPooling, LastPooling
+from regard.options.model_checks import check_classifier, check_pairs, checked
 
-__all__ = ["POOL", "Classifier", "pooled", "site_of"]
+__all__ = ["POOL", "Classifier", "pooled"]
 
 POOL = "pool"
 """The name of the attention layer that pools the states, for record() and intervene()."""
@@ -43,16 +43,14 @@ class Classifier(nn.Module):
     longest: maximum number of tokens including EOS; None for no limit.
     pool_site: site of the pooling layer (POOL), or None if the pooling is not attention.
     begins: whether the encoder puts BOS before each text.
-    small_steps: whether the model launches small kernels for each token, as recurrent models do. In training
-        on CUDA, batches are then padded to fewer lengths, because a CUDA graph is captured for each.
     """
 
     embedding: nn.Embedding
     longest: int | None = None
     pool_site: str | None = None
     begins: bool = False
-    small_steps: bool = False
 
+    @checked(check_classifier)
     def __init__(
         self,
         vocabulary_size: int,
@@ -64,13 +62,6 @@ class Classifier(nn.Module):
         pairs: bool,
     ):
         super().__init__()
-        call = f"{type(self).__name__}()"
-        positive(call, dropout, vocabulary_size=vocabulary_size, features=features, hidden=hidden)
-        if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
-            raise ArgumentError(message(call, f"classes is {classes!r}", expected="an integer, 2 or more"))
-        if isinstance(word_dropout, bool) or not 0 <= word_dropout < 1:
-            problem = f"word_dropout is {word_dropout!r}"
-            raise ArgumentError(message(call, problem, expected="0 <= word_dropout < 1"))
         self.vocabulary_size, self.classes, self.pairs = vocabulary_size, classes, pairs
         self.word_dropout, self.dropout = word_dropout, nn.Dropout(dropout)
         self.combine = nn.Linear(4 * features, hidden) if pairs else None
@@ -91,11 +82,7 @@ class Classifier(nn.Module):
         twice: for the first text, then for the second.
         """
         first = self.dropout(self.encode(self._dropped(batch.first), batch.first_lengths))
-        if (batch.second is None) == self.pairs:
-            is_, needs = ("single texts", "pairs") if self.pairs else ("pairs", "single texts")
-            problem = f"the batch has {is_}, but this classifier was built with pairs={self.pairs}"
-            expected = f"a batch of {needs}"
-            raise ArgumentError(message(f"{type(self).__name__}.forward()", problem, expected=expected))
+        check_pairs(self, batch.second)
         if batch.second is None or batch.second_lengths is None or self.combine is None:
             return self.output(first)
         second = self.dropout(self.encode(self._dropped(batch.second), batch.second_lengths))
@@ -120,8 +107,3 @@ def pooled(pooling: nn.Module, states: Tensor, lengths: Tensor) -> Tensor:
     """
     whole = isinstance(pooling, FirstPooling | LastPooling)
     return pooling(states, lengths if whole else (lengths - 1).clamp(min=1))
-
-
-def site_of(pooling: nn.Module) -> str | None:
-    """Return the site (name) of a pooling layer, or None if the pooling is not attention."""
-    return pooling.site if isinstance(pooling, AttentionPooling) else None

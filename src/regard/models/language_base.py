@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from regard.data.batch import Batch
 from regard.data.text_batch import TextBatch
-from regard.errors import ArgumentError, message
 from regard.models.base import Encoded, Model, State
+from regard.options.model_checks import check_carried
 
 __all__ = ["LanguageModel", "detached"]
 
@@ -44,14 +44,9 @@ class LanguageModel(Model):
     def start(self, encoded: Encoded) -> State:
         return State()
 
-    def forward(self, batch: Batch | TextBatch) -> Tensor:
-        """Read a batch from the initial state; return the logits (B, T, V) of the token after each token."""
+    def first_step(self, batch: Batch | TextBatch) -> tuple[State, Tensor, Encoded]:
         encoded = self.source_free(len(batch))
-        return self.step(self.start(encoded), batch.inputs, encoded)[1]
-
-    def batch_features(self, batch: Batch | TextBatch) -> Tensor:
-        encoded = self.source_free(len(batch))
-        return self.features(self.start(encoded), batch.inputs, encoded)[1]
+        return self.start(encoded), batch.inputs, encoded
 
     def read(self, batch: TextBatch, state: State | None = None) -> tuple[State, Tensor]:
         """Read a batch; return the state after it and the logits (B, T, V).
@@ -63,19 +58,9 @@ class LanguageModel(Model):
         In training, pass detached(state), so that gradients stop at the start of the batch (truncated
         backpropagation through time).
         """
-        encoded = self.source_free(len(batch))
         if not batch.carried:
-            return self.step(self.start(encoded), batch.inputs, encoded)
-        if state is None:
-            problem = "batch.carried is True, but there is no state"
-            hint = "pass the state that read() returned for the previous batch"
-            raise ArgumentError(message(f"{type(self).__name__}.read()", problem, hint=hint))
-        rows = {len(tensor) for tensor in (*state.hidden, *(memory.key for memory in state.past))}
-        if rows - {len(batch)}:
-            problem = f"the state has {rows.pop()} rows, but the batch has {len(batch)}"
-            expected = "the same number of rows"
-            raise ArgumentError(message(f"{type(self).__name__}.read()", problem, expected=expected))
-        return self.step(state, batch.inputs, encoded)
+            return self.step(*self.first_step(batch))
+        return self.step(check_carried(self, state, len(batch)), batch.inputs, self.source_free(len(batch)))
 
 
 def detached(state: State) -> State:

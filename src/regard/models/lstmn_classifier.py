@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from inspect import signature
 from typing import Any
 
 from torch import Tensor
 
-from regard.errors import positive
 from regard.layers.lstmn import LSTMN
-from regard.layers.pooling import PoolingOption, PoolingOptions
+from regard.layers.pooling import PoolingOption, build_pooling
 from regard.models.base import words
-from regard.models.classifier import Classifier, pooled, site_of
-from regard.models.recurrent_classifier import POOLINGS
+from regard.models.classifier import Classifier, pooled
+from regard.options.model_checks import check_lstmn_classifier, checked
 
 __all__ = ["LSTMNClassifier"]
 
@@ -50,9 +48,7 @@ class LSTMNClassifier(Classifier):
     torch.Size([2, 3])
     """
 
-    small_steps = True
-    auto_precision = "tf32"  # on an H200, 1.4 times as fast as bfloat16, which needs more kernels, for casts
-
+    @checked(check_lstmn_classifier)
     def __init__(
         self,
         vocabulary_size: int,
@@ -68,9 +64,7 @@ class LSTMNClassifier(Classifier):
         pairs: bool = False,
         **attention: Any,
     ):
-        call, inputs = "LSTMNClassifier()", width if embedding is None else embedding
-        how = PoolingOptions.checked(call, pooling, POOLINGS, attention, signature(type(self)).parameters)
-        positive(call, dropout, width=width, embedding=inputs, layers=layers)
+        inputs = width if embedding is None else embedding
         super().__init__(vocabulary_size, classes, width, width, dropout, word_dropout, pairs)
         self.embedding = words(vocabulary_size, inputs)
         self.encoder = LSTMN(
@@ -81,8 +75,8 @@ class LSTMNClassifier(Classifier):
             dropout=dropout,
             site="encoder",
         )
-        self.pooling = POOLINGS[how.name](width, False, how)
-        self.pool_site = site_of(self.pooling)
+        self.pooling = build_pooling(pooling, width, **attention)
+        self.pool_site = getattr(self.pooling, "site", None)
 
     def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         states_BSM = self.encoder.encode(self.dropout(self.embedding(tokens)), lengths)

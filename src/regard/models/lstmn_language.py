@@ -8,18 +8,14 @@ from functools import partial
 from torch import Tensor
 
 from regard.data.text_batch import TextBatch
-from regard.errors import ArgumentError, message, positive
 from regard.layers.lstmn import LSTMN
 from regard.layers.recurrent import Hidden
 from regard.models.base import State
 from regard.models.recurrent_language import StatefulLanguageModel
+from regard.options.model_checks import check_lstmn_language, checked
 from regard.roles import READING_SELF
 
 __all__ = ["LSTMNLanguageModel"]
-
-WINDOW = "window"
-"""The value of the option `tape` with which a token can attend to all earlier tokens in its window. A window
-is the part of a continuous text that is in one batch."""
 
 
 class LSTMNLanguageModel(StatefulLanguageModel):
@@ -40,7 +36,8 @@ class LSTMNLanguageModel(StatefulLanguageModel):
     connections: what layer k + 1 reads. "plain": the output of layer k. "skip": the output of layer k and the
         input of the first layer. "gated": the output of layer k; also, a gate adds the cell state of layer k
         to the cell state of layer k + 1.
-    tape: number of past tokens that a token can attend to, or "window". The tapes are empty at the start of a
+    tape: number of past tokens that a token can attend to, or "window". A window is the part of a continuous
+        text that is in one batch. The tapes are empty at the start of a
         document, of a text to score and of a prompt. Continuous text is read in windows, one after the other;
         there, the tapes are empty only at the start of an epoch or evaluation. With a number, a token can
         also attend to tokens of earlier windows. With "window", it can attend to all earlier tokens of its
@@ -55,9 +52,7 @@ class LSTMNLanguageModel(StatefulLanguageModel):
     torch.Size([2, 4, 9])
     """
 
-    small_steps = True
-    auto_precision = "tf32"  # on an H200, 1.4 times as fast as bfloat16, which needs more kernels, for casts
-
+    @checked(check_lstmn_language)
     def __init__(
         self,
         vocabulary_size: int,
@@ -72,11 +67,7 @@ class LSTMNLanguageModel(StatefulLanguageModel):
         tie: bool = False,
         uniform: float | None = None,
     ):
-        call, inputs = "LSTMNLanguageModel()", width if embedding is None else embedding
-        positive(call, dropout, vocabulary_size=vocabulary_size, width=width, embedding=inputs, depth=depth)
-        if isinstance(tape, str) and tape != WINDOW:
-            expected = f'an integer, 1 or more, or "{WINDOW}"'
-            raise ArgumentError(message(call, f"tape is {tape!r}", expected=expected))
+        inputs = width if embedding is None else embedding
         layers = partial(
             LSTMN,
             inputs,
@@ -103,6 +94,6 @@ class LSTMNLanguageModel(StatefulLanguageModel):
         next batch can attend to this token, but not to earlier tokens.
         """
         after, logits_BTV = super().read(batch, state)
-        if self.tape == WINDOW:
+        if self.tape == "window":
             after = replace(after, hidden=self.layers.last_step(after.hidden))
         return after, logits_BTV

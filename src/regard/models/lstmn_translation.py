@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.errors import UnknownName, positive
-from regard.layers.attention_options import (
-    ScoreOption,
-    SelectOption,
-    build_layer_score,
-    select_argument,
-)
 from regard.layers.lstmn import LSTMN
 from regard.layers.recurrent import flip
-from regard.masks.constructors import padding
-from regard.memory import Memory, prepare
-from regard.models.bahdanau import Maxout, near_uniform
-from regard.models.base import Encoded, Model, State, at_least_one, attend, words
-from regard.roles import CROSS_ATTENTION, DECODER_SELF, REVERSED_SELF
-from regard.scores import Location, Score, learned_in
-from regard.select import build_select
+from regard.layers.source_attention import SourceAttention
+from regard.models.bahdanau import Maxout
+from regard.models.base import Encoded, Model, State, words
+from regard.options.model_checks import at_least_one, check_lstmn_translation, checked
+from regard.roles import DECODER_SELF, REVERSED_SELF
 
-__all__ = ["FUSIONS", "LSTMNTranslationModel"]
-
-FUSIONS = {
-    "shallow": "the source words that a step reads are an input of the decoder, as in Bahdanau's model",
-    "deep": "a gate adds the source memory that a step reads to the memory of the decoder (eq. 14 and 15)",
-}
-"""How the decoder uses the source, for each value of the option `fusion` of LSTMNTranslationModel()."""
+__all__ = ["LSTMNTranslationModel"]
 
 
 class LSTMNTranslationModel(Model):
@@ -52,7 +35,9 @@ class LSTMNTranslationModel(Model):
 
     The output layer, for deep and shallow fusion: p(y_t) = softmax(W_o maxout(W [h_t; g~_t; x_t] + b) + b_o)
 
-    fusion: "shallow" or "deep", see above.
+    fusion: how the decoder uses the source. "shallow": the source words that a step reads are an input of the
+        decoder, as in Bahdanau's model. "deep": a gate adds the source memory that a step reads to the memory
+        of the decoder (eq. 14 and 15).
     width: size of the hidden and cell states of encoder and decoder.
     embedding: size of the word embeddings. Default: width.
     depth: number of layers of the encoder and of the decoder. The first layer of the decoder reads the tapes
@@ -83,9 +68,7 @@ class LSTMNTranslationModel(Model):
     torch.Size([2, 3, 7])
     """
 
-    small_steps = True
-    auto_precision = "tf32"  # on an H200, 1.2 times as fast as bfloat16, which needs more kernels, for casts
-
+    @checked(check_lstmn_translation)
     def __init__(
         self,
         source_size: int,
@@ -101,17 +84,7 @@ class LSTMNTranslationModel(Model):
         **attention: Any,
     ):
         super().__init__()
-        if fusion not in FUSIONS:
-            raise UnknownName("fusion", fusion, FUSIONS)
-        known = signature(LSTMNTranslationModel).parameters
-        for option in attention:
-            if option not in ("score", "select"):
-                raise UnknownName(
-                    "argument of LSTMNTranslationModel()", option, {*known, "score", "select"} - {"attention"}
-                )
         inputs = width if embedding is None else embedding
-        sizes = {"source_size": source_size, "target_size": target_size, "embedding": inputs}
-        positive("LSTMNTranslationModel()", dropout, **sizes, width=width, depth=depth)
         self.source_size, self.target_size, self.width, self.fusion = source_size, target_size, width, fusion
         self.source, self.target = words(source_size, inputs), words(target_size, inputs)
         shared: dict[str, Any] = {"depth": depth, "connections": connections, "dropout": dropout}
@@ -122,8 +95,8 @@ class LSTMNTranslationModel(Model):
         )
         self.both_states = nn.Linear(2 * width, width, bias=False) if both_ways else None
         self.both_cells = nn.Linear(2 * width, width, bias=False) if both_ways and not read else None
-        self.cross = SourceAttention(inputs + width, width, **attention)
-        self.longest_source = self.cross.longest
+        self.cross = SourceAttention().set_up(inputs + width, width, hidden=width, **attention)
+        self.longest_source = self.cross.longest_source
         self.decoder = LSTMN(inputs + read, width, **shared, site="decoder", role=DECODER_SELF)
         self.gate = nn.Linear(width + inputs, width) if fusion == "deep" else None
         self.readout = Maxout(inputs + 2 * width, max(width // 2, 1), target_size, dropout)
@@ -140,30 +113,20 @@ class LSTMNTranslationModel(Model):
                 cells_BSM = self.both_cells(torch.cat((cells_BSM, backward_cells_BSM), -1))
         states_BSM = self.dropout(states_BSM)
         values_BSE = torch.cat((states_BSM, cells_BSM), -1) if self.fusion == "deep" else states_BSM
-        return Encoded(lengths, (self.cross.prepare(states_BSM, values_BSE, lengths),))
+        return Encoded(lengths, (self.cross.remember(states_BSM, lengths, values_BSE),))
 
     def start(self, encoded: Encoded) -> State:
         like = self.target.weight.new_empty(len(encoded), 0)
         return State(hidden=(*self.decoder.zeros(like), like.new_zeros(len(encoded), self.width)))
 
-    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        after, inputs_RTM = self._readout_inputs(state, tokens, encoded)
-        return after, self.readout(inputs_RTM)
-
     def output_layer(self) -> nn.Module:
         return self.readout.output
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        after, inputs_RTM = self._readout_inputs(state, tokens, encoded)
-        return after, self.readout.features(inputs_RTM)
-
-    def _readout_inputs(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        """Read the next n tokens of each row; return the state after them and the input of the readout.
+        """See Model.features().
 
         The hidden state has four tensors. Three are the state of the decoder, see LSTMN. The fourth, (rows,
         width), is g~ of the last step with deep fusion, and h of the last step with shallow fusion.
-
-        tokens: (rows, n), the tokens.
         """
         embedded_RTI = self.dropout(self.target(at_least_one(tokens)))
         *tapes, last_RM = state.hidden
@@ -172,8 +135,8 @@ class LSTMNTranslationModel(Model):
         states_RTM, read_RTM, hidden, last_RM = fused(
             embedded_RTI, tuple(tapes), last_RM, state.position, encoded
         )
-        inputs_RTM = torch.cat((states_RTM, read_RTM, embedded_RTI), -1)
-        return State(after, (*hidden, last_RM)), inputs_RTM
+        features_RTU = self.readout(torch.cat((states_RTM, read_RTM, embedded_RTI), -1))
+        return State(after, (*hidden, last_RM)), features_RTU
 
     def _deep(
         self, x_RTI: Tensor, tapes: tuple[Tensor, ...], last_RM: Tensor, position: int, encoded: Encoded
@@ -188,7 +151,8 @@ class LSTMNTranslationModel(Model):
         assert self.gate is not None
         reads = []
         for at, x_RI in enumerate(x_RTI.unbind(1), position):
-            read_RE = self.cross(x_RI, last_RM, at, encoded.memories[0])
+            query_R1D = torch.cat((x_RI, last_RM.to(x_RI.dtype)), -1)[:, None]
+            read_RE = self.cross.attend(query_R1D, encoded.memories[0], at).output[:, 0]
             last_RM = read_RE[:, : self.width]
             reads.append(read_RE)
         summary_RTM, memory_RTM = torch.stack(reads, 1).chunk(2, -1)
@@ -206,7 +170,8 @@ class LSTMNTranslationModel(Model):
         """
         states, reads = [], []
         for at, x_RI in enumerate(x_RTI.unbind(1), position):
-            read_RM = self.cross(x_RI, last_RM, at, encoded.memories[0])
+            query_R1D = torch.cat((x_RI, last_RM.to(x_RI.dtype)), -1)[:, None]
+            read_RM = self.cross.attend(query_R1D, encoded.memories[0], at).output[:, 0]
             state_R1M, tapes = self.decoder.run(torch.cat((x_RI, read_RM), -1)[:, None], tapes, at)
             last_RM = state_R1M[:, 0]
             states.append(last_RM)
@@ -222,60 +187,3 @@ def _tapes(encoder: LSTMN, x_BSI: Tensor) -> tuple[Tensor, Tensor]:
     _, (tapes_BLSE, *_) = encoder.run(x_BSI, encoder.zeros(x_BSI))
     states_BSM, cells_BSM = tapes_BLSE[:, -1].chunk(2, -1)
     return states_BSM, cells_BSM
-
-
-class SourceAttention(nn.Module):
-    """Attention of the LSTMN decoder to the source. Cheng et al. (2016) call it inter-attention.
-
-    query_size: size of the query, [x_t; g~_t-1] with deep fusion or [x_t; h_t-1] with shallow fusion.
-    key_size: size of the states of the encoder.
-    score: the score function: a name, a mapping such as {"name": "cosine", "sharpness": 9.0}, or a Score. The
-        hidden size of "additive" and "concat" is key_size, unless the mapping sets `hidden`. If the score
-        function needs queries and keys of the same size, as dot does, the keys are projected.
-    select: how scores become weights: a name, a mapping such as {"name": "softmax", "temperature": 0.5}, or a
-        Select. In eval mode, "hard" reads the source position with the highest score.
-    """
-
-    site, role = "decoder.cross", CROSS_ATTENTION
-
-    def __init__(
-        self,
-        query_size: int,
-        key_size: int,
-        score: ScoreOption = "additive",
-        select: SelectOption = "softmax",
-    ):
-        super().__init__()
-        if isinstance(score, str | Mapping):
-            table = {"name": score} if isinstance(score, str) else dict(score)
-            score = {"hidden": key_size, **table} if table.get("name") in ("additive", "concat") else table
-        built = build_layer_score(score, query_size, key_size)
-        # For score functions such as dot, which need queries and keys of the same size, project the keys.
-        narrows = built.mismatch(query_size, key_size, 1) is not None
-        built = build_layer_score(score, query_size, query_size) if narrows else built
-        self.score = built if isinstance(score, Score) else near_uniform(built)
-        self.narrow = nn.Linear(key_size, query_size, bias=False) if narrows else None
-        self.sharpness, self.select = learned_in(self.score), build_select(select)
-        self.longest = self.score.max_length if isinstance(self.score, Location) else None
-
-    def prepare(self, states_BSM: Tensor, values_BSE: Tensor, lengths: Tensor) -> Memory:
-        """Return the Memory of a batch of sources; keys are projected once for all steps of the decoder.
-
-        states_BSM: the hidden states of the encoder, which become the keys.
-        values_BSE: the values: the hidden states, or with deep fusion the hidden and cell states.
-        lengths: (B,), number of tokens of each source.
-        """
-        keys_BSD = states_BSM if self.narrow is None else self.narrow(states_BSM)
-        return prepare(keys_BSD, values_BSE, score=self.score, mask=padding(lengths))
-
-    def forward(self, x_RI: Tensor, last_RM: Tensor, position: int, memory: Memory) -> Tensor:
-        """Return the weighted mean of the source values at one step of the decoder, (R, E).
-
-        x_RI: embeddings of the words that R target sequences read at this step.
-        last_RM: g~ (deep fusion) or h (shallow fusion) of the step before.
-        position: index of the step, from 0.
-        memory: the result of prepare() for B sources. If R = K B, row r attends to source r // K.
-        """
-        query_R1D = torch.cat((x_RI, last_RM.to(x_RI.dtype)), -1)[:, None]
-        options = {**select_argument(self.select, self.training), "site": self.site, "role": self.role}
-        return attend(query_R1D, memory, start=position, **options).output[:, 0]

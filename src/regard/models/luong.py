@@ -2,74 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.attended import Attended
-from regard.errors import ArgumentError, Setting, UnknownName, message, positive
-from regard.layers.attention_options import (
-    ScoreOption,
-    SelectOption,
-    build_layer_score,
-    select_argument,
-)
-from regard.layers.recurrent import Hidden, Recurrence, Recurrent
+from regard.layers.luong_readouts import READOUTS, Bridge, Mixture
+from regard.layers.recurrent import Recurrence, Recurrent
+from regard.layers.source_attention import SourceAttention
 from regard.look import Look
 from regard.masks.constructors import dense, padding
 from regard.memory import prepare
-from regard.models.base import Encoded, Model, State, at_least_one, attend, words
-from regard.roles import CROSS_ATTENTION
-from regard.scores import Location, Score, learned_in
-from regard.select import LocalP, Soft, build_select
+from regard.models.base import Encoded, Model, State, words
+from regard.options.attention_options import ScoreOption, SelectOption, build_layer_score
+from regard.options.luong_views import Global, Monotonic, Predicted, ViewOption, build_view
+from regard.options.model_checks import at_least_one, check_luong, checked
+from regard.scores import Score
+from regard.select import LocalP
 
-__all__ = ["VIEWS", "Global", "Luong", "Monotonic", "Predicted"]
-
-
-@dataclass(frozen=True)
-class Global:
-    """Global attention: attend to the whole source (Luong et al. 2015, section 3.1)."""
+__all__ = ["Global", "Luong", "Monotonic", "Predicted"]
 
 
-@dataclass(frozen=True)
-class Monotonic:
-    """Monotonic local attention, "local-m" (Luong et al. 2015, section 3.2): step t attends near p_t = t.
-
-    p_t is the source position around which step t of the decoder can attend.
-
-    reach: maximum distance from p_t, in words. If all source words are farther from p_t, the context of step
-        t is 0.
-    """
-
-    reach: int = 10
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """Predictive local attention, "local-p" (Luong et al. 2015, eq. 9 and 10): step t attends near p_t.
-
-    p_t = S sigma(v_p . tanh(W_p h_t)), a source position predicted from the decoder state h_t
-
-    S is the length of the source. The attention weights are multiplied by a Gaussian around p_t.
-
-    reach: maximum distance in words from p_t.
-    """
-
-    reach: int = 10
-
-
-View = Global | Monotonic | Predicted
-VIEWS: dict[str, type[Global] | type[Monotonic] | type[Predicted]] = {
-    "global": Global,
-    "local-m": Monotonic,
-    "local-p": Predicted,
-}
-
-
-class Luong(Model):
+class Luong(Model, SourceAttention):
     """RNN encoder-decoder with attention from the current decoder state (Luong et al. 2015).
 
     h_t  = cell([e(y_{t-1}); h~_{t-1}], h_{t-1})                     with input feeding (section 3.3)
@@ -101,10 +56,7 @@ class Luong(Model):
     torch.Size([2, 3, 7])
     """
 
-    small_steps = True
-    auto_precision = "tf32"  # on an H200, 1.5 times as fast as bfloat16, which needs more kernels, for casts
-    site, role = "decoder.cross", CROSS_ATTENTION
-
+    @checked(check_luong)
     def __init__(
         self,
         source_size: int,
@@ -113,33 +65,15 @@ class Luong(Model):
         *,
         score: ScoreOption = "general",
         select: SelectOption = "softmax",
-        view: str | Mapping[str, Any] | View = "global",
+        view: ViewOption = "global",
         readout: str = "attentional",
         feeding: bool = True,
         both_ways: bool = False,
     ):
         super().__init__()
         settings = recurrence or Recurrence(cell="lstm")
-        if readout not in READOUTS:
-            raise UnknownName("readout", readout, READOUTS)
-        if readout == "mixture" and feeding:
-            problem = 'readout is "mixture", but feeding is true: the state would depend on earlier choices'
-            raise ArgumentError(
-                message("Luong()", problem, hint=("use ", Setting("build_model", "feeding", False)))
-            )
-        positive("Luong()", source_size=source_size, target_size=target_size)
         self.source_size, self.target_size, self.feeding = source_size, target_size, feeding
-        self.view, self.select = build_view(view), build_select(select)
-        self.steps_use_position = isinstance(self.view, Monotonic)
-        if isinstance(self.view, Predicted) and self.select != Soft():
-            problem = f"local-p has its own selection, a softmax times a Gaussian; select is {self.select}"
-            hint = (
-                "use ",
-                Setting("build_model", "select", "softmax"),
-                " or ",
-                Setting("build_model", "view", "local-m"),
-            )
-            raise ArgumentError(message("Luong()", problem, hint=hint))
+        self.view = build_view(view)
         width, inputs = settings.width, settings.embedding_width
         wide = 2 * width if both_ways else width
         self.source = words(source_size, inputs)
@@ -150,11 +84,9 @@ class Luong(Model):
         )
         self.narrow = nn.Linear(wide, width, bias=False) if narrows else None
         read = width if narrows else wide
-        self.score = build_layer_score(score, width, read)
-        self.sharpness = learned_in(self.score)
-        self.longest_source = self.score.max_length if isinstance(self.score, Location) else None
+        self.use(build_layer_score(score, width, read), self.narrow, select)
         self.bridge = Bridge(width) if both_ways else None
-        self.readout = READOUTS[readout](read, width, target_size, settings.dropout)
+        self.readout: Any = READOUTS[readout](read, width, target_size)
         self.decoder = Recurrent(settings, inputs + (self.readout.joined_size if feeding else 0))
         self.place = Place(width) if isinstance(self.view, Predicted) else None
         self.dropout = nn.Dropout(settings.dropout)
@@ -172,135 +104,53 @@ class Luong(Model):
         return State(hidden=(*encoded.first, feed))
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        if isinstance(self.readout, Mixture):
-            return self._mixed(state, tokens, encoded)
-        after, joined_RTM = self._joined(state, tokens, encoded)
-        return after, self.readout(joined_RTM)
+        mixes = isinstance(self.readout, Mixture)
+        return (self._mixed if mixes else super().step)(state, tokens, encoded)
 
     def output_layer(self) -> nn.Module | None:
         return None if isinstance(self.readout, Mixture) else self.readout.output
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        after, joined_RTM = self._joined(state, tokens, encoded)
-        return after, self.readout.dropout(joined_RTM)
-
-    def _joined(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        """Return the state after the tokens, and the input of the readout: h~_t ("affine": [c_t; h_t])."""
-        embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
-        position = state.position
+        embedded_RTM, position = self.dropout(self.target(at_least_one(tokens))), state.position
+        after = position + tokens.shape[1]
         if not self.feeding:
             states_RTM, hidden = self.decoder.run(embedded_RTM, state.hidden)
-            contexts_RTE = self._attend(states_RTM, encoded, position).output
-            return State(position + tokens.shape[1], hidden), self.readout.join(contexts_RTE, states_RTM)
+            contexts_RTE = self.attend_near(states_RTM, encoded, position).output
+            return State(after, hidden), self.dropout(self.readout(contexts_RTE, states_RTM))
         hidden, fed_RM, joined = state.hidden[:-1], state.hidden[-1], []
         for at, word_RM in enumerate(embedded_RTM.unbind(1), position):
             inputs_RI = torch.cat((word_RM, fed_RM), -1)
             state_R1M, hidden = self.decoder.run(inputs_RI[:, None], hidden)
-            context_R1E = self._attend(state_R1M, encoded, at).output
-            fed_RM = self.readout.join(context_R1E, state_R1M)[:, 0]
+            context_R1E = self.attend_near(state_R1M, encoded, at).output
+            fed_RM = self.readout(context_R1E, state_R1M)[:, 0]
             joined.append(fed_RM)
-        return State(position + tokens.shape[1], (*hidden, fed_RM)), torch.stack(joined, 1)
+        return State(after, (*hidden, fed_RM)), self.dropout(torch.stack(joined, 1))
 
     def _mixed(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         """Return the state after the tokens, and log p(y_t) (R, T, V), summed over the attended word."""
-        embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
-        states_RTM, hidden = self.decoder.run(embedded_RTM, state.hidden)
-        (memory,), (rows, steps, _) = encoded.memories, states_RTM.shape
+        states_RTM, hidden = self.decoder.run(self.dropout(self.target(at_least_one(tokens))), state.hidden)
         look = Look(weights=True, gradient=True)
-        weights = self._attend(states_RTM, encoded, state.position, look=look).weights
-        assert weights is not None
-        weights_RTS = weights.reshape(rows, steps, -1)
-        values_RSE = memory.value.repeat_interleave(rows // max(len(encoded), 1), 0)
-        each_RTSE = values_RSE[:, None].expand(-1, steps, -1, -1)
-        state_RTSM = states_RTM[:, :, None].expand(-1, -1, each_RTSE.shape[2], -1)
-        log_RTSV = self.readout(self.readout.join(each_RTSE, state_RTSM)).log_softmax(-1)
-        smallest = torch.finfo(log_RTSV.dtype).tiny
-        log_RTV = (weights_RTS.clamp(min=smallest).log()[..., None] + log_RTSV).logsumexp(2)
-        return State(state.position + steps, hidden), log_RTV
+        weights = self.attend_near(states_RTM, encoded, state.position, look).weights
+        log_RTV = self.readout.log_mixture(weights, encoded.memories[0].value, states_RTM, self.dropout)
+        return State(state.position + tokens.shape[1], hidden), log_RTV
 
-    def _attend(
+    def attend_near(
         self, states_RTM: Tensor, encoded: Encoded, position: int, look: Look | None = None
     ) -> Attended:
-        """Attend to the source from decoder states (R, T, M); the output is the contexts (R, T, E).
-
-        A context is the weighted sum of the encoder states. R is the number of target sequences: one for each
-        source, or several in beam search.
+        """Attend from decoder states to the source words in view; the output is the contexts c_t (R, T, E).
 
         position: step of the first decoder state.
         """
-        (memory,), (rows, steps, _) = encoded.memories, states_RTM.shape
-        beams = rows // max(len(encoded), 1)
-        options: dict[str, Any] = {"site": self.site, "role": self.role}
-        options |= select_argument(self.select, self.training)
+        (memory,), options = encoded.memories, dict[str, Any]()
         if isinstance(self.view, Monotonic):
-            at_T = torch.arange(position, position + steps, device=states_RTM.device).repeat(beams)
+            beams = len(states_RTM) // max(len(encoded), 1)
+            at_T = torch.arange(position, position + states_RTM.shape[1], device=states_RTM.device)
             of_S = torch.arange(memory.length, device=states_RTM.device)
-            options["mask"] = dense((at_T[:, None] - of_S).abs() <= self.view.reach)
+            options["mask"] = dense((at_T.repeat(beams)[:, None] - of_S).abs() <= self.view.reach)
         if isinstance(self.view, Predicted) and self.place is not None:
             centre_BT = self.place(states_RTM).reshape(len(encoded), -1) * encoded.lengths[:, None]
             options["select"] = LocalP(centre_BT, self.view.reach)
-        return attend(states_RTM, memory, start=position, look=look, **options)
-
-
-class Attentional(nn.Module):
-    """Output layer with an attentional state: h~ = tanh(W_c [c; h]), logits W_s h~.
-
-    c is the context from attention, and h is the decoder state (Luong et al. 2015, eq. 5 and 6).
-    """
-
-    def __init__(self, read: int, width: int, outputs: int, dropout: float):
-        super().__init__()
-        self.joined_size = width
-        self.both = nn.Linear(read + width, width, bias=False)
-        self.output = nn.Linear(width, outputs)
-        self.dropout = nn.Dropout(dropout)
-
-    def join(self, context: Tensor, state: Tensor) -> Tensor:
-        return torch.tanh(self.both(torch.cat((context, state), -1)))
-
-    def forward(self, joined: Tensor) -> Tensor:
-        return self.output(self.dropout(joined))
-
-
-class Affine(nn.Module):
-    """Output layer with one linear layer: logits W [c; h], with context c and decoder state h."""
-
-    def __init__(self, read: int, width: int, outputs: int, dropout: float):
-        super().__init__()
-        self.joined_size = read + width
-        self.output = nn.Linear(read + width, outputs)
-        self.dropout = nn.Dropout(dropout)
-
-    def join(self, context: Tensor, state: Tensor) -> Tensor:
-        return torch.cat((context, state), -1)
-
-    def forward(self, joined: Tensor) -> Tensor:
-        return self.output(self.dropout(joined))
-
-
-class Mixture(Attentional):
-    """The output layer of Attentional, for each source word instead of a weighted mean of them."""
-
-
-READOUTS: dict[str, type[Attentional] | type[Affine]] = {
-    "attentional": Attentional,
-    "affine": Affine,
-    "mixture": Mixture,
-}
-
-
-class Bridge(nn.Module):
-    """Compute the initial state of each decoder layer from the last states of a bidirectional encoder.
-
-    s = tanh(W [forward; backward]), where forward and backward are the last states of the two directions
-    """
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.both = nn.Linear(2 * width, width)
-
-    def forward(self, last: Hidden) -> Hidden:
-        return tuple(torch.tanh(self.both(each.unflatten(1, (-1, 2)).flatten(2))) for each in last)
+        return self.attend(states_RTM, memory, position, look=look, **options)
 
 
 class Place(nn.Module):
@@ -316,30 +166,3 @@ class Place(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         return torch.sigmoid(self.vector(torch.tanh(self.hidden(states)))).squeeze(-1)
-
-
-def build_view(view: str | Mapping[str, Any] | View) -> View:
-    """Create a view. It determines which part of the source a decoder step can attend to.
-
-    view: "global", "local-m" or "local-p", a mapping such as {"name": "local-m", "reach": 4}, or a View,
-        which is returned unchanged.
-    """
-    if isinstance(view, str):
-        view = {"name": view}
-    if isinstance(view, Mapping):
-        options = dict(view)
-        name = options.pop("name", None)
-        if name not in VIEWS:
-            raise UnknownName("view", name, VIEWS)
-        names = [field.name for field in fields(VIEWS[name])]
-        for option in options:
-            if option not in names:
-                raise UnknownName(f"option of the view {name}", option, names)
-        view = VIEWS[name](**options)
-    if not isinstance(view, View):
-        expected = 'a name, {"name": "local-m", "reach": 4}, or Monotonic(reach=4)'
-        raise ArgumentError(message("Luong()", f"view is {view!r}", expected=expected))
-    if not isinstance(view, Global) and not (isinstance(view.reach, int | float) and view.reach >= 1):
-        problem = f"reach of the view is {view.reach!r}"
-        raise ArgumentError(message("Luong()", problem, expected="1 or more"))
-    return view

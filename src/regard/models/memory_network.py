@@ -12,25 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.story_batch import StoryBatch
-from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.layers.memory_hop import MemoryHop
-from regard.layers.sentence_encoding import ENCODINGS, encode_sentences
+from regard.layers.sentence_encoding import encode_sentences
+from regard.options.model_checks import check_memory_network, checked
 from regard.select import Linear, Select, Soft
 
 __all__ = [
     "DEVIATION",
     "FIRST_ANSWER",
-    "TYINGS",
     "MemoryNetwork",
-    "check_sizes",
     "encode_ages",
     "noise_size",
     "sentence_ages",
     "shifted_ages",
 ]
-
-TYINGS = ("adjacent", "layer-wise")
-"""How the embedding tables of the hops are shared."""
 
 FIRST_ANSWER = 2
 """The word id of the first answer. The next ids are the other answers. The ids 0 and 1 are padding and the
@@ -88,10 +83,10 @@ class MemoryNetwork(nn.Module):
     torch.Size([2, 3])
     """
 
-    small_steps = True
     facts_needed = False
     """Whether training needs the supporting facts."""
 
+    @checked(check_memory_network)
     def __init__(
         self,
         vocabulary_size: int,
@@ -107,19 +102,6 @@ class MemoryNetwork(nn.Module):
         padding: Sequence[int] = (0, 0),
     ):
         super().__init__()
-        call = "MemoryNetwork()"
-        check_sizes(call, vocabulary_size, answers, sentences)
-        positive(call, width=width, hops=hops)
-        if len(padding) != 2 or not all(type(size) is int and size >= 0 for size in padding):
-            raise ArgumentError(message(call, f"padding is {padding!r}", expected="two sizes, 0 or more"))
-        if tying not in TYINGS:
-            raise UnknownName("tying", tying, TYINGS)
-        if encoding not in ENCODINGS:
-            raise UnknownName("encoding", encoding, ENCODINGS)
-        if not isinstance(time, bool):
-            raise ArgumentError(message(call, f"time is {time!r}", expected="true or false"))
-        if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise <= 1:
-            raise ArgumentError(message(call, f"noise is {noise!r}", expected="0 <= noise <= 1"))
         self.vocabulary_size, self.answers, self.sentences = vocabulary_size, answers, sentences
         self.width, self.hops, self.tying = width, hops, tying
         self.encoding, self.noise = encoding, noise
@@ -202,20 +184,6 @@ class MemoryNetwork(nn.Module):
         real_BS = torch.arange(size, device=lengths.device) < lengths.unsqueeze(1)
         real_BSnD = memory_BSnD * real_BS[..., None, None].to(memory_BSnD.dtype)
         return nn.functional.pad(real_BSnD, (0, 0, 0, 0, 0, self.keys(size) - size))
-
-
-def check_sizes(call: str, vocabulary_size: int, answers: int, sentences: int) -> None:
-    """Raise ArgumentError if a size of a memory network is not positive, or the vocabulary is too small.
-
-    The vocabulary contains padding, the unknown word and all answers. So its size must be 2 + answers or
-    more.
-
-    call: the name of the class, for the error message.
-    """
-    positive(call, vocabulary_size=vocabulary_size, answers=answers, sentences=sentences)
-    if vocabulary_size < FIRST_ANSWER + answers:
-        problem = f"vocabulary_size is {vocabulary_size}, but there are {answers} answers"
-        raise ArgumentError(message(call, problem, expected=f"{FIRST_ANSWER + answers} words or more"))
 
 
 def sentence_ages(lengths: Tensor, size: int) -> Tensor:

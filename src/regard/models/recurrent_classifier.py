@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from inspect import signature
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard.errors import positive
-from regard.layers.pooling import LastPooling, MeanPooling, PoolingOption, PoolingOptions
+from regard.layers.pooling import PoolingOption, build_pooling
 from regard.layers.recurrent import Recurrence, Recurrent
 from regard.models.base import words
-from regard.models.classifier import POOL, Classifier, pooled, site_of
+from regard.models.classifier import Classifier, pooled
+from regard.options.model_checks import check_recurrent_classifier, checked
 
 __all__ = ["GRUClassifier", "LSTMClassifier", "RecurrentClassifier"]
-
-POOLINGS: dict[str, Callable[[int, bool, PoolingOptions], nn.Module]] = {
-    "mean": lambda width, both_ways, options: MeanPooling(),
-    "last": lambda width, both_ways, options: LastPooling(both_ways=both_ways),
-    "attention": lambda width, both_ways, options: options.build(width, POOL),
-}
-"""Functions that create a pooling layer, by the name of the pooling. The arguments of a function are the
-width of the states, whether the recurrent layers are bidirectional, and the options of the pooling."""
 
 
 class RecurrentClassifier(Classifier):
@@ -51,6 +41,7 @@ class RecurrentClassifier(Classifier):
 
     cell: ClassVar[str]
 
+    @checked(check_recurrent_classifier)
     def __init__(
         self,
         vocabulary_size: int,
@@ -66,16 +57,13 @@ class RecurrentClassifier(Classifier):
         pairs: bool = False,
         **attention: Any,
     ):
-        call = f"{type(self).__name__}()"
-        how = PoolingOptions.checked(call, pooling, POOLINGS, attention, signature(type(self)).parameters)
-        positive(call, dropout, width=width, layers=layers)
         recurrence = Recurrence(width, embedding, self.cell, layers, dropout)
         features = 2 * width if bidirectional else width
         super().__init__(vocabulary_size, classes, features, width, dropout, word_dropout, pairs)
         self.embedding = words(vocabulary_size, recurrence.embedding_width)
         self.encoder = Recurrent(recurrence, recurrence.embedding_width, both_ways=bidirectional)
-        self.pooling = POOLINGS[how.name](features, bidirectional, how)
-        self.pool_site = site_of(self.pooling)
+        self.pooling = build_pooling(pooling, features, both_ways=bidirectional, **attention)
+        self.pool_site = getattr(self.pooling, "site", None)
 
     def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         states_BSE, _ = self.encoder.encode(self.dropout(self.embedding(tokens)), lengths)
@@ -104,4 +92,3 @@ class GRUClassifier(RecurrentClassifier):
     """
 
     cell = "gru"
-    small_steps = True

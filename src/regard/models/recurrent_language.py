@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch import PAD
-from regard.errors import ArgumentError, message, positive
 from regard.layers.recurrent import Hidden, Recurrence, Recurrent
-from regard.models.base import Encoded, State, at_least_one, words
+from regard.models.base import Encoded, State, words
 from regard.models.language_base import LanguageModel
+from regard.options.model_checks import at_least_one, check_bound, check_language, check_tie, checked
 
 __all__ = [
     "GRULanguageModel",
@@ -42,6 +42,7 @@ class StatefulLanguageModel(LanguageModel):
 
     recurrent = True
 
+    @checked(check_tie)
     def __init__(
         self,
         layers: Callable[[], nn.Module],
@@ -52,9 +53,6 @@ class StatefulLanguageModel(LanguageModel):
     ):
         super().__init__()
         vocabulary_size, inputs, width = sizes
-        if tie and inputs != width:
-            problem = f"tie=True, but embedding is {inputs} and width is {width}"
-            raise ArgumentError(message(f"{type(self).__name__}()", problem, expected="embedding = width"))
         self.target_size = vocabulary_size
         self.embedding = words(vocabulary_size, inputs, inputs**-0.5)
         # Create the layers after the embeddings: the initial weights depend on the seed and on this order.
@@ -111,8 +109,8 @@ class RecurrentLanguageModel(StatefulLanguageModel):
     """
 
     cell: ClassVar[str]
-    steps_use_position = False
 
+    @checked(check_language)
     def __init__(
         self,
         vocabulary_size: int,
@@ -124,7 +122,6 @@ class RecurrentLanguageModel(StatefulLanguageModel):
         tie: bool = False,
         uniform: float | None = None,
     ):
-        positive(f"{type(self).__name__}()", vocabulary_size=vocabulary_size)
         recurrence = Recurrence(width, embedding, self.cell, depth, dropout)
         inputs = recurrence.embedding_width
         layers = partial(Recurrent, recurrence, inputs)
@@ -167,10 +164,7 @@ def initialize_uniform(model: nn.Module, bound: float) -> None:
     >>> max(weight.abs().max().item() for weight in model.parameters()) <= 0.05
     True
     """
-    if not 0 < bound < float("inf"):
-        raise ArgumentError(
-            message("initialize_uniform()", f"bound is {bound!r}", expected="a finite number above 0")
-        )
+    check_bound(bound)
     with torch.no_grad():
         for weight in model.parameters():
             weight.uniform_(-bound, bound)

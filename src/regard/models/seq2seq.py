@@ -5,13 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.errors import UnknownName, positive
 from regard.layers.recurrent import Recurrence, Recurrent, flip
-from regard.models.base import Encoded, Model, State, at_least_one, words
+from regard.models.base import Encoded, Model, State, words
+from regard.options.model_checks import at_least_one, check_seq2seq, checked
 
 __all__ = ["Seq2Seq"]
-
-CONTEXTS = ("first", "every")
 
 
 class Seq2Seq(Model):
@@ -36,9 +34,7 @@ class Seq2Seq(Model):
     torch.Size([2, 3, 7])
     """
 
-    small_steps = True
-    steps_use_position = False
-
+    @checked(check_seq2seq)
     def __init__(
         self,
         source_size: int,
@@ -49,10 +45,7 @@ class Seq2Seq(Model):
         reverse: bool = False,
     ):
         super().__init__()
-        if context not in CONTEXTS:
-            raise UnknownName("context", context, CONTEXTS)
         settings = recurrence or Recurrence()
-        positive("Seq2Seq()", source_size=source_size, target_size=target_size)
         self.source_size, self.target_size = source_size, target_size
         self.every, self.reverse = context == "every", reverse
         width, inputs = settings.width, settings.embedding_width

@@ -12,16 +12,15 @@ from torch import Tensor, nn
 
 from regard.data.labelled_batch import NO_LABEL
 from regard.data.story_batch import StoryBatch
-from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.layers.memory_hop import MemoryHop
-from regard.layers.sentence_encoding import ENCODINGS, encode_sentences
+from regard.layers.sentence_encoding import encode_sentences
 from regard.look import Look
 from regard.models.memory_network import (
     DEVIATION,
-    check_sizes,
     encode_ages,
     sentence_ages,
 )
+from regard.options.model_checks import check_supervised_memory_network, checked
 from regard.select import Best, Linear
 
 __all__ = ["RankingLoss", "SupervisedMemoryNetwork", "margin_ranking_loss"]
@@ -86,9 +85,9 @@ class SupervisedMemoryNetwork(nn.Module):
     (torch.Size([2, 3]), tensor(True))
     """
 
-    small_steps = True
     facts_needed = True
 
+    @checked(check_supervised_memory_network)
     def __init__(
         self,
         vocabulary_size: int,
@@ -102,15 +101,6 @@ class SupervisedMemoryNetwork(nn.Module):
         margin: float = 0.1,
     ):
         super().__init__()
-        call = "SupervisedMemoryNetwork()"
-        check_sizes(call, vocabulary_size, answers, sentences)
-        positive(call, width=width, hops=hops)
-        if encoding not in ENCODINGS:
-            raise UnknownName("encoding", encoding, ENCODINGS)
-        if not isinstance(time, bool):
-            raise ArgumentError(message(call, f"time is {time!r}", expected="true or false"))
-        if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 < margin < float("inf"):
-            raise ArgumentError(message(call, f"margin is {margin!r}", expected="a number greater than 0"))
         self.vocabulary_size, self.answers, self.sentences = vocabulary_size, answers, sentences
         self.width, self.hops, self.encoding, self.margin = width, hops, encoding, margin
         self.hop = nn.ModuleList(MemoryHop(number) for number in range(hops))

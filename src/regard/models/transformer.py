@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from inspect import signature
 from typing import Any
 
 from torch import Tensor, nn
 
-from regard.layers.attention_options import PositionOption
 from regard.layers.feedforward import FeedForward
-from regard.layers.multihead import MultiHead
+from regard.layers.multihead import MultiHead, build_multihead
 from regard.masks.constructors import causal, padding
 from regard.masks.mask import Mask
 from regard.memory import Memory
 from regard.models.base import Encoded, Model, State, words
-from regard.models.transformer_settings import (
+from regard.options.attention_options import PositionOption
+from regard.options.model_checks import check_transformer, checked
+from regard.options.transformer_options import (
     SIZES,
     LayerSettings,
     Size,
     TransformerOptions,
-    check_arguments,
     find_size,
     split_position,
 )
@@ -69,6 +68,7 @@ class Transformer(Model):
 
     options_type = TransformerOptions
 
+    @checked(check_transformer)
     def __init__(
         self,
         source_size: int,
@@ -87,13 +87,12 @@ class Transformer(Model):
         super().__init__()
         inner_dropout = dropout if inner_dropout is None else inner_dropout
         size = find_size(size)
-        check_arguments(norm, tie, source_size, target_size, longest, (dropout, inner_dropout))
         self.source_size, self.target_size, self.width = source_size, target_size, size.width
         self.target = words(target_size, size.width, size.width**-0.5)
         self.source = self.target if tie == "all" else words(source_size, size.width, size.width**-0.5)
         self.position, inside, self.longest_source = split_position(position, size, longest)
         self.longest_target = self.longest_source
-        options = TransformerOptions.checked("Transformer()", attention, signature(Transformer).parameters)
+        options = TransformerOptions.checked(Transformer, attention)
         self.without = tuple(options.without)
         layer = LayerSettings(
             size, inside, norm == "pre", activation, dropout, inner_dropout, options, self.without
@@ -174,10 +173,10 @@ class TransformerLayer(nn.Module):
         super().__init__()
         size, dropout, width = settings.size, settings.inner_dropout, settings.size.width
         self.pre, self.select = settings.pre, settings.attention.selection
-        self.itself = settings.build_attention(positions=True, causal=decodes or causal)
+        self.itself = build_multihead(settings, positions=True, causal=decodes or causal)
         self.itself.site = f"{name}.self"
         self.itself.role = DECODER_SELF if decodes or causal else ENCODER_SELF
-        self.cross = settings.build_attention(positions=False) if decodes else None
+        self.cross = build_multihead(settings, positions=False) if decodes else None
         if self.cross is not None:
             self.cross.site, self.cross.role = f"{name}.cross", CROSS_ATTENTION
         feeds = "feed-forward" not in settings.without

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from inspect import signature
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from regard.data.batch import BOS
-from regard.errors import ArgumentError, UnknownName, message
-from regard.layers.attention_options import AttentionOptions, PositionOption
-from regard.layers.pooling import FirstPooling, MeanPooling, PoolingOption, PoolingOptions
+from regard.layers.pooling import FirstPooling, PoolingOption, build_pooling
 from regard.masks.constructors import padding
 from regard.models.base import words
-from regard.models.classifier import POOL, Classifier, pooled, site_of
+from regard.models.classifier import Classifier, pooled
 from regard.models.transformer import TransformerLayer, TransformerLayers
-from regard.models.transformer_settings import NORMS, LayerSettings, Size, find_size, split_position
+from regard.options.attention_options import AttentionOptions, PositionOption
+from regard.options.model_checks import check_transformer_classifier, checked
+from regard.options.transformer_options import LayerSettings, Size, find_size, split_position
 
 __all__ = ["TransformerClassifier"]
-
-POOLINGS: dict[str, Callable[[int, PoolingOptions], nn.Module]] = {
-    "mean": lambda width, options: MeanPooling(),
-    "first": lambda width, options: FirstPooling(),
-    "attention": lambda width, options: options.build(width, POOL),
-}
-"""Functions that create a pooling layer, by the name of the pooling. The arguments of a function are the
-width of the states, and the options of the pooling."""
 
 
 class TransformerClassifier(Classifier):
@@ -62,6 +52,7 @@ class TransformerClassifier(Classifier):
     torch.Size([2, 3])
     """
 
+    @checked(check_transformer_classifier)
     def __init__(
         self,
         vocabulary_size: int,
@@ -77,30 +68,22 @@ class TransformerClassifier(Classifier):
         longest: int = 1024,
         **attention: Any,
     ):
-        call = "TransformerClassifier()"
-        options = AttentionOptions.checked(call, attention, signature(TransformerClassifier).parameters)
-        if norm not in NORMS:
-            raise UnknownName("norm", norm, NORMS)
-        how = PoolingOptions.checked(call, pooling, POOLINGS)
-        if longest < 3:
-            expected = "3 or more: BOS, one token and EOS"
-            problem = f"longest is {longest}"
-            raise ArgumentError(message("TransformerClassifier()", problem, expected=expected))
-        chosen = find_size(size, call)
-        width = chosen.width
+        size, options = find_size(size), AttentionOptions.checked(TransformerClassifier, attention)
+        width = size.width
         super().__init__(vocabulary_size, classes, width, width, dropout, word_dropout, pairs)
-        self.width, self.begins = width, how.name == "first"
-        self.embedding = words(vocabulary_size, chosen.width, chosen.width**-0.5)
-        self.position, inside, longest_table = split_position(position, chosen, longest)
-        if longest_table is not None:
-            self.longest = longest_table - self.begins
-        settings = LayerSettings(chosen, inside, norm == "pre", "relu", dropout, dropout, options)
+        self.width = width
+        self.embedding = words(vocabulary_size, width, width**-0.5)
+        self.position, inside, self.longest = split_position(position, size, longest)
+        settings = LayerSettings(size, inside, norm == "pre", "relu", dropout, dropout, options)
         self.encoder = TransformerLayers(
-            TransformerLayer(settings, f"encoder.{i}") for i in range(chosen.layers)
+            TransformerLayer(settings, f"encoder.{i}") for i in range(size.layers)
         )
-        self.encoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
-        self.pooling = POOLINGS[how.name](chosen.width, how)
-        self.pool_site = site_of(self.pooling)
+        self.encoded = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
+        self.pooling = build_pooling(pooling, width)
+        self.pool_site = getattr(self.pooling, "site", None)
+        self.begins = isinstance(self.pooling, FirstPooling)
+        if self.begins and self.longest is not None:
+            self.longest -= 1
 
     def encode(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         if self.begins:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from inspect import signature
 from typing import Any
 
 from torch import Tensor, nn
 
-from regard.errors import ArgumentError, Setting, UnknownName, message, positive
-from regard.layers.attention_options import AttentionOptions, PositionOption
 from regard.masks.constructors import causal
 from regard.models.base import Encoded, State, words
 from regard.models.language_base import LanguageModel
 from regard.models.transformer import TransformerLayer, TransformerLayers
-from regard.models.transformer_settings import NORMS, LayerSettings, Size, find_size, split_position
+from regard.options.attention_options import AttentionOptions, PositionOption
+from regard.options.model_checks import check_transformer_language, checked
+from regard.options.transformer_options import LayerSettings, Size, find_size, split_position
 
 __all__ = ["TransformerLanguageModel"]
 
@@ -44,6 +43,7 @@ class TransformerLanguageModel(LanguageModel):
     torch.Size([2, 4, 9])
     """
 
+    @checked(check_transformer_language)
     def __init__(
         self,
         vocabulary_size: int,
@@ -59,22 +59,17 @@ class TransformerLanguageModel(LanguageModel):
         **attention: Any,
     ):
         super().__init__()
-        call = "TransformerLanguageModel()"
         inner_dropout = dropout if inner_dropout is None else inner_dropout
-        for each in (dropout, inner_dropout):
-            positive(call, each, vocabulary_size=vocabulary_size, longest=longest)
-        if norm not in NORMS:
-            raise UnknownName("norm", norm, NORMS)
-        chosen = _check_size(call, size)
-        self.target_size, self.width = vocabulary_size, chosen.width
-        self.embedding = words(vocabulary_size, chosen.width, chosen.width**-0.5)
-        self.position, inside, self.longest_target = split_position(position, chosen, longest)
-        options = AttentionOptions.checked(call, attention, signature(TransformerLanguageModel).parameters)
-        settings = LayerSettings(chosen, inside, norm == "pre", activation, dropout, inner_dropout, options)
-        names = (f"decoder.{i}" for i in range(chosen.layers))
+        size = find_size(size)
+        self.target_size, self.width = vocabulary_size, size.width
+        self.embedding = words(vocabulary_size, size.width, size.width**-0.5)
+        self.position, inside, self.longest_target = split_position(position, size, longest)
+        options = AttentionOptions.checked(TransformerLanguageModel, attention)
+        settings = LayerSettings(size, inside, norm == "pre", activation, dropout, inner_dropout, options)
+        names = (f"decoder.{i}" for i in range(size.layers))
         self.decoder = TransformerLayers(TransformerLayer(settings, name, causal=True) for name in names)
-        self.decoded = nn.LayerNorm(chosen.width) if norm == "pre" else nn.Identity()
-        self.output = nn.Linear(chosen.width, vocabulary_size)
+        self.decoded = nn.LayerNorm(size.width) if norm == "pre" else nn.Identity()
+        self.output = nn.Linear(size.width, vocabulary_size)
         if tie:
             self.output.weight = self.embedding.weight
         self.dropout = nn.Dropout(dropout)
@@ -88,11 +83,3 @@ class TransformerLanguageModel(LanguageModel):
         x_RTM = self.dropout(x_RTM if self.position is None else self.position(x_RTM, start))
         x_RTM, past = self.decoder(x_RTM, causal(), self.decoded, start, state.past)
         return State(start + tokens.shape[1], past=past), x_RTM
-
-
-def _check_size(call: str, size: str | Size) -> Size:
-    chosen = find_size(size, call)
-    if chosen.decoder_layers is not None:
-        problem = f"decoder_layers is {chosen.decoder_layers}, but a language model has only `layers`"
-        raise ArgumentError(message(call, problem, hint=("use ", Setting("build_model", "layers"))))
-    return chosen

@@ -8,25 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch_rows import BatchRows
-from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.layers.precision import full_precision
-from regard.layers.tape_heads import MEMORY_ROLE, HeadLayout, Tape, clipped
+from regard.layers.tape_heads import HeadLayout, Tape, clipped
+from regard.options.model_checks import check_slots, check_turing_machine, checked
 
-__all__ = ["CONTROLLERS", "MachineState", "NeuralTuringMachine"]
+__all__ = ["MachineState", "NeuralTuringMachine"]
 
-CONTROLLERS = ("lstm", "feedforward")
-INITIAL_HEADS: dict[str, dict[str, float]] = {
-    "neutral": {},
-    "forward": {"gate": -2.0, "gamma": 2.0, "shift": 1.0},
-}
-"""The initial biases of head parameters, for each value of the option `initial_heads`. A bias is added before
-the activation function. The biases that are not listed are 0. The bias `shift` belongs to a move forward by
-one slot."""
 BLANK = 1e-6
 """The initial value of all slots, unless the initial tape is learned."""
-
-LARGEST_TAPE = 100_000_000
-"""Maximum number of values on the tape of one sequence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,19 +39,6 @@ class MachineState(BatchRows):
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         return self.hidden, self.cell, self.reads, self.weights, self.memory
-
-
-class TapeSite(nn.Module):
-    """Declares the name of an attention call on the tape, so that regard.sites.declared_sites() lists it.
-
-    It has no parameters.
-
-    site: the name, for example "tape.read".
-    """
-
-    def __init__(self, site: str):
-        super().__init__()
-        self.site, self.role = site, MEMORY_ROLE
 
 
 class NeuralTuringMachine(nn.Module):
@@ -98,8 +74,7 @@ class NeuralTuringMachine(nn.Module):
     (torch.Size([2, 5, 8]), torch.Size([2, 16, 4]))
     """
 
-    small_steps = True
-
+    @checked(check_turing_machine)
     def __init__(
         self,
         input_size: int,
@@ -115,17 +90,11 @@ class NeuralTuringMachine(nn.Module):
         initial_heads: str = "neutral",
     ):
         super().__init__()
-        if controller not in CONTROLLERS:
-            raise UnknownName("controller", controller, CONTROLLERS)
-        if initial_heads not in INITIAL_HEADS:
-            raise UnknownName("initial_heads", initial_heads, INITIAL_HEADS)
         layout = HeadLayout(heads, heads, slot_width, addressing, max_shift)
-        sizes = {"input_size": input_size, "target_size": target_size, "width": width, "slots": slots}
-        positive("NeuralTuringMachine()", **sizes)
         self.blank = BLANK if layout.location else None
         self.layout, self.slots, self.width, self.initial_heads = layout, slots, width, initial_heads
         self.lstm = controller == "lstm"
-        self._check_slots(slots)
+        check_slots(slots, layout)
         columns, gates = heads * slot_width, 4 * width if self.lstm else width
         self.input = nn.Linear(input_size, gates)
         self.recurrent = nn.Parameter(torch.empty(columns + width * self.lstm, gates))
@@ -135,8 +104,7 @@ class NeuralTuringMachine(nn.Module):
         self.first_cell = nn.Parameter(torch.zeros(width)) if self.lstm else None
         self.first_reads = nn.Parameter(torch.zeros(columns))
         self.first_memory = nn.Parameter(torch.empty(slots, slot_width)) if self.blank is None else None
-        names = ("content",) * layout.content + ("read", "write")
-        self.tape = nn.ModuleDict({name: TapeSite(f"tape.{name}") for name in names})
+        self.tape = layout.sites()
         self.initialize()
 
     @torch.no_grad()
@@ -151,11 +119,7 @@ class NeuralTuringMachine(nn.Module):
         for linear in (self.input, self.heads, self.output):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
-        for name, bias in INITIAL_HEADS[self.initial_heads].items():
-            part = self.heads.bias[self.layout.slices[name]]
-            if name == "shift" and self.layout.location:
-                part = part.view(-1, self.layout.shifts)[:, self.layout.max_shift - 1]
-            part.fill_(bias)
+        self.layout.fill_biases(self.heads.bias, self.initial_heads)
         nn.init.xavier_uniform_(self.recurrent[:columns])
         if self.lstm:
             for gate in self.recurrent[columns:].split(self.width, -1):
@@ -166,15 +130,6 @@ class NeuralTuringMachine(nn.Module):
             if each is not None:
                 nn.init.uniform_(each, -0.1, 0.1)
 
-    def _check_slots(self, slots: int) -> None:
-        call, layout = "NeuralTuringMachine()", self.layout
-        if slots < layout.shifts:
-            problem = f"slots is {slots}, but heads move by up to {layout.max_shift}"
-            raise ArgumentError(message(call, problem, expected=f"at least {layout.shifts} slots"))
-        if slots * layout.width > LARGEST_TAPE:
-            problem = f"slots x slot_width is {slots * layout.width:,}"
-            raise ArgumentError(message(call, problem, expected=f"at most {LARGEST_TAPE:,}"))
-
     def start(self, batch: int, slots: int | None = None) -> MachineState:
         """Return the state before the first step, for `batch` sequences.
 
@@ -183,11 +138,7 @@ class NeuralTuringMachine(nn.Module):
         """
         like = self.input.weight
         count = self.slots if slots is None else slots
-        self._check_slots(count)
-        if self.first_memory is not None and count != self.slots:
-            problem = f"the initial tape is learned and has {self.slots:,} slots, not {count:,}"
-            hint = 'train with another model.addressing than "content"'
-            raise ArgumentError(message("NeuralTuringMachine.start()", problem, hint=hint))
+        check_slots(count, self.layout, self.first_memory)
         weights_N = (torch.arange(count, device=like.device) == 0).to(like.dtype)
         blank = 0.0 if self.blank is None else self.blank
         memory_NM: Tensor = like.new_full((count, self.layout.width), blank)
@@ -240,10 +191,3 @@ class NeuralTuringMachine(nn.Module):
         take, forget, show, new = opened.split(self.width, -1)
         cell = torch.sigmoid(forget) * cell + torch.sigmoid(take) * torch.tanh(new)
         return torch.sigmoid(show) * torch.tanh(cell), cell
-
-    def extra_repr(self) -> str:
-        layout = self.layout
-        return (
-            f"slots={self.slots}, slot_width={layout.width}, heads={layout.reads}, "
-            f"addressing={layout.addressing!r}"
-        )

@@ -8,24 +8,26 @@ from contextlib import suppress
 
 import torch
 
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import ArgumentError, Setting, UnknownName, message
 from regard.runs.memory_limit import check_memory_limit
 
 __all__ = ["choose_device", "start_device"]
 
 
-def choose_device(name: str) -> str:
+def choose_device(name: str | torch.device) -> str:
     """Return the name of a device for torch.device(). Raise an error if the device is not available.
 
     Also raise an error if the memory limit of this process is too small for PyTorch.
 
-    name: a name such as "cpu", "cuda:1" or "mps", which is returned unchanged. "gpu" means "cuda", and
-        "gpu:1" means "cuda:1". "auto" means the first available device of "cuda", "mps" and "cpu".
+    name: a name such as "cpu", "cuda:1" or "mps", which is returned unchanged, or a torch.device. "gpu"
+        means "cuda", and "gpu:1" means "cuda:1". "auto" means the first available device of "cuda", "mps" and
+        "cpu".
 
     >>> choose_device("cpu")
     'cpu'
     """
     check_memory_limit()
+    name = str(name)
     kind, colon, number = name.partition(":")
     name = f"cuda{colon}{number}" if kind == "gpu" else name
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
@@ -35,14 +37,17 @@ def choose_device(name: str) -> str:
     if kind not in available:
         raise UnknownName("device", name, [*available, "gpu", "auto"])
     if not available[kind]:
-        hint = f"use --device auto, which is {choose_device('auto')} here; regard doctor lists the devices"
+        here = f", which is {choose_device('auto')} here; regard doctor lists the devices"
+        hint = ("use ", Setting("load", "device", "auto"), here)
         raise ArgumentError(message(f"device {name}", f"torch finds no {kind} device", hint=hint))
     count = torch.cuda.device_count() if kind == "cuda" else 1
     if number and not (number.isdigit() and int(number) < count):
         problem = (
             f"there {'is' if count == 1 else 'are'} {count} {kind} device{'s' * (count != 1)}, counted from 0"
         )
-        raise ArgumentError(message(f"device {name}", problem, hint=f"use --device {kind}"))
+        raise ArgumentError(
+            message(f"device {name}", problem, hint=("use ", Setting("load", "device", kind)))
+        )
     return name
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.errors import DataError, UnknownName, message
+from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.runs.model_check import check_weights
 from regard.runs.run_folder import config_of
 from regard.runs.run_manifest import check_manifest
@@ -38,12 +38,16 @@ def checked_settings(task: type[RunTask], folder: Path, fixed: Sequence[str] | b
     return build(task.settings_type, config, str(folder / "config.toml"))
 
 
-def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, tuple[str, ...]]:
+def find_checkpoint(folder: Path, which: str | int = "best") -> tuple[Checkpoint, tuple[str, ...]]:
     """Return a checkpoint of a run, and messages about damaged checkpoints that were skipped.
 
-    which: "best", "latest", or the number of a training step, such as "500". If the run has not been
+    which: "best", "latest", or the number of a training step, such as 500 or "500". If the run has not been
         evaluated yet, "best" means "latest".
     """
+    if isinstance(which, bool) or not isinstance(which, str | int):
+        expected = '"best", "latest" or the number of a step'
+        raise ArgumentError(message("load()", f"checkpoint is {which!r}", expected=expected))
+    which = str(which)
     checkpoints = Checkpoints(folder)
     if which.isdigit():
         steps = {str(each.step): each for each in checkpoints.all()}
@@ -76,10 +80,10 @@ def stored_scores(checkpoint: Checkpoint) -> dict[str, float]:
         return {}
 
 
-def open_stored(task: type[RunTask], folder: Path, checkpoint: str = "best") -> StoredRun:
+def open_stored(task: type[RunTask], folder: Path, checkpoint: str | int = "best") -> StoredRun:
     """Open a run folder for loading, and check its settings, its files and the shapes of its weights.
 
-    checkpoint: "best", "latest", or the number of a training step, such as "500".
+    checkpoint: "best", "latest", or the number of a training step, such as 500 or "500".
     """
     check_one_seed(folder)
     settings = checked_settings(task, folder)

@@ -27,7 +27,23 @@ HEADER_WORDS = frozenset(
         *("uk", "ur", "vi", "zh", "arabic", "chinese", "czech", "danish", "dutch", "english", "finnish"),
         *("french", "german", "greek", "hebrew", "hindi", "hungarian", "indonesian", "italian", "japanese"),
         *("korean", "norwegian", "persian", "polish", "portuguese", "romanian", "russian", "spanish"),
-        *("swedish", "thai", "turkish", "ukrainian", "urdu", "vietnamese"),
+        *("swedish", "thai", "turkish", "ukrainian", "urdu", "vietnamese", "deutsch", "englisch"),
+        *("französisch", "koreanisch", "spanisch", "français", "anglais", "allemand", "coréen", "espagnol"),
+        *("español", "inglés", "alemán", "francés", "italiano", "português", "русский", "английский"),
+        *(
+            "한국어",
+            "한글",
+            "영어",
+            "일본어",
+            "중국어",
+            "독일어",
+            "프랑스어",
+            "스페인어",
+            "원문",
+            "번역문",
+            "번역",
+        ),
+        *("日本語", "英語", "中文", "英文", "韩文", "韓国語", "quelle", "ziel", "quelltext", "zieltext"),
     }
 )
 """Words that are usual in column names of translation data, e.g. "source", "en" or "english"."""

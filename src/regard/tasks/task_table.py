@@ -108,7 +108,7 @@ def task_of(folder: str | Path, task: str | type[RunTask] | None = None) -> type
 def load(
     folder: str | Path,
     *,
-    checkpoint: str = ...,
+    checkpoint: str | int = ...,
     device: str = ...,
     task: Literal["translation"],
     seed: int | None = ...,
@@ -118,7 +118,7 @@ def load(
 def load(
     folder: str | Path,
     *,
-    checkpoint: str = ...,
+    checkpoint: str | int = ...,
     device: str = ...,
     task: Literal["language"],
     seed: int | None = ...,
@@ -128,7 +128,7 @@ def load(
 def load(
     folder: str | Path,
     *,
-    checkpoint: str = ...,
+    checkpoint: str | int = ...,
     device: str = ...,
     task: Literal["classification"],
     seed: int | None = ...,
@@ -138,7 +138,7 @@ def load(
 def load(
     folder: str | Path,
     *,
-    checkpoint: str = ...,
+    checkpoint: str | int = ...,
     device: str = ...,
     task: Literal["captioning"],
     seed: int | None = ...,
@@ -148,7 +148,7 @@ def load(
 def load(
     folder: str | Path,
     *,
-    checkpoint: str = ...,
+    checkpoint: str | int = ...,
     device: str = ...,
     task: Literal["answering"],
     seed: int | None = ...,
@@ -158,7 +158,7 @@ def load(
 def load(
     folder: str | Path,
     *,
-    checkpoint: str = ...,
+    checkpoint: str | int = ...,
     device: str = ...,
     task: Literal["algorithms"],
     seed: int | None = ...,
@@ -168,7 +168,7 @@ def load(
 def load(
     folder: str | Path,
     *,
-    checkpoint: str = ...,
+    checkpoint: str | int = ...,
     device: str = ...,
     task: str | type[RunTask] | None = ...,
     seed: int | None = ...,
@@ -177,7 +177,7 @@ def load(
 def load(
     folder: str | Path,
     *,
-    checkpoint: str = "best",
+    checkpoint: str | int = "best",
     device: str = "auto",
     task: str | type[RunTask] | None = None,
     seed: int | None = None,

@@ -9,11 +9,35 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from torch import nn
 from torch.nn.functional import pad
 
 from regard.data.batch import BOS, EOS, PAD, Batch
+from regard.models.bahdanau import Bahdanau
+from regard.models.captioner import Captioner
+from regard.models.lstmn_classifier import LSTMNClassifier
+from regard.models.lstmn_language import LSTMNLanguageModel
+from regard.models.lstmn_translation import LSTMNTranslationModel
+from regard.models.luong import Luong
+from regard.models.recurrent_classifier import GRUClassifier
+from regard.models.seq2seq import Seq2Seq
 
-__all__ = ["Shapes"]
+__all__ = ["Shapes", "small_steps"]
+
+
+SMALL_STEPS = (
+    *(Bahdanau, Captioner, GRUClassifier, LSTMNClassifier, LSTMNLanguageModel, LSTMNTranslationModel, Luong),
+    Seq2Seq,
+)
+"""The models that launch small kernels for each token, as recurrent models do."""
+
+
+def small_steps(model: nn.Module) -> bool:
+    """Whether a model launches small kernels for each token: it is in SMALL_STEPS, or has this attribute.
+
+    Batches are then padded to fewer lengths, because a CUDA graph is captured for each.
+    """
+    return bool(getattr(model, "small_steps", isinstance(model, SMALL_STEPS)))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ __all__ = [
     "model_loss",
     "output_features",
     "output_loss",
+    "separates_output",
     "sequence_losses",
 ]
 
@@ -48,10 +49,23 @@ def output_features(model: Model, batch: Any) -> OutputFeatures | None:
     """Compute the inputs of the output layer of a model. None if they must be computed by model(batch)."""
     if torch.compiler.is_compiling() or not enabled():
         return None
-    layer = model.output_layer() if model.separates_output() else None
+    layer = model.output_layer() if separates_output(type(model)) else None
     if layer is None or not by_kernel(next(layer.parameters())) or contains_hooks(model):
         return None
-    return OutputFeatures(model.batch_features(batch), layer)
+    return OutputFeatures(model.features(*model.first_step(batch))[1], layer)
+
+
+def separates_output(kind: type[Model]) -> bool:
+    """Whether output_layer() after features() computes the same as forward(), for models of this class.
+
+    It is False for a class that overrides forward(), or overrides only step() of a class with features().
+    """
+
+    def owner(name: str) -> type:
+        return next(each for each in kind.__mro__ if name in vars(each))
+
+    stepped = owner("forward") is Model and issubclass(owner("features"), owner("step"))
+    return stepped and owner("output_layer") is not Model
 
 
 def output_loss(

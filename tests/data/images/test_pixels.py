@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.data.images.image_inputs import coco_image_id, list_images
+from regard.data.images.caption_files import coco_image_id, list_images
 from regard.data.images.pixels import decode_files
 from regard.errors import DataError, RegardWarning
 

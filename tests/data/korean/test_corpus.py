@@ -22,7 +22,7 @@ from regard.data.korean.corpus import (
     tenth,
     unmarked,
 )
-from regard.data.korean.lexicon import NEW_NAMES, Noun, Person
+from regard.data.korean.lexicon import ADDED_NAMES, Noun, Person
 from regard.data.korean.nominals import person
 from regard.data.korean.phrases import Dice
 from regard.data.korean.predicates import FRAMES, TRAITS, Frame
@@ -141,28 +141,17 @@ def test_examples_depend_on_the_seed():
 
 
 DIGESTS = {
-    1: {
-        "train": "bcf36461aaa3113602acb748529ea345",
-        "valid": "372494b11c754511e75bd46d39ca781c",
-        "test": "d148c1dc1da0212ab7daf1e72c9f4fff",
-        "long": "1d97f591d4233457269ec58177b673b4",
-    },
-    2: {
-        "train": "a81b69e1e440d314783b3436dee53a8e",
-        "valid": "48e5c5e4feab5baf1230813751529f49",
-        "test": "3cd91582196e90b9e14138c971d6c749",
-        "long": "a25e40a4c38218e20d6f61ef79c94cac",
-    },
+    "train": "a81b69e1e440d314783b3436dee53a8e",
+    "valid": "48e5c5e4feab5baf1230813751529f49",
+    "test": "3cd91582196e90b9e14138c971d6c749",
+    "long": "a25e40a4c38218e20d6f61ef79c94cac",
 }
-"""Hashes of the first sentences of each split. Run folders depend on them: changes need a new version."""
+"""Hashes of the first sentences of each split. Run folders depend on them: they must not change."""
 
 
-@pytest.mark.parametrize("version", DIGESTS)
-def test_each_version_is_the_same_on_every_machine(version: int):
+def test_the_corpus_is_the_same_on_every_machine():
     counts = {"train": 3000, "valid": 500, "test": 500, "long": 100}
-    assert {
-        split: digest(korean_english(split, count, version=version)) for split, count in counts.items()
-    } == DIGESTS[version]
+    assert {split: digest(korean_english(split, count)) for split, count in counts.items()} == DIGESTS
 
 
 def digest(examples: Iterable[Example]) -> str:
@@ -172,23 +161,17 @@ def digest(examples: Iterable[Example]) -> str:
     return made.hexdigest()
 
 
-def test_version_1_always_has_a_final_mark():
-    assert all(example.source[-1] in ".!?" for example in korean_english("train", 500, version=1))
-
-
 def test_fingerprint_identifies_the_corpus():
     made = [
         korean_english("train", 10),
         korean_english("train", 11),
         korean_english("test", 10),
         korean_english("train", 10, 1),
-        korean_english("train", 10, version=1),
     ]
-    assert len({corpus.fingerprint for corpus in made}) == 5
+    assert len({corpus.fingerprint for corpus in made}) == 4
     assert korean_english("train", 10).fingerprint == made[0].fingerprint
-    assert len(made[0]) == 10 and repr(made[0]) == "KoreanEnglish(split='train', count=10, seed=0, version=2)"
-    old = korean_english("train", 4000, version=1)
-    assert old.fingerprint == "156b2796e2591c25658761a51464d5a6"
+    assert len(made[0]) == 10 and repr(made[0]) == "KoreanEnglish(split='train', count=10, seed=0)"
+    assert korean_english("train", 4000).fingerprint == "87c42c41b126264f6b8b200107054c55"
 
 
 class Wanted(Dice):
@@ -259,7 +242,7 @@ def test_the_dictionary_sentences_are_in_the_corpus():
         "최웅준은 밥을 먹었다": "Woongjun ate rice",
         "최웅준은 집에서 밥을 먹었다": "Woongjun ate rice at home",
     }
-    woongjun, eat, dice = NEW_NAMES[0], FRAMES[0], Dice("dictionary")
+    woongjun, eat, dice = ADDED_NAMES[0], FRAMES[0], Dice("dictionary")
     subjects = (person(woongjun, "topic") for _ in range(2000))
     said = [linked(action(dice, eat, Plan("past"), subject)) for subject in subjects]
     english = {example.source: example.target for example in said}
@@ -285,8 +268,6 @@ def test_invalid_arguments_raise():
         korean_english("dev")
     with pytest.raises(ArgumentError, match="count is -1"):
         KoreanEnglish("train", -1, 0)
-    with pytest.raises(UnknownName, match="known: 1, 2"):
-        korean_english("train", 10, version=3)
     assert list(korean_english("train", 0)) == []
 
 

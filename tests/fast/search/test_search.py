@@ -128,7 +128,7 @@ def test_blocks_of_a_large_vocabulary(words: int, equal: bool, monkeypatch: pyte
     model = Table(words, seed=3).eval()
     model.table[:, EOS] += 4.0
     model.table = model.table.round() if equal else model.table
-    monkeypatch.setattr(Table, "steps_use_position", False)
+    monkeypatch.setattr(Table, "steps_use_position", False, raising=False)
     monkeypatch.setattr(highest_values, "FEWEST_VALUES", 1)
     batch = Batch.collate([[4, 5, 6], [7], [8, 9, 4, 5], [6, 6]])
     for rules in (Rules(minimum=4, forbidden=(7,)), Rules(forbidden=tuple(range(1, 600, 9)))):

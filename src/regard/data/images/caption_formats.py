@@ -10,12 +10,11 @@ import io
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from regard.data.read_text import read_lines
-from regard.data.table_formats import csv_rows, is_csv, valid_cell
+from regard.data.table_formats import column_rows, is_csv, valid_cell
 from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
 from regard.files.untrusted import LIMITS, parse_json, read_limited
 
@@ -136,15 +135,8 @@ def tabbed(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
 
 def _cells(path: Path, encoding: str | None) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the cells of each line of a TSV or CSV file."""
-    lines = read_lines(path, encoding)
-    first = "" if is_csv(path) else next(lines, "")
-    if not is_csv(path) and not first.lower().startswith("image,"):
-        for number, line in enumerate(chain([first], lines), 1):
-            yield number, line.split("\t")
-        return
-    for row in csv_rows(path, encoding):
-        if row.reason:
-            raise DataError(message(f"{shown(path)}, line {row.number}", row.reason))
+    first = "" if is_csv(path) else next(read_lines(path, encoding), "")
+    for row in column_rows(path, encoding, csv=is_csv(path) or first.lower().startswith("image,")):
         yield row.number, [valid_cell(cell, shown(path), row.number, encoding) for cell in row.value]
 
 

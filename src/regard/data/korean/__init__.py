@@ -2,18 +2,15 @@
 
 The modules, from letters to the corpus:
 
-    hangul                         splits syllables into letters and joins them
-    particles, conjugation         attach particles to nouns and endings to verbs
+    conjugation                    attaches particles to nouns and endings to verbs
     lexicon, predicates            the vocabulary
     phrases, nominals, clauses     parts of a sentence, built in both languages at the same time
-    actions, errands, reasons,     clauses, by meaning
+    actions, reasons,              clauses, by meaning
     descriptions
     grammar                        combines clauses into sentences
     corpus                         generates the examples of each split
 
-The grammar has two versions. Version 2 adds words and constructions. An object of the class Dice makes all
-random choices. With version=1, it never chooses words or constructions of version 2. So version 1 generates
-exactly the same sentences as before version 2 was added.
+An object of the class Dice makes all random choices. The words are in lexicon.toml.
 """
 
 from __future__ import annotations

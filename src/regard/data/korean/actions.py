@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from regard.data.korean.clauses import Predicate, Rest, arranged, verb_predicate
+from regard.data.korean.conjugation import attach
 from regard.data.korean.lexicon import (
+    ADDED_NAMES,
     HOURS,
     NAMES,
-    NEW_NAMES,
     NOUNS,
     OFTEN,
     PRONOUNS,
-    REVISED_PLACES,
     TIMES,
     YOUNGER,
     Noun,
@@ -29,9 +29,8 @@ from regard.data.korean.nominals import (
     person,
     thing,
 )
-from regard.data.korean.particles import attach
 from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, gloss, possibly, say, spread, surely
-from regard.data.korean.predicates import FRAMES, IN_TOWN, REACH, TOOLS, Frame
+from regard.data.korean.predicates import FRAMES, REACH, TOOLS, Frame
 
 __all__ = ["Plan", "action", "at_place", "relative", "rest", "time_phrase", "when"]
 
@@ -61,8 +60,9 @@ OBJECT_PEOPLE = (
     *(PRONOUNS[who] for who in ("나", "너", "그", "그녀", "우리", "그들")),
     *NAMES,
     *(each for each in YOUNGER if each.korean.startswith(("내 ", "그녀의 "))),
+    *ADDED_NAMES,
 )
-COMPANIONS = (*NAMES, *(PRONOUNS[who] for who in ("그", "그녀", "그들")))
+COMPANIONS = (*NAMES, *(PRONOUNS[who] for who in ("그", "그녀", "그들")), *ADDED_NAMES)
 FRIENDS = {"친구": NOUNS["people"][1], "아이": NOUNS["people"][2]}
 TIME_OF = {"want": "future", "can": "future"}
 
@@ -86,8 +86,6 @@ def at_place(dice: Dice, place: Place, particle: str, to: bool = False) -> Phras
     particle: the Korean particle that is attached to the place.
     to: whether the place is the goal of a motion: 학교에, "to school" instead of "at school".
     """
-    if dice.version > 1:
-        place = REVISED_PLACES.get(place.korean, place)
     english = place.to if to else place.at
     if place.english[0].islower() and place.korean != "바다" and dice.chance(0.15):
         preposition = english.split()[0] if english[0] == "(" else "(to)"
@@ -228,7 +226,7 @@ def _other(dice: Dice, people: tuple[Person, ...], subject: Nominal) -> Person:
     polite = who == "저는"
     first = subject.agreement in ("I", "we")
     while True:
-        other = dice.pick(people, NEW_NAMES)
+        other = dice.pick(people)
         same = other.korean in who if len(other.korean) > 1 else other.agreement == subject.agreement
         if not (same or (first and other.agreement in ("I", "we")) or (polite and other.agreement == "you")):
             return other
@@ -245,7 +243,7 @@ def _goal(dice: Dice, frame: Frame, tool: Phrase) -> tuple[Phrase, Phrase]:
     """
     goal = dice.pick(frame.goals)
     if "moves" in frame.traits and dice.chance(0.3):
-        ride = dice.pick(REACH.get(goal.korean, IN_TOWN))
+        ride = dice.pick(REACH.get(goal.korean, REACH[""]))
         tool = say(attach(ride, "by"), TOOLS[ride])
     return at_place(dice, goal, "at", to="arrival" not in frame.traits), tool
 
@@ -358,7 +356,7 @@ def relative(
     frame = dice.pick(frames)
     tense = "present" if "state" in frame.traits else dice.pick(PAST_MOSTLY) if future else "past"
     negation = "not" if tense == "past" and dice.chance(0.08) else ""
-    who = dice.pick(INNER, NEW_NAMES) if timed else dice.pick(INNER[:6])
+    who = dice.pick(INNER) if timed else dice.pick(INNER[:6])
     subject = person(who, "subject")
     plan = Plan(tense, "adnominal", negation, timed=timed, gap=True, nested=True)
     clause = action(dice, frame, plan, subject)
@@ -366,7 +364,7 @@ def relative(
     return head, Phrase(clause.korean, which + clause.english)
 
 
-INNER = (*(PRONOUNS[who] for who in ("나", "나", "너", "그", "그녀", "우리")), *NAMES)
+INNER = (*(PRONOUNS[who] for who in ("나", "나", "너", "그", "그녀", "우리")), *NAMES, *ADDED_NAMES)
 """The people that can be the subject of a relative clause: pronouns and names.
 
 If the relative clause modifies the object of a main clause, only the pronouns are used, because the main

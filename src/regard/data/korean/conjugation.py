@@ -1,6 +1,10 @@
-"""Conjugation of Korean verbs and adjectives, by table.
+"""The letters of Hangul syllables, the particles of nouns, and the conjugation of verbs and adjectives.
 
-A stem has three forms, called bases. Every ending is attached to one of them:
+Particles mark the role of a noun in the sentence. The form of a particle depends on whether the noun ends in
+a consonant or a vowel.
+
+Verbs and adjectives are conjugated by table. A stem has three forms, called bases. Every ending is attached
+to one of them:
 
     closed       먹-  가-  듣-    돕-    부르-  만들-    쓰-  하-    before 고, 지, 다
     open         먹으- 가-  들으-  도우-  부르-  만드-    쓰-  하-    before ㄴ, ㄹ
@@ -18,10 +22,139 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from regard.data.korean.hangul import close, final, join, split, vowel_before
-from regard.errors import UnknownName
+from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["ENDINGS", "KINDS", "Stem", "conjugate"]
+__all__ = [
+    "ENDINGS",
+    "KINDS",
+    "PARTICLES",
+    "Stem",
+    "attach",
+    "close",
+    "conjugate",
+    "final",
+    "join",
+    "split",
+    "vowel_before",
+]
+
+INITIALS = "ㄱㄲㄴㄷㄸㄹㅁㅂㅃㅅㅆㅇㅈㅉㅊㅋㅌㅍㅎ"
+VOWELS = "ㅏㅐㅑㅒㅓㅔㅕㅖㅗㅘㅙㅚㅛㅜㅝㅞㅟㅠㅡㅢㅣ"
+FINALS = ("", *"ㄱㄲㄳㄴㄵㄶㄷㄹㄺㄻㄼㄽㄾㄿㅀㅁㅂㅄㅅㅆㅇㅈㅊㅋㅌㅍㅎ")
+FIRST = ord("가")
+
+
+def split(syllable: str) -> tuple[str, str, str]:
+    """Return the initial consonant, the vowel and the final consonant (or "") of one syllable.
+
+    >>> split("한"), split("이")
+    (('ㅎ', 'ㅏ', 'ㄴ'), ('ㅇ', 'ㅣ', ''))
+    """
+    if len(syllable) != 1 or not "가" <= syllable <= "힣":
+        raise ArgumentError(
+            message("split()", f"{syllable!r} is not one Hangul syllable", expected="one of 가 to 힣")
+        )
+    rest, final_number = divmod(ord(syllable) - FIRST, len(FINALS))
+    initial_number, vowel_number = divmod(rest, len(VOWELS))
+    return INITIALS[initial_number], VOWELS[vowel_number], FINALS[final_number]
+
+
+def join(initial: str, vowel: str, final_consonant: str = "") -> str:
+    """Join the parts of a syllable: the inverse of split().
+
+    >>> join("ㅎ", "ㅏ", "ㄴ")
+    '한'
+    """
+    number = INITIALS.index(initial) * len(VOWELS) + VOWELS.index(vowel)
+    return chr(FIRST + number * len(FINALS) + FINALS.index(final_consonant))
+
+
+def final(word: str) -> str:
+    """Return the final consonant of a word's last syllable, or "".
+
+    >>> final("집"), final("학교")
+    ('ㅂ', '')
+    """
+    return split(word[-1:])[2]
+
+
+def close(word: str, consonant: str) -> str:
+    """Replace the final consonant of a word's last syllable by `consonant`; "" removes it.
+
+    >>> close("가", "ㄴ"), close("만들", "")
+    ('간', '만드')
+    """
+    initial, vowel, _ = split(word[-1:])
+    return word[:-1] + join(initial, vowel, consonant)
+
+
+def vowel_before(stem: str) -> str:
+    """Return the vowel of a stem that determines whether its ending begins with 아 or 어.
+
+    This is the vowel of the last syllable. If the stem ends in the vowel ㅡ and has several syllables, it is
+    the vowel of the second-to-last syllable.
+
+    >>> vowel_before("먹"), vowel_before("바쁘"), vowel_before("쓰")
+    ('ㅓ', 'ㅏ', 'ㅡ')
+    """
+    vowel = split(stem[-1])[1]
+    return split(stem[-2])[1] if vowel == "ㅡ" and not final(stem) and len(stem) > 1 else vowel
+
+
+PARTICLES = {
+    "bare": ("", ""),
+    "topic": ("은", "는"),
+    "subject": ("이", "가"),
+    "object": ("을", "를"),
+    "and": ("과", "와"),
+    "by": ("으로", "로"),
+    "to": ("에게", "에게"),
+    "at": ("에", "에"),
+    "in": ("에서", "에서"),
+    "of": ("의", "의"),
+    "plural": ("들", "들"),
+    "is": ("이다", "다"),
+    "was": ("이었다", "였다"),
+    "is?": ("이니", "니"),
+    "was?": ("이었니", "였니"),
+    "is and": ("이고", "고"),
+    "was and": ("이었고", "였고"),
+    "is but": ("이지만", "지만"),
+    "was but": ("이었지만", "였지만"),
+    "is, politely": ("입니다", "입니다"),
+    "was, politely": ("이었습니다", "였습니다"),
+    "is, of old": ("이로소이다", "로소이다"),
+}
+"""Each particle by name, in two forms: after a consonant and after a vowel. The copula 이다 is included."""
+
+IRREGULAR = {
+    ("나", "subject"): "내가",
+    ("너", "subject"): "네가",
+    ("저", "subject"): "제가",
+    ("누구", "subject"): "누가",
+}
+
+
+@cache
+def attach(noun: str, particle: str) -> str:
+    """Attach a particle to a noun. The last sound of the noun determines the form of the particle.
+
+    particle: a key of PARTICLES. The particle "by" has the form 로 after a vowel, and also after ㄹ.
+
+    >>> [attach(noun, "by") for noun in ("집", "학교", "서울")]
+    ['집으로', '학교로', '서울로']
+    >>> attach("학생", "is"), attach("의사", "is"), attach("나", "subject")
+    ('학생이다', '의사다', '내가')
+    """
+    if particle not in PARTICLES:
+        raise UnknownName("particle", particle, PARTICLES)
+    if (noun, particle) in IRREGULAR:
+        return IRREGULAR[noun, particle]
+    after_consonant, after_vowel = PARTICLES[particle]
+    closed = final(noun)
+    open_enough = not closed or (particle == "by" and closed == "ㄹ")
+    return noun + (after_vowel if open_enough else after_consonant)
+
 
 CONTRACTIONS = {
     "ㅏ": "ㅏ",

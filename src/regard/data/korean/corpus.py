@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from regard.data.korean.grammar import long_sentence, sentence
-from regard.data.korean.phrases import VERSION, VERSIONS, Dice, Phrase
+from regard.data.korean.phrases import Dice, Phrase
 from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["Example", "KoreanEnglish", "SPLITS", "VERSION", "VERSIONS", "korean_english", "separate_marks"]
+__all__ = ["Example", "KoreanEnglish", "SPLITS", "korean_english", "separate_marks"]
 
 
 class Example(NamedTuple):
@@ -68,17 +68,16 @@ ATTACHED = re.compile(r"(?<=\w)([.,!?])(?=\s|$)")
 """Matches a punctuation mark at the end of a word."""
 
 
-def tenth(source: str, version: int = VERSION) -> int:
+def tenth(source: str) -> int:
     """Return a number from 0 to 9, computed from a hash of the Korean sentence. It decides the split.
 
-    In version 2 of the grammar, sentences that differ only in their final punctuation mark have the same
-    number. Also, sentences of one or two words always belong to "train". Forms such as 요리사입니다 occur
-    only in these short sentences, so a model could not learn these forms from longer sentences.
+    Sentences that differ only in their final punctuation mark have the same number. Sentences of one or two
+    words always belong to "train". Forms such as 요리사입니다 occur only in these short sentences, so a model
+    could not learn these forms from longer sentences.
     """
-    if version > 1:
-        source = unmarked(source)
-        if source.count(" ") < 2:
-            return max(SPLITS["train"].tenths)
+    source = unmarked(source)
+    if source.count(" ") < 2:
+        return max(SPLITS["train"].tenths)
     return hashlib.blake2b(source.encode(), digest_size=8).digest()[0] * 10 // 256
 
 
@@ -125,33 +124,30 @@ class KoreanEnglish:
     ['최웅준은 자전거로 그 극장에 일찍 가고 문을 열었다 .']
     """
 
-    def __init__(self, split: str, count: int, seed: int, version: int = VERSION):
-        if version not in VERSIONS:
-            raise UnknownName("version of the grammar", str(version), map(str, VERSIONS))
+    def __init__(self, split: str, count: int, seed: int):
         if split not in SPLITS:
             raise UnknownName("split", split, SPLITS)
         if count < 0:
             raise ArgumentError(
                 message("korean_english()", f"count is {count}", expected="the number of examples, 0 or more")
             )
-        self.split, self.count, self.seed, self.version = split, count, seed, version
+        self.split, self.count, self.seed = split, count, seed
 
     def __len__(self) -> int:
         return self.count
 
     def __repr__(self) -> str:
-        arguments = f"split={self.split!r}, count={self.count}, seed={self.seed}, version={self.version}"
-        return f"KoreanEnglish({arguments})"
+        return f"KoreanEnglish(split={self.split!r}, count={self.count}, seed={self.seed})"
 
     @property
     def fingerprint(self) -> str:
-        """A hash of split, count, seed and version, which determine the examples."""
-        rules = f"korean-english {self.version} {self.split} {self.count} {self.seed}"
+        """A hash of split, count and seed, which determine the examples."""
+        rules = f"korean-english 2 {self.split} {self.count} {self.seed}"
         return hashlib.blake2b(rules.encode(), digest_size=16).hexdigest()
 
     def __iter__(self) -> Iterator[Example]:
         split = SPLITS[self.split]
-        dice = Dice(f"korean-english {self.split} {self.seed}", self.version)
+        dice = Dice(f"korean-english {self.split} {self.seed}")
         generated: set[str] = set()
         count = 0
         while count < self.count:
@@ -161,8 +157,8 @@ class KoreanEnglish:
             if self.split != "long" and len(phrase.english) > split.longest:
                 continue
             source = " ".join([word.text for word in phrase.korean])
-            key = source if self.version == 1 else unmarked(source)
-            if tenth(source, self.version) not in split.tenths or key in generated:
+            key = unmarked(source)
+            if tenth(source) not in split.tenths or key in generated:
                 continue
             if not split.repeats:
                 generated.add(key)
@@ -170,18 +166,13 @@ class KoreanEnglish:
             yield linked(phrase)
 
 
-def korean_english(
-    split: str = "train", count: int = 10000, seed: int = 0, version: int = VERSION
-) -> KoreanEnglish:
+def korean_english(split: str = "train", count: int = 10000, seed: int = 0) -> KoreanEnglish:
     """Return the built-in Korean-English corpus, which a grammar generates during iteration.
 
     split: "train", "valid" and "test" have sentences of up to 30 words in each language; "long" has sentences
         of 25 to 60 Korean words.
     count: number of examples. A larger count only adds examples at the end.
-    seed: random seed. The same split, seed and version always give the same examples.
-    version: version of the grammar. Version 2, the default, omits the final punctuation mark of one sentence
-        in five and adds the purpose ending -(으)러, more reasons and a name. Version 1 is the original
-        grammar.
+    seed: random seed. The same split and seed always give the same examples.
 
     Two splits never contain the same sentence, whatever their seeds and counts are. Only "train" may contain
     a sentence more than once.
@@ -190,4 +181,4 @@ def korean_english(
     >>> len(corpus), list(corpus) == list(corpus)
     (2, True)
     """
-    return KoreanEnglish(split, count, seed, version)
+    return KoreanEnglish(split, count, seed)

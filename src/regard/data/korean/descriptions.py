@@ -14,7 +14,7 @@ from regard.data.korean.clauses import (
     finish,
     verb_predicate,
 )
-from regard.data.korean.conjugation import Stem
+from regard.data.korean.conjugation import Stem, attach
 from regard.data.korean.lexicon import DEGREES, NOUNS, NUMBERS, PLACES, PRONOUNS, SIDES, Noun
 from regard.data.korean.nominals import (
     HUMAN,
@@ -27,7 +27,6 @@ from regard.data.korean.nominals import (
     person,
     someone,
 )
-from regard.data.korean.particles import attach
 from regard.data.korean.phrases import (
     Dice,
     Gloss,
@@ -161,7 +160,7 @@ def identity(dice: Dice, ending: str, negated: bool) -> Phrase:
         subject = modified(*relative(dice, dice.pick(INTRODUCED), "topic"))
     past = ending == "statement" and dice.chance(0.3)
     noun = dice.pick(PREDICATED)
-    if dice.version > 1 and subject.pronoun == "I" and dice.chance(0.25):
+    if subject.pronoun == "I" and dice.chance(0.25):
         noun = NOUNS["pets"][0]  # 나는 고양이다, the plain form of 나는 고양이로소이다
     modest = subject.pronoun in ("I", "we") or not attributes(noun)
     adjective = None if modest or dice.chance(0.75) else dice.pick(attributes(noun))

@@ -19,22 +19,20 @@ from regard.data.korean.descriptions import (
     there_is,
     weather,
 )
-from regard.data.korean.errands import errand_clause
-from regard.data.korean.lexicon import NAMES, NEW_NAMES, NOUNS
+from regard.data.korean.lexicon import ADDED_NAMES, NAMES, NOUNS
 from regard.data.korean.nominals import HUMAN, Nominal, coordinated, modified, person, someone, thing
 from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, possibly, spread, surely
 from regard.data.korean.predicates import (
     ACTIVE_FRAMES,
-    ADDED_FRAMES,
     ARRIVE,
+    DEEDS,
     ERRANDS,
     FRAMES,
     KNOW,
     KNOW_NOT,
-    PEOPLE_FRAMES,
     Frame,
 )
-from regard.data.korean.reasons import because_clauses, so_clauses
+from regard.data.korean.reasons import because_clauses, errand_clause, so_clauses
 
 __all__ = ["CLAUSES", "SENTENCES", "ended", "long_sentence", "sentence"]
 
@@ -77,7 +75,7 @@ def deed(dice: Dice, ending: str, negated: bool) -> Phrase:
     """Generate a clause in which someone does something, such as 나는 책을 읽었다 (I read a book)."""
     if ending != "polite" and dice.chance(0.06):
         return _animal_deed(dice, ending, negated)
-    frame = dice.pick(PEOPLE_FRAMES, ADDED_FRAMES)
+    frame = dice.pick(DEEDS)
     if frame is KNOW or frame is KNOW_NOT:
         frame = KNOW_NOT if negated else KNOW
     tense = _tense(dice, frame, ending)
@@ -92,7 +90,7 @@ def _doer(dice: Dice, frame: Frame, ending: str) -> Nominal:
     if ending == "statement" and dice.chance(0.08):
         return modified(*relative(dice, dice.pick(NOUNS["people"]), "topic", frame))
     if ending in ("statement", "and", "but") and dice.chance(0.05):
-        first = dice.pick(NAMES, NEW_NAMES)
+        first = dice.pick((*NAMES, *ADDED_NAMES))
         second = dice.pick(tuple(name for name in NAMES if name is not first))
         return coordinated(person(first, "and"), person(second, "topic"))
     return someone(dice, ending)
@@ -122,13 +120,23 @@ Build = Callable[[Dice, str, bool], Phrase]
 
 CLAUSES: dict[str, tuple[Build, ...]] = {
     "statement": spread(
-        {deed: 60, quality: 22, state: 7, identity: 8, there_is: 7, location: 5, rain: 2, weather: 3}
+        {
+            deed: 60,
+            quality: 22,
+            state: 7,
+            identity: 8,
+            there_is: 7,
+            location: 5,
+            rain: 2,
+            weather: 3,
+            errand: 7,
+        }
     ),
-    "polite": spread({deed: 7, state: 2, identity: 3}),
-    "question": spread({deed: 60, quality: 22, state: 6, identity: 8, there_is: 6, location: 5}),
-    "and": spread({deed: 70, quality: 16, state: 6, identity: 6, there_is: 5, location: 4}),
-    "but": spread({deed: 70, there_is: 5, location: 4}),
-    "but, not": spread({deed: 50, quality: 16, state: 6, identity: 6, there_is: 5, location: 4}),
+    "polite": spread({deed: 7, state: 2, identity: 3, errand: 1}),
+    "question": spread({deed: 60, quality: 22, state: 6, identity: 8, there_is: 6, location: 5, errand: 5}),
+    "and": spread({deed: 70, quality: 16, state: 6, identity: 6, there_is: 5, location: 4, errand: 3}),
+    "but": spread({deed: 70, there_is: 5, location: 4, errand: 3}),
+    "but, not": spread({deed: 50, quality: 16, state: 6, identity: 6, there_is: 5, location: 4, errand: 3}),
 }
 """For each type of clause, such as "statement" or "but", the functions that generate a clause of this type.
 
@@ -138,17 +146,6 @@ nouns, such as 작지만 and 학생이지만, would be too rare for a model to l
 """
 
 
-ADDED_CLAUSES: dict[str, tuple[Build, ...]] = {
-    "statement": spread({errand: 7}),
-    "polite": spread({errand: 1}),
-    "question": spread({errand: 5}),
-    "and": spread({errand: 3}),
-    "but": spread({errand: 3}),
-    "but, not": spread({errand: 3}),
-}
-"""The functions that version 2 of the grammar adds to CLAUSES, with the same keys."""
-
-
 def clause(dice: Dice, ending: str, negated: bool) -> Phrase:
     """Generate a random clause.
 
@@ -156,7 +153,7 @@ def clause(dice: Dice, ending: str, negated: bool) -> Phrase:
     negated: whether the clause is negated.
     """
     key = "but, not" if ending == "but" and negated else ending
-    return dice.pick(CLAUSES[key], ADDED_CLAUSES[key])(dice, ending, negated)
+    return dice.pick(CLAUSES[key])(dice, ending, negated)
 
 
 HUMBLE = {"내": "제", "우리": "저희"}
@@ -164,7 +161,7 @@ HUMBLE = {"내": "제", "우리": "저희"}
 
 
 UNMARKED = 0.2
-"""Fraction of sentences without a final punctuation mark, from version 2 of the grammar on."""
+"""Fraction of sentences without a final punctuation mark."""
 
 
 def ended(dice: Dice, said: Phrase, mark: str) -> Phrase:
@@ -173,14 +170,14 @@ def ended(dice: Dice, said: Phrase, mark: str) -> Phrase:
     said: the sentence without its mark. After 저는, 내 (my) becomes 제, and 우리 (our) becomes 저희.
     mark: "." or "?". One "." in five becomes "!".
 
-    From version 2 of the grammar on, one sentence in five has no final mark (see UNMARKED).
+    One sentence in five has no final mark (see UNMARKED).
     """
     # Whether the mark is "." or "!" is random, so a model must attend to the Korean mark to translate it.
     end = Word("!" if mark == "." and dice.chance(0.2) else mark)
     if said.korean[0].text == "저는":
         for word in said.korean:
             word.text = HUMBLE.get(word.text, word.text)
-    if dice.version > 1 and dice.chance(UNMARKED):
+    if dice.chance(UNMARKED):
         return said
     english = said.english
     if mark == "?":
@@ -334,23 +331,18 @@ SENTENCES: dict[Callable[[Dice], Phrase], int] = {
 }
 """The functions that generate a sentence, one for each construction, and their relative frequencies."""
 
-ADDED_SENTENCES: dict[Callable[[Dice], Phrase], int] = {old_style: 3, so: 10}
-"""The constructions that version 2 of the grammar adds to SENTENCES, and their relative frequencies.
-
-old_style is in SENTENCES too; for version 2, its two frequencies are added.
-"""
-
-SENTENCE, ADDED_SENTENCE = spread(SENTENCES), spread(ADDED_SENTENCES)
+SENTENCE = (*spread(SENTENCES), *spread({old_style: 3, so: 10}))
+"""The functions of SENTENCES, each repeated by its frequency; then old_style again, and so."""
 
 
 def sentence(dice: Dice) -> Phrase:
     """Generate a sentence of a random construction.
 
-    >>> phrase = sentence(Dice("a seed", version=1))
+    >>> phrase = sentence(Dice("a seed"))
     >>> phrase.korean[-1].text in ".?!" and phrase.korean[-1].text == phrase.english[-1].text
     True
     """
-    return dice.pick(SENTENCE, ADDED_SENTENCE)(dice)
+    return dice.pick(SENTENCE)(dice)
 
 
 def long_sentence(dice: Dice) -> Phrase:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from regard.data.korean.conjugation import conjugate
+from regard.data.korean.conjugation import attach, conjugate
 from regard.data.korean.lexicon import (
+    ADDED_NAMES,
     CONTAINERS,
     ELDERS,
     NAMES,
-    NEW_NAMES,
     NOUNS,
     NUMBERS,
     PRONOUNS,
@@ -25,7 +25,6 @@ from regard.data.korean.lexicon import (
     Noun,
     Person,
 )
-from regard.data.korean.particles import attach
 from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, article, gloss, possibly, spread, surely
 from regard.data.korean.predicates import ADJECTIVES, Adjective
 
@@ -217,7 +216,7 @@ def someone(dice: Dice, ending: str, particle: str = "topic") -> Nominal:
     asked = ending == "question"
     who = dice.pick(WHO_ASKED if asked else WHO)
     if who == "name":
-        return person(dice.pick(NAMES, NEW_NAMES), particle)
+        return person(dice.pick((*NAMES, *ADDED_NAMES)), particle)
     if who == "relative":
         return person(dice.pick(RELATIVES["question" if asked else "statement"]), particle)
     if who in PRONOUNS:

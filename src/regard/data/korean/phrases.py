@@ -11,8 +11,6 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 __all__ = [
-    "VERSION",
-    "VERSIONS",
     "Dice",
     "Gloss",
     "Phrase",
@@ -24,16 +22,6 @@ __all__ = [
     "spread",
     "surely",
 ]
-
-VERSIONS = (1, 2)
-"""Versions of the grammar.
-
-A version always generates the same sentences. The run folder of each training run records which version
-generated its training data.
-"""
-
-VERSION = VERSIONS[-1]
-"""The default version of the grammar, for new corpora and new training runs."""
 
 Option = TypeVar("Option")
 
@@ -82,24 +70,17 @@ class Dice:
     Only Random.random() is used, because Python guarantees that its sequence does not change.
 
     seed: random seed.
-    version: version of the grammar.
 
     >>> dice = Dice("seed")
     >>> dice.pick("가나다") in "가나다"
     True
     """
 
-    def __init__(self, seed: str, version: int = VERSION):
+    def __init__(self, seed: str):
         self.random = Random(seed).random
-        self.version = version
 
-    def pick(self, options: Sequence[Option], added: Sequence[Option] = ()) -> Option:
-        """Pick one of the options at random, all with the same probability.
-
-        added: further options, which are used only by version 2 of the grammar.
-        """
-        if added and self.version > 1:
-            options = (*options, *added)
+    def pick(self, options: Sequence[Option]) -> Option:
+        """Pick one of the options at random, all with the same probability."""
         return options[int(self.random() * len(options))]
 
     def chance(self, share: float) -> bool:
@@ -129,7 +110,7 @@ def possibly(text: str, *words: Word) -> list[Gloss]:
 
 
 def say(korean: str, english: str) -> Phrase:
-    """Create a phrase from a Korean text and an English text with alignment links, as in lexicon.py.
+    """Create a phrase from a Korean text and an English text with alignment links, as in lexicon.toml.
 
     "three/1" has a sure link to the first Korean word. "(at)/2" is in parentheses, so it has only possible
     links, and its number is ignored.
@@ -145,7 +126,7 @@ def say(korean: str, english: str) -> Phrase:
 def gloss(english: str, words: list[Word]) -> list[Gloss]:
     """Create the English words of a phrase.
 
-    english: the English text with alignment links in the notation of lexicon.py: "this/1 morning/2".
+    english: the English text with alignment links in the notation of lexicon.toml: "this/1 morning/2".
     words: the Korean words.
 
     A word with a sure link also has a possible link to the last Korean word: in 내 친구 (my friend), for

@@ -1,4 +1,4 @@
-"""Generate sentences with a reason for not doing something or for going somewhere (the ending -(아/어)서).
+"""Generate clauses with a purpose (the ending -(으)러) and sentences with a reason (the ending -(아/어)서).
 
 In Korean, the reason always precedes the main verb. English has two orders:
 
@@ -13,16 +13,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from regard.data.korean.actions import Plan, action, at_place, time_phrase
-from regard.data.korean.clauses import be, verb_predicate
+from regard.data.korean.actions import Plan, action, at_place, rest, time_phrase, when
+from regard.data.korean.clauses import Predicate, Rest, arranged, be, verb_predicate
 from regard.data.korean.conjugation import conjugate
-from regard.data.korean.errands import motion
-from regard.data.korean.lexicon import PLACES, REASONS
+from regard.data.korean.lexicon import PLACES, REASONS, Place
 from regard.data.korean.nominals import Nominal, someone
 from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, gloss, possibly, say, spread, surely
-from regard.data.korean.predicates import ACTIVE_FRAMES, ARRIVE, PURPOSES, STATES, VERBS, WEATHER
+from regard.data.korean.predicates import ACTIVE_FRAMES, ARRIVE, PURPOSES, STATES, VERBS, WEATHER, Frame
 
-__all__ = ["because_clauses", "so_clauses"]
+__all__ = ["because_clauses", "errand_clause", "motion", "purpose", "so_clauses"]
+
+INTRANSITIVE = ("공부하", "요리하")
+"""Verb stems that can express a purpose without their object: 공부하러 갔다, went to study."""
+
+
+def purpose(dice: Dice, frame: Frame, subject: Nominal) -> Phrase:
+    """Generate the purpose of a motion, such as 공부하러 (to study) or 친구를 만나러 (to meet a friend)."""
+    word = Word(conjugate(frame.verb.stem, "러"))
+    alone = frame.verb.stem.text in INTRANSITIVE and dice.chance(0.6)
+    objects = () if alone else frame.objects
+    # A purpose can have an object but no place, because it takes place at the goal of the motion.
+    frame = frame._replace(objects=objects, places=(), tools=(), manners=())
+    around = rest(dice, frame, Plan("past", timed=False, nested=True), subject, Predicate([word], [], []))
+    english = [*possibly("to", word), *surely(frame.verb.base, word), *around.after]
+    return Phrase([*around.korean, word], english)
+
+
+def motion(dice: Dice, goal: Place, frame: Frame, subject: Nominal, goal_first: bool) -> Phrase:
+    """Generate a goal and a purpose, such as 카페에 공부하러 (to a café to study).
+
+    goal_first: whether the goal comes first in Korean. In English it always does.
+    """
+    where, aim = at_place(dice, goal, "at", to=True), purpose(dice, frame, subject)
+    korean = where.korean + aim.korean if goal_first else aim.korean + where.korean
+    return Phrase(korean, where.english + aim.english)
+
+
+def errand_clause(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Phrase:
+    """Generate a clause with a verb of motion, a goal and a purpose.
+
+    For example: 나는 어제 역에 친구를 만나러 갔다 (I went to the station to meet a friend yesterday).
+    """
+    predicate = verb_predicate(frame.verb, plan.tense, plan.ending, subject.agreement, plan.negation)
+    time, middle = when(dice, frame, plan)
+    goal = dice.pick(frame.goals)
+    aim = motion(dice, goal, dice.pick(PURPOSES[goal.korean]), subject, dice.chance(0.7))
+    korean = time.korean + middle.korean + aim.korean
+    around = Rest(korean, aim.english + time.english, middle.english, [])
+    return arranged(subject, predicate, around, plan.ending == "question")
+
 
 SHORT_FRAMES = tuple(frame for frame in ACTIVE_FRAMES if "lasting" not in frame.traits)
 OUTDOORS = tuple(

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from regard.data.tokenizers.morpheme_analysis import is_korean
-from regard.data.tokenizers.morphemes import Morphemes
+from regard.data.tokenizers.morphemes import Morphemes, is_korean
 from regard.data.tokenizers.normalize import clean, draw_sample, sides
 from regard.data.tokenizers.subwords import BPE, Unigram, subword_kind
 from regard.data.tokenizers.tokenizer import Tokenizer, read_bytes, read_vocabulary

@@ -15,10 +15,11 @@ from regard.layers.tape_heads import (
     MOST_GAMMA,
     SMALLEST,
     HeadLayout,
+    TapeSite,
     clipped_gradient,
     shifted,
 )
-from regard.models.turing_machine import MachineState, NeuralTuringMachine, TapeSite
+from regard.models.turing_machine import MachineState, NeuralTuringMachine
 from regard.sites import scopes_at
 
 __all__ = ["FastTuringMachine"]

@@ -28,7 +28,8 @@ from regard.data.batch import PAD
 from regard.errors import RegardWarning
 from regard.fast.search.decoder import SlotDecoder
 from regard.fast.search.slots import SearchSlots
-from regard.models.base import Encoded, Model, State, all_modules
+from regard.models.base import Encoded, Model, State
+from regard.torch_modules.eval_mode import all_modules
 
 __all__ = ["CapturedSlots", "forget_slots", "kept_slots", "round_up"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.decoding.input_checks import check_load_keywords
-from regard.models.sequence_models import build_sequence_model
+from regard.named_models.sequence_models import build_sequence_model
 from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_task import StoredRun
 from regard.tasks.algorithms.algorithms_settings import AlgorithmsSettings

@@ -22,8 +22,8 @@ from regard.evaluation.sequence_bits import answer_loss, sequence_bits
 from regard.fast.captured.graphs import capture_chosen
 from regard.fast.twins import Twins
 from regard.layers.tape_heads import check_tape
-from regard.models.sequence_models import build_sequence_model
 from regard.models.turing_machine import NeuralTuringMachine
+from regard.named_models.sequence_models import build_sequence_model
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun

@@ -36,7 +36,7 @@ class SequenceSolver:
         With addressing = "content", only the default is possible.
 
     >>> from regard.data.tape_tasks import build_tape_task
-    >>> from regard.models.sequence_models import build_sequence_model
+    >>> from regard.named_models.sequence_models import build_sequence_model
     >>> task = build_tape_task("copy", width=3)
     >>> model = build_sequence_model("ntm", task.input_size, task.target_size, width=8, slots=8)
     >>> solution = SequenceSolver(model, task).solve({"vectors": ["101", "001"]})

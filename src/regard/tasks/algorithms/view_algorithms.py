@@ -70,7 +70,7 @@ class SolutionView(RunView):
         """Draw the view that `options` selects. The view "player" is an animation of the steps."""
         view = options.view or self.default_view
         if self.slot is not None and view != SLOT:
-            raise ArgumentError(message("--slot", f"--slot can only be used with --view {SLOT}"))
+            raise ArgumentError(message("--slot", f"can only be used with --view {SLOT}"))
         if view == TAPE:
             drawn: Picture = self.run.picture()
         elif view == SLOT:
@@ -98,7 +98,7 @@ def view_algorithms(
         raise ArgumentError(message(shown(run.folder), problem, hint="use a run of the model ntm"))
     if options["sequence"] is not None:
         if options["length"] is not None:
-            raise ArgumentError(message("--length", "--length cannot be combined with --sequence"))
+            raise ArgumentError(message("--length", "cannot be combined with --sequence"))
         solution = solver.solve(read_sequence(options["sequence"], "--sequence"), "--sequence")
     else:
         length = {} if options["length"] is None else {"length": options["length"]}

@@ -7,7 +7,7 @@ from typing import Any
 
 from regard.decoding.input_checks import check_load_keywords
 from regard.evaluation.story_answerer import StoryAnswerer
-from regard.models.memory_networks import build_memory_network
+from regard.named_models.memory_networks import build_memory_network
 from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_task import StoredRun
 from regard.tasks.answering.answering_data import load_words

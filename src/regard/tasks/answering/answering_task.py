@@ -23,7 +23,7 @@ from regard.errors import ArgumentError, DataError, Setting, message
 from regard.evaluation.story_answerer import StoryAnswerer
 from regard.evaluation.story_report import StoryReport, story_report
 from regard.models.memory_network import MemoryNetwork, noise_size
-from regard.models.memory_networks import StoryModel, build_memory_network
+from regard.named_models.memory_networks import StoryModel, build_memory_network
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun

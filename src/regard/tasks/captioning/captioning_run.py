@@ -7,8 +7,8 @@ from typing import Any
 
 from regard.decoding.input_checks import check_load_keywords
 from regard.errors import UnknownName
-from regard.layers.attention_options import check_flags, model_arguments
 from regard.models.captioner import Captioner
+from regard.options.attention_options import check_flags, model_arguments
 from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import StoredRun

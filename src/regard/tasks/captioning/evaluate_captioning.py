@@ -228,7 +228,7 @@ def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> Captio
         kind = None
     folder = [options["images"]] if options["images"] else None
     if folder and not files:
-        raise ArgumentError(message("--images", "--images is used only with --test-file, --tsv or --jsonl"))
+        raise ArgumentError(message("--images", "is used only with --test-file, --tsv or --jsonl"))
     if data.built_in and not files:
         return read_shapes(split or "valid", options["pictures"])
     if not files and split is None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from regard.data.images import centre_crop
 from regard.data.images.pixels import Pixels, memory_limit
 from regard.data.progress_bar import advancing
-from regard.models.image_encoders import ImageEncoder
+from regard.image_encoders import ImageEncoder
 
 __all__ = ["FeatureCache", "features_fit", "fits_on_device"]
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.data.images import Augmentation, centre_crop
 from regard.data.images.pixels import Pixels
-from regard.models.image_encoders import ImageEncoder
+from regard.image_encoders import ImageEncoder
 from regard.tasks.captioning.feature_cache import FeatureCache, fits_on_device
 
 __all__ = ["DeviceImages", "stored_images"]

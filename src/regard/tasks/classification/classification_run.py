@@ -7,7 +7,7 @@ from typing import Any
 
 from regard.decoding.input_checks import check_load_keywords
 from regard.evaluation.text_classifier import TextClassifier
-from regard.models.classifiers import build_classifier
+from regard.named_models.classifiers import build_classifier
 from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_task import StoredRun
 from regard.tasks.classification.classification_data import load_labels, load_text_tokenizer

@@ -23,7 +23,7 @@ from regard.evaluation.classification_report import ClassificationReport, classi
 from regard.evaluation.text_classifier import TextClassifier
 from regard.fast.captured.graphs import capture_chosen
 from regard.models.classifier import Classifier
-from regard.models.classifiers import build_classifier
+from regard.named_models.classifiers import build_classifier
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
@@ -60,7 +60,7 @@ from regard.tasks.classification.view_classification import (
 from regard.tasks.sample_texts import spread_by_length
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
-from regard.training.length_buckets import Shapes
+from regard.training.length_buckets import Shapes, small_steps
 from regard.training.sampled_loss import (
     SAMPLED,
     RowLosses,
@@ -116,7 +116,7 @@ class ClassificationTask(RunTask):
         self.uncapturable = "" if self._estimator is None else SAMPLED
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
-        fine = self.capture.chosen and not model.small_steps
+        fine = self.capture.chosen and not small_steps(model)
         rows, tokens, longest = training.batch_size, training.batch_tokens, settings.data.max_length + 1
         shapes = Shapes(tokens, longest, rows or 1, fine=fine)
         self._shapes = shapes if few_shapes else None

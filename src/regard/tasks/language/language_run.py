@@ -20,7 +20,7 @@ from regard.decoding.rules import MOST_TOKENS, check_integers
 from regard.errors import ArgumentError, message
 from regard.evaluation.perplexity import TextLoss, text_loss
 from regard.models.language_base import LanguageModel
-from regard.models.language_models import build_language_model
+from regard.named_models.language_models import build_language_model
 from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_task import StoredRun
 from regard.tasks.language.generated_text import GeneratedText

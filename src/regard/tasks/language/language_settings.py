@@ -143,7 +143,7 @@ def is_recurrent(model: object) -> bool:
 
     model: the name of the model, for example "lstm".
     """
-    from regard.models.language_models import LANGUAGE_MODELS
+    from regard.named_models.language_models import LANGUAGE_MODELS
 
     kind = LANGUAGE_MODELS.get(model) if isinstance(model, str) else None
     return kind is not None and kind.recurrent

@@ -21,7 +21,7 @@ from regard.evaluation.perplexity import text_loss
 from regard.fast.captured.graphs import capture_chosen
 from regard.models.base import State
 from regard.models.language_base import LanguageModel, detached
-from regard.models.language_models import build_language_model
+from regard.named_models.language_models import build_language_model
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun

@@ -18,10 +18,10 @@ from regard.data.text_batch import TextBatch
 from regard.errors import ArgumentError, message
 from regard.evaluation.perplexity import token_losses
 from regard.look import Look
-from regard.models.base import in_eval_mode
 from regard.models.language_base import LanguageModel
 from regard.roles import BySite
 from regard.sites import Record, scope
+from regard.torch_modules.eval_mode import in_eval_mode
 
 __all__ = ["LONG", "ObservedText", "observe_in_batches", "observe_texts"]
 

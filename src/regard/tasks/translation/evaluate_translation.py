@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from regard.data.korean.corpus import VERSION
 from regard.data.line_io import check_standard_input
 from regard.data.pair_stream import RowPairs
 from regard.decoding.alignment_units import check_units
@@ -21,9 +20,10 @@ from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask
 from regard.tasks.column_names import two_columns, two_names
 from regard.tasks.file_options import COLUMNS, ENCODING, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
-from regard.tasks.header_lines import check_first_lines
+from regard.tasks.header_lines import check_first_lines, columns_of_header
 from regard.tasks.picture_outputs import check_output_ending
 from regard.tasks.task_table import task_of
+from regard.tasks.text_file_checks import check_sides
 from regard.tasks.translation.evaluation_report import (
     EvaluationOptions,
     EvaluationReport,
@@ -64,12 +64,13 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     SPLIT,
     CommandOption(
         "--sentences",
-        "Number of sentences to evaluate on, with --split.",
+        "Number of sentences to evaluate on: of the built-in corpus with --split, otherwise the first pairs "
+        "of the files.",
         "INT",
         int,
-        SENTENCES,
         least=1,
         most=MOST_SENTENCES,
+        shown_default=f"{SENTENCES} with --split, otherwise all",
     ),
     CommandOption(
         "--gold-alignments",
@@ -199,16 +200,19 @@ def evaluate_translation(
     options: the values of EVALUATE_OPTIONS.
     """
     if options["other"] is not None and not options["faithfulness"]:
-        raise ArgumentError(message("--other", "--other requires --faithfulness"))
+        raise ArgumentError(message("--other", "requires --faithfulness"))
     _check_unused(options)
     translations, page = options["translations"], options["page"]
     check_output_ending(options["output"], page=True)
-    columns, fields = options["columns"] or "1,2", options["fields"] or "source,target"
+    columns = options["columns"] or _columns_of_run(run, options["tsv"], options["encoding"]) or "1,2"
+    fields = options["fields"] or "source,target"
     given = ReferenceOptions(**{name: options[name] for name in REFERENCES}, columns=columns, fields=fields)
     given.check(translations)
+    if translations is not None and options["sentences"] is not None:
+        raise ArgumentError(message("--sentences", "cannot be combined with --translations"))
     search = build_search(options["beam_size"], options["length_penalty"], greedy=options["greedy"])
     html = TranslationPage(page)
-    references = given.read(None if run is None else run.folder)
+    references = given.read()
     if run is None:
         if translations is None:
             expected = "a run folder, or --translations"
@@ -240,17 +244,20 @@ def evaluate_translation(
     return TranslationEvaluation(report, faithful, quality)
 
 
+def _columns_of_run(run: ChosenRun | None, tsv: list[str] | None, encoding: str | None) -> str:
+    """Return the columns that a run was trained with, as "NAME,NAME", if the header of --tsv names them."""
+    if run is None or not tsv or not is_run(run.folder):
+        return ""
+    data = build(TranslationSettings, config_of(run.folder), str(run.folder / "config.toml")).data
+    return columns_of_header(tsv, data.columns, encoding)
+
+
 def _check_unused(options: Mapping[str, Any]) -> None:
     """Raise ArgumentError for an option that has no effect without another option."""
-    needed = {
-        "columns": ("tsv", None),
-        "fields": ("jsonl", None),
-        "sentences": ("split", SENTENCES),
-        "base": ("gold_alignments", 0),
-    }
+    needed = {"columns": ("tsv", None), "fields": ("jsonl", None), "base": ("gold_alignments", 0)}
     for name, (other, default) in needed.items():
         if options[name] != default and not options[other]:
-            problem = f"--{name} requires --{other.replace('_', '-')}"
+            problem = f"requires --{other.replace('_', '-')}"
             raise ArgumentError(message(f"--{name}", problem, hint=f"leave --{name} out"))
 
 
@@ -271,7 +278,7 @@ class ReferenceOptions:
     fields: str
     encoding: str | None
     split: str | None
-    sentences: int
+    sentences: int | None
     gold_alignments: Path | None
     base: int
     unit: str
@@ -328,28 +335,18 @@ class ReferenceOptions:
             problem = "this run was not trained on the built-in corpus"
             raise ArgumentError(message(f"--split {self.split}", problem, hint=hint))
 
-    def read(self, run: Path | None) -> References:
-        """Read the references from files, or generate references of the built-in corpus.
-
-        run: the run folder, or None. If the run was trained on the built-in corpus, the references are
-            generated with its version of the grammar. Otherwise, the latest version is used.
-        """
+    def read(self) -> References:
+        """Read the references from files, or generate references of the built-in corpus."""
         if self.split is not None:
-            return built_in_references(self.split, self.sentences, _grammar(run))
+            return built_in_references(self.split, self.sentences or SENTENCES)
+        return self._read_files().first(self.sentences)
+
+    def _read_files(self) -> References:
+        """Read the references from files."""
         if self.rows:
             columns, names = two_columns(self.columns), two_names("--fields", self.fields)
             check_first_lines(self.tsv or (), columns, self.encoding)
             pairs = RowPairs.read(self.tsv, self.jsonl, columns, names, self.encoding)
             return paired_references(pairs, self.gold_alignments, self.base)
+        check_sides([self.source] if self.source else [], self.target, None, self.encoding)
         return read_references(self.source, self.target or [], self.gold_alignments, self.base, self.encoding)
-
-
-def _grammar(run: Path | None) -> int:
-    """Return the version of the grammar of the built-in corpus that a run was trained with.
-
-    Return the latest version if `run` is None, or was not trained on the built-in corpus.
-    """
-    if run is None or not is_run(run):
-        return VERSION
-    data = build(TranslationSettings, config_of(run), str(run / "config.toml")).data
-    return data.grammar_version if data.built_in else VERSION

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.data import korean_english
-from regard.data.korean.corpus import VERSION
 from regard.data.line_io import Lines, Notes, place_name, say, tell, writing
 from regard.data.pair_stream import PairStream, in_batches
 from regard.decoding.alignment_units import count_units
@@ -65,6 +64,15 @@ class References:
     name: str
     links: list[Links] | None = None
     linked: str = ""
+
+    def first(self, count: int | None) -> References:
+        """Return the first sentences with their references and gold alignments; None means all."""
+        if count is None or all(len(lines) <= count for lines in self.references):
+            return self
+        references = [lines[:count] for lines in self.references]
+        links = None if self.links is None else self.links[:count]
+        name = f"the first {count:,} of {self.name}"
+        return replace(self, sources=self.sources[:count], references=references, links=links, name=name)
 
 
 @dataclass(frozen=True)
@@ -165,20 +173,19 @@ class EvaluationReport:
         return rows
 
 
-def built_in_references(split: str, sentences: int, version: int = VERSION) -> References:
+def built_in_references(split: str, sentences: int) -> References:
     """Generate sentence pairs of the built-in corpus with their gold alignments.
 
     split: name of the split, for example "test".
     sentences: number of sentence pairs.
-    version: version of the grammar that generates the sentences.
     """
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
-    examples = list(korean_english(split, sentences, version=version))
+    examples = list(korean_english(split, sentences))
     return References(
         [each.source for each in examples],
         [[each.target for each in examples]],
-        f"the built-in corpus (grammar {version}), {split}",
+        f"the built-in corpus, {split}",
         [Links(each.sure, each.possible) for each in examples],
         "the built-in corpus",
     )

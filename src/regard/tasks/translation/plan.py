@@ -16,13 +16,12 @@ from itertools import islice
 from typing import Any
 
 from regard.data import suggest_tokenizer
-from regard.data.korean.corpus import VERSION
 from regard.data.tokenizers.normalize import sides
 from regard.models.transformer import SIZES
 from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED, epochs_text
 from regard.training.settings import LENGTHS, merged
 
-__all__ = ["DEFAULT_PAIRS", "Plan", "Workload", "fill_data", "fit_to_text", "make_plan", "with_grammar"]
+__all__ = ["DEFAULT_PAIRS", "Plan", "Workload", "fill_data", "fit_to_text", "make_plan"]
 
 DEFAULT_PAIRS = 20_000
 """The default number of training pairs from the built-in corpus."""
@@ -138,33 +137,17 @@ class Plan:
         return self.tokens / self.tokens_per_second / (1 - EVALUATION_PART - RESERVED)
 
 
-def with_grammar(given: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Set the grammar version of a new run that uses the built-in corpus; return its settings.
-
-    given: the settings of the new run so far.
-    other: the settings of another run, if the new run starts from the weights of this run. The new run uses
-        the grammar version of `other`, because it uses the vocabulary of `other`.
-
-    >>> with_grammar({"data": {"built_in": "korean"}})["data"]
-    {'grammar': 2, 'built_in': 'korean'}
-    """
-    if not given.get("data", {}).get("built_in"):
-        return dict(given)
-    before = (other or {}).get("data", {})
-    version = before.get("grammar", 1) if before.get("built_in") else VERSION
-    return merged({"data": {"grammar": version}}, given)
-
-
 def fill_data(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with the defaults for the built-in corpus and for evaluations filled in.
 
     This function is called before the data are read. Settings of the user are not changed.
 
     >>> fill_data({"data": {"built_in": "korean"}})["data"]
-    {'tokenizer': 'word', 'pairs': 20000, 'built_in': 'korean'}
+    {'tokenizer': 'word', 'pairs': 20000, 'grammar': 2, 'built_in': 'korean'}
     """
     data = given.get("data", {})
-    usual: dict[str, Any] = {"tokenizer": "word", "pairs": DEFAULT_PAIRS} if data.get("built_in") else {}
+    built_in: dict[str, Any] = {"tokenizer": "word", "pairs": DEFAULT_PAIRS, "grammar": 2}
+    usual = built_in if data.get("built_in") else {}
     minutes = given.get("training", {}).get("minutes")
     evaluation: dict[str, Any] = {"lowercase": bool(data.get("lowercase"))}
     if minutes is not None and minutes <= SHORT_MINUTES:

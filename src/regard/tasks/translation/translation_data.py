@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from regard.errors import DataError, Setting, UnknownName, message, naming_place
 from regard.evaluation import Links, read_links
 from regard.files.user_cache import cache_folder
 from regard.tasks.header_lines import check_first_lines
+from regard.tasks.text_file_checks import check_sides
 from regard.tasks.translation.plan import DEFAULT_PAIRS
 from regard.tasks.translation.translation_settings import Data
 
@@ -160,17 +161,16 @@ class _Lowered:
 
 
 def check_header_lines(data: Data) -> None:
-    """Call check_first_lines() for the TSV files of the settings."""
-    check_first_lines((*(data.tsv or ()), *(data.valid_tsv or ())), data.columns or [1, 2], data.encoding)
+    """Check the first lines of the files of the settings: header lines, tables and other encodings."""
+    tsv = [*(data.tsv or ()), *(data.valid_tsv or ())]
+    source, target = data.source or [], data.target or []
+    sides = [*source, *(data.valid_source or ())], [*target, *(data.valid_target or ())]
+    check_sides(*sides, tsv, data.encoding, invalid=_choices(data).invalid)
+    check_first_lines(tsv, data.columns or [1, 2], data.encoding)
 
 
-def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
-    """Read and check the files of the settings; hold out training pairs if there are no validation files.
-
-    before: the fingerprints (hashes) of the data of the run to resume. None for a new run. Older versions of
-        Regard dropped every training pair whose target is also a validation target, even if there were many
-        such pairs. If the run was started with an older version, the old split is used again.
-    """
+def read_split(data: Data) -> Split:
+    """Read and check the files of the settings; hold out training pairs if there are no validation files."""
     if data.built_in is not None:
         return _built_in(data)
     choices = _choices(data)
@@ -184,8 +184,6 @@ def read_split(data: Data, before: Mapping[str, str] | None = None) -> Split:
     else:
         count = data.held_out or max(min(HELD_OUT, len(whole) // 20), 1)
         held = hold_out(whole, count=count)
-        if before is not None and held.disjoint == "source" and before.get("train") != held.train.fingerprint:
-            held = hold_out(whole, count=count, disjoint="both")
         train, valid = held
         notes.append(str(held))
     aligned = None if links is None else [links[pair.number - 1] for pair in train]
@@ -258,9 +256,8 @@ def _links(paths: Sequence[str], pairs: int) -> list[Links]:
 
 
 def _built_in(data: Data) -> Split:
-    version = data.grammar_version
-    examples = list(korean_english("train", data.pairs or DEFAULT_PAIRS, version=version))
-    valid = list(korean_english("valid", data.held_out or HELD_OUT, version=version))
+    examples = list(korean_english("train", data.pairs or DEFAULT_PAIRS))
+    valid = list(korean_english("valid", data.held_out or HELD_OUT))
     return Split(
         pairs_from_lists([each.source for each in examples], [each.target for each in examples]),
         pairs_from_lists([each.source for each in valid], [each.target for each in valid]),

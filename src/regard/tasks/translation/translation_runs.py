@@ -26,7 +26,7 @@ def train_translation(settings: Mapping[str, Any], folder: str | Path, **options
 
 
 def load_translator(
-    folder: str | Path, *, checkpoint: str = "best", device: str = "auto", **options: Any
+    folder: str | Path, *, checkpoint: str | int = "best", device: str = "auto", **options: Any
 ) -> TranslationRun:
     """Load the translator of a run. For the arguments, see regard.load()."""
     check_options(options)

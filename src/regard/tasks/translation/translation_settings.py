@@ -43,8 +43,7 @@ class Data(Section):
 
     encoding: the encoding of the text files, such as "cp949". Default: UTF-8.
     pairs: number of training pairs of the built-in corpus (default: 20,000).
-    grammar: version of the grammar of the built-in corpus. In a new run, it is set to the latest version. A
-        run folder without this setting has version 1.
+    grammar: version of the grammar of the built-in corpus. There is one, 2; the run folder records it.
     valid_source: like --source, for the validation set.
     valid_target: like --target, for the validation set.
     valid_tsv: like --tsv, for the validation set.
@@ -115,7 +114,7 @@ class Data(Section):
         ),
     ] = None
     pairs: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
-    grammar: Literal[1, 2] | None = None
+    grammar: Literal[2] | None = None
     valid_source: Annotated[
         list[str] | None, CommandOption("--valid-source", shown_default="held out from the training pairs")
     ] = None
@@ -158,11 +157,6 @@ class Data(Section):
         if self.joint and self.source_vocab_size != self.target_vocab_size:
             raise ValueError("equal values of source_vocab_size and target_vocab_size, because joint is true")
         return self
-
-    @property
-    def grammar_version(self) -> int:
-        """The version of the grammar of the built-in corpus: the setting `grammar`, or 1 if it is not set."""
-        return self.grammar or 1
 
 
 class TranslationModel(ModelSettings):

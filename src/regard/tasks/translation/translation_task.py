@@ -39,7 +39,7 @@ from regard.tasks.translation.evaluate_translation import (
 from regard.tasks.translation.expected_quality import describe_quality, note_few_pairs
 from regard.tasks.translation.guided_alignment import build_guide, guided_site, joined_weights
 from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
-from regard.tasks.translation.plan import fill_data, fit_to_text, with_grammar
+from regard.tasks.translation.plan import fill_data, fit_to_text
 from regard.tasks.translation.sampled_batches import SampledBatches
 from regard.tasks.translation.sampled_pairs import build_sampler, sampled_epochs, worker_count
 from regard.tasks.translation.speed_trial import epoch_tokens, plan_run
@@ -63,7 +63,7 @@ from regard.tasks.translation.view_translation import (
 )
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
-from regard.training.length_buckets import Shapes
+from regard.training.length_buckets import Shapes, small_steps
 from regard.training.losses import cross_entropy, guided_alignment, model_loss, sequence_losses
 from regard.training.r_drop import check_dropout, r_drop_loss
 from regard.training.sampled_loss import (
@@ -133,7 +133,7 @@ class TranslationTask(RunTask):
             self.uncapturable = SAMPLED
         self.capture = capture_chosen(training, self, device, processes.world)
         few_shapes = training.compile or self.capture.chosen
-        fine = self.capture.chosen and not model.small_steps
+        fine = self.capture.chosen and not small_steps(model)
         rows, longest = training.batch_size, settings.data.max_length + 1
         shapes = Shapes(training.batch_tokens, longest, rows or 1, fine=fine)
         self._shapes = shapes if few_shapes else None
@@ -172,7 +172,7 @@ class TranslationTask(RunTask):
     def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
         if fingerprints is None:  # only for a new run: a resumed run keeps its pairs
             check_header_lines(settings.data)
-        return read_split(settings.data, fingerprints)
+        return read_split(settings.data)
 
     @classmethod
     def start_processes(cls, settings: TranslationSettings, device: str) -> None:
@@ -229,7 +229,7 @@ class TranslationTask(RunTask):
     def complete_settings(
         cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        return fill_data(with_grammar(settings, other))
+        return fill_data(settings)
 
     @classmethod
     def check_settings(cls, settings: TranslationSettings) -> None:
@@ -362,7 +362,7 @@ class TranslationTask(RunTask):
         losses, count = list[Tensor](), 0
         device = next(self.model.parameters()).device
         # The kernels of a Transformer take longer than their launches, so a graph would save no time.
-        captured = self.capture is not None and self.capture.chosen and self.model.small_steps
+        captured = self.capture is not None and self.capture.chosen and small_steps(self.model)
         loss = self._valid_losses.of if captured else self._valid_loss
         for batch in self._valid.epoch(0):
             if stopping():

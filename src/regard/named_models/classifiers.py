@@ -9,12 +9,12 @@ from dataclasses import fields, replace
 from typing import Any
 
 from regard.errors import ArgumentError, UnknownName, message
-from regard.layers.attention_options import check_flags, model_arguments
 from regard.models.classifier import Classifier
 from regard.models.lstmn_classifier import LSTMNClassifier
 from regard.models.recurrent_classifier import GRUClassifier, LSTMClassifier
 from regard.models.transformer import Size, find_size
 from regard.models.transformer_classifier import TransformerClassifier
+from regard.options.attention_options import check_flags, model_arguments
 
 __all__ = ["CLASSIFIERS", "build_classifier"]
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from regard.errors import ArgumentError, UnknownName, message
-from regard.layers.attention_options import check_flags, model_arguments
 from regard.models.language_base import LanguageModel
 from regard.models.lstmn_language import LSTMNLanguageModel
 from regard.models.recurrent_language import GRULanguageModel, LSTMLanguageModel
 from regard.models.transformer import Size, find_size
 from regard.models.transformer_language import TransformerLanguageModel
+from regard.options.attention_options import check_flags, model_arguments
 
 __all__ = ["LANGUAGE_MODELS", "build_language_model"]
 

@@ -23,7 +23,7 @@ from regard.files.atomic_io import naming_file, write_whole
 from regard.files.requirements import install_command
 from regard.files.tensor_file import read_tensors, tensor_blocks
 from regard.files.user_cache import cache_folder
-from regard.models.image_encoders import ImageEncoder
+from regard.image_encoders.image_encoder import ImageEncoder
 
 __all__ = ["EfficientNetLite0"]
 

@@ -6,19 +6,17 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
-from torch import nn
-
-from regard.errors import ArgumentError, Setting, UnknownName, message, positive
-from regard.layers.attention_options import (
+from regard.errors import ArgumentError, UnknownName, message, positive
+from regard.options.attention_options import (
     AttentionOptions,
     PositionOption,
     build_layer_score,
     build_model_position,
     check_position,
 )
-from regard.layers.multihead import MultiHead
 from regard.positions import Position
 from regard.positions.embedded import Table
+from regard.scores import Score
 
 __all__ = [
     "NORMS",
@@ -27,7 +25,6 @@ __all__ = [
     "LayerSettings",
     "Size",
     "TransformerOptions",
-    "check_arguments",
     "find_size",
     "split_position",
 ]
@@ -120,8 +117,8 @@ class LayerSettings:
     attention: AttentionOptions
     without: tuple[str, ...] = ()
 
-    def build_attention(self, *, positions: bool, causal: bool = False) -> MultiHead:
-        """Build one attention layer.
+    def score_and_position(self, *, positions: bool, causal: bool) -> tuple[Score, Position | None]:
+        """Return the score function and the position scheme of one attention layer.
 
         positions: whether the layer uses the position scheme.
         causal: whether its self-attention is causal.
@@ -134,14 +131,7 @@ class LayerSettings:
         if positions:
             position = build_model_position(self.position, width, heads, causal=causal)
         check_position("Transformer()", position, score)
-        score, position = deepcopy((score, position))
-        layer = MultiHead(width, heads, score=score, position=position, dropout=self.inner_dropout)
-        if "projections" in self.without:
-            for linear in (layer.key, layer.value):  # K = V = X: identity matrices, which are not trained
-                nn.init.eye_(linear.weight)
-                nn.init.zeros_(linear.bias)
-                linear.requires_grad_(False)
-        return layer
+        return deepcopy((score, position))
 
 
 def split_position(
@@ -161,28 +151,6 @@ def split_position(
     if scheme is None or scheme.acts != "embeddings":
         return None, position, None
     return scheme, None, len(scheme.table) if isinstance(scheme, Table) else None
-
-
-def check_arguments(
-    norm: str, tie: str, source_size: int, target_size: int, longest: int, dropouts: Sequence[float]
-) -> None:
-    """Raise an error if the arguments of Transformer() are invalid."""
-    for kind, name, names in (("norm", norm, NORMS), ("tie", tie, TIES)):
-        if name not in names:
-            raise UnknownName(kind, name, names)
-    if tie == "all" and source_size != target_size:
-        raise ArgumentError(
-            message(
-                "Transformer()",
-                f'tie="all" needs equal vocabulary sizes, got {source_size} and {target_size}',
-                hint=("train one tokenizer on both sides, or use ", Setting("build_model", "tie", "output")),
-            )
-        )
-    for dropout in dropouts:
-        positive("Transformer()", dropout, source_size=source_size, target_size=target_size)
-    if longest < 2:
-        expected = "2 or more: one token and EOS"
-        raise ArgumentError(message("Transformer()", f"longest is {longest}", expected=expected))
 
 
 def find_size(size: str | Size, call: str = "Transformer()") -> Size:

@@ -8,7 +8,7 @@ score = {name = "cosine", sharpness=9}  select = {name="entmax", alpha=2}   posi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from inspect import Parameter, signature
 from typing import Any, Self, TypeVar
@@ -66,16 +66,16 @@ class AttentionOptions:
         return self.select
 
     @classmethod
-    def checked(cls, call: str, options: Mapping[str, Any], known: Iterable[str] = ()) -> Self:
+    def checked(cls, model: type, options: Mapping[str, Any]) -> Self:
         """Create the options of a model from the keyword arguments of its class.
 
         The score function "location" raises ArgumentError: it ignores the keys, so the key projections of
         the model would not be trained.
 
-        call: the call that an error message names, such as "Transformer()".
+        model: the class, such as Transformer.
         options: the keyword arguments, such as {"score": "cosine", "select": "entmax"}.
-        known: the other arguments of the class, which an error message lists.
         """
+        call, known = f"{model.__name__}()", signature(model).parameters
         names = [field.name for field in fields(cls)]
         for option in options:
             if option not in names:

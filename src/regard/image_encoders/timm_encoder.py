@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.files.requirements import install_command
 from regard.files.tensor_file import read_tensors
-from regard.models.image_encoders import ImageEncoder
+from regard.image_encoders.image_encoder import ImageEncoder
 
 __all__ = ["TimmEncoder"]
 

@@ -1,0 +1,38 @@
+"""closest_width(): the width of a recurrent model with a given number of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+__all__ = ["closest_width", "parameter_count"]
+
+WIDEST = 8192
+"""The largest width that closest_width() returns."""
+
+
+def parameter_count(kind: Callable[..., nn.Module], *sizes: int) -> int:
+    """Return the number of parameters of the module kind(*sizes), without allocating them."""
+    with torch.device("meta"):
+        return sum(each.numel() for each in kind(*sizes).parameters())
+
+
+def closest_width(cell: str, input_size: int, target_size: int, depth: int, parameters: int) -> int:
+    """Return the width with which a recurrent model has about `parameters` parameters.
+
+    cell: "lstm" or "gru".
+    depth: number of layers.
+    """
+    gates = {"lstm": 4, "gru": 3}[cell]
+
+    def size(width: int) -> int:
+        inputs = input_size + (depth - 1) * width
+        return gates * width * (inputs + depth * (width + 2)) + target_size * (width + 1)
+
+    low, high = 1, WIDEST
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if size(middle) < parameters else (low, middle)
+    return min((max(low - 1, 1), low), key=lambda width: abs(size(width) - parameters))

@@ -1,0 +1,65 @@
+"""check_text_files(), report_tables() and check_separator(): files that are not what the option says."""
+
+from __future__ import annotations
+
+import gzip
+import warnings
+from pathlib import Path
+
+import pytest
+
+from regard.errors import DataError, RegardWarning
+from regard.tasks.text_file_checks import check_separator, check_sides, check_text_files, report_tables
+
+KOREAN = "나는 학교에 간다.\n그는 집에 있다.\n안녕하세요.\n"
+GERMAN = "Grüße aus Köln\nEr geht über die Straße\nschöne Grüße\n"
+
+
+def written(path: Path, text: str, encoding: str = "utf-8") -> Path:
+    data = text.encode(encoding)
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.ko", "a.ko.gz"])
+@pytest.mark.parametrize("other", ["utf-8", "latin-1"])
+def test_the_odd_file_is_converted_with_iconv(tmp_path: Path, name: str, other: str):
+    odd = written(tmp_path / name, KOREAN, "cp949")
+    with pytest.raises(DataError, match="CP949") as caught:
+        check_text_files([odd, written(tmp_path / "a.de", GERMAN, other)])
+    hint = str(caught.value).splitlines()[-1]
+    assert "iconv -f CP949 -t UTF-8" in hint and name in hint and "encoding=" not in hint
+    with pytest.raises(DataError):
+        check_sides([str(odd)], [str(tmp_path / "a.de")], None, None)
+    check_sides([str(odd)], [str(tmp_path / "a.de")], None, None, invalid="replace")
+
+
+@pytest.mark.parametrize("text", ["Hello.\nGo on.\n", KOREAN, ""])
+def test_files_of_one_encoding_are_accepted(tmp_path: Path, text: str):
+    encoding = "cp949" if text == KOREAN else "ascii"
+    files = [written(tmp_path / "a", KOREAN, "cp949"), written(tmp_path / "b", text, encoding)]
+    check_text_files([*files, "-", tmp_path / "missing", tmp_path])
+    check_text_files([*files, written(tmp_path / "c", GERMAN)], "cp949")  # named by the user
+
+
+def test_a_table_is_reported(tmp_path: Path):
+    table = written(tmp_path / "a.txt", "Go.\tGeh.\tx\n" * 12 + "one\n")
+    with pytest.warns(RegardWarning, match="a.txt: each line has 3 columns") as caught:
+        check_sides([str(table)], None, None, None)
+    assert "tsv=" in str(caught[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report_tables(["-", written(tmp_path / "b", "Go.\tGeh.\n" * 3 + "one\n" * 3)], "")
+        report_tables([written(tmp_path / "c", "Go.\n" * 9), written(tmp_path / "d", "")], "")
+
+
+@pytest.mark.parametrize(
+    ("separator", "name"), [(";", "semicolons"), (",", "commas"), ("|", "vertical bars")]
+)
+def test_another_separator_is_named(tmp_path: Path, separator: str, name: str):
+    rows = [[f"Geh.{separator}Go."], [f"Ja.{separator}Yes."]]
+    with pytest.raises(DataError, match=name) as caught:
+        check_separator(tmp_path / "a.txt", rows)
+    assert str(caught.value).endswith("a.csv")
+    check_separator(tmp_path / "a.txt", [*rows, ["Nein.", "No."]])
+    check_separator(tmp_path / "a.txt", [["Geh."], ["Ja; ja."]])
