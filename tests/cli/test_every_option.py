@@ -571,14 +571,13 @@ TABLE: dict[str, tuple[str, dict[str, Change]]] = {
             "--pairs": Lines("--pairs 2 --output out", "--pairs 3 --output out"),
             "--split": "--split test",
             "--seed": "--seed 4",
-            "--grammar": "--grammar 1",
             "--output": Lines("--pairs 2 --output out", "--pairs 2 --output -"),
             "--overwrite": Lines("--pairs 2 --output {d}/full", "--pairs 2 --output {d}/full --overwrite"),
         },
     ),
     "data sample": (
         "",
-        {"--count": "--count 1", "--split": "--split test", "--seed": "--seed 4", "--grammar": "--grammar 1"},
+        {"--count": "--count 1", "--split": "--split test", "--seed": "--seed 4"},
     ),
     "data split": (
         f"{PAIRS} --held-out 4 --output out",
@@ -642,7 +641,8 @@ def places(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         (folder / f"{name}.jsonl").write_text("".join(f"{each}\n" for each in objects), "utf-8")
     change = {"kind": "cut", "row": 0, "key": 1, "at": "*cross"}
     (folder / "changes.json").write_text(json.dumps({"interventions": [change]}))
-    (folder / "one.links").write_text("1-1\n" * 6)
+    links = (folder / "a.links").read_text()
+    (folder / "one.links").write_text(re.sub(r"\d+", lambda number: str(int(number[0]) + 1), links))
     (folder / "recipe.toml").write_text("[training]\nema = 0.25\n")
     (folder / "story.txt").write_text("Mary went to the garden.\nJohn went to the office.\n")
     (folder / "other.txt").write_text("Mary went to the hall.\nMary went to the kitchen.\n")
@@ -669,7 +669,7 @@ def places(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     for name in ("train.source", "train.ko"):
         (folder / "full" / name).write_text("x\n")
     few = {"steps": 2, "warmup_steps": 1, "evaluate_every": 2}
-    korean = {"built_in": "korean", "pairs": 200, "held_out": 8, "grammar": 1}
+    korean = {"built_in": "korean", "pairs": 200, "held_out": 8}
     characters = {**korean, "tokenizer": "character"}
     tiny = {"name": "transformer", "size": "tiny", "width": 16, "heads": 2, "layers": 2}
     back = {"target": [str(folder / "a.ko")], "source": [str(folder / "a.en")], "held_out": 1}
