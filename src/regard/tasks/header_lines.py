@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from regard.data.line_io import STANDARD
 from regard.data.read_text import checked_path
-from regard.data.row_formats import COLUMNS
-from regard.data.table_formats import Row, column_rows
+from regard.data.table_formats import COLUMNS, Row, column_rows
 from regard.errors import DataError, Hint, RegardWarning, message, printable, shown
 from regard.tasks.column_names import is_column_name
 
