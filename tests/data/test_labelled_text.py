@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from regard.data import LabelledText, Labels, labelled_from_lists, read_labelled
-from regard.data.labelled_formats import FORMATS
+from regard.data.labelled_text import FORMATS
 from regard.errors import ArgumentError, DataError, UnknownName
 
 ROWS = [("pos", "it works .", "it does"), ("neg", "it fails .", "it does not"), ("pos", "fine .", "so so")]

@@ -8,7 +8,7 @@ import torch
 from regard.data.labelled_batch import NO_LABEL
 from regard.data.story_batch import NO_FACT, StoryBatch
 from regard.data.story_encoding import StoryWords, encode_stories, last_sentences
-from regard.data.story_formats import StoryQuestion
+from regard.data.story_text import StoryQuestion
 from regard.errors import ArgumentError, DataError
 
 MARY, ANN = "Mary went home.", "Ann went to the garden."

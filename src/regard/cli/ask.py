@@ -16,7 +16,7 @@ from regard.cli.pair_file_options import Encoding
 from regard.cli.printable_console import printable_console
 from regard.cli.run_options import CheckpointName, Device, RunFolder, Threads, open_task, output_option
 from regard.data.line_io import Lines, Notes, given_lines, say, tell, writing
-from regard.data.story_formats import StoryQuestion
+from regard.data.story_text import StoryQuestion
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, printable, shown
 from regard.tasks.answering.answer_pictures import PICTURES, AnswerPictures, is_picture

@@ -25,7 +25,7 @@ from regard.cli.run_options import (
     batch_tokens_option,
     open_task,
 )
-from regard.data.labelled_formats import fields_of_json, text_of_json
+from regard.data.labelled_text import fields_of_json, text_of_json
 from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell, writing
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, DataError, message, printable

@@ -33,8 +33,8 @@ class EncodedCaptions:
     truncated: number of captions that were truncated because they had too many tokens.
 
     >>> captions = EncodedCaptions(Side.of([[7, 8], [9], [5]]), numpy.array([0, 0, 1]))
-    >>> len(captions), captions.of_image(0)
-    (3, [[7, 8], [9]])
+    >>> len(captions)
+    3
     """
 
     def __init__(self, captions: Side, image_rows: NDArray[numpy.int64], truncated: int = 0):
@@ -42,15 +42,6 @@ class EncodedCaptions:
 
     def __len__(self) -> int:
         return len(self.image_rows)
-
-    def of_image(self, row: int) -> list[list[int]]:
-        """Return the captions of one image, each as a list of token ids.
-
-        row: index of the image, from 0.
-        """
-        return [
-            self.captions.at(each).tolist() for each in numpy.flatnonzero(self.image_rows == row).tolist()
-        ]
 
 
 def encode_captions(

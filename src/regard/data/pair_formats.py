@@ -18,7 +18,7 @@ import numpy
 from regard.data.line_scan import Block, Examiner
 from regard.data.pair_checks import KINDS, SHORT, Choices
 from regard.data.read_text import Marks, Raw, checked_path, read_blocks
-from regard.data.row_formats import column_rows, field_rows, list_rows
+from regard.data.table_formats import column_pairs, field_pairs, list_pairs
 from regard.errors import shown
 
 __all__ = ["Chunk", "CountsDiffer", "JsonLines", "Origin", "Parallel", "Rows", "Tabbed"]
@@ -164,7 +164,7 @@ class Tabbed(_Tables):
     encoding: str | None = None
 
     def blocks(self, path: Path) -> Iterator[tuple[Raw, Raw]]:
-        return column_rows(path, self.columns, self.encoding)
+        return column_pairs(path, self.columns, self.encoding)
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class JsonLines(_Tables):
     encoding: str | None = None
 
     def blocks(self, path: Path) -> Iterator[tuple[Raw, Raw]]:
-        return field_rows(path, self.fields, self.encoding)
+        return field_pairs(path, self.fields, self.encoding)
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Rows:
         return ()
 
     def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
-        return _joined(((None, list_rows(self.rows, self.fields)),), examiners)
+        return _joined(((None, list_pairs(self.rows, self.fields)),), examiners)
 
 
 def _stamp(paths: Iterable[Path]) -> Stamp:

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.data.batch import PAD, UNK
 from regard.data.labelled_batch import NO_LABEL
 from regard.data.story_batch import NO_FACT, StoryBatch
-from regard.data.story_formats import StoryQuestion, words_of
+from regard.data.story_text import StoryQuestion, words_of
 from regard.errors import ArgumentError, DataError, message
 
 __all__ = ["EncodedStories", "StoryWords", "encode_stories", "last_sentences"]

@@ -3,7 +3,8 @@
     read_stories("qa1_single-supporting-fact_train.txt.gz")     the format of bAbI (Weston et al. 2015)
     read_stories("own.jsonl")     {"story": ["Mary sat."], "question": "...", "answer": "...", "facts": [1]}
 
-Files are UTF-8 (or another encoding that is named), plain or gzip. All stories are kept in memory.
+Files are UTF-8 (or another encoding that is named), plain or gzip. All stories are kept in memory. To add a
+format, write a function that yields questions and add a line to FORMATS.
 """
 
 from __future__ import annotations
@@ -11,23 +12,286 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from regard.data.read_text import checked_path
-from regard.data.story_formats import FORMATS, StoryQuestion, words_of
-from regard.errors import ArgumentError, DataError, UnknownName, message, shown
+from regard.data.read_text import checked_path, read_lines
+from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
+from regard.files.untrusted import parse_json
 
 __all__ = [
+    "FORMATS",
     "Stories",
     "StoryQuestion",
     "format_of_stories",
     "no_questions",
+    "question_of_json",
     "read_stories",
+    "sentences_of",
     "task_of_file",
     "words_of",
 ]
+
+_WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
+_NUMBERED = re.compile(r"([0-9]{1,9})[ \t]+(.*)")
+
+BABI = "a number, a space and a sentence, or a question, an answer and supporting facts separated by tabs"
+"""What a line of a bAbI file contains, for error messages."""
+
+
+@dataclass(frozen=True)
+class StoryQuestion:
+    """A question about a story.
+
+    sentences: the sentences of the story that come before the question, oldest first.
+    question: the question.
+    answer: the answer, in lower case; None if it is not known. "milk,football" is one answer.
+    facts: the indices of the supporting facts in `sentences`, from 0, in the order of the file.
+    task: the name of the task, such as "qa1_single-supporting-fact".
+    place: file and line, for messages.
+    group: the number of the story. Questions about the same story have the same number.
+    """
+
+    sentences: tuple[str, ...]
+    question: str
+    answer: str | None
+    facts: tuple[int, ...]
+    task: str
+    place: str
+    group: int
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a sentence in lower case, without punctuation.
+
+    >>> words_of("Mary went back to the hallway.")
+    ['mary', 'went', 'back', 'to', 'the', 'hallway']
+    """
+    return _WORD.findall(text.lower())
+
+
+def babi(path: Path, task: str, group: int, encoding: str | None = None) -> Iterator[StoryQuestion]:
+    """Yield the questions of a file in the format of the bAbI tasks (Weston et al. 2015).
+
+    Each line starts with a number. The numbers start at 1 in each story. A line without tabs is a sentence,
+    without a question mark. A line with tabs is a question, a tab, the answer, and optionally a tab and the
+    numbers of the supporting facts.
+
+    path: the file.
+    task: the name of the task of all its questions.
+    group: the number of the first story of the file. Each further story has the next number.
+    encoding: the encoding of the file; None is UTF-8.
+    """
+    sentences: list[str] = []
+    indices: dict[int, int] = {}  # number of a line in its story -> index of the sentence
+    last = 0
+    for at, line in enumerate(read_lines(path, encoding), 1):
+        if not line.strip():
+            continue
+        place = f"{shown(path)}, line {at}"
+        number, text = _numbered(line, place)
+        if number == 1:
+            group += bool(last)
+            sentences, indices = [], {}
+        elif number != last + 1:
+            expected = f"{last + 1}, or 1 for a new story" if last else "1"
+            raise DataError(message(place, f"the line has the number {number}", expected=expected))
+        last = number
+        if "\t" not in text:
+            if "?" in text:
+                problem = f"a question without a tab and an answer: {printable(text)[:60]!r}"
+                raise DataError(message(place, problem, expected=BABI))
+            _check_words(text, place, "the sentence")
+            indices[number] = len(sentences)
+            sentences.append(text.strip())
+            continue
+        question, answer, *more = (part.strip() for part in text.split("\t"))
+        if len(more) > 1:
+            raise DataError(message(place, f"the line has {len(more) + 2} columns", expected=BABI))
+        _check_story(sentences, place)
+        facts = _line_numbers(more[0] if more else "", indices, place)
+        yield _checked(tuple(sentences), question, answer, facts, task, place, group)
+
+
+def json_lines(path: Path, task: str, group: int, encoding: str | None = None) -> Iterator[StoryQuestion]:
+    """Yield the questions of a file with one JSON object per line. The fields of an object are:
+
+    story: a list of sentences, or a text with one sentence per line.
+    question: the question, a text.
+    answer: the answer, a text.
+    facts: optional, the numbers of the supporting sentences, from 1.
+    task: optional, the name of the task; the default is the argument `task`.
+    """
+    for at, line in enumerate(read_lines(path, encoding), 1):
+        if line.strip():
+            place = f"{shown(path)}, line {at}"
+            yield question_of_json(line, place, task, group)
+            group += 1
+
+
+FORMATS: dict[str, Callable[[Path, str, int, str | None], Iterator[StoryQuestion]]] = {
+    "babi": babi,
+    "jsonl": json_lines,
+}
+"""Name of a file format of stories -> the function that reads it."""
+
+FIELDS = ("story", "question", "answer", "facts", "task")
+
+
+def question_of_json(
+    line: str, place: str, task: str = "", group: int = 0, *, answered: bool = True
+) -> StoryQuestion:
+    """Parse a line that contains a question and its story as a JSON object.
+
+    place: file and line, for error messages.
+    task: the name of the task if the object has no field "task".
+    group: the number of the story.
+    answered: whether the field "answer" is required.
+
+    >>> line = '{"story": ["A cat sat.", "It slept."], "question": "Who slept?", "answer": "cat", '
+    >>> question_of_json(line + '"facts": [2]}', "x.jsonl, line 1").facts
+    (1,)
+    """
+    try:
+        row = parse_json(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(message(place, f"the line is not valid JSON: {error}")) from None
+    if not isinstance(row, dict):
+        raise DataError(message(place, "the line is not a JSON object", expected='{"story": ...}'))
+    for name in row:
+        if name not in FIELDS:
+            problem = f"unknown field {printable(str(name))[:80]!r}"
+            raise DataError(message(place, problem, expected=f"only the fields {', '.join(FIELDS)}"))
+    sentences = sentences_of(row.get("story"), place)
+    facts = _json_facts(row.get("facts"), len(sentences), place)
+    answer = row.get("answer")
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        answer = str(answer)
+    if answer is not None and not isinstance(answer, str):
+        problem = f"the answer is of type {type(answer).__name__}"
+        raise DataError(message(place, problem, expected="a string"))
+    question, task = _text(row, "question", place), _task(row, task, place)
+    if answer is None and not answered:
+        _check_words(question, place, "the question")
+        return StoryQuestion(sentences, question, None, facts, task, place, group)
+    if answer is None:
+        raise DataError(message(place, "there is no answer", expected='the field "answer", a text'))
+    return _checked(sentences, question, answer.strip(), facts, task, place, group)
+
+
+def sentences_of(story: Any, place: str) -> tuple[str, ...]:
+    """Return the sentences of a story, which is a list of sentences or a text with one sentence per line.
+
+    Raises DataError if the story has another type, or if it is empty.
+
+    place: where the story is from, for error messages.
+
+    >>> sentences_of("Mary went home.\\nShe slept.\\n", "story.txt")
+    ('Mary went home.', 'She slept.')
+    """
+    if isinstance(story, str):
+        story = story.splitlines()
+    if not isinstance(story, list | tuple):
+        problem = "there is no story" if story is None else f"the story is of type {type(story).__name__}"
+        expected = "a list of sentences, or a text with one sentence per line"
+        raise DataError(message(place, problem, expected=expected))
+    for number, each in enumerate(story, 1):
+        if not isinstance(each, str):
+            problem = f"item {number} of the story is of type {type(each).__name__}"
+            raise DataError(message(place, problem, expected="a sentence, as a text"))
+    sentences = tuple(each.strip() for each in story if each.strip())
+    if not sentences:
+        raise DataError(message(place, "the story is empty", expected="at least one sentence"))
+    for each in sentences:
+        _check_words(each, place, "the sentence")
+    return sentences
+
+
+def _numbered(line: str, place: str) -> tuple[int, str]:
+    found = _NUMBERED.fullmatch(line.strip())
+    if found is None:
+        shortened = repr(printable(line.strip())[:60])
+        problem = f"the line does not start with a number: {shortened}"
+        if line.strip().isdecimal():
+            problem = f"the line has no sentence and no question, only the number {shortened}"
+        raise DataError(message(place, problem, expected=BABI))
+    return int(found[1]), found[2]
+
+
+def _line_numbers(text: str, indices: dict[int, int], place: str) -> tuple[int, ...]:
+    """Return the supporting facts of a bAbI question as indices of sentences of the story.
+
+    text: the line numbers of the facts, with spaces between them.
+    indices: maps the line number of each sentence to its index.
+    place: file and line, for error messages.
+    """
+    facts = []
+    for part in text.split():
+        if not (part.isascii() and part.isdecimal() and len(part) < 10):
+            problem = f"the supporting fact {printable(part)[:40]!r} is not a number"
+            raise DataError(message(place, problem, expected="numbers of lines of this story"))
+        if int(part) not in indices:
+            problem = f"the supporting fact {int(part)} does not exist"
+            known = ", ".join(map(str, list(indices)[:20]))
+            expected = f"the number of a sentence before the question: {known}"
+            raise DataError(message(place, problem, expected=expected))
+        facts.append(indices[int(part)])
+    return tuple(facts)
+
+
+def _json_facts(facts: Any, sentences: int, place: str) -> tuple[int, ...]:
+    if facts is None:
+        return ()
+    if not isinstance(facts, list) or not all(type(each) is int for each in facts):
+        raise DataError(message(place, "facts is not a list of integers", expected="a list such as [1, 3]"))
+    for each in facts:
+        if not 1 <= each <= sentences:
+            problem = f"the supporting fact {each} does not exist"
+            raise DataError(message(place, problem, expected=f"the number of a sentence, 1 to {sentences}"))
+    return tuple(each - 1 for each in facts)
+
+
+def _text(row: dict[str, Any], name: str, place: str) -> str:
+    value = row.get(name)
+    if not isinstance(value, str):
+        problem = f"there is no {name}" if value is None else f"{name} is of type {type(value).__name__}"
+        raise DataError(message(place, problem, expected="a string"))
+    return value.strip()
+
+
+def _task(row: dict[str, Any], default: str, place: str) -> str:
+    return default if row.get("task") is None else _text(row, "task", place)
+
+
+def _check_words(text: str, place: str, what: str) -> None:
+    if not words_of(text):
+        raise DataError(message(place, f"{what} has no words: {printable(text)[:60]!r}"))
+
+
+def _check_story(sentences: Sequence[str], place: str) -> None:
+    if not sentences:
+        problem = "the story is empty: there is no sentence before the question"
+        raise DataError(message(place, problem, expected="at least one sentence"))
+
+
+def _checked(
+    sentences: tuple[str, ...],
+    question: str,
+    answer: str,
+    facts: tuple[int, ...],
+    task: str,
+    place: str,
+    group: int,
+) -> StoryQuestion:
+    """Return a StoryQuestion; raise DataError if its story, question or answer is empty."""
+    _check_story(sentences, place)
+    _check_words(question, place, "the question")
+    if not answer:
+        raise DataError(message(place, "the answer is empty", expected="a text of one or more words"))
+    return StoryQuestion(sentences, question, answer.lower(), facts, task, place, group)
+
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

@@ -22,10 +22,9 @@ from regard.data.korean.corpus import (
     tenth,
     unmarked,
 )
-from regard.data.korean.lexicon import ADDED_NAMES, Noun, Person
+from regard.data.korean.lexicon import ADDED_NAMES, FRAMES, TRAITS, Frame, Noun, Person
 from regard.data.korean.nominals import person
 from regard.data.korean.phrases import Dice
-from regard.data.korean.predicates import FRAMES, TRAITS, Frame
 from regard.errors import ArgumentError, UnknownName
 
 

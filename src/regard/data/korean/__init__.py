@@ -3,7 +3,7 @@
 The modules, from letters to the corpus:
 
     conjugation                    attaches particles to nouns and endings to verbs
-    lexicon, predicates            the vocabulary
+    lexicon                        the vocabulary
     phrases, nominals, clauses     parts of a sentence, built in both languages at the same time
     actions, reasons,              clauses, by meaning
     descriptions

@@ -8,13 +8,17 @@ from regard.data.korean.clauses import Predicate, Rest, arranged, verb_predicate
 from regard.data.korean.conjugation import attach
 from regard.data.korean.lexicon import (
     ADDED_NAMES,
+    FRAMES,
     HOURS,
     NAMES,
     NOUNS,
     OFTEN,
     PRONOUNS,
+    REACH,
     TIMES,
+    TOOLS,
     YOUNGER,
+    Frame,
     Noun,
     Person,
     Place,
@@ -30,7 +34,6 @@ from regard.data.korean.nominals import (
     thing,
 )
 from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, gloss, possibly, say, spread, surely
-from regard.data.korean.predicates import FRAMES, REACH, TOOLS, Frame
 
 __all__ = ["Plan", "action", "at_place", "relative", "rest", "time_phrase", "when"]
 

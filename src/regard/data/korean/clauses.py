@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from regard.data.korean.conjugation import Stem, conjugate
+from regard.data.korean.lexicon import Adjective, Verb
 from regard.data.korean.nominals import Nominal
 from regard.data.korean.phrases import Gloss, Phrase, Word, possibly, surely
-from regard.data.korean.predicates import Adjective, Verb
 
 __all__ = ["Predicate", "Rest", "adjective_predicate", "arranged", "be", "finish", "verb_predicate"]
 
@@ -98,7 +98,7 @@ def verb_predicate(verb: Verb, tense: str, ending: str, agreement: str, negation
     agreement: the English subject: "I", "you", "we", "they", or "he" (third person singular).
     negation: "", "not" (안, or 지 않다 for verbs with 하다) or "could not" (못, or 지 못하다).
 
-    >>> from regard.data.korean.predicates import VERBS
+    >>> from regard.data.korean.lexicon import VERBS
     >>> predicate = verb_predicate(VERBS["듣"], "want", "question", "he", "not")
     >>> [word.text for word in predicate.korean]
     ['듣고', '싶어', '하지', '않니']

@@ -15,7 +15,19 @@ from regard.data.korean.clauses import (
     verb_predicate,
 )
 from regard.data.korean.conjugation import Stem, attach
-from regard.data.korean.lexicon import DEGREES, NOUNS, NUMBERS, PLACES, PRONOUNS, SIDES, Noun
+from regard.data.korean.lexicon import (
+    ADJECTIVES,
+    DEGREES,
+    NOUNS,
+    NUMBERS,
+    PLACES,
+    PRONOUNS,
+    SIDES,
+    STATES,
+    VERBS,
+    WEATHER,
+    Noun,
+)
 from regard.data.korean.nominals import (
     HUMAN,
     OWNED,
@@ -38,7 +50,6 @@ from regard.data.korean.phrases import (
     spread,
     surely,
 )
-from regard.data.korean.predicates import ADJECTIVES, STATES, VERBS, WEATHER
 
 __all__ = ["archaic", "identity", "location", "quality", "rain", "state", "there_is", "weather"]
 

@@ -19,19 +19,21 @@ from regard.data.korean.descriptions import (
     there_is,
     weather,
 )
-from regard.data.korean.lexicon import ADDED_NAMES, NAMES, NOUNS
-from regard.data.korean.nominals import HUMAN, Nominal, coordinated, modified, person, someone, thing
-from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, possibly, spread, surely
-from regard.data.korean.predicates import (
+from regard.data.korean.lexicon import (
     ACTIVE_FRAMES,
+    ADDED_NAMES,
     ARRIVE,
     DEEDS,
     ERRANDS,
     FRAMES,
     KNOW,
     KNOW_NOT,
+    NAMES,
+    NOUNS,
     Frame,
 )
+from regard.data.korean.nominals import HUMAN, Nominal, coordinated, modified, person, someone, thing
+from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, possibly, spread, surely
 from regard.data.korean.reasons import because_clauses, errand_clause, so_clauses
 
 __all__ = ["CLAUSES", "SENTENCES", "ended", "long_sentence", "sentence"]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from regard.data.korean.conjugation import attach, conjugate
 from regard.data.korean.lexicon import (
     ADDED_NAMES,
+    ADJECTIVES,
     CONTAINERS,
     ELDERS,
     NAMES,
@@ -22,11 +23,11 @@ from regard.data.korean.lexicon import (
     NUMBERS,
     PRONOUNS,
     YOUNGER,
+    Adjective,
     Noun,
     Person,
 )
 from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, article, gloss, possibly, spread, surely
-from regard.data.korean.predicates import ADJECTIVES, Adjective
 
 __all__ = ["Nominal", "attributes", "common", "coordinated", "modified", "person", "someone", "thing"]
 

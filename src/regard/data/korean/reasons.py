@@ -16,10 +16,20 @@ from typing import NamedTuple
 from regard.data.korean.actions import Plan, action, at_place, rest, time_phrase, when
 from regard.data.korean.clauses import Predicate, Rest, arranged, be, verb_predicate
 from regard.data.korean.conjugation import conjugate
-from regard.data.korean.lexicon import PLACES, REASONS, Place
+from regard.data.korean.lexicon import (
+    ACTIVE_FRAMES,
+    ARRIVE,
+    PLACES,
+    PURPOSES,
+    REASONS,
+    STATES,
+    VERBS,
+    WEATHER,
+    Frame,
+    Place,
+)
 from regard.data.korean.nominals import Nominal, someone
 from regard.data.korean.phrases import Dice, Gloss, Phrase, Word, gloss, possibly, say, spread, surely
-from regard.data.korean.predicates import ACTIVE_FRAMES, ARRIVE, PURPOSES, STATES, VERBS, WEATHER, Frame
 
 __all__ = ["because_clauses", "errand_clause", "motion", "purpose", "so_clauses"]
 

@@ -6,8 +6,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from regard.data.read_text import checked_path, read_lines
-from regard.data.story_formats import FORMATS, StoryQuestion, question_of_json, sentences_of
-from regard.data.story_text import format_of_stories, no_questions, task_of_file
+from regard.data.story_text import (
+    FORMATS,
+    StoryQuestion,
+    format_of_stories,
+    no_questions,
+    question_of_json,
+    sentences_of,
+    task_of_file,
+)
 from regard.errors import DataError, message, shown
 
 __all__ = ["questions_of_files", "read_story"]

@@ -12,8 +12,7 @@ import numpy
 
 from regard.data.class_labels import ClassBalance, Labels
 from regard.data.labelled_batching import EncodedTexts, encode_texts
-from regard.data.labelled_formats import checked_columns
-from regard.data.labelled_text import MANY, LabelledTexts, format_of, read_labelled
+from regard.data.labelled_text import MANY, LabelledTexts, checked_columns, format_of, read_labelled
 from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from regard.data.tokenizers.lowercased import Lowercased
 from regard.errors import ArgumentError, DataError, RegardError, message, naming_place, printable

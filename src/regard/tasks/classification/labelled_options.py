@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.data.labelled_formats import FORMATS as LABELLED_FORMATS
+from regard.data.labelled_text import FORMATS as LABELLED_FORMATS
 from regard.errors import ArgumentError, message
 from regard.tasks.file_options import train_files
 
