@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from inspect import signature
+from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
 from regard.errors import ArgumentError, Setting, UnknownName, message, positive
-from regard.options.attention_options import ScoreOption, SelectOption
-from regard.options.luong_views import Predicted, ViewOption, build_view
-from regard.options.transformer_options import NORMS, TIES, Size, find_size
+from regard.options.luong_views import Predicted, build_view
+from regard.options.transformer_options import NORMS, TIES, find_size
 from regard.select import Soft, build_select
 
 __all__ = ["checked", "known"]
@@ -25,11 +25,11 @@ LARGEST_TAPE = 100_000_000
 """Maximum number of values on the tape of one sequence of a neural Turing machine."""
 
 
-def checked(check: Callable[..., None]) -> Callable[[Initialize], Initialize]:
+def checked(check: Callable[[str, Mapping[str, Any]], None]) -> Callable[[Initialize], Initialize]:
     """Decorate the constructor of a model: `check` first raises ArgumentError if an argument is invalid.
 
-    check: function of the call for the error message, such as "Luong()", of the arguments of the constructor
-        by name, and of `names`, the names of all these arguments.
+    check: function of the call for the error message, such as "Luong()", and of the arguments by name, among
+        them "names", the names of all arguments.
     """
 
     def decorate(initialize: Initialize) -> Initialize:
@@ -44,8 +44,7 @@ def checked(check: Callable[..., None]) -> Callable[[Initialize], Initialize]:
                 bound = None
             if bound is not None:
                 bound.apply_defaults()
-                del bound.arguments["self"]
-                check(f"{type(self).__name__}()", **bound.arguments, names=names)
+                check(f"{type(self).__name__}()", bound.arguments | {"names": names})
             initialize(self, *arguments, **options)
 
         return cast(Initialize, checked_initialize)
@@ -60,23 +59,18 @@ def known(kind: str, name: Name, names: Collection[str]) -> Name:
     return name
 
 
-def check_seq2seq(call: str, source_size: int, target_size: int, context: str, **_: object) -> None:
+def check_seq2seq(call: str, given: Mapping[str, Any]) -> None:
+    source_size, target_size, context = itemgetter("source_size", "target_size", "context")(given)
     known("context", context, ("first", "every"))
     positive(call, source_size=source_size, target_size=target_size)
 
 
-def check_bahdanau(
-    call: str,
-    width: int,
-    embedding: int | None,
-    hidden: int | None,
-    encoder: str,
-    dropout: float,
-    score: ScoreOption,
-    **others: Any,
-) -> None:
+def check_bahdanau(call: str, given: Mapping[str, Any]) -> None:
+    width, embedding, hidden, encoder, dropout, score = itemgetter(
+        "width", "embedding", "hidden", "encoder", "dropout", "score"
+    )(given)
     known("encoder", encoder, ("gru", "paper"))
-    sizes = {"source_size": others["source_size"], "target_size": others["target_size"], "width": width}
+    sizes = {"source_size": given["source_size"], "target_size": given["target_size"], "width": width}
     sizes["embedding"] = width if embedding is None else embedding
     positive(call, dropout, **sizes, hidden=width if hidden is None else hidden)
     name = score.get("name") if isinstance(score, Mapping) else score
@@ -89,16 +83,10 @@ def check_bahdanau(
         raise ArgumentError(message(call, problem))
 
 
-def check_luong(
-    call: str,
-    source_size: int,
-    target_size: int,
-    select: SelectOption,
-    view: ViewOption,
-    readout: str,
-    feeding: bool,
-    **_: object,
-) -> None:
+def check_luong(call: str, given: Mapping[str, Any]) -> None:
+    source_size, target_size, select, view, readout, feeding = itemgetter(
+        "source_size", "target_size", "select", "view", "readout", "feeding"
+    )(given)
     known("readout", readout, ("attentional", "affine", "mixture"))
     if readout == "mixture" and feeding:
         problem = 'readout is "mixture", but feeding is true: the state would depend on earlier choices'
@@ -111,37 +99,23 @@ def check_luong(
         raise ArgumentError(message(call, problem, hint=("use ", soft, " or ", local_m)))
 
 
-def check_lstmn_translation(
-    call: str,
-    width: int,
-    fusion: str,
-    embedding: int | None,
-    depth: int,
-    dropout: float,
-    attention: Mapping[str, object],
-    names: Sequence[str],
-    **others: Any,
-) -> None:
+def check_lstmn_translation(call: str, given: Mapping[str, Any]) -> None:
+    width, fusion, embedding, depth, dropout, attention, names = itemgetter(
+        "width", "fusion", "embedding", "depth", "dropout", "attention", "names"
+    )(given)
     known("fusion", fusion, ("shallow", "deep"))
     for option in attention:
         if option not in ("score", "select"):
             raise UnknownName(f"argument of {call}", option, {*names, "score", "select"} - {"attention"})
-    sizes = {"source_size": others["source_size"], "target_size": others["target_size"]}
+    sizes = {"source_size": given["source_size"], "target_size": given["target_size"]}
     sizes["embedding"] = width if embedding is None else embedding
     positive(call, dropout, **sizes, width=width, depth=depth)
 
 
-def check_transformer(
-    call: str,
-    source_size: int,
-    target_size: int,
-    norm: str,
-    tie: str,
-    dropout: float,
-    inner_dropout: float | None,
-    longest: int,
-    **_: object,
-) -> None:
+def check_transformer(call: str, given: Mapping[str, Any]) -> None:
+    source_size, target_size, norm, tie, dropout, inner_dropout, longest = itemgetter(
+        "source_size", "target_size", "norm", "tie", "dropout", "inner_dropout", "longest"
+    )(given)
     known("norm", norm, NORMS)
     known("tie", tie, TIES)
     if tie == "all" and source_size != target_size:
@@ -155,16 +129,10 @@ def check_transformer(
         raise ArgumentError(message(call, problem, expected=expected))
 
 
-def check_transformer_language(
-    call: str,
-    vocabulary_size: int,
-    size: str | Size,
-    norm: str,
-    dropout: float,
-    inner_dropout: float | None,
-    longest: int,
-    **_: object,
-) -> None:
+def check_transformer_language(call: str, given: Mapping[str, Any]) -> None:
+    vocabulary_size, size, norm, dropout, inner_dropout, longest = itemgetter(
+        "vocabulary_size", "size", "norm", "dropout", "inner_dropout", "longest"
+    )(given)
     for each in (dropout, dropout if inner_dropout is None else inner_dropout):
         positive(call, each, vocabulary_size=vocabulary_size, longest=longest)
     known("norm", norm, NORMS)
@@ -174,14 +142,8 @@ def check_transformer_language(
         raise ArgumentError(message(call, problem, hint=("use ", Setting("build_model", "layers"))))
 
 
-def check_transformer_classifier(
-    call: str,
-    size: str | Size,
-    norm: str,
-    pooling: object,
-    longest: int,
-    **_: object,
-) -> None:
+def check_transformer_classifier(call: str, given: Mapping[str, Any]) -> None:
+    size, norm, pooling, longest = itemgetter("size", "norm", "pooling", "longest")(given)
     known("norm", norm, NORMS)
     check_pooling(call, pooling, ("mean", "first", "attention"))
     if longest < 3:
@@ -190,35 +152,24 @@ def check_transformer_classifier(
     find_size(size, call)
 
 
-def check_recurrent_classifier(
-    call: str,
-    width: int,
-    layers: int,
-    pooling: object,
-    dropout: float,
-    attention: Mapping[str, object],
-    names: Sequence[str],
-    **_: object,
-) -> None:
+def check_recurrent_classifier(call: str, given: Mapping[str, Any]) -> None:
+    width, layers, pooling, dropout, attention, names = itemgetter(
+        "width", "layers", "pooling", "dropout", "attention", "names"
+    )(given)
     check_pooling(call, pooling, ("mean", "last", "attention"), attention, names)
     positive(call, dropout, width=width, layers=layers)
 
 
-def check_lstmn_classifier(call: str, width: int, embedding: int | None, **others: Any) -> None:
-    check_recurrent_classifier(call, width, **others)
+def check_lstmn_classifier(call: str, given: Mapping[str, Any]) -> None:
+    width, embedding = itemgetter("width", "embedding")(given)
+    check_recurrent_classifier(call, given)
     positive(call, embedding=width if embedding is None else embedding)
 
 
-def check_classifier(
-    call: str,
-    vocabulary_size: int,
-    classes: int,
-    features: int,
-    hidden: int,
-    dropout: float,
-    word_dropout: float,
-    **_: object,
-) -> None:
+def check_classifier(call: str, given: Mapping[str, Any]) -> None:
+    vocabulary_size, classes, features, hidden, dropout, word_dropout = itemgetter(
+        "vocabulary_size", "classes", "features", "hidden", "dropout", "word_dropout"
+    )(given)
     positive(call, dropout, vocabulary_size=vocabulary_size, features=features, hidden=hidden)
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
         raise ArgumentError(message(call, f"classes is {classes!r}", expected="an integer, 2 or more"))
@@ -266,11 +217,13 @@ def check_pairs(classifier: Any, second: object) -> None:
         raise ArgumentError(message(call, problem, expected=expected))
 
 
-def check_language(call: str, vocabulary_size: int, **_: object) -> None:
+def check_language(call: str, given: Mapping[str, Any]) -> None:
+    vocabulary_size = given["vocabulary_size"]
     positive(call, vocabulary_size=vocabulary_size)
 
 
-def check_tie(call: str, sizes: tuple[int, int, int], tie: bool, **_: object) -> None:
+def check_tie(call: str, given: Mapping[str, Any]) -> None:
+    sizes, tie = itemgetter("sizes", "tie")(given)
     inputs, width = sizes[1:]
     if tie and inputs != width:
         problem = f"tie=True, but embedding is {inputs} and width is {width}"
@@ -284,16 +237,10 @@ def check_bound(bound: float) -> None:
         raise ArgumentError(message("initialize_uniform()", problem, expected="a finite number above 0"))
 
 
-def check_lstmn_language(
-    call: str,
-    vocabulary_size: int,
-    width: int,
-    embedding: int | None,
-    depth: int,
-    tape: int | str,
-    dropout: float,
-    **_: object,
-) -> None:
+def check_lstmn_language(call: str, given: Mapping[str, Any]) -> None:
+    vocabulary_size, width, embedding, depth, tape, dropout = itemgetter(
+        "vocabulary_size", "width", "embedding", "depth", "tape", "dropout"
+    )(given)
     inputs = width if embedding is None else embedding
     positive(call, dropout, vocabulary_size=vocabulary_size, width=width, embedding=inputs, depth=depth)
     if isinstance(tape, str) and tape != "window":
@@ -330,11 +277,10 @@ def at_least_one(tokens: Tensor) -> Tensor:
     return tokens
 
 
-def check_captioner(
-    call: str, vocabulary_size: int, width: int, embedding: int, query: str, dropout: float, **_: object
-) -> None:
-    positive(call, dropout, vocabulary_size=vocabulary_size, width=width, embedding=embedding)
-    known("query", query, ("word", "state"))
+def check_captioner(call: str, given: Mapping[str, Any]) -> None:
+    sizes = {name: given[name] for name in ("vocabulary_size", "width", "embedding")}
+    positive(call, given["dropout"], **sizes)
+    known("query", given["query"], ("word", "state"))
 
 
 def captions_per_image(captions: Sized, images: Sized) -> int:
@@ -363,21 +309,14 @@ def check_caption_weights(weights: Tensor, lengths: Tensor) -> None:
         raise ArgumentError(message("doubly_stochastic_penalty()", problem, tensors, expected))
 
 
-def check_story_model(
-    call: str,
-    vocabulary_size: int,
-    answers: int,
-    sentences: int,
-    width: int,
-    hops: int,
-    encoding: str,
-    time: bool,
-    **_: object,
-) -> None:
+def check_story_model(call: str, given: Mapping[str, Any]) -> None:
     """Check the arguments that all memory networks have.
 
     The vocabulary has padding, the unknown word and all answers, so its size must be 2 + answers or more.
     """
+    vocabulary_size, answers, sentences, width, hops, encoding, time = itemgetter(
+        "vocabulary_size", "answers", "sentences", "width", "hops", "encoding", "time"
+    )(given)
     positive(call, vocabulary_size=vocabulary_size, answers=answers, sentences=sentences)
     if vocabulary_size < 2 + answers:
         problem = f"vocabulary_size is {vocabulary_size}, but there are {answers} answers"
@@ -388,8 +327,9 @@ def check_story_model(
         raise ArgumentError(message(call, f"time is {time!r}", expected="true or false"))
 
 
-def check_memory_network(call: str, tying: str, noise: float, padding: Sequence[int], **others: Any) -> None:
-    check_story_model(call, **others)
+def check_memory_network(call: str, given: Mapping[str, Any]) -> None:
+    tying, noise, padding = itemgetter("tying", "noise", "padding")(given)
+    check_story_model(call, given)
     if len(padding) != 2 or not all(type(size) is int and size >= 0 for size in padding):
         raise ArgumentError(message(call, f"padding is {padding!r}", expected="two sizes, 0 or more"))
     known("tying", tying, ("adjacent", "layer-wise"))
@@ -397,29 +337,25 @@ def check_memory_network(call: str, tying: str, noise: float, padding: Sequence[
         raise ArgumentError(message(call, f"noise is {noise!r}", expected="0 <= noise <= 1"))
 
 
-def check_supervised_memory_network(call: str, margin: float, **others: Any) -> None:
-    check_story_model(call, **others)
+def check_supervised_memory_network(call: str, given: Mapping[str, Any]) -> None:
+    margin = given["margin"]
+    check_story_model(call, given)
     if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 < margin < float("inf"):
         raise ArgumentError(message(call, f"margin is {margin!r}", expected="a number greater than 0"))
 
 
-def check_recurrent_sequence(
-    call: str, input_size: int, target_size: int, depth: int, parameters: int | None, **_: object
-) -> None:
+def check_recurrent_sequence(call: str, given: Mapping[str, Any]) -> None:
+    input_size, target_size, depth, parameters = itemgetter(
+        "input_size", "target_size", "depth", "parameters"
+    )(given)
     positive(call, input_size=input_size, target_size=target_size, depth=depth)
     positive(call, parameters=1 if parameters is None else parameters)
 
 
-def check_turing_machine(
-    call: str,
-    input_size: int,
-    target_size: int,
-    controller: str,
-    width: int,
-    slots: int,
-    initial_heads: str,
-    **_: object,
-) -> None:
+def check_turing_machine(call: str, given: Mapping[str, Any]) -> None:
+    input_size, target_size, controller, width, slots, initial_heads = itemgetter(
+        "input_size", "target_size", "controller", "width", "slots", "initial_heads"
+    )(given)
     known("controller", controller, ("lstm", "feedforward"))
     known("initial_heads", initial_heads, ("neutral", "forward"))
     positive(call, input_size=input_size, target_size=target_size, width=width, slots=slots)
