@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from regard.layers.source_attention import SourceAttention, build_source_score
@@ -41,7 +43,7 @@ class ImageAttention(SourceAttention):
 
     def read_image(
         self, query: Tensor, memory: Memory, position: int, look: Look | None = None
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Any]:
         """Return the weighted mean of the feature vectors, (R, F), and the weights alpha, (R, L).
 
         The weights are None if `look` is None.

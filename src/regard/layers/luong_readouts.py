@@ -12,7 +12,7 @@ from regard.layers.recurrent import Hidden
 from regard.look import Look
 from regard.options.model_checks import at_least_one
 
-__all__ = ["READOUTS", "Affine", "Attentional", "Bridge", "Mixture"]
+__all__ = ["READOUTS", "Affine", "Attentional", "Bridge", "Mixture", "ReadoutSteps"]
 
 
 class Attentional(nn.Module):
@@ -46,15 +46,6 @@ class Affine(nn.Module):
 class Mixture(Attentional):
     """The output layer of Attentional, for each source word instead of a weighted mean of them."""
 
-    def step(self, model: Any, state: Any, tokens: Tensor, encoded: Any) -> tuple[Any, Tensor]:
-        """Run step() of Luong; the logits are log p(y_t), summed over the attended word."""
-        embedded_RTM = model.dropout(model.target(at_least_one(tokens)))
-        states_RTM, hidden = model.decoder.run(embedded_RTM, state.hidden)
-        look = Look(weights=True, gradient=True)
-        weights = model.attend_near(states_RTM, encoded, state.position, look).weights
-        log_RTV = self.log_mixture(weights, encoded.memories[0].value, states_RTM, model.dropout)
-        return replace(state, position=state.position + tokens.shape[1], hidden=hidden), log_RTV
-
     def log_mixture(self, weights: Tensor, values: Tensor, states: Tensor, dropout: nn.Dropout) -> Tensor:
         """Return log p(y_t), (R, T, V), p(y_t) = sum_s a_ts softmax(W_s tanh(W_c [h_s; h_t])).
 
@@ -70,6 +61,28 @@ class Mixture(Attentional):
         smallest = torch.finfo(log_RTSV.dtype).tiny
         log_weights_RTS = weights.reshape(rows, steps, -1).clamp(min=smallest).log()
         return (log_weights_RTS[..., None] + log_RTSV).logsumexp(2)
+
+
+class ReadoutSteps(nn.Module):
+    """step() of a model whose `readout` is one of READOUTS."""
+
+    def step(self, state: Any, tokens: Tensor, encoded: Any) -> tuple[Any, Tensor]:
+        """See Model.step(). With Mixture, the logits are log p(y_t), summed over the attended word."""
+        model: Any = self
+        if not isinstance(model.readout, Mixture):
+            result: tuple[Any, Tensor] = super().step(state, tokens, encoded)  # type: ignore[misc]
+            return result
+        embedded_RTM = model.dropout(model.target(at_least_one(tokens)))
+        states_RTM, hidden = model.decoder.run(embedded_RTM, state.hidden)
+        look = Look(weights=True, gradient=True)
+        weights = model.attend_near(states_RTM, encoded, state.position, look).weights
+        log_RTV = model.readout.log_mixture(weights, encoded.memories[0].value, states_RTM, model.dropout)
+        return replace(state, position=state.position + tokens.shape[1], hidden=hidden), log_RTV
+
+    def output_layer(self) -> Any:
+        """Return the layer that computes the logits from features(); None for Mixture."""
+        readout: Any = self.readout
+        return None if isinstance(readout, Mixture) else readout.output
 
 
 READOUTS: dict[str, type[Attentional] | type[Affine]] = {

@@ -18,6 +18,7 @@ from regard.scores import Location, learned_in
 from regard.select import build_select
 
 __all__ = [
+    "POOL",
     "AttentionPooling",
     "FirstPooling",
     "LastPooling",
@@ -27,6 +28,9 @@ __all__ = [
 ]
 
 PoolingOption = str | Mapping[str, Any]
+
+POOL = "pool"
+"""The name of the attention layer that pools the states, for record() and intervene()."""
 
 
 class AttentionPooling(nn.Module):
@@ -57,7 +61,7 @@ class AttentionPooling(nn.Module):
         *,
         score: ScoreOption = "additive",
         select: SelectOption = "softmax",
-        site: str = "pool",
+        site: str = POOL,
     ):
         super().__init__()
         size = width if hidden is None else hidden

@@ -16,6 +16,7 @@ rows share the memory of the source without a copy.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -115,17 +116,14 @@ class Model(nn.Module):
         state: the decoder state before these tokens. It has one or more rows for each source.
         tokens: (rows, n), the token ids, for each row of the state.
         """
-        layer = self.output_layer()
-        if layer is None:
-            raise TypeError(f"{type(self).__name__} does not implement step()")
         after, features = self.features(state, tokens, encoded)
-        return after, layer(features)
+        return after, self.output_layer()(features)
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         """Like step(), but return the input of output_layer(), (rows, n, M), instead of the logits."""
-        raise TypeError(f"{type(self).__name__} does not implement features()")
+        raise TypeError(f"{type(self).__name__} does not implement step(), or features()")
 
-    def output_layer(self) -> nn.Module | None:
+    def output_layer(self) -> Any:
         """Return the layer that computes the logits from features(); None if there is no such layer."""
         return None
 

@@ -154,12 +154,11 @@ class Captioner(Model, ImageAttention):
         batch: see first_step().
         """
         _, logits_BTV, weights_BTL = self._run(*self.first_step(batch), Look(weights=True, gradient=True))
-        assert weights_BTL is not None
         return logits_BTV, weights_BTL
 
     def _run(
         self, state: State, tokens: Tensor, encoded: Encoded, look: Look | None = None
-    ) -> tuple[State, Tensor, Tensor | None]:
+    ) -> tuple[State, Tensor, Any]:
         """Read the next n tokens of R captions.
 
         Return the state after these tokens, the logits (R, n, V), and the attention weights (R, n, L), or
@@ -185,7 +184,7 @@ class Captioner(Model, ImageAttention):
         states_RTM, contexts_RTF = torch.stack(hidden, 1), torch.stack(contexts, 1)
         sum_RTM = embedded_RTM + self.from_hidden(states_RTM) + self.from_context(contexts_RTF)
         logits_RTV = self.output(self.dropout(sum_RTM))
-        weights_RTL = None if look is None else torch.stack(weights, 1)  # type: ignore[arg-type]
+        weights_RTL = None if look is None else torch.stack(weights, 1)
         return State(state.position + tokens.shape[1], (h, c)), logits_RTV, weights_RTL
 
 

@@ -11,13 +11,10 @@ from torch import Tensor, nn
 
 from regard.data.batch import EOS, UNK
 from regard.data.labelled_batch import LabelledBatch
-from regard.layers.pooling import FirstPooling, LastPooling
+from regard.layers.pooling import POOL, FirstPooling, LastPooling
 from regard.options.model_checks import check_classifier, check_pairs, checked
 
 __all__ = ["POOL", "Classifier", "pooled"]
-
-POOL = "pool"
-"""The name of the attention layer that pools the states, for record() and intervene()."""
 
 
 class Classifier(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attended import Attended
-from regard.layers.luong_readouts import READOUTS, Bridge, Mixture
+from regard.layers.luong_readouts import READOUTS, Bridge, ReadoutSteps
 from regard.layers.recurrent import Recurrence, Recurrent
 from regard.layers.source_attention import SourceAttention
 from regard.look import Look
@@ -23,7 +23,7 @@ from regard.select import LocalP
 __all__ = ["Global", "Luong", "Monotonic", "Predicted"]
 
 
-class Luong(Model, SourceAttention):
+class Luong(ReadoutSteps, Model, SourceAttention):
     """RNN encoder-decoder with attention from the current decoder state (Luong et al. 2015).
 
     h_t  = cell([e(y_{t-1}); h~_{t-1}], h_{t-1})                     with input feeding (section 3.3)
@@ -96,14 +96,6 @@ class Luong(Model, SourceAttention):
             return State(hidden=encoded.first)
         feed = encoded.first[0].new_zeros(len(encoded), self.readout.joined_size)
         return State(hidden=(*encoded.first, feed))
-
-    def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        if isinstance(self.readout, Mixture):
-            return self.readout.step(self, state, tokens, encoded)
-        return super().step(state, tokens, encoded)
-
-    def output_layer(self) -> nn.Module | None:
-        return None if isinstance(self.readout, Mixture) else self.readout.output
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         embedded_RTM, position = self.dropout(self.target(at_least_one(tokens))), state.position

@@ -126,7 +126,7 @@ class MemoryNetwork(HopNetwork):
         """Return the logits of all answers for each of B questions, (B, answers)."""
         memory_BSnD, state_BD = self._encoded(batch)
         if self.time is not None:
-            memory_BSnD = memory_BSnD[:, :, : len(self.time)] + self._times(batch)
+            memory_BSnD = memory_BSnD[:, :, : len(self.time)] + self._times(batch, self.time)
         lengths = batch.lengths
         if self.slots:
             memory_BSnD = self._padded(memory_BSnD, lengths)
@@ -153,13 +153,14 @@ class MemoryNetwork(HopNetwork):
         question = 0 if self.between is None else 2
         return encoded_BSnD[:, :-1], encoded_BSnD[:, -1, question]
 
-    def _times(self, batch: StoryBatch) -> Tensor:
+    def _times(self, batch: StoryBatch, tables: Tensor) -> Tensor:
         """Return the temporal encoding of each sentence, (B, S, n, D).
 
         The temporal encoding depends on the age of the sentence, see sentence_ages(). In training, noise
         changes the ages.
+
+        tables: (n, N, D), see encode_ages().
         """
-        assert self.time is not None
         size = batch.sentences.shape[1]
         ages_BS = sentence_ages(batch.lengths, size)
         if self.training and self.noise:
@@ -167,7 +168,7 @@ class MemoryNetwork(HopNetwork):
             if random_BN is None:
                 random_BN = torch.rand(len(batch), noise_size(size, self.noise), device=ages_BS.device)
             ages_BS = shifted_ages(ages_BS, batch.lengths, self.noise, random_BN)
-        return encode_ages(ages_BS, self.time)
+        return encode_ages(ages_BS, tables)
 
     def _padded(self, memory_BSnD: Tensor, lengths: Tensor) -> Tensor:
         """Pad each story with zero vectors to self.slots sentences, or to S sentences if S is larger.

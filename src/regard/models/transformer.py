@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -90,9 +89,8 @@ class Transformer(Model):
         self.source_size, self.target_size, self.width = source_size, target_size, size.width
         self.target = words(target_size, size.width, size.width**-0.5)
         self.source = self.target if tie == "all" else words(source_size, size.width, size.width**-0.5)
-        options = partial(TransformerOptions.checked, Transformer, attention)
         dropouts = dropout, inner_dropout
-        layer = layer_settings(size, position, norm, activation, dropouts, longest, options)
+        layer = layer_settings(Transformer, attention, size, position, norm, activation, dropouts, longest)
         self.position, self.longest_source, self.longest_target = layer.embedded, layer.longest, layer.longest
         self.without = layer.without
         self.encoder = TransformerLayers(TransformerLayer(layer, f"encoder.{i}") for i in range(size.layers))

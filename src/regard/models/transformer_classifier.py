@@ -73,7 +73,8 @@ class TransformerClassifier(Classifier):
         super().__init__(vocabulary_size, classes, width, width, dropout, word_dropout, pairs)
         self.width = width
         self.embedding = words(vocabulary_size, width, width**-0.5)
-        settings = layer_settings(size, position, norm, "relu", (dropout, None), longest, lambda: options)
+        dropouts, kind = (dropout, None), TransformerClassifier
+        settings = layer_settings(kind, options, size, position, norm, "relu", dropouts, longest)
         self.position, self.longest = settings.embedded, settings.longest
         self.encoder = TransformerLayers(
             TransformerLayer(settings, f"encoder.{i}") for i in range(size.layers)

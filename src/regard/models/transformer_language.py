@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from regard.masks.constructors import causal
 from regard.models.base import Encoded, State, words
 from regard.models.language_base import LanguageModel
 from regard.models.transformer import TransformerLayer, TransformerLayers
-from regard.options.attention_options import AttentionOptions, PositionOption
+from regard.options.attention_options import PositionOption
 from regard.options.model_checks import check_transformer_language, checked
 from regard.options.transformer_options import Size, find_size, layer_settings
 
@@ -63,9 +62,8 @@ class TransformerLanguageModel(LanguageModel):
         size = find_size(size)
         self.target_size, self.width = vocabulary_size, size.width
         self.embedding = words(vocabulary_size, size.width, size.width**-0.5)
-        options = partial(AttentionOptions.checked, TransformerLanguageModel, attention)
-        dropouts = dropout, inner_dropout
-        settings = layer_settings(size, position, norm, activation, dropouts, longest, options)
+        dropouts, kind = (dropout, inner_dropout), TransformerLanguageModel
+        settings = layer_settings(kind, attention, size, position, norm, activation, dropouts, longest)
         self.position, self.longest_target = settings.embedded, settings.longest
         names = (f"decoder.{i}" for i in range(size.layers))
         self.decoder = TransformerLayers(TransformerLayer(settings, name, causal=True) for name in names)

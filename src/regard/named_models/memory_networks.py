@@ -10,7 +10,7 @@ from typing import Any
 from regard.errors import UnknownName
 from regard.models.memory_network import MemoryNetwork
 from regard.models.supervised_memory_network import SupervisedMemoryNetwork
-from regard.options.attention_options import check_flags, model_arguments
+from regard.options.attention_options import check_options, model_arguments
 
 __all__ = ["MEMORY_NETWORKS", "StoryModel", "build_memory_network"]
 
@@ -40,8 +40,5 @@ def build_memory_network(
         raise UnknownName("memory network", name, MEMORY_NETWORKS)
     kind = MEMORY_NETWORKS[name]
     known = model_arguments(kind, 3)
-    check_flags(f"build_memory_network({name!r})", options, known)
-    for option in options:
-        if option not in known:
-            raise UnknownName(f"option of {name}", option, known)
+    check_options(f"build_memory_network({name!r})", name, options, known)
     return kind(vocabulary_size, answers, sentences, **options)

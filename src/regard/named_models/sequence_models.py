@@ -13,7 +13,7 @@ from torch import nn
 from regard.errors import UnknownName
 from regard.models.recurrent_sequence import GRUSequenceModel, LSTMSequenceModel
 from regard.models.turing_machine import NeuralTuringMachine
-from regard.options.attention_options import check_flags, model_arguments
+from regard.options.attention_options import check_options, model_arguments
 
 __all__ = ["SEQUENCE_MODELS", "build_sequence_model"]
 
@@ -38,8 +38,5 @@ def build_sequence_model(name: str, input_size: int, target_size: int, **options
     if name not in SEQUENCE_MODELS:
         raise UnknownName("model", name, SEQUENCE_MODELS)
     known = model_arguments(SEQUENCE_MODELS[name], 2)
-    check_flags(f"build_sequence_model({name!r})", options, known)
-    for option in options:
-        if option not in known:
-            raise UnknownName(f"option of {name}", option, known)
+    check_options(f"build_sequence_model({name!r})", name, options, known)
     return SEQUENCE_MODELS[name](input_size, target_size, **options)

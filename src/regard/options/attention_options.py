@@ -26,6 +26,7 @@ __all__ = [
     "build_layer_score",
     "build_model_position",
     "check_flags",
+    "check_options",
     "check_position",
     "model_arguments",
     "select_argument",
@@ -210,6 +211,17 @@ def check_flags(call: str, options: Mapping[str, Any], defaults: Mapping[str, An
     for option, value in options.items():
         if isinstance(defaults.get(option), bool) and not isinstance(value, bool):
             raise ArgumentError(message(call, f"{option} is {value!r}", expected="true or false"))
+
+
+def check_options(call: str, model: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Check flags as check_flags() does, and raise UnknownName for an option that is not in `defaults`.
+
+    model: the name of the model, for the error message.
+    """
+    check_flags(call, options, defaults)
+    for option in options:
+        if option not in defaults:
+            raise UnknownName(f"option of {model}", option, defaults)
 
 
 def _named(

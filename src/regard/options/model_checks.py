@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from inspect import signature
+from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
 from regard.errors import ArgumentError, Setting, UnknownName, message, positive
-from regard.options.attention_options import ScoreOption, SelectOption
-from regard.options.luong_views import Predicted, ViewOption, build_view
-from regard.options.transformer_options import NORMS, TIES, Size, find_size
+from regard.options.luong_views import Predicted, build_view
+from regard.options.transformer_options import NORMS, TIES, find_size
 from regard.select import Soft, build_select
 
 __all__ = ["checked", "known"]
@@ -25,11 +25,11 @@ LARGEST_TAPE = 100_000_000
 """Maximum number of values on the tape of one sequence of a neural Turing machine."""
 
 
-def checked(check: Callable[..., None]) -> Callable[[Initialize], Initialize]:
+def checked(check: Callable[[str, Any], None]) -> Callable[[Initialize], Initialize]:
     """Decorate the constructor of a model: `check` first raises ArgumentError if an argument is invalid.
 
-    check: function of the call for the error message, such as "Luong()", of the arguments of the constructor
-        by name, and of `names`, the names of all these arguments.
+    check: function of the call for the error message, such as "Luong()", and of the arguments by name, among
+        them "names", the names of all arguments.
     """
 
     def decorate(initialize: Initialize) -> Initialize:
@@ -44,8 +44,7 @@ def checked(check: Callable[..., None]) -> Callable[[Initialize], Initialize]:
                 bound = None
             if bound is not None:
                 bound.apply_defaults()
-                del bound.arguments["self"]
-                check(f"{type(self).__name__}()", **bound.arguments, names=names)
+                check(f"{type(self).__name__}()", SimpleNamespace(**bound.arguments, names=names))
             initialize(self, *arguments, **options)
 
         return cast(Initialize, checked_initialize)
@@ -60,170 +59,105 @@ def known(kind: str, name: Name, names: Collection[str]) -> Name:
     return name
 
 
-def check_seq2seq(call: str, source_size: int, target_size: int, context: str, **_: object) -> None:
-    known("context", context, ("first", "every"))
-    positive(call, source_size=source_size, target_size=target_size)
+def sizes_in(given: Any, *names: str) -> dict[str, Any]:
+    """Return the arguments of these names, for positive()."""
+    return {name: getattr(given, name) for name in names}
 
 
-def check_bahdanau(
-    call: str,
-    width: int,
-    embedding: int | None,
-    hidden: int | None,
-    encoder: str,
-    dropout: float,
-    score: ScoreOption,
-    **others: Any,
-) -> None:
-    known("encoder", encoder, ("gru", "paper"))
-    sizes = {"source_size": others["source_size"], "target_size": others["target_size"], "width": width}
-    sizes["embedding"] = width if embedding is None else embedding
-    positive(call, dropout, **sizes, hidden=width if hidden is None else hidden)
-    name = score.get("name") if isinstance(score, Mapping) else score
-    if hidden is not None and name not in ("additive", "concat"):
-        problem = f"hidden is {hidden}, but this score has no hidden layer"
+def check_seq2seq(call: str, given: Any) -> None:
+    known("context", given.context, ("first", "every"))
+    positive(call, **sizes_in(given, "source_size", "target_size"))
+
+
+def check_bahdanau(call: str, given: Any) -> None:
+    known("encoder", given.encoder, ("gru", "paper"))
+    sizes = {"source_size": given.source_size, "target_size": given.target_size, "width": given.width}
+    sizes["embedding"] = given.width if given.embedding is None else given.embedding
+    positive(call, given.dropout, **sizes, hidden=given.width if given.hidden is None else given.hidden)
+    name = given.score.get("name") if isinstance(given.score, Mapping) else given.score
+    if given.hidden is not None and name not in ("additive", "concat"):
+        problem = f"hidden is {given.hidden}, but this score has no hidden layer"
         additive, concat = (Setting("build_model", "score", name) for name in ("additive", "concat"))
         raise ArgumentError(message(call, problem, hint=("use ", additive, " or ", concat)))
-    if isinstance(score, Mapping) and "hidden" in score and hidden is not None:
+    if isinstance(given.score, Mapping) and "hidden" in given.score and given.hidden is not None:
         problem = "hidden is set twice: as an option of the model and of the score"
         raise ArgumentError(message(call, problem))
 
 
-def check_luong(
-    call: str,
-    source_size: int,
-    target_size: int,
-    select: SelectOption,
-    view: ViewOption,
-    readout: str,
-    feeding: bool,
-    **_: object,
-) -> None:
-    known("readout", readout, ("attentional", "affine", "mixture"))
-    if readout == "mixture" and feeding:
+def check_luong(call: str, given: Any) -> None:
+    known("readout", given.readout, ("attentional", "affine", "mixture"))
+    if given.readout == "mixture" and given.feeding:
         problem = 'readout is "mixture", but feeding is true: the state would depend on earlier choices'
         raise ArgumentError(message(call, problem, hint=("use ", Setting("build_model", "feeding", False))))
-    positive(call, source_size=source_size, target_size=target_size)
-    local_p, selection = isinstance(build_view(view), Predicted), build_select(select)
+    positive(call, **sizes_in(given, "source_size", "target_size"))
+    local_p, selection = isinstance(build_view(given.view), Predicted), build_select(given.select)
     if local_p and selection != Soft():
         problem = f"local-p has its own selection, a softmax times a Gaussian; select is {selection}"
         soft, local_m = Setting("build_model", "select", "softmax"), Setting("build_model", "view", "local-m")
         raise ArgumentError(message(call, problem, hint=("use ", soft, " or ", local_m)))
 
 
-def check_lstmn_translation(
-    call: str,
-    width: int,
-    fusion: str,
-    embedding: int | None,
-    depth: int,
-    dropout: float,
-    attention: Mapping[str, object],
-    names: Sequence[str],
-    **others: Any,
-) -> None:
-    known("fusion", fusion, ("shallow", "deep"))
-    for option in attention:
+def check_lstmn_translation(call: str, given: Any) -> None:
+    known("fusion", given.fusion, ("shallow", "deep"))
+    for option in given.attention:
         if option not in ("score", "select"):
-            raise UnknownName(f"argument of {call}", option, {*names, "score", "select"} - {"attention"})
-    sizes = {"source_size": others["source_size"], "target_size": others["target_size"]}
-    sizes["embedding"] = width if embedding is None else embedding
-    positive(call, dropout, **sizes, width=width, depth=depth)
+            raise UnknownName(
+                f"argument of {call}", option, {*given.names, "score", "select"} - {"attention"}
+            )
+    sizes = {"source_size": given.source_size, "target_size": given.target_size}
+    sizes["embedding"] = given.width if given.embedding is None else given.embedding
+    positive(call, given.dropout, **sizes_in(given, "width", "depth"), **sizes)
 
 
-def check_transformer(
-    call: str,
-    source_size: int,
-    target_size: int,
-    norm: str,
-    tie: str,
-    dropout: float,
-    inner_dropout: float | None,
-    longest: int,
-    **_: object,
-) -> None:
-    known("norm", norm, NORMS)
-    known("tie", tie, TIES)
-    if tie == "all" and source_size != target_size:
-        problem = f'tie="all" needs equal vocabulary sizes, got {source_size} and {target_size}'
+def check_transformer(call: str, given: Any) -> None:
+    known("norm", given.norm, NORMS)
+    known("tie", given.tie, TIES)
+    if given.tie == "all" and given.source_size != given.target_size:
+        problem = f'tie="all" needs equal vocabulary sizes, got {given.source_size} and {given.target_size}'
         hint = ("train one tokenizer on both sides, or use ", Setting("build_model", "tie", "output"))
         raise ArgumentError(message(call, problem, hint=hint))
-    for each in (dropout, dropout if inner_dropout is None else inner_dropout):
-        positive(call, each, source_size=source_size, target_size=target_size)
-    if longest < 2:
-        problem, expected = f"longest is {longest}", "2 or more: one token and EOS"
+    for each in (given.dropout, given.dropout if given.inner_dropout is None else given.inner_dropout):
+        positive(call, each, **sizes_in(given, "source_size", "target_size"))
+    if given.longest < 2:
+        problem, expected = f"longest is {given.longest}", "2 or more: one token and EOS"
         raise ArgumentError(message(call, problem, expected=expected))
 
 
-def check_transformer_language(
-    call: str,
-    vocabulary_size: int,
-    size: str | Size,
-    norm: str,
-    dropout: float,
-    inner_dropout: float | None,
-    longest: int,
-    **_: object,
-) -> None:
-    for each in (dropout, dropout if inner_dropout is None else inner_dropout):
-        positive(call, each, vocabulary_size=vocabulary_size, longest=longest)
-    known("norm", norm, NORMS)
-    layers = find_size(size, call).decoder_layers
+def check_transformer_language(call: str, given: Any) -> None:
+    for each in (given.dropout, given.dropout if given.inner_dropout is None else given.inner_dropout):
+        positive(call, each, **sizes_in(given, "vocabulary_size", "longest"))
+    known("norm", given.norm, NORMS)
+    layers = find_size(given.size, call).decoder_layers
     if layers is not None:
         problem = f"decoder_layers is {layers}, but a language model has only `layers`"
         raise ArgumentError(message(call, problem, hint=("use ", Setting("build_model", "layers"))))
 
 
-def check_transformer_classifier(
-    call: str,
-    size: str | Size,
-    norm: str,
-    pooling: object,
-    longest: int,
-    **_: object,
-) -> None:
-    known("norm", norm, NORMS)
-    check_pooling(call, pooling, ("mean", "first", "attention"))
-    if longest < 3:
-        problem, expected = f"longest is {longest}", "3 or more: BOS, one token and EOS"
+def check_transformer_classifier(call: str, given: Any) -> None:
+    known("norm", given.norm, NORMS)
+    check_pooling(call, given.pooling, ("mean", "first", "attention"))
+    if given.longest < 3:
+        problem, expected = f"longest is {given.longest}", "3 or more: BOS, one token and EOS"
         raise ArgumentError(message(call, problem, expected=expected))
-    find_size(size, call)
+    find_size(given.size, call)
 
 
-def check_recurrent_classifier(
-    call: str,
-    width: int,
-    layers: int,
-    pooling: object,
-    dropout: float,
-    attention: Mapping[str, object],
-    names: Sequence[str],
-    **_: object,
-) -> None:
-    check_pooling(call, pooling, ("mean", "last", "attention"), attention, names)
-    positive(call, dropout, width=width, layers=layers)
+def check_recurrent_classifier(call: str, given: Any) -> None:
+    check_pooling(call, given.pooling, ("mean", "last", "attention"), given.attention, given.names)
+    positive(call, given.dropout, **sizes_in(given, "width", "layers"))
 
 
-def check_lstmn_classifier(call: str, width: int, embedding: int | None, **others: Any) -> None:
-    check_recurrent_classifier(call, width, **others)
-    positive(call, embedding=width if embedding is None else embedding)
+def check_lstmn_classifier(call: str, given: Any) -> None:
+    check_recurrent_classifier(call, given)
+    positive(call, embedding=given.width if given.embedding is None else given.embedding)
 
 
-def check_classifier(
-    call: str,
-    vocabulary_size: int,
-    classes: int,
-    features: int,
-    hidden: int,
-    dropout: float,
-    word_dropout: float,
-    **_: object,
-) -> None:
-    positive(call, dropout, vocabulary_size=vocabulary_size, features=features, hidden=hidden)
-    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
-        raise ArgumentError(message(call, f"classes is {classes!r}", expected="an integer, 2 or more"))
-    if isinstance(word_dropout, bool) or not 0 <= word_dropout < 1:
-        problem = f"word_dropout is {word_dropout!r}"
+def check_classifier(call: str, given: Any) -> None:
+    positive(call, given.dropout, **sizes_in(given, "vocabulary_size", "features", "hidden"))
+    if isinstance(given.classes, bool) or not isinstance(given.classes, int) or given.classes < 2:
+        raise ArgumentError(message(call, f"classes is {given.classes!r}", expected="an integer, 2 or more"))
+    if isinstance(given.word_dropout, bool) or not 0 <= given.word_dropout < 1:
+        problem = f"word_dropout is {given.word_dropout!r}"
         raise ArgumentError(message(call, problem, expected="0 <= word_dropout < 1"))
 
 
@@ -266,13 +200,13 @@ def check_pairs(classifier: Any, second: object) -> None:
         raise ArgumentError(message(call, problem, expected=expected))
 
 
-def check_language(call: str, vocabulary_size: int, **_: object) -> None:
-    positive(call, vocabulary_size=vocabulary_size)
+def check_language(call: str, given: Any) -> None:
+    positive(call, vocabulary_size=given.vocabulary_size)
 
 
-def check_tie(call: str, sizes: tuple[int, int, int], tie: bool, **_: object) -> None:
-    inputs, width = sizes[1:]
-    if tie and inputs != width:
+def check_tie(call: str, given: Any) -> None:
+    inputs, width = given.sizes[1:]
+    if given.tie and inputs != width:
         problem = f"tie=True, but embedding is {inputs} and width is {width}"
         raise ArgumentError(message(call, problem, expected="embedding = width"))
 
@@ -284,21 +218,12 @@ def check_bound(bound: float) -> None:
         raise ArgumentError(message("initialize_uniform()", problem, expected="a finite number above 0"))
 
 
-def check_lstmn_language(
-    call: str,
-    vocabulary_size: int,
-    width: int,
-    embedding: int | None,
-    depth: int,
-    tape: int | str,
-    dropout: float,
-    **_: object,
-) -> None:
-    inputs = width if embedding is None else embedding
-    positive(call, dropout, vocabulary_size=vocabulary_size, width=width, embedding=inputs, depth=depth)
-    if isinstance(tape, str) and tape != "window":
+def check_lstmn_language(call: str, given: Any) -> None:
+    inputs = given.width if given.embedding is None else given.embedding
+    positive(call, given.dropout, **sizes_in(given, "vocabulary_size", "width", "depth"), embedding=inputs)
+    if isinstance(given.tape, str) and given.tape != "window":
         expected = 'an integer, 1 or more, or "window"'
-        raise ArgumentError(message(call, f"tape is {tape!r}", expected=expected))
+        raise ArgumentError(message(call, f"tape is {given.tape!r}", expected=expected))
 
 
 def check_carried(model: object, state: Any, rows: int) -> Any:
@@ -330,11 +255,9 @@ def at_least_one(tokens: Tensor) -> Tensor:
     return tokens
 
 
-def check_captioner(
-    call: str, vocabulary_size: int, width: int, embedding: int, query: str, dropout: float, **_: object
-) -> None:
-    positive(call, dropout, vocabulary_size=vocabulary_size, width=width, embedding=embedding)
-    known("query", query, ("word", "state"))
+def check_captioner(call: str, given: Any) -> None:
+    positive(call, given.dropout, **sizes_in(given, "vocabulary_size", "width", "embedding"))
+    known("query", given.query, ("word", "state"))
 
 
 def captions_per_image(captions: Sized, images: Sized) -> int:
@@ -363,66 +286,49 @@ def check_caption_weights(weights: Tensor, lengths: Tensor) -> None:
         raise ArgumentError(message("doubly_stochastic_penalty()", problem, tensors, expected))
 
 
-def check_story_model(
-    call: str,
-    vocabulary_size: int,
-    answers: int,
-    sentences: int,
-    width: int,
-    hops: int,
-    encoding: str,
-    time: bool,
-    **_: object,
-) -> None:
+def check_story_model(call: str, given: Any) -> None:
     """Check the arguments that all memory networks have.
 
     The vocabulary has padding, the unknown word and all answers, so its size must be 2 + answers or more.
     """
-    positive(call, vocabulary_size=vocabulary_size, answers=answers, sentences=sentences)
-    if vocabulary_size < 2 + answers:
-        problem = f"vocabulary_size is {vocabulary_size}, but there are {answers} answers"
-        raise ArgumentError(message(call, problem, expected=f"{2 + answers} words or more"))
-    positive(call, width=width, hops=hops)
-    known("encoding", encoding, ENCODINGS)
-    if not isinstance(time, bool):
-        raise ArgumentError(message(call, f"time is {time!r}", expected="true or false"))
+    positive(call, **sizes_in(given, "vocabulary_size", "answers", "sentences"))
+    if given.vocabulary_size < 2 + given.answers:
+        problem = f"vocabulary_size is {given.vocabulary_size}, but there are {given.answers} answers"
+        raise ArgumentError(message(call, problem, expected=f"{2 + given.answers} words or more"))
+    positive(call, **sizes_in(given, "width", "hops"))
+    known("encoding", given.encoding, ENCODINGS)
+    if not isinstance(given.time, bool):
+        raise ArgumentError(message(call, f"time is {given.time!r}", expected="true or false"))
 
 
-def check_memory_network(call: str, tying: str, noise: float, padding: Sequence[int], **others: Any) -> None:
-    check_story_model(call, **others)
-    if len(padding) != 2 or not all(type(size) is int and size >= 0 for size in padding):
-        raise ArgumentError(message(call, f"padding is {padding!r}", expected="two sizes, 0 or more"))
-    known("tying", tying, ("adjacent", "layer-wise"))
-    if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise <= 1:
-        raise ArgumentError(message(call, f"noise is {noise!r}", expected="0 <= noise <= 1"))
+def check_memory_network(call: str, given: Any) -> None:
+    check_story_model(call, given)
+    if len(given.padding) != 2 or not all(type(size) is int and size >= 0 for size in given.padding):
+        raise ArgumentError(message(call, f"padding is {given.padding!r}", expected="two sizes, 0 or more"))
+    known("tying", given.tying, ("adjacent", "layer-wise"))
+    if isinstance(given.noise, bool) or not isinstance(given.noise, int | float) or not 0 <= given.noise <= 1:
+        raise ArgumentError(message(call, f"noise is {given.noise!r}", expected="0 <= noise <= 1"))
 
 
-def check_supervised_memory_network(call: str, margin: float, **others: Any) -> None:
-    check_story_model(call, **others)
-    if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 < margin < float("inf"):
-        raise ArgumentError(message(call, f"margin is {margin!r}", expected="a number greater than 0"))
+def check_supervised_memory_network(call: str, given: Any) -> None:
+    check_story_model(call, given)
+    if (
+        isinstance(given.margin, bool)
+        or not isinstance(given.margin, int | float)
+        or not 0 < given.margin < float("inf")
+    ):
+        raise ArgumentError(message(call, f"margin is {given.margin!r}", expected="a number greater than 0"))
 
 
-def check_recurrent_sequence(
-    call: str, input_size: int, target_size: int, depth: int, parameters: int | None, **_: object
-) -> None:
-    positive(call, input_size=input_size, target_size=target_size, depth=depth)
-    positive(call, parameters=1 if parameters is None else parameters)
+def check_recurrent_sequence(call: str, given: Any) -> None:
+    positive(call, **sizes_in(given, "input_size", "target_size", "depth"))
+    positive(call, parameters=1 if given.parameters is None else given.parameters)
 
 
-def check_turing_machine(
-    call: str,
-    input_size: int,
-    target_size: int,
-    controller: str,
-    width: int,
-    slots: int,
-    initial_heads: str,
-    **_: object,
-) -> None:
-    known("controller", controller, ("lstm", "feedforward"))
-    known("initial_heads", initial_heads, ("neutral", "forward"))
-    positive(call, input_size=input_size, target_size=target_size, width=width, slots=slots)
+def check_turing_machine(call: str, given: Any) -> None:
+    known("controller", given.controller, ("lstm", "feedforward"))
+    known("initial_heads", given.initial_heads, ("neutral", "forward"))
+    positive(call, **sizes_in(given, "input_size", "target_size", "width", "slots"))
 
 
 def check_slots(slots: int, layout: Any, learned: Tensor | None = None) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
 from regard.errors import ArgumentError, UnknownName, message, positive
 from regard.options.attention_options import (
@@ -27,7 +28,6 @@ __all__ = [
     "TransformerOptions",
     "find_size",
     "layer_settings",
-    "split_position",
 ]
 
 
@@ -140,43 +140,30 @@ class LayerSettings:
 
 
 def layer_settings(
+    model: type,
+    attention: AttentionOptions | Mapping[str, Any],
     size: Size,
     position: PositionOption,
     norm: str,
     activation: str,
     dropouts: tuple[float, float | None],
     longest: int,
-    options: Callable[[], AttentionOptions],
 ) -> LayerSettings:
-    """Return the settings of the layers of a Transformer from its options.
+    """Return the settings of the layers of a Transformer from the options of its class.
 
+    attention: the options of the attention layers, or the keyword arguments that contain them.
     dropouts: the options dropout and inner_dropout.
-    options: function that returns the options of the attention layers.
-    """
-    scheme, inside, most = split_position(position, size, longest)
-    attention, (dropout, inner) = options(), dropouts
-    inner, without = dropout if inner is None else inner, tuple(getattr(attention, "without", ()))
-    how = norm == "pre", activation, dropout, inner, attention
-    return LayerSettings(size, inside, *how, without, scheme, most)
-
-
-def split_position(
-    position: PositionOption, size: Size, longest: int
-) -> tuple[Position | None, PositionOption, int | None]:
-    """Return where a Transformer uses a position scheme.
-
-    Returns the scheme that is added to the token embeddings, or None; the scheme of the self-attention
-    layers, or None; and the maximum number of positions, or None.
-
     longest: number of positions of a table of position embeddings.
-
-    >>> split_position("rotary", SIZES["tiny"], 1024)
-    (None, 'rotary', None)
     """
     scheme = build_model_position(position, size.width, size.heads, longest)
-    if scheme is None or scheme.acts != "embeddings":
-        return None, position, None
-    return scheme, None, len(scheme.table) if isinstance(scheme, Table) else None
+    embedded = scheme is not None and scheme.acts == "embeddings"
+    most = len(scheme.table) if embedded and isinstance(scheme, Table) else None
+    if not isinstance(attention, AttentionOptions):
+        attention = getattr(model, "options_type", AttentionOptions).checked(model, attention)
+    dropout, inner = dropouts
+    inner, without = dropout if inner is None else inner, tuple(getattr(attention, "without", ()))
+    how = norm == "pre", activation, dropout, inner, attention, without
+    return LayerSettings(size, None if embedded else position, *how, scheme if embedded else None, most)
 
 
 def find_size(size: str | Size, call: str = "Transformer()") -> Size:
