@@ -6,6 +6,7 @@ Negative numbers have a second hue, and their minus sign is always printed.
 
 from __future__ import annotations
 
+import functools
 import unicodedata
 
 import numpy
@@ -13,7 +14,19 @@ from numpy.typing import NDArray
 
 from regard.viewing.terminal_colors import clean, cropped
 
-__all__ = ["DARK", "FAINT", "LINK", "QUIET", "WHITE", "label", "text_color_on", "shade", "shades", "width_of"]
+__all__ = [
+    "DARK",
+    "FAINT",
+    "LINK",
+    "QUIET",
+    "WHITE",
+    "contrast",
+    "label",
+    "text_color_on",
+    "shade",
+    "shades",
+    "width_of",
+]
 
 WHITE, DARK, QUIET, FAINT = "#ffffff", "#1b2030", "#69707f", "#dfe2e8"
 LINK = "#1f6287"
@@ -69,8 +82,32 @@ def shade(level: float) -> str:
 
 
 def text_color_on(level: float) -> str:
-    """Return a text colour that is readable on a cell whose colour is shade(level): white on dark cells."""
-    return WHITE if abs(level) > 0.52 else DARK
+    """Return the text colour with the higher contrast on a cell whose colour is shade(level): WHITE or DARK.
+
+    >>> text_color_on(0.3) == DARK, text_color_on(0.9) == WHITE
+    (True, True)
+    """
+    return max((WHITE, DARK), key=lambda color: contrast(color, shade(level)))
+
+
+def contrast(color: str, other: str) -> float:
+    """Return the contrast ratio of two colours as WCAG 2 defines it, from 1 to 21.
+
+    >>> contrast("#000000", "#ffffff")
+    21.0
+    """
+    low, high = sorted((_luminance(color), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@functools.cache
+def _luminance(color: str) -> float:
+    """Return the relative luminance of a colour such as "#f5f6f8", as WCAG 2 defines it."""
+    parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (
+        each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def width_of(text: str, size: float) -> float:
