@@ -165,6 +165,21 @@ def test_columns_are_an_error_or_a_note_if_the_run_classifies_single_texts(comma
     assert indented.status == 0 and "tab" not in indented.err.replace("table", "")
 
 
+def test_csv_files_are_read_by_the_names_of_their_columns(command, run, paired, tmp_path):
+    rows = 'id,text,label\n1,"good film, really",pos\n2,"poor\nbook",neg\n'
+    (tmp_path / "rows.csv").write_text(rows)
+    named = command("classify", run, tmp_path / "rows.csv", "--json")
+    texts = [json.loads(line)["texts"][0]["text"] for line in named.lines]
+    assert named.status == 0 and len(texts) == 2 and "really" in texts[0] and "pos" not in texts[0]
+    (tmp_path / "alone.csv").write_text('"good film, really"\npoor book\n')
+    assert len(command("classify", run, tmp_path / "alone.csv").lines) == 2
+    (tmp_path / "two.csv").write_text("good film,it is good\n")
+    assert command("classify", paired, tmp_path / "two.csv").status == 0
+    (tmp_path / "other.csv").write_text(rows.replace("text", "review"))
+    refused = command("classify", run, tmp_path / "other.csv")
+    assert refused.status == 2 and "review" in refused.err and "other.csv, line 1" in refused.err
+
+
 def test_second_is_refused_for_single_texts(command, run):
     said = command("classify", run, "--text", "one", "--second", "two")
     assert said.status == 2 and "--second" in said.err

@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +28,8 @@ from regard.cli.run_options import (
 )
 from regard.data.labelled_text import fields_of_json, text_of_json
 from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell, writing
+from regard.data.read_text import checked_path
+from regard.data.table_formats import Row, column_rows
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, DataError, message, printable
 from regard.evaluation.classification import Classification
@@ -108,6 +111,7 @@ def classify(
     Invalid bytes are replaced. Standard error reports invalid bytes, truncated texts, unknown words and blank
     lines. If the run was trained on pairs of texts, each line has two texts with a tab between them.
 
+    In a CSV file with a header line, the texts are in the columns whose names the run was trained with.
     If the name of a file ends in .jsonl or .ndjson, each line is a JSON object. The texts are in the fields
     that the run was trained with (data.text and data.second); the defaults are text and second.
 
@@ -191,6 +195,9 @@ class Inputs:
 
     def __iter__(self) -> Iterator[str | tuple[str, str]]:
         for number, place in enumerate(self.lines.places):
+            if isinstance(place, str) and _has_suffix(place, (".csv",)):
+                yield from self._rows(place)
+                continue
             part = Lines([place], encoding=self.lines.encoding, invalid=self.lines.invalid)
             for text in part:
                 self.repaired += part.repaired
@@ -206,6 +213,34 @@ class Inputs:
                 else:
                     yield self._pair(text, f"{place_name(place)}, line {part.read}")
 
+    def _rows(self, file: str) -> Iterator[str | tuple[str, str]]:
+        """Yield the texts of a CSV file, in the columns that its header line names.
+
+        A file without this header line has only the texts. Raise DataError if it has more columns.
+        """
+        rows = column_rows(checked_path(file), self.lines.encoding)
+        header = next(rows, Row(1, [""]))
+        names = [cell.strip() for cell in header.value]
+        if {*self.fields} <= {*names}:
+            places = [names.index(field) for field in self.fields]
+        elif len(names) == len(self.fields):
+            rows, places = chain([header], rows), list(range(len(names)))
+        else:
+            problem = f"the columns are {printable(', '.join(names))[:200]}"
+            hint = "name the columns in line 1, or write the texts to a file of their own, one in each line"
+            where = f"{place_name(file)}, line 1"
+            raise DataError(message(where, problem, expected=" and ".join(self.fields), hint=hint))
+        for row in rows:
+            yield self._cells(row, places, file)
+
+    def _cells(self, row: Row, columns: Sequence[int], place: str) -> str | tuple[str, str]:
+        """Return the text, or the pair of texts, in some columns of a row."""
+        if max(columns) >= len(row.value):
+            problem = f"{len(row.value)} columns, expected at least {max(columns) + 1}"
+            raise DataError(message(f"{place_name(place)}, line {row.number}", problem))
+        texts = [row.value[column] for column in columns]
+        return (texts[0], texts[1]) if self.pairs else texts[0]
+
     def _count_tab(self, place: str | bytes, line: int) -> None:
         """Count a line with a tab, in a run that classifies single texts.
 
@@ -215,7 +250,7 @@ class Inputs:
         line: the line number, from 1.
         """
         where = f"{place_name(place)}, line {line}"
-        if line == 1 and isinstance(place, str) and _has_suffix(place, (".tsv", ".csv")):
+        if line == 1 and isinstance(place, str) and _has_suffix(place, (".tsv",)):
             hint = "write the column with the texts to a file of its own"
             raise DataError(message(where, "the line has several columns", expected=ONE_TEXT, hint=hint))
         self.first_tab = self.first_tab or where
