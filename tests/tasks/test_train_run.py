@@ -252,7 +252,7 @@ def test_replay_on_cuda_pads_to_the_shapes_of_cuda_graphs(
         task = load_task(folder, device)
         batch, _ = task.prepare(task.largest_batch(), "cpu")
         lengths.append(batch.source.shape[1])
-    assert lengths[1] % 8 == 0 and lengths[0] < lengths[1]
+    assert lengths[0] % 8 and lengths[1] % 8 == 0
 
 
 def test_a_run_with_batches_of_sentences_is_resumed_with_the_same_bits(
