@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.layers.recurrent import Hidden, Recurrence, Recurrent
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.options.model_checks import check_recurrent_sequence, checked
-from regard.options.widths import closest_width
+from regard.options.widths import width_for
 
 __all__ = [
     "GRUSequenceModel",
@@ -51,9 +51,7 @@ class RecurrentSequenceModel(nn.Module):
     ):
         super().__init__()
         if width is None:
-            width = closest_width(
-                self.cell, (input_size, target_size), depth, parameters, NeuralTuringMachine
-            )
+            width = width_for(self.cell, (input_size, target_size), depth, parameters, NeuralTuringMachine)
         self.layers = Recurrent(Recurrence(width, cell=self.cell, depth=depth), input_size)
         self.output = nn.Linear(width, target_size)
 

@@ -1,4 +1,4 @@
-"""closest_width(): the width of a recurrent model with a given number of parameters."""
+"""width_for(): the width of a recurrent model with a given number of parameters."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-__all__ = ["closest_width"]
+__all__ = ["width_for"]
 
 WIDEST = 8192
-"""The largest width that closest_width() returns."""
+"""The largest width that width_for() returns."""
 
 
 def parameter_count(kind: Callable[..., nn.Module], *sizes: int) -> int:
@@ -19,7 +19,7 @@ def parameter_count(kind: Callable[..., nn.Module], *sizes: int) -> int:
         return sum(each.numel() for each in kind(*sizes).parameters())
 
 
-def closest_width(
+def width_for(
     cell: str,
     sizes: tuple[int, int],
     depth: int,
