@@ -20,7 +20,7 @@ from regard.roles import ENCODER_SELF, Role
 from regard.scores import Additive
 from regard.sites import scopes_at
 
-__all__ = ["CONNECTIONS", "LSTMN", "LSTMNLayer"]
+__all__ = ["CONNECTIONS", "LSTMN", "LSTMNLayer", "WindowReading"]
 
 CONNECTIONS = {
     "plain": "layer k + 1 reads the output h_t of layer k (eq. 10)",
@@ -265,6 +265,23 @@ class LSTMN(nn.Module):
         tapes_BLSE, keys_BLSA, summaries_BLM = state
         last = (each[:, :, -1:].clone() for each in (tapes_BLSE, keys_BLSA))
         return *last, summaries_BLM
+
+
+class WindowReading(nn.Module):
+    """read() of a language model with the attributes `layers`, an LSTMN, and `tape`."""
+
+    def read(self, batch: Any, state: Any = None) -> tuple[Any, Tensor]:
+        """Read a batch; return the state after it and the logits (B, T, V). See LanguageModel.read().
+
+        If `tape` is "window", the returned state contains only the last token of the batch. So tokens of the
+        next batch can attend to this token, but not to earlier tokens.
+        """
+        model: Any = super()
+        after, logits_BTV = model.read(batch, state)
+        if self.tape == "window":
+            layers: Any = self.layers
+            after = replace(after, hidden=layers.last_step(after.hidden))
+        return after, logits_BTV
 
 
 def last_steps(past: Memory, count: int | None) -> Memory:

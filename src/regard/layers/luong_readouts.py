@@ -75,7 +75,7 @@ class ReadoutSteps(nn.Module):
         embedded_RTM = model.dropout(model.target(at_least_one(tokens)))
         states_RTM, hidden = model.decoder.run(embedded_RTM, state.hidden)
         look = Look(weights=True, gradient=True)
-        weights = model.attend_near(states_RTM, encoded, state.position, look).weights
+        weights = model.attend_near(states_RTM, encoded, state.position, look=look).weights
         log_RTV = model.readout.log_mixture(weights, encoded.memories[0].value, states_RTM, model.dropout)
         return replace(state, position=state.position + tokens.shape[1], hidden=hidden), log_RTV
 

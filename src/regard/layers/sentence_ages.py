@@ -49,7 +49,7 @@ def noise_size(sentences: int, noise: float) -> int:
     return 1 + math.ceil(noise * sentences)
 
 
-def shifted_ages(ages: Tensor, lengths: Tensor, noise: float, random: Tensor) -> Tensor:
+def shifted_ages(ages: Tensor, lengths: Tensor, noise: float, random: Tensor | None) -> Tensor:
     """Insert empty sentences into the stories at random, and return the new ages of the sentences, (B, S).
 
     The number of empty sentences in a story is random: between 0 and noise * length, rounded up. They are
@@ -59,12 +59,14 @@ def shifted_ages(ages: Tensor, lengths: Tensor, noise: float, random: Tensor) ->
     lengths: (B,), the number of sentences of each story.
     noise: the maximum number of empty sentences, as a fraction of the length.
     random: (B, noise_size(S, noise)), uniform random numbers. The first column determines the number of empty
-        sentences, the others their positions.
+        sentences, the others their positions. None: draw them here.
 
     >>> lengths, random = torch.tensor([4]), torch.tensor([[0.7, 0.5, 0.1, 0.0, 0.0]])
     >>> shifted_ages(sentence_ages(lengths, 4), lengths, 1.0, random)
     tensor([[7, 6, 4, 3]])
     """
+    if random is None:
+        random = torch.rand(len(ages), noise_size(ages.shape[1], noise), device=ages.device)
     count_B1 = (random[:, :1] * ((noise * lengths).ceil() + 1).unsqueeze(1)).floor()
     shifted_BS = ages
     for number in range(1, random.shape[1]):

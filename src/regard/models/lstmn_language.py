@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
 
-from regard.data.text_batch import TextBatch
-from regard.layers.lstmn import LSTMN
+from regard.layers.lstmn import LSTMN, WindowReading
 from regard.layers.recurrent import Hidden
 from regard.models.base import State
 from regard.models.recurrent_language import StatefulLanguageModel
@@ -18,7 +16,7 @@ from regard.roles import READING_SELF
 __all__ = ["LSTMNLanguageModel"]
 
 
-class LSTMNLanguageModel(StatefulLanguageModel):
+class LSTMNLanguageModel(WindowReading, StatefulLanguageModel):
     """Language model of LSTMN layers: each token attends to the tokens before it (Cheng et al. 2016).
 
     h_t = LSTMN(D(E x_t), tapes),  p(x_t+1) = softmax(W D(h_t) + b)
@@ -86,14 +84,3 @@ class LSTMNLanguageModel(StatefulLanguageModel):
     def run_layers(self, embedded_RTI: Tensor, state: State) -> tuple[Tensor, Hidden]:
         states_RTM, hidden = self.layers.run(embedded_RTI, state.hidden, state.position)
         return states_RTM, hidden
-
-    def read(self, batch: TextBatch, state: State | None = None) -> tuple[State, Tensor]:
-        """Read a batch; return the state after it and the logits (B, T, V). See LanguageModel.read().
-
-        If `tape` is "window", the returned state contains only the last token of the batch. So tokens of the
-        next batch can attend to this token, but not to earlier tokens.
-        """
-        after, logits_BTV = super().read(batch, state)
-        if self.tape == "window":
-            after = replace(after, hidden=self.layers.last_step(after.hidden))
-        return after, logits_BTV

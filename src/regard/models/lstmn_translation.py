@@ -93,7 +93,7 @@ class LSTMNTranslationModel(Model, SourceTapes):
         self.cross = SourceAttention().set_up(inputs + width, width, hidden=width, **attention)
         self.longest_source = self.cross.longest_source
         self.decoder = LSTMN(inputs + read, width, **shared, site="decoder", role=DECODER_SELF)
-        self.gate = nn.Linear(width + inputs, width) if fusion == "deep" else None
+        self.gate: Any = nn.Linear(width + inputs, width) if fusion == "deep" else None
         self.readout = Maxout(inputs + 2 * width, max(width // 2, 1), target_size, dropout)
         self.dropout = nn.Dropout(dropout)
 
@@ -136,7 +136,6 @@ class LSTMNTranslationModel(Model, SourceTapes):
         (R, T, M); the summaries g~_t of the source (R, T, M); the state of the decoder after step T; the last
         g~.
         """
-        assert self.gate is not None
         reads = []
         for at, x_RI in enumerate(x_RTI.unbind(1), position):
             query_R1D = torch.cat((x_RI, last_RM.to(x_RI.dtype)), -1)[:, None]

@@ -11,7 +11,6 @@ from regard.attended import Attended
 from regard.layers.luong_readouts import READOUTS, Bridge, ReadoutSteps
 from regard.layers.recurrent import Recurrence, Recurrent
 from regard.layers.source_attention import SourceAttention
-from regard.look import Look
 from regard.masks.constructors import dense, padding
 from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, words
@@ -113,14 +112,13 @@ class Luong(ReadoutSteps, Model, SourceAttention):
             joined.append(fed_RM)
         return State(after, (*hidden, fed_RM)), self.dropout(torch.stack(joined, 1))
 
-    def attend_near(
-        self, states_RTM: Tensor, encoded: Encoded, position: int, look: Look | None = None
-    ) -> Attended:
+    def attend_near(self, states_RTM: Tensor, encoded: Encoded, position: int, **options: Any) -> Attended:
         """Attend from decoder states to the source words in view; the output is the contexts c_t (R, T, E).
 
         position: step of the first decoder state.
+        options: further arguments of attention().
         """
-        (memory,), options = encoded.memories, dict[str, Any]()
+        (memory,) = encoded.memories
         if isinstance(self.view, Monotonic):
             beams = len(states_RTM) // max(len(encoded), 1)
             at_T = torch.arange(position, position + states_RTM.shape[1], device=states_RTM.device)
@@ -129,7 +127,7 @@ class Luong(ReadoutSteps, Model, SourceAttention):
         if isinstance(self.view, Predicted) and self.place is not None:
             centre_BT = self.place(states_RTM).reshape(len(encoded), -1) * encoded.lengths[:, None]
             options["select"] = LocalP(centre_BT, self.view.reach)
-        return self.attend(states_RTM, memory, position, look=look, **options)
+        return self.attend(states_RTM, memory, position, **options)
 
 
 class Place(nn.Module):

@@ -164,10 +164,7 @@ class MemoryNetwork(HopNetwork):
         size = batch.sentences.shape[1]
         ages_BS = sentence_ages(batch.lengths, size)
         if self.training and self.noise:
-            random_BN = batch.noise
-            if random_BN is None:
-                random_BN = torch.rand(len(batch), noise_size(size, self.noise), device=ages_BS.device)
-            ages_BS = shifted_ages(ages_BS, batch.lengths, self.noise, random_BN)
+            ages_BS = shifted_ages(ages_BS, batch.lengths, self.noise, batch.noise)
         return encode_ages(ages_BS, tables)
 
     def _padded(self, memory_BSnD: Tensor, lengths: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from regard.layers.recurrent import Hidden, Recurrence, Recurrent
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.options.model_checks import check_recurrent_sequence, checked
-from regard.options.widths import closest_width, parameter_count
+from regard.options.widths import width_for
 
 __all__ = [
     "GRUSequenceModel",
@@ -51,8 +51,7 @@ class RecurrentSequenceModel(nn.Module):
     ):
         super().__init__()
         if width is None:
-            parameters = parameters or parameter_count(NeuralTuringMachine, input_size, target_size)
-            width = closest_width(self.cell, input_size, target_size, depth, parameters)
+            width = width_for(self.cell, (input_size, target_size), depth, parameters, NeuralTuringMachine)
         self.layers = Recurrent(Recurrence(width, cell=self.cell, depth=depth), input_size)
         self.output = nn.Linear(width, target_size)
 

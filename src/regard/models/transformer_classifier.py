@@ -73,8 +73,7 @@ class TransformerClassifier(Classifier):
         super().__init__(vocabulary_size, classes, width, width, dropout, word_dropout, pairs)
         self.width = width
         self.embedding = words(vocabulary_size, width, width**-0.5)
-        dropouts, kind = (dropout, None), TransformerClassifier
-        settings = layer_settings(kind, options, size, position, norm, "relu", dropouts, longest)
+        settings = layer_settings(type(self), options, size, position, norm, "relu", (dropout, None), longest)
         self.position, self.longest = settings.embedded, settings.longest
         self.encoder = TransformerLayers(
             TransformerLayer(settings, f"encoder.{i}") for i in range(size.layers)

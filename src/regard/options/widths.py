@@ -1,4 +1,4 @@
-"""closest_width(): the width of a recurrent model with a given number of parameters."""
+"""width_for(): the width of a recurrent model with a given number of parameters."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-__all__ = ["closest_width", "parameter_count"]
+__all__ = ["width_for"]
 
 WIDEST = 8192
-"""The largest width that closest_width() returns."""
+"""The largest width that width_for() returns."""
 
 
 def parameter_count(kind: Callable[..., nn.Module], *sizes: int) -> int:
@@ -19,12 +19,21 @@ def parameter_count(kind: Callable[..., nn.Module], *sizes: int) -> int:
         return sum(each.numel() for each in kind(*sizes).parameters())
 
 
-def closest_width(cell: str, input_size: int, target_size: int, depth: int, parameters: int) -> int:
+def width_for(
+    cell: str,
+    sizes: tuple[int, int],
+    depth: int,
+    parameters: int | None,
+    like: Callable[..., nn.Module],
+) -> int:
     """Return the width with which a recurrent model has about `parameters` parameters.
 
     cell: "lstm" or "gru".
+    sizes: size of the input and of the output.
     depth: number of layers.
+    parameters: None for the number of parameters of like(*sizes).
     """
+    (input_size, target_size), wanted = sizes, parameters or parameter_count(like, *sizes)
     gates = {"lstm": 4, "gru": 3}[cell]
 
     def size(width: int) -> int:
@@ -34,5 +43,5 @@ def closest_width(cell: str, input_size: int, target_size: int, depth: int, para
     low, high = 1, WIDEST
     while low < high:
         middle = (low + high) // 2
-        low, high = (middle + 1, high) if size(middle) < parameters else (low, middle)
-    return min((max(low - 1, 1), low), key=lambda width: abs(size(width) - parameters))
+        low, high = (middle + 1, high) if size(middle) < wanted else (low, middle)
+    return min((max(low - 1, 1), low), key=lambda width: abs(size(width) - wanted))
