@@ -46,7 +46,7 @@ def test_minutes_are_converted_to_steps_that_fit(tmp_path: Path):
     assert last(tmp_path).state["total"] == at.total
 
 
-def test_a_checkpoint_is_due_ten_minutes_after_the_last_one(tmp_path: Path):
+def test_a_checkpoint_is_due_after_a_minute_and_then_every_ten_minutes(tmp_path: Path):
     clock = Clock()
     run = timed(tmp_path, clock, step=250.0, evaluation=0.0, steps=10, evaluate_every=100, save_every=None)
     saved, save = list[int](), run.save
@@ -57,8 +57,18 @@ def test_a_checkpoint_is_due_ten_minutes_after_the_last_one(tmp_path: Path):
 
     run.save = count  # type: ignore[method-assign]
     run.run()
-    # The clock is read before a step is computed: a step begins 750 seconds after the last checkpoint.
-    assert saved[:2] == [4, 8] and set(saved[2:]) == {10}
+    # The clock is read before a step is computed: step 2 begins after 250 seconds, and step 6 begins 750
+    # seconds after the checkpoint of step 2.
+    assert saved[:2] == [2, 6] and set(saved[2:]) == {10}
+    clock = Clock()
+    resumed = timed(
+        tmp_path, clock, step=250.0, evaluation=0.0, steps=20, evaluate_every=100, save_every=None
+    )
+    assert resumed.resume() is not None
+    saved.clear()
+    save, run, resumed.save = resumed.save, resumed, count  # type: ignore[method-assign]
+    resumed.run()
+    assert saved[0] == 14
 
 
 def test_last_step_is_logged_before_the_run_returns(tmp_path: Path):

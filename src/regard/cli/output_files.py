@@ -35,8 +35,8 @@ def check_outputs(context: Any) -> None:
             inputs += [(option, path) for path in _paths(value)]
     for option, output in outputs.items():
         for other, path in inputs:
-            name = other if other.startswith("-") else "arguments"
-            check_apart(option, output, [path], f"{shown(path)} of {name}")
+            source = f"{other} {shown(path)}" if other.startswith("-") else shown(path)
+            check_apart(option, output, [path], source)
         if _is_standard_input(output):
             raise _overwritten(option, output, "standard input")
     _check_different(outputs)

@@ -142,8 +142,9 @@ def translate(
 ) -> None:
     """Translate text line by line: each line of input gives one line of output.
 
-    Files are UTF-8 or --encoding, plain or gzip. Invalid bytes are replaced. Warnings on standard error name
-    invalid bytes, lines that are too long, translations that reached the maximum length, and unknown words.
+    Files are UTF-8 or --encoding, plain or gzip. A few invalid bytes are replaced; a text that is probably in
+    another encoding is an error that names it. Warnings on standard error name invalid bytes, lines that are
+    too long, translations that reached the maximum length, and unknown words.
 
     With --n-best N, each source line gives N output lines. An output line has five fields, separated by tabs:
     number of the source line (the first is 1), rank, score with length penalty, log-probability, text.

@@ -29,7 +29,7 @@ from regard.training.settings import Training
 from regard.training.slowdown import Slowdown
 from regard.training.step_results import UnreadSteps
 from regard.training.task import Stopped, Task
-from regard.training.training_steps import TrainingSteps
+from regard.training.training_steps import FIRST_SAVE_SECONDS, SAVE_SECONDS, TrainingSteps
 
 __all__ = ["Trainer"]
 
@@ -109,6 +109,7 @@ class Trainer(TrainingSteps):
         )
         self._stream = BatchStream(task, Position(0, 0))
         self._began = self._last_save = clock()
+        self._save_after = FIRST_SAVE_SECONDS
         self._stop, self._out_of_time, self._save_wanted, self._replan_wanted = False, 0, 0, 0
         self._budget, self._slowdown, self._unread = WallClock(settings), Slowdown(), UnreadSteps(clock)
         self._captured = captured_steps(self.gradients, self.optimizer, self.average, settings.max_grad_norm)
@@ -125,6 +126,7 @@ class Trainer(TrainingSteps):
         if checkpoint is None:
             self.log.rewind(0)  # an earlier process may have logged steps, but saved no checkpoint
             return None
+        self._save_after = SAVE_SECONDS
         state = checkpoint.state
         fresh, self.progress = self.progress, self._saver.load(checkpoint, state)
         self.progress.continue_from(fresh)
@@ -281,7 +283,7 @@ class Trainer(TrainingSteps):
             if moved is not None:
                 raise moved
         self._saver.mark_saved(at)
-        self._last_save = self.clock()
+        self._last_save, self._save_after = self.clock(), SAVE_SECONDS
         self.processes.wait()
 
     def _check_weights(self) -> None:

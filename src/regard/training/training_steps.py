@@ -31,8 +31,11 @@ from regard.training.task import Task
 
 __all__ = ["TrainingSteps"]
 
-SAVE_SECONDS = 600.0
-"""A checkpoint is written if the last checkpoint is older than this number of seconds."""
+FIRST_SAVE_SECONDS, SAVE_SECONDS = 60.0, 600.0
+"""A checkpoint is written if the last checkpoint is older than SAVE_SECONDS.
+
+The first checkpoint is written after FIRST_SAVE_SECONDS, so that a run that is killed early can be resumed.
+"""
 
 
 class TrainingSteps:
@@ -59,6 +62,7 @@ class TrainingSteps:
     _coarse: bool
     _began: float
     _last_save: float
+    _save_after: float
     _stop: bool
     _out_of_time: int
     _save_wanted: int
@@ -107,7 +111,7 @@ class TrainingSteps:
         # over, whether a checkpoint is due, and whether a new plan is due.
         elapsed = self._seconds()
         replan = at.total is not None and self._budget.replan_due(elapsed)
-        clocks = (self._budget.is_over(elapsed), self.clock() - self._last_save > SAVE_SECONDS, replan)
+        clocks = (self._budget.is_over(elapsed), self.clock() - self._last_save > self._save_after, replan)
         flags = [int(bool(requested)), *(int(self.processes.first and each) for each in clocks)]
         exchanged = self.processes.sum(torch.tensor([own, *flags])).tolist()
         tokens, stopping, self._out_of_time, self._save_wanted, self._replan_wanted = exchanged
