@@ -129,6 +129,11 @@ def test_suggestions_for_other_toolkits_are_existing_options():
         ("train", "--gpu", "--device cuda"),
         ("train", "--max-epoch", "--epochs"),
         ("train", "--train-src", "--source"),
+        ("train", "--eval-steps", "--set training.evaluate_every=INT"),
+        ("train", "--save-interval", "--set training.save_every=INT"),
+        ("train", "--optimizer", "--set training.optimizer=NAME"),
+        ("generate", "--text", "--prompt"),
+        ("generate", "--max-length", "--max-new-tokens"),
         ("translate", "--num-beams", "--beam-size"),
         ("translate", "--beam", "--beam-size"),
         ("translate", "--beam_size", "--beam-size"),
@@ -152,6 +157,13 @@ def test_error_for_an_option_of_another_toolkit_contains_our_option(command, nam
     result = command(*name.split(), option, "x")
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith(f"regard {name}: ") and option in result.err and answer in result.err
+
+
+def test_a_test_file_is_not_taken_for_training(command):
+    result = command("train", "--test-file", "a.tsv", "--output", "x")
+    assert (
+        result.status == 2 and "regard evaluate RUN FILE" in result.err and "--train-file" not in result.err
+    )
 
 
 @pytest.mark.parametrize("peer", ["--lr", "--hidden-size", "--vocab-size", "--save-dir", "--max-tokens"])

@@ -34,7 +34,7 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--valid-tgt", "--valid-trg", "--validation-target", "--dev-tgt", "--dev-target"): ("--valid-target",),
     ("--csv", "--tab"): ("--tsv",),
     ("--json", "--json-lines"): ("--jsonl",),
-    ("--sentence", "--string", "--line", "--prompt", "--interactive"): ("--text", "--prompt"),
+    ("--sentence", "--string", "--line", "--prompt", "--text", "--interactive"): ("--text", "--prompt"),
     ("--num-sentences", "--num-samples", "--number"): ("--count", "--sentences", "--pairs"),
     # Options for output.
     ("--save-dir", "--output-dir", "--out-dir", "--model-dir", "--save-model", "--save-path"): ("--output",),
@@ -85,6 +85,16 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--update-freq", "--accum-count", "--gradient-accumulation-steps"): (
         "--set training.accumulation_steps=INT",
     ),
+    ("--eval-steps", "--eval-every", "--evaluate-every", "--valid-steps", "--validate-interval-updates"): (
+        "--set training.evaluate_every=INT",
+    ),
+    ("--save-steps", "--save-every", "--save-interval", "--save-interval-updates"): (
+        "--set training.save_every=INT",
+    ),
+    ("--logging-steps", "--log-interval", "--log-every", "--report-every"): ("--set training.log_every=INT",),
+    ("--report-to", "--wandb-project", "--tensorboard-logdir"): ("--logger", "--tensorboard"),
+    ("--optimizer", "--optim"): ("--set training.optimizer=NAME",),
+    ("--ema", "--ema-decay"): ("--set training.ema=FLOAT",),
     ("--early-stopping", "--early-stopping-patience"): ("--patience", "--set training.patience=INT"),
     ("--fp16", "--bf16", "--amp", "--half", "--mixed-precision"): ("--precision bfloat16",),
     ("--fp32", "--no-amp"): ("--precision float32",),
@@ -104,7 +114,14 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--topk", "--sampling-topk", "--random-sampling-topk"): ("--top-k",),
     ("--topp", "--sampling-topp", "--random-sampling-topp", "--nucleus"): ("--top-p",),
     ("--random-sampling-temp", "--sampling-temperature"): ("--temperature",),
-    ("--max-len", "--max-len-b", "--max-new-tokens", "--max-target-length", "--max-output-length"): (
+    (
+        "--max-len",
+        "--max-len-b",
+        "--max-length",
+        "--max-new-tokens",
+        "--max-target-length",
+        "--max-output-length",
+    ): (
         "--max-length",
         "--max-new-tokens",
     ),
@@ -118,6 +135,12 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
 If a user types an option on the left, the error message recommends the first name on the right that the
 command has. A name in capitals, such as RUN, is a positional argument.
 """
+
+AFTERWARDS = {
+    ("train", "--test-file"): "a run is evaluated after training: regard evaluate RUN FILE",
+    ("train", "--test"): "a run is evaluated after training: regard evaluate RUN FILE",
+}
+"""(command, option of another command) -> what to do instead."""
 
 FILE_ARGUMENTS = {"classify": ("--jsonl", "--tsv", "--test-file", "--train-file", "--file")}
 """Command -> options of other commands that this command does not have. For them, the error message
@@ -208,6 +231,8 @@ def no_such_option(error: Any) -> str:
     optional = [each for each in parameters if each.param_type_name == "option"]
     options = [name for each in optional for name in (*each.opts, *each.secondary_opts)]
     call, problem = context.command_path, f"no such option {error.option_name}"
+    if advice := AFTERWARDS.get((context.info_name or "", error.option_name)):
+        return message(call, problem, hint=advice)
     of_files = error.option_name in FILE_ARGUMENTS.get(context.info_name or "", ())
     if answer := "FILES" if of_files else peer_answer(error.option_name, [*options, *arguments]):
         if answer in arguments:
