@@ -64,12 +64,14 @@ def test_pairs_are_not_headers(tmp_path: Path, lines: list[str]):
         warnings.simplefilter("error")
         check_first_lines(written(tmp_path / "a.csv", *lines), (1, 2))
         check_first_lines(written(tmp_path / "a.csv", *lines), ("Satz", "Übersetzung"))
+        assert (tmp_path / "a.csv").is_file()  # no warning and no error
 
 
 def test_invalid_bytes_after_the_first_line_are_not_an_error_here(tmp_path: Path):
     for name in ("a.tsv", "a.csv"):
         (tmp_path / name).write_bytes(b"Geh.\tGo.\nJa\xff.\tYes.\n")
         check_first_lines([str(tmp_path / name)], (1, 2))
+        assert columns_of_header([str(tmp_path / name)], ["Deutsch", "English"], None) == ""
 
 
 def test_columns_of_a_run_are_used_if_the_header_names_them(tmp_path: Path):

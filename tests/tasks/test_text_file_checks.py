@@ -40,6 +40,7 @@ def test_files_of_one_encoding_are_accepted(tmp_path: Path, text: str):
     files = [written(tmp_path / "a", KOREAN, "cp949"), written(tmp_path / "b", text, encoding)]
     check_text_files([*files, "-", tmp_path / "missing", tmp_path])
     check_text_files([*files, written(tmp_path / "c", GERMAN)], "cp949")  # named by the user
+    assert len(files) == 2  # no error
 
 
 def test_a_table_is_reported(tmp_path: Path):

@@ -18,25 +18,12 @@ from regard.models.lstmn_translation import LSTMNTranslationModel
 from regard.models.luong import Luong
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.gradients import chosen_precision, coarse_products
-from regard.training.interrupts import Interruption
 from regard.training.task import Loss
 from tests.training.toys import Numbers, Toy, bits, last, records, trainer
 
 
 def scored(name: str, values: list[float]) -> list[dict[str, float]]:
     return [{"loss": 1.0, "bleu": 1.0, "chrf": 1.0, name: value} for value in values]
-
-
-def test_a_cancelled_step_ends_the_run_at_the_step_before(tmp_path: Path):
-    run = trainer(tmp_path, steps=9)
-    steps = run.steps(Interruption())
-    request = next(steps)
-    for _ in range(3):
-        request = steps.send(run.add_gradients(request))
-    with pytest.raises(StopIteration) as ended:
-        steps.send(None)
-    assert request.step == 4 and ended.value.value.step == 3 == last(tmp_path).step
-    assert trainer(tmp_path, steps=9).resume() is not None
 
 
 def test_run_ends_after_patience_evaluations(tmp_path: Path):

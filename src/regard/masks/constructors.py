@@ -168,7 +168,8 @@ def where(may_see: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Mask:
         hint = "pass a bool tensor to attention() directly: mask=tensor"
         raise ArgumentError(message("where()", problem, expected=expected, hint=hint))
     try:
-        inspect.signature(may_see).bind(*"bhij")
+        if not torch.compiler.is_compiling():  # which does not trace inspect.signature()
+            inspect.signature(may_see).bind(*"bhij")
     except TypeError as error:
         expected = "a function of four index tensors: batch, head, query position and key position"
         raise ArgumentError(message("where()", f"may_see: {error}", expected=expected)) from None

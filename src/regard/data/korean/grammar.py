@@ -341,8 +341,8 @@ def sentence(dice: Dice) -> Phrase:
     """Generate a sentence of a random construction.
 
     >>> phrase = sentence(Dice("a seed"))
-    >>> phrase.korean[-1].text in ".?!" and phrase.korean[-1].text == phrase.english[-1].text
-    True
+    >>> [word.text for word in phrase.korean], [word.text for word in phrase.english]
+    (['너는', '행복하지', '않니'], ['are', 'you', 'not', 'happy'])
     """
     return dice.pick(SENTENCE)(dice)
 
