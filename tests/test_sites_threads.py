@@ -286,8 +286,9 @@ def test_the_warning_names_threads_if_only_they_called_attention():
         with regard.record():
             await asyncio.to_thread(regard.attention, x, x)
 
-    with pytest.warns(regard.RegardWarning, match="threads") as caught:
-        asyncio.run(in_a_thread())
+    # In a thread of its own, because an open browser of other tests has an event loop in the main thread.
+    with pytest.warns(regard.RegardWarning, match="threads") as caught, ThreadPoolExecutor(1) as executor:
+        executor.submit(lambda: asyncio.run(in_a_thread())).result()
     assert "inherit_scopes" in str(caught[0].message) and "record(all_threads=True)" in str(caught[0].message)
     warned = pytest.warns(regard.RegardWarning, match="threads")
     with warned, ThreadPoolExecutor() as executor, regard.intervene(cut=(0, 0)):
