@@ -287,8 +287,9 @@ def test_record_with_a_model_as_argument_hints_at_the_with_statement():
 
 def test_a_role_that_no_layer_declares_is_explained():
     x = torch.eye(3)
-    with pytest.warns(regard.RegardWarning, match="role=Role"), regard.record(at="self"):
+    with pytest.warns(regard.RegardWarning, match="role=Role"), regard.record(at="self") as seen:
         regard.attention(x, x)
+    assert not list(seen)
 
 
 class Direct(torch.nn.Module):

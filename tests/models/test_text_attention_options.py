@@ -149,7 +149,7 @@ def test_options_that_make_no_sense_raise(kind: str, options: dict[str, Any], ma
 
 @pytest.mark.parametrize("option", ["position", "score", "select"])
 def test_recurrent_language_models_have_no_attention(option: str):
-    with pytest.raises(RegardError, match="transformer has"):
+    with pytest.raises(RegardError, match=f"{option} is not an option.*\\n.*use transformer"):
         build_language_model("lstm", 9, width=4, **{option: "none"})
 
 

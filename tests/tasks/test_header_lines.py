@@ -60,11 +60,11 @@ def test_names_above_sentences_are_a_warning(tmp_path: Path, columns: tuple[int,
     ],
 )
 def test_pairs_are_not_headers(tmp_path: Path, lines: list[str]):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         check_first_lines(written(tmp_path / "a.csv", *lines), (1, 2))
         check_first_lines(written(tmp_path / "a.csv", *lines), ("Satz", "Übersetzung"))
-        assert (tmp_path / "a.csv").is_file()  # no warning and no error
+    assert caught == []
 
 
 def test_invalid_bytes_after_the_first_line_are_not_an_error_here(tmp_path: Path):

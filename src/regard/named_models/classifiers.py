@@ -5,16 +5,14 @@ To add a classifier: write its file, and add one line to CLASSIFIERS.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any
 
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import UnknownName
 from regard.models.classifier import Classifier
 from regard.models.lstmn_classifier import LSTMNClassifier
 from regard.models.recurrent_classifier import GRUClassifier, LSTMClassifier
-from regard.models.transformer import Size, find_size
 from regard.models.transformer_classifier import TransformerClassifier
-from regard.options.attention_options import check_flags, model_arguments
+from regard.named_models.plain_options import plain_arguments
 
 __all__ = ["CLASSIFIERS", "build_classifier"]
 
@@ -25,9 +23,8 @@ CLASSIFIERS: dict[str, type[Classifier]] = {
     "transformer": TransformerClassifier,
 }
 
-SIZE_OPTIONS = tuple(field.name for field in fields(Size) if field.name != "decoder_layers")
-"""The options width, heads, inner and layers of "transformer". They override values of its argument
-`size`."""
+ABSENT = {"position": "recurrent layers read the words in order"}
+"""Options that recurrent classifiers do not have, and why, for the error message."""
 
 
 def build_classifier(name: str, vocabulary_size: int, classes: int, **options: Any) -> Classifier:
@@ -45,25 +42,6 @@ def build_classifier(name: str, vocabulary_size: int, classes: int, **options: A
     """
     if name not in CLASSIFIERS:
         raise UnknownName("classifier", name, CLASSIFIERS)
-    direct = model_arguments(CLASSIFIERS[name], 2)
-    check_flags(f"build_classifier({name!r})", options, direct)
-    inside = set(SIZE_OPTIONS) if "size" in direct else set()
-    for option in options:
-        if option == "position" and option not in direct:
-            problem = f"position is not an option of {name}"
-            hint = "recurrent layers read the words in order; remove this option, or use transformer"
-            raise ArgumentError(message(f"build_classifier({name!r})", problem, hint=hint))
-        if option not in {*direct, *inside}:
-            raise UnknownName(f"option of {name}", option, {*direct, *inside})
-    arguments = {option: value for option, value in options.items() if option in direct}
-    changes = {option: value for option, value in options.items() if option in inside}
-    if changes:
-        size = arguments.get("size", direct["size"])
-        size = find_size(size) if isinstance(size, str) else size
-        if not isinstance(size, Size):
-            problem = f"size is {size!r}"
-            raise ArgumentError(
-                message(f"build_classifier({name!r})", problem, expected="the name of a size, or a Size")
-            )
-        arguments["size"] = replace(size, **changes)
-    return CLASSIFIERS[name](vocabulary_size, classes, **arguments)
+    kind = CLASSIFIERS[name]
+    arguments = plain_arguments(f"build_classifier({name!r})", name, kind, 2, options, ABSENT)
+    return kind(vocabulary_size, classes, **arguments)
