@@ -14,9 +14,8 @@ from regard.runs.run_folder import made_folder, write_data
 from regard.runs.run_manifest import write_config_and_manifest
 from regard.runs.run_task import RunTask
 from regard.runs.run_trainer import Outcome
-from regard.runs.seed_facts import SeedFacts, seed_facts_of
 from regard.runs.seed_folders import failures_of, seed_folder, write_failures
-from regard.runs.seed_scores import scores_table, written_summary
+from regard.runs.seed_scores import SeedFacts, scores_table, seed_facts_of, written_summary
 from regard.training.budget import count
 from regard.training.interrupts import interruptible
 from regard.training.logs.log import Log
