@@ -210,6 +210,16 @@ def test_invalid_options_exit_with_2_and_name_the_option(command, arguments: tup
     assert not Path("runs/x/config.toml").exists()
 
 
+def test_validation_files_of_a_recipe_beside_own_training_files_are_noted(command, here: Path):
+    (here / "recipe.toml").write_text('[data]\nvalid_source = ["x.ko"]\nvalid_target = ["x.en"]\n')
+    files = ("--source", "a.ko", "--target", "a.en", "--recipe", "recipe.toml", "--output", "runs/r")
+    result = command("train", *files)
+    assert result.status == 2 and "x.ko" in result.err
+    assert "--valid-source and --valid-target" in result.err
+    noted = command("train", *files, "--valid-source", "a.ko", "--valid-target", "a.en", "--dry-run")
+    assert noted.status == 0 and "--valid-source" not in noted.err
+
+
 def test_missing_or_unequal_data_files_are_errors(command, here: Path):
     assert "data are given" in command("train", "--output", "runs/x").err
     (here / "a.en").write_text("one line\n")

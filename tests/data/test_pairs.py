@@ -161,6 +161,16 @@ def test_a_missing_file_raises_immediately(tmp_path):
         read_pairs(tsv=tmp_path)
 
 
+def test_a_missing_file_of_a_public_dataset_names_the_command_that_downloads_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, folder in (("data/multi30k/train.de", "data"), (tmp_path / "x y/multi30k/train.de", "'x y'")):
+        with pytest.raises(DataError, match=f"regard data fetch multi30k-en-de --output {folder}$"):
+            read_pairs(name, name)
+    with pytest.raises(DataError) as caught:
+        read_pairs("data/train.de", "data/train.en")
+    assert "fetch" not in str(caught.value)
+
+
 def test_missing_and_conflicting_arguments_raise(tmp_path):
     path = saved(tmp_path, "a.tsv", "a\tb\n")
     for arguments in ({}, {"source": path}, {"tsv": path, "jsonl": path}, {"target": path, "tsv": path}):
