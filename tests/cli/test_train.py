@@ -210,6 +210,16 @@ def test_invalid_options_exit_with_2_and_name_the_option(command, arguments: tup
     assert not Path("runs/x/config.toml").exists()
 
 
+def test_missing_files_of_a_public_dataset_name_the_command_that_downloads_them(command, here: Path):
+    for language, name in (("de", "multi30k-en-de"), ("fr", "multi30k-en-fr")):
+        files = ("--source", "my data/multi30k/train.en", "--target", f"my data/multi30k/train.{language}")
+        result = command("train", *files, "--output", "runs/r")
+        assert result.status == 2 and "train.en: " in result.err
+        assert f"regard data fetch {name} --output 'my data'" in result.err
+    result = command("train", "--source", "train.en", "--target", "train.de", "--output", "runs/r")
+    assert result.status == 2 and "fetch" not in result.err
+
+
 def test_validation_files_of_a_recipe_beside_own_training_files_are_noted(command, here: Path):
     (here / "recipe.toml").write_text('[data]\nvalid_source = ["x.ko"]\nvalid_target = ["x.en"]\n')
     files = ("--source", "a.ko", "--target", "a.en", "--recipe", "recipe.toml", "--output", "runs/r")

@@ -161,16 +161,6 @@ def test_a_missing_file_raises_immediately(tmp_path):
         read_pairs(tsv=tmp_path)
 
 
-def test_a_missing_file_of_a_public_dataset_names_the_command_that_downloads_it(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name, folder in (("data/multi30k/train.de", "data"), (tmp_path / "x y/multi30k/train.de", "'x y'")):
-        with pytest.raises(DataError, match=f"regard data fetch multi30k-en-de --output {folder}$"):
-            read_pairs(name, name)
-    with pytest.raises(DataError) as caught:
-        read_pairs("data/train.de", "data/train.en")
-    assert "fetch" not in str(caught.value)
-
-
 def test_missing_and_conflicting_arguments_raise(tmp_path):
     path = saved(tmp_path, "a.tsv", "a\tb\n")
     for arguments in ({}, {"source": path}, {"tsv": path, "jsonl": path}, {"target": path, "tsv": path}):
@@ -189,6 +179,16 @@ def test_columns_are_two_numbers_or_two_names(tmp_path, columns):
     with pytest.raises(ArgumentError, match=r"columns=.*\nexpected: "):
         read_pairs(tsv=path, columns=columns)
     assert len(read_pairs(tsv=path, columns=[2, 1])) == 1
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_header_line_that_would_be_read_as_a_pair_raises(tmp_path, name):
+    separator = "," if name.endswith("csv") else "\t"
+    path = saved(tmp_path, name, f"german{separator}english\neins{separator}one\n")
+    with pytest.raises(DataError, match=rf"{name}, line 1: ") as caught:
+        read_pairs(tsv=path).inspect()
+    assert 'columns=("german", "english")' in str(caught.value)
+    assert [pair.target for pair in read_pairs(tsv=path, columns=("german", "english"))] == ["one"]
 
 
 def test_missing_columns_raise(tmp_path):

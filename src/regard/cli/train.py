@@ -18,7 +18,7 @@ from regard.cli.printable_console import printable_console
 from regard.cli.task_option import import_from_here, next_command, resume_command, task_of_run
 from regard.cli.train_settings import check_exclusive, settings_of, with_settings
 from regard.data.line_io import say
-from regard.errors import printable, shell_word, shown
+from regard.errors import DataError, message, printable, shell_word, shown
 from regard.training.command_options import LOGS, RUN
 
 if TYPE_CHECKING:
@@ -177,7 +177,31 @@ def _task_and_settings(arguments: Mapping[str, Any]) -> tuple[type[RunTask], dic
     settings = merged({}, settings_of(arguments, kind), assigned)
     check_names(kind.settings_type, recipe, str(arguments["recipe"]))
     _note_validation_files(recipe.get("data") or {}, settings.get("data") or {})
-    return kind, merged(without_alternatives(recipe, settings), settings)
+    settings = merged(without_alternatives(recipe, settings), settings)
+    _check_public_files(settings.get("data") or {})
+    return kind, settings
+
+
+def _check_public_files(data: Mapping[str, Any]) -> None:
+    """Raise DataError if files of a public dataset are missing; name the command that downloads them.
+
+    data: the data settings.
+    """
+    from regard.data.fetch import SETS
+
+    files = [
+        file
+        for name, value in data.items()
+        if name.removeprefix("valid_") in TRAINING_FILES
+        for file in (value if isinstance(value, list) else [value])
+    ]
+    missing = [Path(file) for file in files if isinstance(file, str) and not os.path.exists(file)]
+    for name, each in SETS.items():
+        pieces = {piece.name for piece in each.pieces}
+        if missing and all(path.parent.name == each.folder and path.name in pieces for path in missing):
+            folder = missing[0].parent.parent
+            hint = f"to download it: regard data fetch {name} --output {shell_word(folder)}"
+            raise DataError(message(shown(missing[0]), "there is no such file", hint=hint))
 
 
 def _note_validation_files(recipe: Mapping[str, Any], own: Mapping[str, Any]) -> None:

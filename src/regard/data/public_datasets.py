@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 __all__ = ["SETS", "Piece", "PublicSet"]
@@ -52,10 +51,6 @@ class PublicSet:
     pieces: tuple[Piece, ...]
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     editions: bool = False
-
-    def has(self, path: Path) -> bool:
-        """Whether fetch() writes a file of this path: the name of a piece, in a folder of this name."""
-        return path.parent.name == self.folder and path.name in {each.name for each in self.pieces}
 
 
 _MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"

@@ -24,7 +24,6 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.data.pair_checks import KINDS
-from regard.data.public_datasets import SETS
 from regard.data.text_encoding import (
     advice,
     find_mojibake,
@@ -33,7 +32,7 @@ from regard.data.text_encoding import (
     other_encoding,
     utf_8_chunks,
 )
-from regard.errors import DataError, Hint, RegardWarning, Setting, message, shell_word, shown
+from regard.errors import DataError, Hint, RegardWarning, Setting, message, shown
 
 __all__ = [
     "Marks",
@@ -130,11 +129,6 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     packed = path.with_name(f"{path.name}.gz")
     if packed.is_file():
         hint = f"use {shown(packed)}: gzip files can be read directly"
-    elif names := [name for name, each in SETS.items() if each.has(path)]:
-        folder = path.absolute().parent.parent
-        folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-        commands = [f"regard data fetch {name} --output {shell_word(folder)}" for name in names]
-        hint = f"to download it: {' or '.join(commands)}"
     elif not path.parent.is_dir():
         hint = f"check the path: the folder {shown(path.parent)} does not exist either"
     raise DataError(message(shown(path), "there is no such file", hint=hint))
