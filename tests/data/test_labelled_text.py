@@ -134,6 +134,7 @@ def test_bad_arguments(tmp_path: Path):
     assert_raises(ArgumentError, lambda: read_labelled(other, "jsonl", label=1, text=2), "names of fields")
     assert_raises(ArgumentError, lambda: read_labelled(other, "label-first", label=1), "label-first")
     assert_raises(ArgumentError, lambda: read_labelled([]), "empty")
+    assert_raises(ArgumentError, lambda: read_labelled([b"a.tsv"]), "a.tsv", "not a path")
     assert_raises(DataError, lambda: read_labelled(tmp_path / "b.tsv"), "b.tsv", "no such file")
 
 
