@@ -12,7 +12,7 @@ from regard.memory import Memory
 from regard.options.attention_options import ScoreOption, SelectOption
 from regard.options.model_checks import known
 from regard.roles import Role
-from regard.select import Best, Hard, Select, Soft, build_select
+from regard.select import Best, Hard, Select, Soft
 
 __all__ = ["IMAGE_ATTENTION", "NO_ATTENTION", "READINGS", "ImageAttention"]
 
@@ -38,8 +38,7 @@ class ImageAttention(SourceAttention):
         """Create score function and selection; neither with the selection "none"."""
         self.score, self.narrow, self.select = None, None, None
         if select != NO_ATTENTION:
-            self.score, self.narrow = build_source_score(score, query_size, features)
-            self.select = build_select(select)
+            self.use(*build_source_score(score, query_size, features), select)
 
     def read_image(
         self, query: Tensor, memory: Memory, position: int, look: Look | None = None
