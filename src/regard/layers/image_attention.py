@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from regard.options.model_checks import known
 from regard.roles import Role
 from regard.select import Best, Hard, Select, Soft
 
-__all__ = ["IMAGE_ATTENTION", "NO_ATTENTION", "READINGS", "ImageAttention"]
+__all__ = ["IMAGE_ATTENTION", "NO_ATTENTION", "READINGS", "CaptionInputs", "ImageAttention"]
 
 IMAGE_ATTENTION = Role("cross", "target", "image")
 """The role of the attention of a captioner: the words of the caption attend to the image."""
@@ -26,6 +26,20 @@ the feature vectors at every step."""
 READINGS: dict[str, Select] = {"argmax": Best(), "sample": Hard(), "expectation": Soft()}
 """How a captioner with hard attention reads the image in eval mode. The keys are the values of
 Captioner.read. The values are the selections to use."""
+
+
+class CaptionInputs(Protocol):
+    """Type of the argument of Captioner.forward(). Any batch with these two attributes can be used.
+
+    image: images (B, 3, H, W) or feature vectors (B, L, F).
+    inputs: (B, T), the tokens that the decoder reads, beginning with BOS.
+    """
+
+    @property
+    def image(self) -> Tensor: ...
+
+    @property
+    def inputs(self) -> Tensor: ...
 
 
 class ImageAttention(SourceAttention):
