@@ -74,6 +74,7 @@ def test_trained_runs_are_compared(command, trained, unseeing, tmp_path):
     arguments = (str(trained), str(unseeing), "--sentences", "2", "--length-bins", "9", "--device", "cpu")
     result = command("compare", *arguments, "--output", str(output))
     assert result.status == 0 and "one seed" in " ".join(result.out.split())  # long paths wrap the text
+    assert "BLEU" in result.out and "exact match" in result.out and "runs." not in result.err
     models = [row["model"] for row in rows(output / "runs.csv")]
     assert models == [str(trained)] * 2 + [str(unseeing)] * 2
     assert any("model.name" in row["setting"] for row in rows(output / "settings.csv"))
@@ -121,6 +122,15 @@ def test_no_minutes_train_nothing(tmp_path, monkeypatch):
     assert result.decision.count("length.") == len(result.verdicts)
     regard.compare("length", **options)
     assert trained == ["seq2seq", "luong"]
+
+
+def test_measuring_after_ctrl_c_is_announced(tmp_path, monkeypatch):
+    monkeypatch.setattr(RunCache, "train", lambda self, runs, until: setattr(self, "interrupted", "Ctrl-C"))
+    said: list[str] = []
+    options = {**OPTIONS, "quick": True, "cache": tmp_path, "say": said.append}
+    assert regard.compare("length", **options).interrupted == "Ctrl-C"
+    stopped = next(place for place, line in enumerate(said) if "Ctrl-C" in line)
+    assert "measuring" in said[stopped] and said[stopped + 1].startswith("measuring: ")
 
 
 @pytest.mark.parametrize(

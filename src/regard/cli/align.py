@@ -10,6 +10,7 @@ import typer
 
 from regard.cli import bounds
 from regard.cli.pair_options import (
+    DEFAULT_COLUMNS,
     Columns,
     Encoding,
     Fields,
@@ -162,7 +163,7 @@ def align(
     target: TargetLines = None,
     tsv: TsvFiles = None,
     jsonl: JsonlFiles = None,
-    columns: Columns = "1,2",
+    columns: Columns = DEFAULT_COLUMNS,
     fields: Fields = "source,target",
     encoding: Encoding = None,
     output: OutputFile = None,
@@ -217,6 +218,7 @@ def align(
     options.check(choose, backward)
     files = PairFiles(source, target, tsv, jsonl, columns, fields, encoding)
     files.check("regard align")
+    files = files.of_run(run)
     pairs, html = files.stream(), TranslationPage(page)
     gold = None if gold_alignments is None else read_links(gold_alignments, base)
 

@@ -134,8 +134,12 @@ def average_run(
         except OSError:
             remove(place)  # so that the same command can be run again
             raise
-    except OSError as error:
-        raise failed(str(out), "the new run could not be written", error) from None
+    except (OSError, DataError) as error:  # a DataError of Checkpoints names the temporary folder
+        cause = error.__cause__ if isinstance(error, DataError) else error
+        if not isinstance(cause, OSError):
+            raise
+        size = sum(weight.nbytes for weight in weights.values())
+        raise failed(shown(out), "the new run could not be written", cause, size) from None
     finally:
         with suppress(OSError):
             remove(temporary)
