@@ -34,14 +34,13 @@ if TYPE_CHECKING:
     from regard.data.batching import Batches
     from regard.data.class_labels import ClassBalance, Labels, class_weights
     from regard.data.data_report import Report
-    from regard.data.encoded_pairs import EncodedPairs
+    from regard.data.encoded_pairs import EncodedPairs, encode_pairs
     from regard.data.encoded_text import EncodedText, TextCounts, count_text, encode_text
     from regard.data.hold_out import hold_out
     from regard.data.korean import KoreanEnglish, korean_english
     from regard.data.labelled_batch import LabelledBatch
     from regard.data.labelled_batching import EncodedTexts, LabelledBatches, encode_texts
     from regard.data.labelled_text import LabelledText, LabelledTexts, labelled_from_lists, read_labelled
-    from regard.data.pair_cache import encode_pairs
     from regard.data.pair_checks import Choices
     from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
     from regard.data.text_batch import TextBatch
