@@ -7,7 +7,6 @@ from random import Random
 from typing import Self
 
 from regard.data.tokenizers.normalize import Sample
-from regard.data.tokenizers.subword_sampling import Segmenter
 from regard.data.tokenizers.tokenizer import Tokenizer
 from regard.errors import ArgumentError, message
 
@@ -34,9 +33,6 @@ class Lowercased(Tokenizer):
 
     def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
         return self.inner.encode(line.lower(), sample=sample, generator=generator)
-
-    def segmenters(self, line: str, sample: float) -> Sequence[Segmenter] | None:
-        return self.inner.segmenters(line.lower(), sample)
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
         return self.inner.encode_lines([line.lower() for line in lines])

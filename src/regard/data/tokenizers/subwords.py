@@ -134,16 +134,12 @@ class Subwords(Tokenizer):
         if not sample:
             return self._processor.encode(clean(line))
         draw, tokens = random.random if generator is None else generator.random, list[int]()
-        for segmenter in self.segmenters(line, sample):
-            tokens += segmenter.drawn(draw)
-        return tokens
-
-    def segmenters(self, line: str, sample: float) -> list[Segmenter]:
         self.check(sample)
         cache = self._cache(sample)
         # Pieces never cross a space, so each word can be sampled separately.
-        words = WORDS.findall(self._processor.normalize(clean(line)))
-        return [cache.get(word) or self._add_to_cache(word, sample) for word in words]
+        for word in WORDS.findall(self._processor.normalize(clean(line))):
+            tokens += (cache.get(word) or self._add_to_cache(word, sample)).drawn(draw)
+        return tokens
 
     def _cache(self, sample: float) -> dict[str, Segmenter]:
         """Return the dict from recently used words to their Segmenter, which samples segmentations.

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 
 from regard.data.batch import BOS, EOS, PAD, UNK
 from regard.data.tokenizers.normalize import SPACE, Sample
-from regard.data.tokenizers.subword_sampling import Segmenter
 from regard.errors import ArgumentError, DataError, message
 from regard.files.atomic_io import write_whole
 from regard.files.untrusted import parse_json, read_limited
@@ -61,14 +60,6 @@ class Tokenizer(ABC):
             merge dropout of Provilkov et al. (2020), usually 0.1; higher is more random.
         generator: the random generator. Default: Python's global generator, which random.seed() seeds.
         """
-
-    def segmenters(self, line: str, sample: float) -> Sequence[Segmenter] | None:
-        """Return a Segmenter for each word of a line, to sample the line many times in less time.
-
-        The token ids that the segmenters return, one after the other, are those of encode() with the same
-        random generator. None (default): the tokenizer does not sample words separately.
-        """
-        return None
 
     @abstractmethod
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
