@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import read_text
-from regard.data.line_scan import INVISIBLE
+from regard.data.pair_blocks import INVISIBLE
 from regard.data.pair_checks import Choices
 from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
 from regard.errors import ArgumentError, DataError, UnknownName

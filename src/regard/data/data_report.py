@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.data.line_scan import Block, Examiner
 from regard.data.misaligned_pairs import (
     BOUNDED,
     MOST_FEATURES,
@@ -26,8 +25,8 @@ from regard.data.misaligned_pairs import (
     features_of,
     shifted_lines,
 )
+from regard.data.pair_blocks import Block, Chunk, CountsDiffer, Examiner, Origin, Parallel
 from regard.data.pair_checks import KINDS, Choices
-from regard.data.pair_formats import Chunk, CountsDiffer, Origin, Parallel
 from regard.data.progress_bar import advancing
 from regard.data.read_text import Raw, invalid_line
 from regard.errors import DataError, Setting, UnknownName, message

@@ -15,10 +15,9 @@ from typing import NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from regard.data.line_scan import Block
+from regard.data.pair_blocks import Block, CountsDiffer
 from regard.data.pair_checks import SHORT
-from regard.data.pair_formats import CountsDiffer
-from regard.data.read_text import read_blocks
+from regard.data.read_text import read_blocks, to_bytes
 from regard.errors import DataError, message, printable, shown
 
 __all__ = [
@@ -122,8 +121,8 @@ class Features(NamedTuple):
 
 def features_of(block: Block) -> Features:
     """Return length, last byte and digits of each line of a block as Features."""
-    data = numpy.frombuffer(block.data, numpy.uint8)[block.start : int(block.ends[-1]) + 1]
-    ends = block.ends - block.start
+    data = numpy.frombuffer("\n".join(block.lines).encode() + b"\n", numpy.uint8)
+    ends = numpy.flatnonzero(data == ord("\n"))
     starts = numpy.concatenate(([0], ends[:-1] + 1))
     values = numpy.where((data >= ord("0")) & (data <= ord("9")), data - (ord("0") - 1), numpy.uint8(0))
     sums = numpy.add.reduceat(values, starts, dtype=numpy.int64)
@@ -366,7 +365,8 @@ def counts_differ(
             lines.append(
                 f"line {line + 1:,} of {names[longer]} seems to have no counterpart in {names[1 - longer]}:"
             )
-            lines.append(f"  {_line(difference.paths[longer], line, difference.encoding)}")
+            text = _lines(difference.paths[longer], line, line + 1, difference.encoding)
+            lines.append(f"  {printable(''.join(text))[:60]}")
         more = len(unmatched) - NAMED
         lines += [f"and {more:,} more lines of {names[longer]}"] if more > 0 else []
         hint = "compare the files near this line: a line is missing, or one line was split in two"
@@ -400,9 +400,9 @@ def _by_words(short: Path, long: Path, missing: Missing, offset: int, encoding: 
     """
     jump = missing.line - offset
     first = max(jump - NEAR, 0)
-    ours = [frozenset(line.split()) for line in _lines(short, first, jump + NEAR, encoding)]
+    ours = [frozenset(line.lower().split()) for line in _lines(short, first, jump + NEAR, encoding)]
     last = jump + NEAR + offset + 1
-    theirs = [frozenset(line.split()) for line in _lines(long, first + offset, last, encoding)]
+    theirs = [frozenset(line.lower().split()) for line in _lines(long, first + offset, last, encoding)]
     count = min(len(ours), len(theirs) - 1)
     place = begun = jump - first
     least, most = max(begun - FAR, 0), begun + FAR
@@ -461,16 +461,6 @@ class _Dictionary:
 
 
 def _lines(path: Path, first: int, last: int, encoding: str | None) -> list[str]:
-    """Return the lines of a file from index `first` to `last` - 1, in lower case."""
-    raws = (line for raw in read_blocks(path, encoding) for line in raw.data.split(b"\n")[:-1])
-    return [line.decode("utf-8", "replace").lower() for line in itertools.islice(raws, first, last)]
-
-
-def _line(path: Path, index: int, encoding: str | None) -> str:
-    """Return the first 60 characters of the line at this index of a file, for messages.
-
-    Control characters are replaced.
-    """
-    raws = (line for raw in read_blocks(path, encoding) for line in raw.data.split(b"\n")[:-1])
-    line = next(itertools.islice(raws, index, None), b"")
-    return printable(line[:240].decode("utf-8", "replace"))[:60]
+    """Return the lines of a file from index `first` to `last` - 1. Invalid bytes are replaced."""
+    lines = (line for raw in read_blocks(path, encoding) for line in raw.text.split("\n"))
+    return [to_bytes(line).decode("utf-8", "replace") for line in itertools.islice(lines, first, last)]

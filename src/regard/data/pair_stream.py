@@ -16,9 +16,8 @@ import numpy
 
 from regard.data.data_report import odd_side, refusal
 from regard.data.line_io import Lines, place_name
-from regard.data.line_scan import Examiner
+from regard.data.pair_blocks import Examiner, JsonLines, Tabbed
 from regard.data.pair_checks import KINDS, Choices
-from regard.data.pair_formats import JsonLines, Tabbed
 from regard.data.read_text import check_likely_encoding, checked_path
 from regard.data.text_encoding import other_encoding
 from regard.errors import DataError, message, shown
@@ -144,7 +143,7 @@ class RowPairs:
             self.repaired += len(invalid)
             refused = numpy.flatnonzero(marks & KEEP_ALL.bits("error"))
             end = int(refused[0]) if refused.size else chunk.pairs
-            yield from zip(chunk.source.lines()[:end], chunk.target.lines()[:end], strict=True)
+            yield from zip(chunk.source.lines[:end], chunk.target.lines[:end], strict=True)
             if refused.size:
                 raise refusal(chunk, end, KEEP_ALL, int(marks[end]), choosable=False)
 

@@ -22,9 +22,18 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.data.data_report import Report, inspect_pairs, refusal
-from regard.data.line_scan import Examiner
+from regard.data.pair_blocks import (
+    Chunk,
+    CountsDiffer,
+    Examiner,
+    JsonLines,
+    Origin,
+    Parallel,
+    Rows,
+    Stamp,
+    Tabbed,
+)
 from regard.data.pair_checks import Choices
-from regard.data.pair_formats import Chunk, CountsDiffer, JsonLines, Origin, Parallel, Rows, Stamp, Tabbed
 from regard.data.read_text import checked_path
 from regard.data.text_encoding import check_encoding
 from regard.errors import ArgumentError, DataError, Hint, Setting, message, shown
@@ -77,7 +86,7 @@ class Pairs:
         examiners = Examiner(self.choices, keyed=False), Examiner(self.choices, keyed=False)
         try:
             for chunk in self.origin.chunks(examiners):
-                sources, targets = chunk.source.lines(), chunk.target.lines()
+                sources, targets = chunk.source.lines, chunk.target.lines
                 kept, refused = self._decided(chunk)
                 for i in kept:
                     yield Pair(sources[i], targets[i], chunk.position + i + 1)

@@ -160,7 +160,8 @@ class SampledEpochs:
         """Sample the pairs of an epoch in this process."""
         numbers = self.numbers.tolist()
         rows = (self.sampler.pair(epoch, number, self._texts[number]) for number in numbers)
-        return EncodedPairs(*map(Side.of, zip(*rows, strict=True)), self.numbers)
+        source, target = map(Side.of, zip(*rows, strict=True))
+        return EncodedPairs(source, target, self.numbers)
 
     def _received(self, epoch: int) -> EncodedPairs:
         """Let all processes sample their part of the pairs of an epoch."""
