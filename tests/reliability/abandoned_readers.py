@@ -25,9 +25,9 @@ import numpy
 import torch
 
 from regard.data import encoded_pairs, progress_bar, read_text
-from regard.data.caption_batching import CaptionBatches, EncodedCaptions
+from regard.data.batching import CaptionBatches, EncodedCaptions
 from regard.data.encoded_pairs import Side
-from regard.data.images.pixels import Pixels
+from regard.data.images.image_file import Pixels
 from regard.data.pairs import read_pairs
 from regard.data.tokenizers import train_tokenizers
 from regard.errors import DataError

@@ -10,7 +10,7 @@ import typer
 from regard.cli.pair_file_options import Encoding, Files, pair_option
 from regard.data import Choices, Pairs, read_pairs
 from regard.data.line_io import check_standard_input
-from regard.data.pair_stream import LinePairs, PairStream, RowPairs
+from regard.data.pairs import LinePairs, PairStream, RowPairs
 from regard.errors import ArgumentError, UnknownName, message
 from regard.tasks.column_names import two_columns, two_names
 from regard.tasks.header_lines import check_first_lines

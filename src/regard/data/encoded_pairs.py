@@ -21,8 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from regard.data.progress_bar import advancing
-from regard.data.tokenizers.normalize import sides
-from regard.data.tokenizers.tokenizer import Tokenizer
+from regard.data.tokenizers.tokenizer import Tokenizer, sides
 from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 from regard.files.atomic_io import beside, flush_folder, remove, write
 from regard.files.tensor_file import read_tensors, tensor_blocks

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 
 from regard.data.encoded_pairs import EncodedPairs, Side
 from regard.data.tokenizers import load_tokenizer
-from regard.data.tokenizers.lowercased import Lowercased
-from regard.data.tokenizers.tokenizer import Tokenizer
+from regard.data.tokenizers.tokenizer import Lowercased, Tokenizer
 from regard.errors import DataError, message
 
 __all__ = ["SampledEpochs", "Sampler", "start_workers"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from regard.data.tokenizers.normalize import clean
+from regard.data.tokenizers.tokenizer import clean
 from regard.evaluation.bleu import References, Score, checked_sentences
 
 __all__ = ["exact_match"]

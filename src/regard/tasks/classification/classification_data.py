@@ -10,11 +10,18 @@ from pathlib import Path
 
 import numpy
 
-from regard.data.class_labels import ClassBalance, Labels
-from regard.data.labelled_batching import EncodedTexts, encode_texts
-from regard.data.labelled_text import MANY, LabelledTexts, checked_columns, format_of, read_labelled
+from regard.data.batching import EncodedTexts, encode_texts
+from regard.data.labelled_text import (
+    MANY,
+    ClassBalance,
+    LabelledTexts,
+    Labels,
+    checked_columns,
+    format_of,
+    read_labelled,
+)
 from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
-from regard.data.tokenizers.lowercased import Lowercased
+from regard.data.tokenizers.tokenizer import Lowercased
 from regard.errors import ArgumentError, DataError, RegardError, message, naming_place, printable
 from regard.files.atomic_io import replace
 from regard.files.untrusted import parse_json, read_limited
