@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from regard.data.progress_bar import advancing
 from regard.data.tokenizers.tokenizer import Tokenizer, sides
-from regard.errors import ArgumentError, DataError, UnknownName, message, shown
+from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.files.atomic_io import beside, flush_folder, remove, write
 from regard.files.tensor_file import read_tensors, tensor_blocks
-from regard.files.user_cache import LEFT_OVER
+from regard.files.user_cache import LEFT_OVER, cache_error
 
 __all__ = ["EncodedPairs", "Side", "encode_pairs"]
 
@@ -228,14 +228,7 @@ def encode_pairs(
         flush_folder(folder)
         return _opened(place)
     except OSError as error:
-        hint = (
-            "use a writable folder with enough free space, 4 bytes per token and 24 bytes per pair: set the "
-            "environment variable REGARD_CACHE"
-        )
-        name = shown(error.filename or folder)
-        raise DataError(
-            message(name, f"the cache cannot be used: {error.strerror or error}", hint=hint)
-        ) from None
+        raise cache_error(error, folder) from None
 
 
 def _opened(path: Path) -> EncodedPairs:

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -230,7 +231,7 @@ def fetch(
             done = 0
             for piece in dataset.pieces:
                 at = None if source is None else Path(source)
-                _fetch_piece(name, piece, into, at, edition, lambda more, done=done: reached(done + more))
+                _fetch_piece(name, piece, into, at, edition, partial(_add, reached, done))
                 done += piece.size
     except OSError as error:
         place = shown(error.filename or into)
@@ -238,6 +239,10 @@ def fetch(
             message(place, f"the file or folder cannot be used ({error.strerror or error})")
         ) from None
     return Fetched(name, into)
+
+
+def _add(reached: Callable[[int], None], done: int, more: int) -> None:
+    reached(done + more)
 
 
 def _fetch_piece(

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy
 
+from regard.data.column_names import is_column_name
 from regard.data.pair_checks import KINDS
 from regard.data.read_text import (
     LONGEST_LINE,
@@ -363,9 +364,18 @@ def _separated_pairs(
 
 
 def _places(path: Path, header: Sequence[str], columns: tuple[int, int] | tuple[str, str]) -> list[int]:
-    """Return the indices of the source and the target column."""
-    hint = ("check ", COLUMNS, "; if the file has no header, use numbers, starting at 1")
-    return column_places(path, header, columns, hint)
+    """Return the indices of the source and the target column.
+
+    Raise DataError if the columns are numbers, but the header has usual column names, such as "source".
+    """
+    hint: Hint = ("check ", COLUMNS, "; if the file has no header, use numbers, starting at 1")
+    places = column_places(path, header, columns, hint)
+    names = [header[place].strip() for place in places if place < len(header)]
+    if isinstance(columns[0], int) and len(names) == 2 and all(map(is_column_name, names)):
+        problem = f"the line looks like a header: {printable(' and '.join(names))}"
+        hint = ("use ", replace(COLUMNS, value=printable(",".join(names))), "; or remove the line")
+        raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
+    return places
 
 
 def field_pairs(path: Path, fields: tuple[str, str], encoding: str | None = None) -> Iterator[Two]:
