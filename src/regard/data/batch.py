@@ -10,7 +10,6 @@ from typing import Any, Self
 import numpy
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from regard.data.packed_tensors import buffer_of, parts_of
 from regard.errors import ArgumentError, message
@@ -117,6 +116,32 @@ class BatchRows:
         return self._map(
             lambda tensor: torch.cat((tensor, tensor.new_zeros(count, *tensor.shape[1:]))), refuse
         )
+
+    def grown(self, rows: int, sizes: Mapping[str, int], added: Mapping[str, int]) -> Self:
+        """Return a copy that is padded with zeros to a given number of rows and to given sizes.
+
+        rows: number of rows.
+        sizes: field -> the size of the second dimension of its tensor.
+        added: field -> its value in the added rows. In a field of `sizes`, only the first column gets it.
+        """
+        count = len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
+        least = {name: getattr(self, name).shape[1] for name in sizes}
+        longest = max(least.values(), default=0)
+        if rows < count or any(sizes[name] < size for name, size in least.items()):
+            named = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            problem = f"rows={rows} and length {named} are too small"
+            expected = f"at least {count} rows and length {longest}"
+            raise ArgumentError(message(f"{type(self).__name__}.padded_to()", problem, expected=expected))
+        copy = self.add_rows(rows - count)
+        changed = {}
+        for name in (*sizes, *(each for each in added if each not in sizes)):
+            tensor = getattr(copy, name)
+            if name in sizes:
+                padding = tensor.new_zeros(rows, sizes[name] - least[name], *tensor.shape[2:])
+                tensor = torch.cat((tensor, padding), 1)
+            (tensor[:, :1] if name in sizes else tensor)[count :] = added.get(name, PAD)
+            changed[name] = tensor
+        return replace(copy, **changed)  # type: ignore[type-var]
 
     def named_tensors(self) -> dict[str, Tensor]:
         """Return a dict from the name of a field to its tensor, which can be saved in a file.
@@ -244,23 +269,8 @@ class Batch(BatchRows):
         tensor([[2, 5, 3, 0],
                 [2, 0, 0, 0]])
         """
-        more = rows - len(self)
-        longer = source_length - self.source.shape[1], target_length + 1 - self.target.shape[1]
-        if min(more, *longer) < 0:
-            problem = f"rows={rows}, source_length={source_length} and target_length={target_length}"
-            lengths = (
-                f"source_length >= {self.source.shape[1]} and target_length >= {self.target.shape[1] - 1}"
-            )
-            expected = f"rows >= {len(self)}, {lengths}"
-            raise ArgumentError(message("Batch.padded_to()", problem, expected=expected))
-        grown = self.add_rows(more)
-        source, target = (
-            pad(tokens, (0, columns), value=PAD)
-            for tokens, columns in zip((grown.source, grown.target), longer, strict=True)
-        )
-        source[len(self) :, 0], target[len(self) :, 0] = EOS, BOS
-        grown.source_lengths[len(self) :] = 1
-        return replace(grown, source=source, target=target)
+        sizes = {"source": source_length, "target": target_length + 1}
+        return self.grown(rows, sizes, {"source": EOS, "target": BOS, "source_lengths": 1})
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
@@ -354,29 +364,11 @@ class LabelledBatch(BatchRows):
         Padding limits the number of different batch shapes, for CUDA graphs and torch.compile. It also gives
         one common shape to the batches of models that are trained together with different random seeds.
         """
-        longest = max(self.first.shape[1], 0 if self.second is None else self.second.shape[1])
-        more = rows - len(self)
-        short = self.second is not None and second_length is not None and second_length < self.second.shape[1]
-        if second_length is not None:
-            longest = self.first.shape[1]
-        if more < 0 or length < longest or short:
-            problem = f"rows={rows} and length={length} are too small"
-            expected = f"at least {len(self)} rows and length {longest}"
-            raise ArgumentError(message("LabelledBatch.padded_to()", problem, expected=expected))
-
-        grown = self.add_rows(more)
-
-        def padded(tokens: Tensor, length: int = length) -> Tensor:
-            tokens = pad(tokens, (0, length - tokens.shape[1]), value=PAD)
-            tokens[len(self) :, 0] = EOS
-            return tokens
-
-        grown.labels[len(self) :] = NO_LABEL
-        grown.first_lengths[len(self) :] = 1
-        if grown.second is None or grown.second_lengths is None:
-            return replace(grown, first=padded(grown.first))
-        grown.second_lengths[len(self) :] = 1
-        return replace(grown, first=padded(grown.first), second=padded(grown.second, second_length or length))
+        sizes, added = {"first": length}, {"first": EOS, "first_lengths": 1, "labels": NO_LABEL}
+        if self.second is not None:
+            sizes["second"] = length if second_length is None else second_length
+            added |= {"second": EOS, "second_lengths": 1}
+        return self.grown(rows, sizes, added)
 
 
 @dataclass(frozen=True, eq=False)
@@ -447,15 +439,7 @@ class ImageBatch(Batch):
         tensor([[2, 5, 3, 0],
                 [2, 0, 0, 0]])
         """
-        more, longer = rows - len(self), target_length + 1 - self.target.shape[1]
-        if min(more, longer) < 0:
-            problem = f"rows={rows} and target_length={target_length}"
-            expected = f"rows >= {len(self)} and target_length >= {self.target.shape[1] - 1}"
-            raise ArgumentError(message("ImageBatch.padded_to()", problem, expected=expected))
-        grown = self.add_rows(more)
-        target = pad(grown.target, (0, longer), value=PAD)
-        target[len(self) :, 0] = BOS
-        return replace(grown, target=target)
+        return self.grown(rows, {"target": target_length + 1}, {"target": BOS})
 
 
 @dataclass(frozen=True, eq=False)
@@ -520,15 +504,7 @@ class TextBatch(BatchRows):
         tensor([[7, 3, 0],
                 [0, 0, 0]])
         """
-        more, longer = rows - len(self), length - self.inputs.shape[1]
-        if more < 0 or longer < 0:
-            problem = f"rows={rows} and length={length} are too small"
-            expected = f"at least {len(self)} rows and length {self.inputs.shape[1]}"
-            raise ArgumentError(message("TextBatch.padded_to()", problem, expected=expected))
-        grown = self.add_rows(more)
-        grown.lengths[len(self) :] = 1
-        inputs, targets = (pad(each, (0, longer), value=PAD) for each in (grown.inputs, grown.targets))
-        return replace(grown, inputs=inputs, targets=targets)
+        return self.grown(rows, {"inputs": length, "targets": length}, {"lengths": 1})
 
 
 NO_FACT = -1
@@ -612,15 +588,7 @@ class StoryBatch(BatchRows):
         sentences: number of sentences of each story; None does not change this number.
         """
         size = self.sentences.shape[1] if sentences is None else sentences
-        if rows < len(self) or size < self.sentences.shape[1]:
-            problem = f"rows={rows} and sentences={size} are too small"
-            expected = f"at least {len(self)} rows and {self.sentences.shape[1]} sentences"
-            raise ArgumentError(message("StoryBatch.padded_to()", problem, expected=expected))
-        grown = self.add_rows(rows - len(self))
-        answers, facts = grown.answers.clone(), grown.facts.clone()
-        answers[len(self) :], facts[len(self) :] = NO_LABEL, NO_FACT
-        longer = pad(grown.sentences, (0, 0, 0, size - self.sentences.shape[1]), value=PAD)
-        return replace(grown, sentences=longer, answers=answers, facts=facts)
+        return self.grown(rows, {"sentences": size}, {"answers": NO_LABEL, "facts": NO_FACT})
 
 
 @dataclass(frozen=True, eq=False)
@@ -655,11 +623,10 @@ class TapeBatch(BatchRows):
 
     def padded_to(self, rows: int, steps: int) -> TapeBatch:
         """Append steps and rows of zeros, which are not scored."""
-        more = steps - self.steps
-        if more > 0:
-            inputs, targets = (pad(each, (0, 0, 0, more)) for each in (self.inputs, self.targets))
-            self = replace(self, inputs=inputs, targets=targets, scored=pad(self.scored, (0, more)))
-        return self.add_rows(rows - len(self)) if rows > len(self) else self
+        rows, steps = max(rows, len(self)), max(steps, self.steps)
+        if (rows, steps) == (len(self), self.steps):
+            return self
+        return self.grown(rows, {"inputs": steps, "targets": steps, "scored": steps}, {})
 
     @staticmethod
     def joined(batches: list[TapeBatch]) -> TapeBatch:
