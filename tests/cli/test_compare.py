@@ -13,11 +13,12 @@ import torch
 
 import regard
 from regard.compare.comparison import Comparison
-from regard.compare.comparison_options import Options, model_variant
+from regard.compare.comparison_options import Options
 from regard.compare.comparison_page import write_page
 from regard.compare.confidence import judge
-from regard.compare.run_cache import RunCache, _Pool, progress_line, step_of
+from regard.compare.run_cache import SHORTER, RunCache
 from regard.compare.study import Claim, StudyResult
+from regard.runs.training_processes import Training, TrainingProcesses, progress_line, step_of
 from regard.training.interrupts import Interruption
 
 TINY = ("--quick", "--steps", "2", "--width", "4", "--sentences", "2", "--length-bins", "9,24")
@@ -138,9 +139,8 @@ def test_measuring_after_ctrl_c_is_announced(tmp_path, monkeypatch):
 def test_a_long_comparison_says_how_to_shorten_it(seconds, quick, hinted, tmp_path):
     """One training of four took `seconds`, and another one is running."""
     said: list[str] = []
-    pool = _Pool(RunCache(tmp_path, Options(quick=quick, device="cpu"), said.append), Interruption(), 0.0)
-    run = pool.cache.options.run(model_variant("seq2seq"), 0)
-    pool.done, pool.total, pool.running = 1, 4, {tmp_path: (run, None, 0.0)}
+    pool = TrainingProcesses(1, said.append, Interruption(), hint="" if quick else SHORTER)
+    pool.done, pool.total, pool.running = 1, 4, [(Training("seq2seq", tmp_path / "log", ()), None, 0.0)]
     pool.began = time.monotonic() - seconds
     for _ in range(2):
         pool.reported = 0.0

@@ -226,7 +226,7 @@ def _run_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     from regard.runs.prepare_run import Machine
 
-    machine = Machine(arguments["device"], arguments["threads"])
+    machine = Machine(arguments["device"], arguments["threads"], jobs=None)
     return {"resume": arguments["resume"], "change": arguments["change"], "machine": machine}
 
 
