@@ -94,7 +94,10 @@ def stored_scores(checkpoint: Checkpoint) -> dict[str, float]:
     without the scores.
     """
     try:
-        evaluations = checkpoint.state["log"]["state"]["evaluations"]
+        state = checkpoint.state
+        if "scores" in state:  # a copy of a checkpoint by regard average
+            return {name: float(value) for name, value in state["scores"].items()}
+        evaluations = state["log"]["state"]["evaluations"]
         scores = [each["scores"] for each in evaluations if each["step"] == checkpoint.step]
         return {name: float(value) for name, value in scores[-1].items()}
     except (DataError, LookupError, TypeError, ValueError, AttributeError, OverflowError):
