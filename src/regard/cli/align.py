@@ -34,7 +34,7 @@ from regard.cli.run_options import (
     open_run,
 )
 from regard.data.line_io import Notes, say, tell, writing
-from regard.data.pair_stream import PairStream, in_batches
+from regard.data.pairs import PairStream, in_batches
 from regard.decoding import Scored, Translator
 from regard.decoding.unknown_words import UnknownWords
 from regard.decoding.word_alignment import pharaoh

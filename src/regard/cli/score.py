@@ -37,7 +37,7 @@ from regard.cli.run_options import (
     task_in_regard,
 )
 from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell, writing
-from regard.data.pair_stream import in_batches
+from regard.data.pairs import in_batches
 from regard.decoding import Scored
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, shell_word, shown

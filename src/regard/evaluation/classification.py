@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from regard.data.tokenizers.normalize import clean
+from regard.data.tokenizers.tokenizer import clean
 from regard.errors import list_item, printable
 from regard.files.atomic_io import write_whole
 from regard.roles import POOLING, BySite, Role, sites_matching

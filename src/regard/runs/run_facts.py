@@ -12,11 +12,10 @@ from typing import Any
 
 from regard.errors import DataError, RegardError
 from regard.files.untrusted import LIMITS, open_regular, parse_json, read_limited
-from regard.runs.model_check import outline
 from regard.runs.run_folder import config_of, fingerprints_of
 from regard.runs.run_settings import RunSettings
 from regard.runs.run_task import RunTask
-from regard.runs.stored_runs import WEIGHTS, checked_settings, stored_scores
+from regard.runs.stored_runs import WEIGHTS, checked_settings, outline, stored_scores
 from regard.training.checkpoints.averaging import Averaged, averaged_from
 from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoints
 from regard.training.progress import Progress
