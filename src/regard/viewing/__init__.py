@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from regard.viewing.pictures.tape_panels import tape
     from regard.viewing.pictures.word_over_time import over_time
     from regard.viewing.pooled_attention import Pooled, pooled, pooled_from_top
-    from regard.viewing.seen import Seen
-    from regard.viewing.seen_site import Site
+    from regard.viewing.seen import Seen, Site
     from regard.viewing.svg import to_svg
     from regard.viewing.terminal import bars, beside, draw
 else:
