@@ -26,8 +26,7 @@ class Means:
     def __init__(self) -> None:
         self.tokens = self.timed = 0
         self.seconds = 0.0
-        self._own: dict[str, tuple[float, int]] = {}
-        self._parts: dict[str, tuple[float, int]] = {}
+        self._sums: dict[str, dict[str, tuple[float, int]]] = {"own": {}, "parts": {}}
 
     def add(
         self, tokens: int, seconds: float, loss: float, norm: float | None, parts: Mapping[str, float]
@@ -45,25 +44,25 @@ class Means:
             return
         self.tokens += tokens
         self.timed += tokens
-        total, weight = self._own.get("loss", (0.0, 0))
-        self._own["loss"] = total + loss * tokens, weight + tokens
-        if norm is not None:
-            total, weight = self._own.get("norm", (0.0, 0))
-            self._own["norm"] = total + norm * tokens, weight + tokens
-        for name, value in parts.items():
-            total, weight = self._parts.get(name, (0.0, 0))
-            self._parts[name] = total + value * tokens, weight + tokens
+        own = {"loss": loss} if norm is None else {"loss": loss, "norm": norm}
+        for which, values in (("own", own), ("parts", parts)):
+            for name, value in values.items():
+                self._add(which, name, value * tokens, tokens)
+
+    def _add(self, which: str, name: str, total: float, weight: int) -> None:
+        before, weighed = self._sums[which].get(name, (0.0, 0))
+        self._sums[which][name] = before + total, weighed + weight
 
     def own(self) -> dict[str, float]:
         """Return the means of "loss" and of "norm" (gradient norm), by name.
 
         A name is left out if no value was added for it.
         """
-        return {name: total / weight for name, (total, weight) in self._own.items()}
+        return {name: total / weight for name, (total, weight) in self._sums["own"].items()}
 
     def parts(self) -> dict[str, float]:
         """Return the means of the losses that add() got as `parts`, by name, e.g. {"guided": 0.5}."""
-        return {name: total / weight for name, (total, weight) in self._parts.items()}
+        return {name: total / weight for name, (total, weight) in self._sums["parts"].items()}
 
     def speed(self) -> float | None:
         """Return the number of target tokens per second, or None if no step was added in this process."""
@@ -75,23 +74,20 @@ class Means:
         both.tokens, both.timed = self.tokens + other.tokens, self.timed + other.timed
         both.seconds = self.seconds + other.seconds
         for each in (self, other):
-            for into, sums in ((both._own, each._own), (both._parts, each._parts)):
+            for which, sums in each._sums.items():
                 for name, (total, weight) in sums.items():
-                    before, weighed = into.get(name, (0.0, 0))
-                    into[name] = before + total, weighed + weight
+                    both._add(which, name, total, weight)
         return both
 
     def state(self) -> dict[str, Any]:
         """Return the sums from which the means are computed, as a dict for JSON, to be read by restored()."""
-        return {"tokens": self.tokens, "own": dict(self._own), "parts": dict(self._parts)}
+        return {"tokens": self.tokens, **{which: dict(sums) for which, sums in self._sums.items()}}
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Means:
         """Create a Means object from the result of state(), with the same means and no speed yet."""
         means = cls()
         means.tokens = int(state["tokens"])
-        means._own, means._parts = (
-            {name: (float(total), int(weight)) for name, (total, weight) in state[which].items()}
-            for which in ("own", "parts")
-        )
+        for which, sums in means._sums.items():
+            sums.update({name: (float(total), int(weight)) for name, (total, weight) in state[which].items()})
         return means

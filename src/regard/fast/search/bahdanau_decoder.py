@@ -10,14 +10,13 @@ W e(y) + b, is computed once in a search for each word that some beam reads.
 from __future__ import annotations
 
 import math
-from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.functional import pad
 
-from regard.fast.search.decoder import SlotDecoder, resized_rows, write_rows
+from regard.fast.search.decoder import SlotDecoder, write_rows
 from regard.fast.search.linear import linear
 from regard.kernels import by_kernel
 from regard.models.bahdanau import Bahdanau
@@ -48,8 +47,9 @@ class BahdanauDecoder(SlotDecoder):
     in_inference_mode = True
     int8 = True
 
-    def __init__(self, model: Bahdanau, slots: int, beams: int, length: int, source_length: int):
-        self.slots, self.beams, self.length, self.source_length = slots, beams, length, source_length
+    def __init__(self, model: Model, slots: int, beams: int, length: int, source_length: int):
+        assert isinstance(model, Bahdanau)
+        super().__init__(model, slots, beams, length, source_length)
         self.embedding, self.cell, self.readout = model.target, model.cell, model.readout
         assert isinstance(model.score, Additive)
         self.score, self.width, self.int8_steps = model.score, model.width, model.int8_steps
@@ -76,11 +76,6 @@ class BahdanauDecoder(SlotDecoder):
         if model.select != Soft():
             reasons.append("the attention weights are not computed with softmax")
         return reasons
-
-    @classmethod
-    def build(cls, model: Model, slots: int, beams: int, length: int, source_length: int) -> BahdanauDecoder:
-        assert isinstance(model, Bahdanau)
-        return cls(model, slots, beams, length, source_length)
 
     @classmethod
     def recordable(cls, model: Model) -> dict[str, Role]:
@@ -186,20 +181,11 @@ class BahdanauDecoder(SlotDecoder):
             self.looks[self.rows[:, 0], position] = weights_BKS[:, :, None, None].to(self.looks.dtype)
         return weights_BKS
 
-    def resized(self, slots: Tensor | None, length: int) -> Self:
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other.length = length
+    def resize(self, slots: Tensor | None, before: int) -> None:
         if slots is not None:
-            other.slots = len(slots)
-            for name in ("keys", "values", "mask", "states"):
-                buffer = getattr(self, name)
-                setattr(other, name, resized_rows(buffer, slots, buffer.shape[1], 1))
-            other.rows = self.rows[: len(slots)]
-            other.lengths = self.lengths.index_select(0, slots)
-        if self.looks is not None:
-            other.looks = resized_rows(self.looks, slots, length, 1)
-        return other
+            for name in ("keys", "values", "mask", "states", "lengths"):
+                setattr(self, name, getattr(self, name).index_select(0, slots))
+            self.rows = self.rows[: len(slots)]
 
     def _joined(self) -> tuple[Tensor, ...]:
         """Return the weights for word, context, previous state, new state and output, and the first bias.

@@ -5,6 +5,7 @@ GreedySlots gives the results of regard.decoding.greedy, SampleSlots those of re
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -150,8 +151,7 @@ class SearchSlots(ABC):
 
     def resized(self, slots: Tensor | None, length: int) -> Self:
         """Return a copy with some of the slots, and with room for another number of positions."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
+        other = copy.copy(self)
         other.decoder = self.decoder.resized(slots, length)
         for name in ("tokens", "links", "token_scores"):
             setattr(other, name, resized_rows(getattr(self, name), slots, length, 1))
