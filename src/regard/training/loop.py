@@ -14,9 +14,8 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from regard.errors import UnknownName
-from regard.fast.captured.device_update import DeviceUpdate
 from regard.fast.captured.graphs import Uncaptured, capture_chosen
-from regard.fast.captured.steps import CapturedSteps
+from regard.fast.captured.steps import CapturedSteps, DeviceUpdate
 from regard.files.folder_lock import FolderLock
 from regard.training.batch_stream import BatchStream, Position
 from regard.training.budget import WallClock, budget_warning, count, end_reason, evaluation_due, total_steps
