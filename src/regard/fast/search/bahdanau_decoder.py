@@ -30,6 +30,12 @@ __all__ = ["BahdanauDecoder"]
 FEWEST_ROWS, MOST_TABLE_BYTES = 16, 2**26
 """W e(y) + b is stored for at least so many beams, if the table for all words is not larger than this."""
 
+FEW_NUMBERS = 2**12
+"""From this number of elements on, four operators with sigmoid take less time than tanh."""
+
+NEW_WORDS = 1 / 8
+"""The expected part of the words of a step that no beam has read before."""
+
 
 class BahdanauDecoder(SlotDecoder):
     """The decoder of a Bahdanau model with additive attention and softmax.
@@ -94,7 +100,6 @@ class BahdanauDecoder(SlotDecoder):
         from_word, from_context, from_state, from_new, to_output, bias = self.weights
         rows, int8 = self.slots * self.beams, self.int8_steps
         self.from_context = linear(from_context, None, self.slots * self.source_length)
-        self.from_word = linear(from_word, bias, rows, int8)
         self.from_state = linear(from_state, None, rows, int8)
         self.from_reset = linear(self.cell.state.weight, None, rows, int8)
         self.from_new = linear(from_new, None, rows, int8)
@@ -105,6 +110,8 @@ class BahdanauDecoder(SlotDecoder):
         small = bias.itemsize * math.prod(shape) <= MOST_TABLE_BYTES
         if small and rows >= FEWEST_ROWS and not bias.is_cuda:
             self.table, self.known = bias.new_empty(shape), torch.zeros(shape[0], dtype=torch.bool)
+        new = rows if self.table is None else max(1, int(rows * NEW_WORDS))
+        self.from_word = linear(from_word, bias, new, int8)
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         (memory,) = encoded.memories
@@ -131,7 +138,10 @@ class BahdanauDecoder(SlotDecoder):
             both_RG, new_RM = own_RG.tensor_split((2 * size,), 1)
             update_RM, reset_RM = both_RG.add_(own_RN[:, hidden:]).sigmoid_().chunk(2, 1)
             new_RM.add_(self.from_reset(reset_RM * state_RM))
-            new_RM.mul_(2).sigmoid_().mul_(2).sub_(1)  # tanh, see _attend()
+            if new_RM.numel() < FEW_NUMBERS:
+                new_RM.tanh_()
+            else:
+                new_RM.mul_(2).sigmoid_().mul_(2).sub_(1)  # tanh, see _attend()
             torch.lerp(state_RM, new_RM, update_RM, out=states_RM)
         if self.states.is_cuda:  # one kernel for product and sum
             pairs_RP.addmm_(states_RM, self.weights[3].T)
