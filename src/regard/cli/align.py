@@ -10,6 +10,7 @@ import typer
 
 from regard.cli import bounds
 from regard.cli.pair_options import (
+    DEFAULT_COLUMNS,
     Columns,
     Encoding,
     Fields,
@@ -33,13 +34,13 @@ from regard.cli.run_options import (
     open_run,
 )
 from regard.data.line_io import Notes, say, tell, writing
-from regard.data.pair_stream import PairStream, in_batches
+from regard.data.pairs import PairStream, in_batches
 from regard.decoding import Scored, Translator
 from regard.decoding.unknown_words import UnknownWords
 from regard.decoding.word_alignment import pharaoh
 from regard.errors import ArgumentError, UnknownName, message
 from regard.evaluation import SYMMETRISATIONS, read_links
-from regard.evaluation.gold_alignment import evaluate_alignments
+from regard.evaluation.alignment_error_rate import evaluate_alignments
 from regard.roles import CROSS
 from regard.tasks.translation.alignment_choice import aligned_at, join_directions
 from regard.tasks.translation.alignment_search import search_alignments
@@ -162,7 +163,7 @@ def align(
     target: TargetLines = None,
     tsv: TsvFiles = None,
     jsonl: JsonlFiles = None,
-    columns: Columns = "1,2",
+    columns: Columns = DEFAULT_COLUMNS,
     fields: Fields = "source,target",
     encoding: Encoding = None,
     output: OutputFile = None,
@@ -217,6 +218,7 @@ def align(
     options.check(choose, backward)
     files = PairFiles(source, target, tsv, jsonl, columns, fields, encoding)
     files.check("regard align")
+    files = files.of_run(run)
     pairs, html = files.stream(), TranslationPage(page)
     gold = None if gold_alignments is None else read_links(gold_alignments, base)
 

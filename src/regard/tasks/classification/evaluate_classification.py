@@ -10,8 +10,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from regard.data.class_labels import ClassBalance, Labels
-from regard.data.labelled_text import LabelledTexts, read_labelled
+from regard.data.labelled_text import ClassBalance, LabelledTexts, Labels, read_labelled
 from regard.data.line_io import say
 from regard.errors import ArgumentError, message, shown
 from regard.evaluation.classification import save_classifications
@@ -151,7 +150,7 @@ def evaluate_classification(
     report = classifier.evaluate(texts)
     lines = [each.first if each.second is None else (each.first, each.second) for each in texts]
     if page is not None:
-        _write_page(page, classifier, lines, texts, name)
+        _write_page(page, classifier, lines, texts, report, name)
     erasure = _erasure(classifier, lines) if options["faithfulness"] else None
     about = {"folder": str(run.folder), "step": classifier.checkpoint.step}
     return ClassificationEvaluation(name, about, report, texts.balance(classifier.labels), erasure)
@@ -181,12 +180,18 @@ def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) 
 
 
 def _write_page(
-    page: Path, classifier: ClassificationRun, lines: Sequence[Any], texts: LabelledTexts, name: str
+    page: Path,
+    classifier: ClassificationRun,
+    lines: Sequence[Any],
+    texts: LabelledTexts,
+    report: ClassificationReport,
+    name: str,
 ) -> None:
     results = classifier.classify(lines[:MOST_ENTRIES])
     cut = f", the first {len(results)} of {len(lines):,} texts" if len(lines) > len(results) else ""
     title = f"Classifications by {classifier.folder.name}"
-    save_classifications(page, results, title, f"{name}{cut}", texts.labels[:MOST_ENTRIES])
+    about = f"{report.summary()}; {name}{cut}"
+    save_classifications(page, results, title, about, texts.labels[:MOST_ENTRIES])
     say(f"Wrote {shown(page)}")
 
 
