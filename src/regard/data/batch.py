@@ -139,7 +139,7 @@ class BatchRows:
             if name in sizes:
                 padding = tensor.new_zeros(rows, sizes[name] - least[name], *tensor.shape[2:])
                 tensor = torch.cat((tensor, padding), 1)
-            (tensor[:, :1] if name in sizes else tensor)[count :] = added.get(name, PAD)
+            (tensor[:, :1] if name in sizes else tensor)[count:] = added.get(name, PAD)
             changed[name] = tensor
         return replace(copy, **changed)  # type: ignore[type-var]
 
