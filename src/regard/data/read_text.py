@@ -197,7 +197,7 @@ def read_chunks(path: Path, encoding: str | None = None) -> Iterator[tuple[bytes
             stream: BinaryIO = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
             check_start(shown(path), stream.read(START), encoding)
             stream.seek(0)
-            for data in utf_8_chunks(stream, encoding, BLOCK):
+            for data in utf_8_chunks(stream.read, encoding, BLOCK):
                 yield data, file.tell()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         hint = "check the file with gzip -t, or download it again"
