@@ -17,7 +17,6 @@ from regard.cli import bounds
 from regard.cli.printable_console import printable_console
 from regard.cli.task_option import import_from_here, next_command, resume_command, task_of_run
 from regard.cli.train_settings import check_exclusive, settings_of, with_settings
-from regard.data.line_io import say
 from regard.errors import DataError, message, printable, shell_word, shown
 from regard.training.command_options import LOGS, RUN
 
@@ -211,6 +210,8 @@ def _note_validation_files(recipe: Mapping[str, Any], own: Mapping[str, Any]) ->
     """
     if os.environ.get("RANK", "0") != "0" or not any(name in TRAINING_FILES for name in own):
         return
+    from regard.data.line_io import say
+
     valid = [name for name in recipe if name.startswith("valid_")]
     if valid and not any(name.startswith("valid_") for name in own):
         values = [recipe[name] if isinstance(recipe[name], list) else [recipe[name]] for name in valid]

@@ -340,7 +340,7 @@ def table_note(file: str) -> str:
     if match is None:
         return ""
     kind = match[1].lower()
-    marks = {"csv": "commas and quotes", "tsv": "tabs"}.get(kind, "names of fields")
+    marks = {"csv": "commas and quotes", "tsv": "columns"}.get(kind, "names of fields")
     hint = "save the texts alone, one in each line"
     return f"{shown(file)}: each line is read as one text, with its {marks}; {hint}"
 
