@@ -61,10 +61,6 @@ class _Graph:
     unused: frozenset[int]
 
 
-Lists = tuple[list[Tensor], ...]
-"""Weights, gradients, and each tensor of the optimizer state, of the parameters of a group."""
-
-
 class CapturedSteps:
     """Take whole training steps with CUDA graphs.
 
@@ -351,7 +347,7 @@ class DeviceUpdate:
         torch._foreach_mul_(list(gradients), torch.clamp(self.limit / (norm + 1e-6), max=1.0))
         return norm, None
 
-    def _lists(self, group: dict[str, Any], gradients: dict[int, Tensor]) -> Lists:
+    def _lists(self, group: dict[str, Any], gradients: dict[int, Tensor]) -> tuple[list[Tensor], ...]:
         """Return the weights of a group that have a gradient, the gradients, and the optimizer state."""
         members = [each for each in group["params"] if id(each) in gradients]
         states = [self._state(each, group) for each in members]
@@ -361,7 +357,9 @@ class DeviceUpdate:
         moments = [[state[name] for state in states] for name in names]
         return [each.detach() for each in members], [gradients[id(each)] for each in members], *moments
 
-    def _update_group(self, group: dict[str, Any], lists: Lists, divisor: Tensor | None) -> None:
+    def _update_group(
+        self, group: dict[str, Any], lists: tuple[list[Tensor], ...], divisor: Tensor | None
+    ) -> None:
         """Update the weights of a group; its gradients are divided by `divisor`, unless it is None."""
         if isinstance(self.optimizer, torch.optim.SGD):
             weights, gradients, *momentum = lists

@@ -64,7 +64,8 @@ class _Ways(torch.autograd.Function):
         weight_WGM, *buffers = ctx.saved_tensors
         dstates_SWBM = dstates.permute(2, 0, 1, 3).contiguous()
         dgates_WSBG, dmore_SBWG = backward_steps(dstates_SWBM, weight_WGM, *buffers)
-        dweight = weight_gradients(dmore_SBWG, buffers[2])
+        dmore_WGR = dmore_SBWG.flatten(0, 1).permute(1, 2, 0)
+        dweight = product_in_float32(dmore_WGR, buffers[2][:, :-1].flatten(1, 2))  # not rounded
         return dgates_WSBG.transpose(1, 2), dweight.to(weight_WGM.dtype), dmore_SBWG.sum((0, 1))
 
 
@@ -109,12 +110,3 @@ def backward_steps(
         if t:
             parts_QBM = torch.bmm(dmore_SBWG[t].view(rows, 3 * ways, width).transpose(0, 1), weight_QMM)
     return dgates_WSBG, dmore_SBWG
-
-
-def weight_gradients(dmore_SBWG: Tensor, states_WSBM: Tensor) -> Tensor:
-    """Return the gradients of U, (W, 3 M, M), not rounded to half precision.
-
-    dmore_SBWG, states_WSBM: the gradients of u, and the states with the initial states.
-    """
-    dmore_WGR = dmore_SBWG.flatten(0, 1).permute(1, 2, 0)
-    return product_in_float32(dmore_WGR, states_WSBM[:, :-1].flatten(1, 2))

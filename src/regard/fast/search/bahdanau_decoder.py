@@ -30,9 +30,6 @@ __all__ = ["BahdanauDecoder"]
 FEWEST_ROWS, MOST_TABLE_BYTES = 16, 2**26
 """W e(y) + b is stored for at least so many beams, if the table for all words is not larger than this."""
 
-FEW_NUMBERS = 2**12
-"""From this number of elements on, four operators with sigmoid take less time than tanh."""
-
 NEW_WORDS = 1 / 8
 """The expected part of the words of a step that no beam has read before."""
 
@@ -138,10 +135,10 @@ class BahdanauDecoder(SlotDecoder):
             both_RG, new_RM = own_RG.tensor_split((2 * size,), 1)
             update_RM, reset_RM = both_RG.add_(own_RN[:, hidden:]).sigmoid_().chunk(2, 1)
             new_RM.add_(self.from_reset(reset_RM * state_RM))
-            if new_RM.numel() < FEW_NUMBERS:
+            if self.table is None:
                 new_RM.tanh_()
-            else:
-                new_RM.mul_(2).sigmoid_().mul_(2).sub_(1)  # tanh, see _attend()
+            else:  # many numbers, for which sigmoid takes less time, see _attend()
+                new_RM.mul_(2).sigmoid_().mul_(2).sub_(1)
             torch.lerp(state_RM, new_RM, update_RM, out=states_RM)
         if self.states.is_cuda:  # one kernel for product and sum
             pairs_RP.addmm_(states_RM, self.weights[3].T)
