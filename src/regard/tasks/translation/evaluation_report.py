@@ -16,7 +16,6 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from regard.data import korean_english
 from regard.data.line_io import Lines, Notes, place_name, say, tell, writing
 from regard.data.pairs import PairStream, in_batches
 from regard.decoding.alignment_units import count_units
@@ -181,6 +180,8 @@ def built_in_references(split: str, sentences: int) -> References:
     """
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
+    from regard.data import korean_english  # the grammar is imported only where it is used
+
     examples = list(korean_english(split, sentences))
     return References(
         [each.source for each in examples],

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from regard.data.korean.corpus import separate_marks
+from regard.data.tokenizers.tokenizer import separate_marks
 from regard.decoding import Beam, Translator
 from regard.decoding.input_checks import check_load_keywords
 from regard.errors import ArgumentError, UnknownName, message
