@@ -5,6 +5,9 @@
 
 Files are UTF-8 (or another encoding that is named), plain or gzip. All stories are kept in memory. To add a
 format, write a function that yields questions and add a line to FORMATS.
+
+encode_stories() encodes stories and questions as word ids, with a vocabulary, and stores all questions as
+tensors.
 """
 
 from __future__ import annotations
