@@ -6,7 +6,8 @@ describes.
 The modules, from one object to the corpus:
 
     scenes           objects, their attributes, places and relations; draws scenes as pictures of 64 x 64
-                     pixels; generates captions, checks whether a caption is true, finds the region of each word
+                     pixels; generates captions, checks whether a caption is true, finds the region of each
+                     word
     shapes_corpus    generates the scenes of each split
 
     corpus = shapes("train", count=1000)
