@@ -8,6 +8,10 @@
     pairs_from_lists(["안녕."], ["Hi."])
 
 Files are UTF-8, or in the encoding that is named, plain or gzip; gzip is detected from the content.
+
+A PairStream has sentence pairs to score, align or evaluate: it is read once, in order, from files or standard
+input. Unlike Pairs, it drops no pair, so that the output of a command has one line for each pair. Empty and
+long sentences are kept. Invalid UTF-8 is replaced by U+FFFD, and lines with invalid UTF-8 are counted.
 """
 
 from __future__ import annotations
