@@ -73,7 +73,7 @@ def gradients_of(task: CaptioningTask, captured: bool, messages: list[str]) -> T
 @pytest.mark.parametrize("name", VARIANTS)
 def test_captured_steps_have_the_gradients_of_uncaptured_ones(name: str, tmp_path: Path):
     task, messages = made(small(**VARIANTS[name]), tmp_path), list[str]()
-    assert not task.capture.problem
+    assert not task.speed.capture.problem
     results = []
     for captured in (False, True, True):
         model = copy.deepcopy(task.model)
@@ -83,7 +83,7 @@ def test_captured_steps_have_the_gradients_of_uncaptured_ones(name: str, tmp_pat
         fresh = CaptioningTask(model.cuda(), task.corpus, settings, Processes(), device="cuda")
         # The new estimator has a random learned baseline: use the same weights in all three runs.
         fresh.model.load_state_dict(task.model.state_dict())
-        assert fresh.capture.chosen and isinstance(fresh._train_store, DeviceImages)
+        assert fresh.speed.captures and isinstance(fresh._train_store, DeviceImages)
         results.append(gradients_of(fresh, captured, messages))
     assert messages == []
     # cuDNN's backward pass of a convolution may add numbers in another order each time.

@@ -72,7 +72,7 @@ def made(settings: dict[str, Any], folder: Path, processes: Processes | None = N
     checked = build(CaptioningSettings, settings, "the settings")
     corpus = CaptioningTask.encode_data(CaptioningTask.read_data(checked), checked, folder)
     torch.manual_seed(0)
-    model = CaptioningTask.build_model(checked.model, CaptioningTask.sizes(corpus))
+    model = CaptioningTask.build_model(checked.model, corpus.sizes)
     return CaptioningTask(model, corpus, checked, processes or Processes())
 
 

@@ -21,7 +21,7 @@ from regard.tasks.translation.translation_data import Corpus, read_split
 from regard.tasks.translation.translation_settings import Data, TranslationSettings
 from regard.training.distributed import Processes
 from regard.training.settings import build
-from regard.training.task import Capture, Stopped
+from regard.training.task import Capture, Speed, Stopped
 from tests.tasks.small import settings, train, written
 from tests.training import fake_graphs
 
@@ -94,7 +94,7 @@ def test_loss_of_a_batch_is_the_sum_over_its_sentences(data: dict[str, list[str]
     batch = next(task.batches(0))
     alone = 0.0
     for row in range(len(batch)):
-        one = task.restored({name: value[row : row + 1] for name, value in task.tensors(batch).items()})
+        one = batch.select(torch.tensor([row]))
         alone += float(task.loss(task.prepare(one, "cpu")).shown["loss"])
     assert float(task.loss(task.prepare(batch, "cpu")).shown["loss"]) == pytest.approx(alone, rel=1e-5)
 
@@ -115,7 +115,7 @@ def test_validation_loss_of_recurrent_models_is_captured(
     task = make_task(chosen, tmp_path)
     task.model.eval()
     expected = task.evaluate(lambda: False).scores["loss"]
-    task.capture = Capture(True)
+    task.speed = Speed(capture=Capture(True))
     losses = [task.evaluate(lambda: False).scores["loss"] for _ in range(3)]
     assert losses == [expected] * 3
     assert (fake.captured > 0) == (fake.replayed > 0) == captures

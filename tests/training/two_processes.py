@@ -57,7 +57,7 @@ def main(folder: Path, tokens: int, steps: str = "plain") -> None:
         graphs, rank = install(patch), os.environ["RANK"]
         patch.setattr("regard.fast.captured.losses.MOST", 0)  # count only the graphs of training steps
         graphs.refuses = steps == "refused" and rank == "1"
-        chosen = "regard.tasks.translation.translation_task.capture_chosen"
+        chosen = "regard.training.length_buckets.capture_chosen"
         patch.setattr(chosen, lambda *_: Capture(True, ""))
         train_translation(settings, folder, machine=Machine("cpu"), console=Console(quiet=True))
         Path(folder, f"replayed-{rank}").write_text(str(graphs.replayed))

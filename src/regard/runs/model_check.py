@@ -38,7 +38,7 @@ def outline(
 ) -> nn.Module:
     """Build the model of a run on the meta device: its tensors have names and shapes, but use no memory.
 
-    sizes: the result of RunTask.sizes(), such as vocabulary sizes.
+    sizes: the sizes of the data that the model depends on, such as vocabulary sizes.
     weights: the tensors of a checkpoint of the run. None: the settings are only compared with fixed limits.
         If a number in `settings` is too large for these weights, DataError is raised before the model is
         built: building a billion layers would take long even on the meta device.

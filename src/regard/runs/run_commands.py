@@ -55,7 +55,6 @@ class ChosenRun:
         task: the task class.
         options: the options of regard.load() for this task, such as search.
         """
-        task.check_load_options(options)
         loaded = task.load(open_stored(task, self.folder, self.checkpoint), self.device, **options)
         for note in getattr(loaded, "notes", ()):
             say(note)

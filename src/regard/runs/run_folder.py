@@ -16,6 +16,7 @@ from regard.training.settings import differences
 from regard.training.settings_toml import parse_toml, to_toml
 
 __all__ = [
+    "ALIGNMENT",
     "DATA",
     "check_data",
     "check_settings",
@@ -28,6 +29,9 @@ __all__ = [
 ]
 
 CONFIG, DATA = "config.toml", "data.json"
+
+ALIGNMENT = "alignment.json"
+"""The file in which `regard align --choose` saves from which attention weights words are aligned."""
 
 LISTED = 5
 """Maximum number of run folders that an error message lists."""

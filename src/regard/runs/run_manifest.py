@@ -44,7 +44,7 @@ def write_config_and_manifest(task: type[RunTask], folder: Path, settings: Mappi
     """
     path = folder / MANIFEST
     files = {name: _hashed(folder / name) for name in task.files}
-    content = _content(files, task.without_folders(settings))
+    content = _content(files, task.settings_type.without_folders(settings))
     try:
         if _unlike(path, content):
             path.unlink(missing_ok=True)

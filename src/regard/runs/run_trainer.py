@@ -16,7 +16,7 @@ from regard.runs.model_check import check_newest
 from regard.runs.prepare_run import PreparedRun, build_from
 from regard.runs.run_folder import write_data
 from regard.runs.run_manifest import write_config_and_manifest
-from regard.runs.run_task import RunTask
+from regard.runs.run_task import RunTask, named_sizes, sizes_of
 from regard.runs.stored_runs import WEIGHTS
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.distributed import Processes
@@ -61,7 +61,7 @@ def build_trainer(
     options: further arguments of Trainer.
     """
     settings, corpus = run.settings, run.corpus
-    sizes = kind.sizes(corpus)
+    sizes = sizes_of(corpus)
     for run_folder in (folder, *([] if settings.init_from is None else [Path(settings.init_from)])):
         check_newest(kind, run_folder, settings.model, sizes)
     model = build_from(kind, settings, corpus)
@@ -88,10 +88,15 @@ def build_trainer(
 def introduce(log: Log, run: PreparedRun, task: RunTask) -> None:
     """Log the data, the model and the chosen settings of a new run."""
     settings = run.settings
-    for note in (*run.notes, *task.corpus_notes()):
+    for note in run.notes:
         log.event("data", str(note), shown=note)
     count = sum(each.numel() for each in task.model.parameters())
-    text = ", ".join(filter(None, (settings.model.name, f"{count:,} parameters", task.described())))
+    text = ", ".join(
+        filter(
+            None,
+            (settings.model.name, f"{count:,} parameters", named_sizes(type(task), sizes_of(task.corpus))),
+        )
+    )
     start = "" if settings.init_from is None else f", starting from {Path(settings.init_from).name}"
     log.event("model", f"{text}{start}", parameters=count)
     if run.plan is not None and run.plan.text:

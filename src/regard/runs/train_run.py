@@ -76,7 +76,7 @@ def train_run(
         run = check_run(task, settings, folder, processes, resume=resume, change=change)
         start_device(device, processes.local)
         if processes.world == 1:
-            task.start_processes(run.settings, device)
+            task.start(run.settings, device)
         if run.settings.seeds is not None and processes.world > 1:
             problem = f"several seeds are trained in one process, but there are {processes.world} processes"
             raise ArgumentError(message("--seeds", problem, hint="start regard train without torchrun"))
@@ -88,7 +88,7 @@ def train_run(
                 say(f"preparing {'tokenizers and ' if task.files else ''}batches ...")
             corpus = prepare_corpus(task, run, folder, processes)
             if processes.world == 1 and run.settings.seeds is None:
-                task.start_batches(run.settings, corpus, device)
+                task.start(run.settings, device, corpus)
             set_threads(machine, folder, device, processes)
             if run.is_new and run.settings.training.minutes is not None:
                 say("measuring the speed of this machine ...")
@@ -170,7 +170,7 @@ def _trained(
         if processes.first and progress.ended:
             checked_settings(kind, folder)  # check again: files may have changed during training
             scores = log.scores_at(progress.best_step) or {}
-            if quality := kind.describe_quality(scores, settings, run.corpus):
+            if quality := settings.describe_quality(scores, run.corpus):
                 log.event("quality", quality)
         log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {interrupt.cause}")
     warning = ""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from regard.runs.meta_models import on_meta_device
-from regard.runs.run_task import Plan, RunTask
+from regard.runs.run_task import Plan, RunTask, sizes_of
 from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
 from regard.training.distributed import Processes
 from regard.training.settings import BATCHES, build, merged
@@ -112,7 +112,7 @@ def _epoch_steps(task: type[RunTask], settings: Mapping[str, Any], corpus: Any) 
 def _built(task: type[RunTask], settings: Mapping[str, Any], corpus: Any, device: str) -> RunTask:
     complete = build(task.settings_type, settings, "the settings")
     torch.manual_seed(0)
-    model = task.build_model(complete.model, task.sizes(corpus))
+    model = task.build_model(complete.model, sizes_of(corpus))
     return task(model, corpus, complete, Processes(), device)
 
 

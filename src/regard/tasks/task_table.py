@@ -209,7 +209,6 @@ def load(
     if seed is not None:
         folder = importlib.import_module("regard.runs.seed_folders").folder_of_seed(Path(folder), seed)
     kind = task_of(folder, task)
-    kind.check_load_options(options)
     stored = importlib.import_module("regard.runs.stored_runs").open_stored(kind, Path(folder), checkpoint)
     return kind.load(stored, device, **options)
 

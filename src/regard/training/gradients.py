@@ -47,7 +47,7 @@ class Gradients:
     half: whether to use autocast with bfloat16.
     coarse: whether to compute float32 matrix products in TF32, on GPUs that support it.
     compiled: whether to use torch.compile. The model is compiled once for each batch shape. More than
-        task.shapes shapes are an error. With `captured`, it is compiled once for all shapes, because the
+        Speed.shapes shapes are an error. With `captured`, it is compiled once for all shapes, because the
         graphs already have one shape each.
     captured: whether to capture one CUDA graph per batch shape. The graph is replayed for later batches of
         this shape.
@@ -84,7 +84,9 @@ class Gradients:
             # If there are more batch shapes than the limit, raise an error. By default, torch.compile would
             # not compile the other shapes, and their batches would be slow.
             torch._dynamo.config.fail_on_recompile_limit_hit = True
-            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, task.shapes)
+            torch._dynamo.config.recompile_limit = max(
+                torch._dynamo.config.recompile_limit, task.speed.shapes
+            )
             objective = torch.compile(objective, dynamic=captured)
         self._objective = objective
         self._say = say
@@ -92,7 +94,9 @@ class Gradients:
         """Whether steps are captured in CUDA graphs."""
         alone = self.processes.world == 1
         self._captured = (
-            CapturedGradients(self.loss, task.model, device, task.shapes) if captured and alone else None
+            CapturedGradients(self.loss, task.model, device, task.speed.shapes)
+            if captured and alone
+            else None
         )
 
     def add(self, step: int, batches: Sequence[Any], tokens: int) -> dict[str, Tensor]:
@@ -123,7 +127,7 @@ class Gradients:
         for place, batch in enumerate(batches):
             ready, seed = self.prepared(step, place, batch)
             loss = self.of_one(ready, seed, tokens, last=place == len(batches) - 1)
-            self.task.keep_state(batch, loss.state)
+            self.task.state.keep(batch, loss.state)
             yield Loss(loss.total, loss.shown)
 
     def prepared(self, step: int, place: int, batch: Any) -> tuple[Any, int]:
@@ -192,7 +196,9 @@ class Gradients:
         try:
             return self._objective(ready)
         except torch._dynamo.exc.FailOnRecompileLimitHit:
-            problem = f"there are batches of more than {self.task.shapes} shapes, and each shape is compiled"
+            problem = (
+                f"there are batches of more than {self.task.speed.shapes} shapes, and each shape is compiled"
+            )
             hint = "use ", Setting("training", "compile", False), ", or batches of fewer different lengths"
             raise RegardError(message("training.compile", problem, hint=hint)) from None
 

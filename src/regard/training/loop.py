@@ -78,7 +78,7 @@ class Trainer(TrainingSteps):
         self.processes = processes or Processes()
         self.log = Log(None, console=Console(quiet=True)) if log is None else log
         self.log.best_by, self.log.counted = self.best, task.counted
-        self.log.has_perplexity = task.has_perplexity
+        self.log.has_perplexity = "perplexity" in task.metrics
         self.model = task.model.to(self.device)
         self.optimizer = build_optimizer(
             self.model,
@@ -93,8 +93,8 @@ class Trainer(TrainingSteps):
         self.progress = Progress(total=total_steps(settings, task.len_epoch(0)), minutes=settings.minutes)
         precision = chosen_precision(settings.precision, self.device, self.model)
         self._half, self._coarse = precision == "bfloat16", precision == "tf32"
-        captured, self._uncaptured = task.capture or capture_chosen(
-            settings, task, self.device.type, self.processes.world
+        captured, self._uncaptured = task.speed.capture or capture_chosen(
+            settings, task.speed.uncapturable, self.device.type, self.processes.world
         )
         self.gradients = Gradients(
             task,

@@ -20,7 +20,7 @@ from regard.training.distributed import Processes
 from regard.training.gradients import Gradients
 from regard.training.interrupts import Interruption
 from regard.training.logs.log import Log
-from regard.training.nonfinite_steps import NonFinite, step_error
+from regard.training.nonfinite_steps import NonFinite, batch_tensors, step_error
 from regard.training.optimizer import Average
 from regard.training.progress import Progress, surroundings
 from regard.training.schedule import scheduled_rate
@@ -183,7 +183,7 @@ class TrainingSteps:
 
         value: the loss or the gradient norm, whichever is NaN or infinite.
         """
-        tensors = [self.task.tensors(batch) for batch in batches]
+        tensors = [batch_tensors(self.task, batch) for batch in batches]
         state = {"step": self.progress.step, "seed": self.seed, "tokens": tokens}
         state |= {"half": self._half, "coarse": self._coarse}
         kept = self.checkpoints.folder, self.processes.rank, tensors, self.model.state_dict(), state

@@ -128,7 +128,7 @@ class CapturedSteps:
             graph.replay()
             self._unused = graph.unused & self._unused if place else graph.unused
             row, *state = graph.results
-            self.gradients.task.keep_state(batch, tuple(each.clone() for each in state))
+            self.gradients.task.state.keep(batch, tuple(each.clone() for each in state))
         if not whole and self._unused not in self._update_graphs:
             self._update_graphs[self._unused] = self._graph(self._unused, self._update)
         return row
@@ -266,7 +266,7 @@ def captured_steps(
             gradients.stop_capturing(Uncaptured(f"{type(optimizer).__name__} is not a fused AdamW or SGD"))
         return None
     update = DeviceUpdate(optimizer, average, gradients.device, limit or math.inf)
-    return CapturedSteps(gradients, update, gradients.task.shapes)
+    return CapturedSteps(gradients, update, gradients.task.speed.shapes)
 
 
 def _joined_zeros(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:

@@ -58,7 +58,12 @@ class SequenceSource:
         vectors = f"vectors of {self.task.input_size} inputs and {self.task.target_size} answers"
         return (f"generated sequences of the task {self.task.name}: {sizes}; {vectors}",)
 
-    def sizes(self, number: int) -> Sizes:
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of inputs and of answers of a step."""
+        return self.task.input_size, self.task.target_size
+
+    def batch_sizes(self, number: int) -> Sizes:
         """Return the sizes of the sequences of a training batch, for example {"length": 12}.
 
         number: the number of the batch, counted from the start of the run.
@@ -72,7 +77,7 @@ class SequenceSource:
         number: the number of the batch, counted from the start of the run.
         rank: the index of the training process. Each process gets different sequences.
         """
-        return self.task.draw(count, self.sizes(number), generator_of(seed, number, rank))
+        return self.task.draw(count, self.batch_sizes(number), generator_of(seed, number, rank))
 
     def mixed(self, count: int) -> list[TapeBatch]:
         """Return `count` validation sequences whose sizes are random, as in training.

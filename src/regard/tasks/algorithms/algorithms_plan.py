@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from regard.runs.run_task import Plan, RunTask
+from regard.runs.run_task import Plan, RunTask, sizes_of
 from regard.tasks.algorithms.algorithms_data import SequenceSource
 from regard.training.budget import EVALUATION_PART, RESERVED
 from regard.training.distributed import Processes
@@ -65,7 +65,7 @@ def plan_algorithms(
     speed = None
     if timed or minutes is not None:
         torch.manual_seed(0)
-        model = task.build_model(chosen.model, task.sizes(corpus))
+        model = task.build_model(chosen.model, sizes_of(corpus))
         built = task(model, corpus, chosen, Processes(), device)
         with TemporaryDirectory() as scratch:
             timer = StepTimer(built, chosen.training, torch.device(device), Path(scratch))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from regard.decoding.input_checks import check_load_keywords
@@ -12,7 +11,7 @@ from regard.runs.run_task import StoredRun
 from regard.tasks.algorithms.algorithms_settings import AlgorithmsSettings
 from regard.tasks.algorithms.sequence_solver import SequenceSolver
 
-__all__ = ["AlgorithmsRun", "check_solver_options", "solver_of"]
+__all__ = ["AlgorithmsRun", "solver_of"]
 
 
 class AlgorithmsRun(LoadedRun, SequenceSolver):
@@ -24,14 +23,6 @@ class AlgorithmsRun(LoadedRun, SequenceSolver):
         return {**super().shown(), "task": self.task.name}
 
 
-def check_solver_options(options: Mapping[str, Any]) -> None:
-    """Raise an error if a name in `options` is not the name of an argument of SequenceSolver().
-
-    The error suggests the most similar name.
-    """
-    check_load_keywords(SequenceSolver, options)
-
-
 def solver_of(run: StoredRun, device: str, **options: Any) -> AlgorithmsRun:
     """Load the model of an algorithms run.
 
@@ -39,6 +30,7 @@ def solver_of(run: StoredRun, device: str, **options: Any) -> AlgorithmsRun:
     device: where the model runs.
     options: further arguments of SequenceSolver, such as slots.
     """
+    check_load_keywords(SequenceSolver, options)
     settings = run.settings
     task = settings.data.task()
     model = build_sequence_model(

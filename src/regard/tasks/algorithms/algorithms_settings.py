@@ -118,6 +118,12 @@ class AlgorithmsSettings(RunSettings):
     ({'length': 20}, 'ntm', 'bits')
     """
 
+    fixed = ("task", "model", "data")
+    for_outputs = ("task", "model", "data")
+    always_shown = ("built_in",)
+    no_data_hint = "--built-in copy, or another task"
+    next_command = "regard solve {run} --draw"
+
     task: Literal["algorithms"] = "algorithms"
     data: AlgorithmsData = Field(default_factory=AlgorithmsData)
     model: AlgorithmsModel = Field(default_factory=AlgorithmsModel)

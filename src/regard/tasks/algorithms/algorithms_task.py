@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from rich.console import RenderableType
-from torch import Tensor, nn
+from torch import nn
 
 from regard.data.tape_batch import TapeBatch
 from regard.data.tape_tasks import TapeTask
@@ -31,7 +31,6 @@ from regard.tasks.algorithms.algorithms_data import SequenceSource, named_sizes
 from regard.tasks.algorithms.algorithms_plan import plan_algorithms
 from regard.tasks.algorithms.algorithms_run import (
     AlgorithmsRun,
-    check_solver_options,
     solver_of,
 )
 from regard.tasks.algorithms.algorithms_settings import AlgorithmsSettings
@@ -42,13 +41,12 @@ from regard.tasks.algorithms.evaluate_algorithms import (
 )
 from regard.tasks.algorithms.sequence_solver import SequenceSolver
 from regard.tasks.algorithms.view_algorithms import (
-    OWN_VIEWS,
     VIEW_OPTIONS,
     SolutionView,
     view_algorithms,
 )
 from regard.training.distributed import Processes
-from regard.training.task import Evaluation, Loss, Stopped, Task
+from regard.training.task import Evaluation, Loss, Speed, Stopped
 
 __all__ = ["AlgorithmsTask"]
 
@@ -71,17 +69,9 @@ class AlgorithmsTask(RunTask):
     )
     best = "bits"
     counted = "answered bits"
-    ahead = True
-    fixed = ("task", "model", "data")
-    for_outputs = ("task", "model", "data")
-    next_command = "regard solve {run} --draw"
-    size_names = ("inputs", "answers")
-    smallest_sizes = (2, 1)
-    no_data_hint = "--built-in copy, or another task"
-    always_shown = ("built_in",)
+    smallest_sizes = MappingProxyType({"inputs": 2, "answers": 1})
     evaluate_options = EVALUATE_OPTIONS
     view_options = VIEW_OPTIONS
-    own_views = OWN_VIEWS
 
     def __init__(
         self,
@@ -93,11 +83,11 @@ class AlgorithmsTask(RunTask):
     ):
         super().__init__(model, corpus, settings)
         self._processes = processes or Processes()
-        self.capture = capture_chosen(settings.training, self, device, self._processes.world)
+        capture = capture_chosen(settings.training, "", device, self._processes.world)
         self._lengths: tuple[int, ...] = ()
-        if self.capture.chosen or settings.training.compile or device == "cuda":
+        if capture.chosen or settings.training.compile or device == "cuda":
             self._lengths = _buckets(corpus)
-            self.shapes = max(len(self._lengths), Task.shapes)
+        self.speed = Speed(max(len(self._lengths), Speed.shapes), ahead=True, capture=capture)
 
     @classmethod
     def read_data(
@@ -106,20 +96,12 @@ class AlgorithmsTask(RunTask):
         return SequenceSource(settings.data)
 
     @classmethod
-    def sizes(cls, corpus: SequenceSource) -> tuple[int, ...]:
-        return corpus.task.input_size, corpus.task.target_size
-
-    @classmethod
     def stored_sizes(cls, folder: Path, settings: AlgorithmsSettings) -> tuple[int, ...]:
-        return cls.sizes(SequenceSource(settings.data))
+        return SequenceSource(settings.data).sizes
 
     @classmethod
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> nn.Module:
         return build_sequence_model(model.name, *sizes, **model.options)
-
-    @classmethod
-    def check_load_options(cls, options: Mapping[str, Any]) -> None:
-        check_solver_options(options)
 
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> AlgorithmsRun:
@@ -134,7 +116,7 @@ class AlgorithmsTask(RunTask):
         return view_algorithms(cls, run, options, drawing)
 
     @classmethod
-    def check_settings(cls, settings: AlgorithmsSettings) -> None:
+    def check(cls, settings: AlgorithmsSettings, model: nn.Module | None = None) -> None:
         if settings.training.batch_tokens is not None:
             problem, hint = "all sequences of a batch have the same length", "set --batch-size instead"
             raise ArgumentError(message("training.batch_tokens", problem, hint=hint))
@@ -142,10 +124,9 @@ class AlgorithmsTask(RunTask):
             raise ArgumentError(
                 message("training.estimator", "the models of this task have no hard attention")
             )
-
-    @classmethod
-    def check_model(cls, settings: AlgorithmsSettings) -> None:
-        model, task = cls.outlined(settings), settings.data.task()
+        if model is None:
+            return
+        task = settings.data.task()
         if isinstance(model, NeuralTuringMachine):
             sizes = task.longest
             longest = f"the longest sequence in training ({named_sizes(sizes)})"
@@ -153,8 +134,14 @@ class AlgorithmsTask(RunTask):
         longer = task.longer[0]
         if settings.training.best == "bits_longer" and not _fits(model, task, longer):
             problem = f"the metric bits_longer needs sequences of {named_sizes(longer)}"
-            hint = "use ", Setting("model", "slots", task.slots(longer)), " or more, or choose another metric"
-            raise ArgumentError(message("training.best", f"{problem}, but the tape is too short", hint=hint))
+            advice = (
+                "use ",
+                Setting("model", "slots", task.slots(longer)),
+                " or more, or choose another metric",
+            )
+            raise ArgumentError(
+                message("training.best", f"{problem}, but the tape is too short", hint=advice)
+            )
 
     @classmethod
     def plan(
@@ -191,9 +178,6 @@ class AlgorithmsTask(RunTask):
             steps = next((each for each in self._lengths if each >= batch.steps), batch.steps)
             batch = batch.padded_to(len(batch), steps)
         return batch.to(device)
-
-    def restored(self, tensors: dict[str, Tensor]) -> TapeBatch:
-        return TapeBatch.from_tensors(tensors)
 
     def loss(self, batch: TapeBatch) -> Loss:
         logits_BTY, _ = self.model(batch.inputs)

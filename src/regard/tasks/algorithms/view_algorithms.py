@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from regard.errors import ArgumentError, message, shown
@@ -17,17 +16,9 @@ from regard.training.command_options import CommandOption
 from regard.viewing import Picture
 from regard.viewing.tape_run import TapeRun
 
-__all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "SolutionView", "view_algorithms"]
+__all__ = ["VIEW_OPTIONS", "SolutionView", "view_algorithms"]
 
 TAPE, SLOT = "tape", "slot"
-
-OWN_VIEWS = MappingProxyType(
-    {
-        TAPE: "inputs and answers, and the heads moving over the tape",
-        SLOT: "the contents of one slot of the tape after each step",
-    }
-)
-"""The help texts of the views that exist only for algorithms, by the name of the view."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     CommandOption(

@@ -143,6 +143,11 @@ class StoryCorpus:
         return self.split.tasks
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of words and of answers, and the maximum number of sentences of a story."""
+        return self.words.size, len(self.words.answers), self.max_sentences
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """A message for the log if the answer of a validation question is not in the training data."""
         new = int((self.valid.answers == NO_LABEL).sum())

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from regard.runs.run_task import Plan, RunTask
+from regard.runs.run_task import Plan, RunTask, sizes_of
 from regard.tasks.answering.answering_data import StoryCorpus
 from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
 from regard.training.distributed import Processes
@@ -100,7 +100,7 @@ def questions_per_second(
     """
     chosen = build(task.settings_type, settings, "the settings")
     torch.manual_seed(0)
-    model = task.build_model(chosen.model, task.sizes(corpus))
+    model = task.build_model(chosen.model, sizes_of(corpus))
     built = task(model, corpus, chosen, Processes(), device)
     with TemporaryDirectory() as scratch:
         timer = StepTimer(built, chosen.training, torch.device(device), Path(scratch))

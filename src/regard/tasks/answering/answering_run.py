@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from regard.decoding.input_checks import check_load_keywords
@@ -13,7 +12,7 @@ from regard.runs.run_task import StoredRun
 from regard.tasks.answering.answering_data import load_words
 from regard.tasks.answering.answering_settings import AnsweringSettings
 
-__all__ = ["AnsweringRun", "answerer_of", "check_answerer_options"]
+__all__ = ["AnsweringRun", "answerer_of"]
 
 
 class AnsweringRun(LoadedRun, StoryAnswerer):
@@ -25,11 +24,6 @@ class AnsweringRun(LoadedRun, StoryAnswerer):
         return {**super().shown(), "answers": len(self.words.answers)}
 
 
-def check_answerer_options(options: Mapping[str, Any]) -> None:
-    """Raise an error if a name in `options` is not the name of an argument of StoryAnswerer()."""
-    check_load_keywords(StoryAnswerer, options)
-
-
 def answerer_of(run: StoredRun, device: str, **options: Any) -> AnsweringRun:
     """Load the memory network of a run and its vocabulary.
 
@@ -37,6 +31,7 @@ def answerer_of(run: StoredRun, device: str, **options: Any) -> AnsweringRun:
     device: where the network runs.
     options: further arguments of StoryAnswerer, such as batch_size.
     """
+    check_load_keywords(StoryAnswerer, options)
     settings, words = run.settings, load_words(run.folder)
     sizes = words.size, len(words.answers), settings.data.max_sentences
     model = build_memory_network(settings.model.name, *sizes, **settings.model.options)

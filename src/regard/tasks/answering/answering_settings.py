@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from regard.runs.run_settings import ModelSettings, RunSettings
+from regard.tasks.answering.story_options import OWN_OPTIONS, story_files
 from regard.training.settings import Clash, Section, Training, Weight, Whole
 
 __all__ = ["AnsweringData", "AnsweringSettings", "AnsweringTraining"]
@@ -81,8 +83,18 @@ class AnsweringSettings(RunSettings):
     ('end-to-end', 'error', 50)
     """
 
+    fixed = ("task", "model", "data.max_sentences")
+    for_outputs = ("task", "model", "data.max_sentences")
+    paths = ("train_file", "valid_file")
+    no_data_hint = "--train-file qa1_single-supporting-fact_train.txt, a file of stories and questions"
+    next_command = 'regard ask {run} --story FILE --question "..."'
+
     task: Literal["answering"] = "answering"
     data: AnsweringData
     model: AnsweringModel = Field(default_factory=AnsweringModel)
     training: AnsweringTraining = Field(default_factory=AnsweringTraining)
     evaluation: AnsweringEvaluation = Field(default_factory=AnsweringEvaluation)
+
+    @classmethod
+    def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+        return OWN_OPTIONS, story_files(options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -29,17 +29,16 @@ from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.tasks.answering.answering_data import WORDS, StoryCorpus, StorySplit, load_words, read_story_split
 from regard.tasks.answering.answering_plan import plan_answering
-from regard.tasks.answering.answering_run import AnsweringRun, answerer_of, check_answerer_options
+from regard.tasks.answering.answering_run import AnsweringRun, answerer_of
 from regard.tasks.answering.answering_settings import AnsweringSettings
 from regard.tasks.answering.evaluate_answering import (
     EVALUATE_OPTIONS,
     AnsweringEvaluation,
     evaluate_answering,
 )
-from regard.tasks.answering.story_options import OWN_OPTIONS, story_files
-from regard.tasks.answering.view_answering import OWN_VIEWS, VIEW_OPTIONS, AnsweringView, view_answering
+from regard.tasks.answering.view_answering import VIEW_OPTIONS, AnsweringView, view_answering
 from regard.training.distributed import Processes
-from regard.training.task import Evaluation, Loss, Stopped
+from regard.training.task import Evaluation, Loss, Speed, Stopped
 
 __all__ = ["AnsweringTask", "StoryRows"]
 
@@ -80,17 +79,10 @@ class AnsweringTask(RunTask):
     best = "error"
     counted = "questions"
     files = (WORDS,)
-    paths = ("train_file", "valid_file")
-    fixed = ("task", "model", "data.max_sentences")
-    for_outputs = ("task", "model", "data.max_sentences")
-    next_command = 'regard ask {run} --story FILE --question "..."'
-    size_names = ("words", "answers", "sentences")
-    smallest_sizes = (8, 2, 3)
-    no_data_hint = "--train-file qa1_single-supporting-fact_train.txt, a file of stories and questions"
+    smallest_sizes = MappingProxyType({"words": 8, "answers": 2, "sentences": 3})
     evaluate_options = EVALUATE_OPTIONS
     view_options = VIEW_OPTIONS
-    own_views = OWN_VIEWS
-    shapes = 4  # 2 batch sizes (the last batch of an epoch is smaller), each with and without softmax
+    speed = Speed(shapes=4)  # 2 batch sizes (the last is smaller), each with and without softmax
 
     def __init__(
         self,
@@ -102,10 +94,6 @@ class AnsweringTask(RunTask):
     ):
         super().__init__(model, corpus, settings)
         self._processes = processes or Processes()
-
-    @classmethod
-    def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-        return OWN_OPTIONS, story_files(options)
 
     @classmethod
     def read_data(
@@ -128,10 +116,6 @@ class AnsweringTask(RunTask):
         return StoryCorpus.prepared(data, settings.data, folder)
 
     @classmethod
-    def sizes(cls, corpus: StoryCorpus) -> tuple[int, ...]:
-        return corpus.words.size, len(corpus.words.answers), corpus.max_sentences
-
-    @classmethod
     def stored_sizes(cls, folder: Path, settings: AnsweringSettings) -> tuple[int, ...]:
         words = load_words(folder)
         return words.size, len(words.answers), settings.data.max_sentences
@@ -140,10 +124,6 @@ class AnsweringTask(RunTask):
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> StoryModel:
         words, answers, sentences = sizes
         return build_memory_network(model.name, words, answers, sentences, **model.options)
-
-    @classmethod
-    def check_load_options(cls, options: Mapping[str, Any]) -> None:
-        check_answerer_options(options)
 
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> AnsweringRun:
@@ -158,7 +138,7 @@ class AnsweringTask(RunTask):
         return view_answering(cls, run, options, drawing)
 
     @classmethod
-    def check_settings(cls, settings: AnsweringSettings) -> None:
+    def check(cls, settings: AnsweringSettings, model: Any = None) -> None:
         for path in (*settings.data.train_file, *(settings.data.valid_file or ())):
             format_of_stories(Path(path), settings.data.format)
         if settings.training.linear_start and settings.model.name == "supervised":
@@ -178,13 +158,6 @@ class AnsweringTask(RunTask):
         timed: bool = False,
     ) -> Plan:
         return plan_answering(cls, settings, corpus, device, processes, timed=timed)
-
-    def described(self) -> str:
-        words = self.corpus.words
-        return f"{words.size:,} words, {len(words.answers):,} answers"
-
-    def corpus_notes(self) -> Sequence[str]:
-        return self.corpus.notes
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[StoryRows]:
         """Yield the batches of an epoch. The order of the questions depends only on the seed and the epoch.
@@ -226,9 +199,6 @@ class AnsweringTask(RunTask):
     def prepare(self, batch: StoryRows, device: Any) -> StoryRows:
         on_device = batch.rows.device.type == torch.device(device).type
         return batch if on_device else batch.to(device)
-
-    def restored(self, tensors: dict[str, Tensor]) -> StoryRows:
-        return StoryRows.from_tensors(tensors)
 
     def loss(self, batch: StoryRows) -> Loss:
         """Return the loss of a batch, summed over its questions; see story_loss()."""

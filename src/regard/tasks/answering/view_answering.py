@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy
@@ -23,12 +22,9 @@ from regard.training.command_options import CommandOption
 from regard.viewing import Picture, Seen, hops
 from regard.viewing.picture import noted
 
-__all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "AnsweringView", "StoredAnswerView", "view_answering"]
+__all__ = ["VIEW_OPTIONS", "AnsweringView", "StoredAnswerView", "view_answering"]
 
 HOPS = "hops"
-
-OWN_VIEWS = MappingProxyType({HOPS: "the sentences of a story, with the weight of each hop"})
-"""The help text of the view that exists only for answering, by the name of the view."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     CommandOption("--story", "Answering: file with the story, one sentence per line.", "FILE"),

@@ -266,6 +266,11 @@ class CaptionCorpus:
     valid: EncodedCaptions
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The vocabulary size."""
+        return (self.tokenizer.size,)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """A message for the log with the number of truncated training captions. Empty if there are none."""
         count = self.train.truncated

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from regard.decoding.input_checks import check_load_keywords
@@ -16,7 +15,7 @@ from regard.tasks.captioning.captioning_data import load_caption_tokenizer
 from regard.tasks.captioning.captioning_settings import CaptioningSettings
 from regard.tasks.captioning.image_captioner import ImageCaptioner
 
-__all__ = ["CaptioningRun", "build_captioner", "captioner_of", "check_captioner_options"]
+__all__ = ["CaptioningRun", "build_captioner", "captioner_of"]
 
 MODELS = {"captioner": Captioner}
 """The classes of the models for captioning, by name (the setting model.name)."""
@@ -26,14 +25,6 @@ class CaptioningRun(LoadedRun, ImageCaptioner):
     """An ImageCaptioner loaded from a run folder, with the settings and the checkpoint of the run."""
 
     settings: CaptioningSettings
-
-
-def check_captioner_options(options: Mapping[str, Any]) -> None:
-    """Raise an error if ImageCaptioner() does not have one of the options; suggest the most similar name.
-
-    options: a dict from the name of each option to its value.
-    """
-    check_load_keywords(ImageCaptioner, options)
 
 
 def build_captioner(model: ModelSettings, vocabulary_size: int) -> Captioner:
@@ -59,6 +50,7 @@ def captioner_of(run: StoredRun, device: str, **options: Any) -> CaptioningRun:
     device: the device of the model, for example "cpu".
     options: keyword arguments of ImageCaptioner() that replace the settings of the run.
     """
+    check_load_keywords(ImageCaptioner, options)
     settings = run.settings
     tokenizer = load_caption_tokenizer(run.folder, settings.data)
     model = with_weights(build_captioner(settings.model, tokenizer.size), run, device)

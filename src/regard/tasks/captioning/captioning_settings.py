@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from regard.runs.run_settings import ModelSettings, RunSettings
+from regard.tasks.file_options import FILE_FORMATS, train_files
 from regard.training.command_options import CommandOption
 from regard.training.settings import Clash, Part, Section, Training, Weight, Whole
 
@@ -169,6 +171,11 @@ class CaptioningEvaluation(Section):
     samples: Annotated[int, Field(ge=0, le=1000)] = 3
 
 
+TOKENS = ("lowercase", "tokenizer", "vocab_size")
+"""The data settings that define the vocabulary. The weights of a model fit only one vocabulary. So these
+settings must stay the same when a run is resumed, or when a model starts from the weights of another run."""
+
+
 class CaptioningSettings(RunSettings):
     """All settings of a captioning run, as in config.toml.
 
@@ -177,8 +184,33 @@ class CaptioningSettings(RunSettings):
     ('captioner', 'cider', 64)
     """
 
+    fixed = ("task", "model", *(f"data.{name}" for name in TOKENS), "data.image_size")
+    for_outputs = ("task", "model", "data.lowercase", "data.image_size", "data.crop_margin")
+    paths = ("train_file", "valid_file", "images", "valid_images")
+    no_data_hint = "--train-file captions.tsv --images FOLDER, or --built-in shapes"
+    next_command = "regard caption {run} image.jpg --draw"
+
     task: Literal["captioning"] = "captioning"
     data: ImageData
     model: CaptioningModel = Field(default_factory=CaptioningModel)
     training: CaptioningTraining = Field(default_factory=CaptioningTraining)
     evaluation: CaptioningEvaluation = Field(default_factory=CaptioningEvaluation)
+
+    @classmethod
+    def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+        return (*FILE_FORMATS, *(f"valid_{each}" for each in FILE_FORMATS)), train_files(options)
+
+    @classmethod
+    def without_folders(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings without paths, and without the file of pretrained weights of the image encoder.
+
+        Checkpoints contain these weights. Without the file, an encoder is frozen only if `frozen` is set.
+        """
+        whole = super().without_folders(settings)
+        model = dict(whole.get("model") or {})
+        options = dict(model.get("encoder_options") or {})
+        if options.pop("weights", None) is not None:
+            if options.get("frozen") is None:
+                options["frozen"] = True
+            whole["model"] = {**model, "encoder_options": options}
+        return whole

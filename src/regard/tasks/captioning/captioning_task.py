@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,11 +16,10 @@ from regard.data.caption_batching import CaptionBatches
 from regard.data.image_batch import ImageBatch
 from regard.data.word_noise import replace_words
 from regard.errors import ArgumentError, Setting, message
-from regard.fast.captured.graphs import capture_chosen
 from regard.models.captioner import NO_ATTENTION, Captioner, doubly_stochastic_penalty
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun
+from regard.runs.run_task import Plan, RunTask, StoredRun, smallest_model
 from regard.tasks.captioning.captioning_data import (
     TOKENIZER,
     CaptionCorpus,
@@ -35,7 +34,6 @@ from regard.tasks.captioning.captioning_run import (
     CaptioningRun,
     build_captioner,
     captioner_of,
-    check_captioner_options,
 )
 from regard.tasks.captioning.captioning_settings import CaptioningSettings, ImageData
 from regard.tasks.captioning.evaluate_captioning import (
@@ -47,15 +45,13 @@ from regard.tasks.captioning.feature_cache import features_fit
 from regard.tasks.captioning.stored_images import stored_images
 from regard.tasks.captioning.validation_captions import caption_images, score_captions
 from regard.tasks.captioning.view_captioning import (
-    OWN_VIEWS,
     VIEW_OPTIONS,
     CaptionView,
     view_captioning,
 )
-from regard.tasks.file_options import FILE_FORMATS, train_files
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
-from regard.training.length_buckets import Shapes
+from regard.training.length_buckets import few_shapes
 from regard.training.losses import cross_entropy, sequence_losses
 from regard.training.sampled_loss import (
     RowLosses,
@@ -65,16 +61,9 @@ from regard.training.sampled_loss import (
     sampled_loss,
 )
 from regard.training.settings import build, merged
-from regard.training.task import Evaluation, Loss, Stopped, Task
+from regard.training.task import Evaluation, Loss, Stopped
 
 __all__ = ["CaptioningTask"]
-
-TOKENS = ("lowercase", "tokenizer", "vocab_size")
-"""The data settings that define the vocabulary. The weights of a model fit only one vocabulary. So these
-settings must stay the same when a run is resumed, or when a model starts from the weights of another run."""
-
-TRAIN_OPTIONS = (*FILE_FORMATS, *(f"valid_{each}" for each in FILE_FORMATS))
-"""The options of `regard train` that train_files() reads."""
 
 
 class _Read(NamedTuple):
@@ -96,7 +85,6 @@ class CaptioningTask(RunTask):
     model: Captioner
     settings_type = CaptioningSettings
     counted = "target tokens"
-    has_perplexity = True
     metrics = MappingProxyType(
         {
             "loss": "lower",
@@ -113,16 +101,9 @@ class CaptioningTask(RunTask):
     )
     best = "cider"
     files = (TOKENIZER,)
-    paths = ("train_file", "valid_file", "images", "valid_images")
-    fixed = ("task", "model", *(f"data.{name}" for name in TOKENS), "data.image_size")
-    for_outputs = ("task", "model", "data.lowercase", "data.image_size", "data.crop_margin")
-    next_command = "regard caption {run} image.jpg --draw"
-    size_names = ("tokens",)
-    smallest_sizes = (8,)
-    no_data_hint = "--train-file captions.tsv --images FOLDER, or --built-in shapes"
+    smallest_sizes = MappingProxyType({"tokens": 8})
     evaluate_options = EVALUATE_OPTIONS
     view_options = VIEW_OPTIONS
-    own_views = OWN_VIEWS
 
     def __init__(
         self,
@@ -136,15 +117,13 @@ class CaptioningTask(RunTask):
         processes, training, data = processes or Processes(), settings.training, settings.data
         features = 0 if training.estimator is None else features_size(model.target)
         self._estimator = add_estimator(model, training, features=features, processes=processes)
-        self.capture = capture_chosen(training, self, device, processes.world)
-        few_shapes = training.compile or self.capture.chosen
         rows, longest = training.batch_size, data.max_length + 1
-        self._shapes = Shapes(training.batch_tokens, longest, rows or 1) if few_shapes else None
-        self.shapes = Task.shapes if self._shapes is None else self._shapes.most
+        speed, self._shapes = few_shapes(model, training, device, processes.world, longest, fine=False)
+        self.speed = replace(speed, ahead=False)  # other threads decode images already
         train, valid = corpus.split.train, corpus.split.valid
         encoder, count = model.image_encoder, len(train) + len(valid)
-        self._fits = features_fit(encoder, count, data.size)
-        features, augmentation = encoder.frozen and self._fits, augmentation_of(data, settings.seed)
+        fits = features_fit(encoder, count, data.size)
+        features, augmentation = encoder.frozen and fits, augmentation_of(data, settings.seed)
         store = partial(stored_images, encoder, size=data.size, device=device, features=features)
         self._train_store = store(train.pixels, augmentation=augmentation)
         self._valid_store = store(valid.pixels)
@@ -173,10 +152,6 @@ class CaptioningTask(RunTask):
         )
 
     @classmethod
-    def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-        return TRAIN_OPTIONS, train_files(options)
-
-    @classmethod
     def read_data(
         cls, settings: CaptioningSettings, fingerprints: Mapping[str, str] | None = None
     ) -> CaptionSplit:
@@ -194,20 +169,12 @@ class CaptioningTask(RunTask):
         return CaptionCorpus.encoded(data, settings.data, folder, lines)
 
     @classmethod
-    def sizes(cls, corpus: CaptionCorpus) -> tuple[int, ...]:
-        return (corpus.tokenizer.size,)
-
-    @classmethod
     def stored_sizes(cls, folder: Path, settings: CaptioningSettings) -> tuple[int, ...]:
         return (load_caption_tokenizer(folder, settings.data).size,)
 
     @classmethod
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> Captioner:
         return build_captioner(model, *sizes)
-
-    @classmethod
-    def check_load_options(cls, options: Mapping[str, Any]) -> None:
-        check_captioner_options(options)
 
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> CaptioningRun:
@@ -222,31 +189,27 @@ class CaptioningTask(RunTask):
         return view_captioning(cls, run, options, drawing)
 
     @classmethod
-    def complete_settings(
-        cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None
-    ) -> dict[str, Any]:
-        if other is not None:
-            return dict(settings)
-        data = build(ImageData, settings.get("data", {}), "the settings")
-        return merged({"model": encoder_defaults(settings.get("model", {}), data.size)}, settings)
+    def defaults(
+        cls,
+        settings: Mapping[str, Any],
+        data: CaptionSplit | None = None,
+        other: Mapping[str, Any] | None = None,
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        if other is None:
+            size = build(ImageData, settings.get("data", {}), "the settings").size
+            settings = merged({"model": encoder_defaults(settings.get("model", {}), size)}, settings)
+        if data is None:
+            return dict(settings), ()
+        checked = build(CaptioningSettings, settings, "the settings")
+        size, encoder = checked.data.size, smallest_model(cls, checked).image_encoder
+        height, width = encoder.map_size(size, size)
+        notes = [f"feature map of {height} x {width} cells"]
+        if encoder.frozen and not features_fit(encoder, len(data.train) + len(data.valid), size):
+            notes.append("the feature vectors of all images do not fit in memory: computed in every step")
+        return dict(settings), tuple(notes)
 
     @classmethod
-    def without_folders(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings without paths, and without the file of pretrained weights of the image encoder.
-
-        Checkpoints contain these weights. Without the file, an encoder is frozen only if `frozen` is set.
-        """
-        whole = super().without_folders(settings)
-        model = dict(whole.get("model") or {})
-        options = dict(model.get("encoder_options") or {})
-        if options.pop("weights", None) is not None:
-            if options.get("frozen") is None:
-                options["frozen"] = True
-            whole["model"] = {**model, "encoder_options": options}
-        return whole
-
-    @classmethod
-    def check_settings(cls, settings: CaptioningSettings) -> None:
+    def check(cls, settings: CaptioningSettings, model: Captioner | None = None) -> None:
         check_paths(settings.data)
         select = settings.model.options.get("select", "softmax")
         if settings.training.doubly_stochastic and select in ("hard", NO_ATTENTION):
@@ -256,10 +219,8 @@ class CaptioningTask(RunTask):
                 *(" or ", Setting("model", "select", "softmax")),
             )
             raise ArgumentError(message("training.doubly_stochastic", problem, hint=hint))
-
-    @classmethod
-    def check_model(cls, settings: CaptioningSettings) -> None:
-        model = cls.outlined(settings)
+        if model is None:
+            return
         size = settings.data.size
         height, width = model.image_encoder.map_size(size, size)
         if height * width < (1 if model.select is None else 2):
@@ -283,40 +244,17 @@ class CaptioningTask(RunTask):
     ) -> Plan:
         return plan_captioning(cls, settings, corpus, device, processes, timed=timed)
 
-    @classmethod
-    def summary(cls, data: CaptionSplit) -> str:
-        return f"{len(data.train):,} training images, {len(data.valid):,} validation images"
-
-    @classmethod
-    def fixed_data(cls) -> tuple[str, ...]:
-        return (*TOKENS, "image_size")
-
-    def described(self) -> str:
-        height, width = self._map_size()
-        return f"{self.corpus.tokenizer.size:,} tokens, feature map of {height} x {width} cells"
-
-    def corpus_notes(self) -> Sequence[str]:
-        notes = list(self.corpus.notes)
-        if self.model.image_encoder.frozen and not self._fits:
-            notes.append("the feature vectors of all images do not fit in memory: computed in every step")
-        return notes
-
-    def _map_size(self) -> tuple[int, int]:
-        size = self.settings.data.size
-        return self.model.image_encoder.map_size(size, size)
-
     def batches(self, epoch: int, start: int = 0) -> Iterator[ImageBatch]:
         return self._train.epoch(epoch, start)
 
     def close(self) -> None:
         self._train.close()
 
+    def largest_batch(self) -> ImageBatch:
+        return next(iter(self.batches(0, self._train.largest(0))))
+
     def len_epoch(self, epoch: int) -> int:
         return self._train.len_epoch(epoch)
-
-    def largest_batch(self) -> ImageBatch:
-        """Return the batch of the first epoch that has the most tokens, including padding."""
-        return next(iter(self.batches(0, self._train.largest(0))))
 
     def count(self, batch: ImageBatch) -> int:
         return int(batch.target_lengths.sum())
@@ -331,9 +269,6 @@ class CaptioningTask(RunTask):
             rows = self._shapes.sentences if tokens is None else -(-tokens // length)
             batch = batch.padded_to(max(rows, len(batch)), 0, length)
         return batch.to(device)
-
-    def restored(self, tensors: dict[str, Tensor]) -> ImageBatch:
-        return ImageBatch.from_tensors(tensors)
 
     def loss(self, batch: ImageBatch) -> Loss:
         training = self.settings.training

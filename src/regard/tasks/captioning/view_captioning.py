@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from regard.decoding.search_options import build_search
@@ -18,12 +17,9 @@ from regard.training.command_options import CommandOption
 from regard.viewing import Picture
 from regard.viewing.image_attention import ImageAttention
 
-__all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "CaptionView", "view_captioning"]
+__all__ = ["VIEW_OPTIONS", "CaptionView", "view_captioning"]
 
 IMAGE = "image"
-
-OWN_VIEWS = MappingProxyType({IMAGE: "a copy of the image for each word, bright where the word attends"})
-"""The help text of the view that exists only for captioning, by the name of the view."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     CommandOption("--image", "Captioning: the image file to caption.", "FILE"),

@@ -228,6 +228,11 @@ class LabelledCorpus:
     valid: EncodedTexts
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The vocabulary size and the number of classes."""
+        return self.tokenizer.size, len(self.labels)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Messages for the log: the numbers of truncated training and validation texts, if any."""
         counts = {"training": self.train.truncated, "validation": self.valid.truncated}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from regard.decoding.input_checks import check_load_keywords
@@ -13,7 +12,7 @@ from regard.runs.run_task import StoredRun
 from regard.tasks.classification.classification_data import load_labels, load_text_tokenizer
 from regard.tasks.classification.classification_settings import ClassificationSettings
 
-__all__ = ["ClassificationRun", "check_classifier_options", "classifier_of"]
+__all__ = ["ClassificationRun", "classifier_of"]
 
 
 class ClassificationRun(LoadedRun, TextClassifier):
@@ -36,14 +35,6 @@ class ClassificationRun(LoadedRun, TextClassifier):
         return {**super().shown(), "labels": list(self.labels)}
 
 
-def check_classifier_options(options: Mapping[str, Any]) -> None:
-    """Raise an error if a name in `options` is not the name of an argument of TextClassifier().
-
-    The error suggests the most similar name.
-    """
-    check_load_keywords(TextClassifier, options)
-
-
 def classifier_of(run: StoredRun, device: str, **options: Any) -> ClassificationRun:
     """Load the trained classifier of a run.
 
@@ -52,6 +43,7 @@ def classifier_of(run: StoredRun, device: str, **options: Any) -> Classification
     options: further arguments of TextClassifier(). By default, texts are truncated to as many tokens as in
         training.
     """
+    check_load_keywords(TextClassifier, options)
     settings = run.settings
     tokenizer, labels = load_text_tokenizer(run.folder, settings.data), load_labels(run.folder)
     model = build_classifier(settings.model.name, tokenizer.size, len(labels), **settings.model.options)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -87,6 +88,12 @@ class ClassificationEvaluation(Section):
     samples: Annotated[int, Field(ge=0, le=100_000)] = 3
 
 
+TOKENS = ("lowercase", "tokenizer", "vocab_size")
+"""The data settings that define the vocabulary of the tokenizer. The weights of a model fit only one
+vocabulary. So these settings must stay the same when a run is resumed, or when a model starts from the
+weights of another run."""
+
+
 class ClassificationSettings(RunSettings):
     """All settings of a classification run, as in config.toml.
 
@@ -95,8 +102,20 @@ class ClassificationSettings(RunSettings):
     ('lstm', 'accuracy', 'word')
     """
 
+    fixed = ("task", "model", *(f"data.{name}" for name in TOKENS))
+    for_outputs = ("task", "model", "data.lowercase", "data.max_length")
+    paths = ("train_file", "valid_file")
+    no_data_hint = "--train-file train.tsv, a file of labels and texts"
+    next_command = 'regard classify {run} --text "..." --draw'
+
     task: Literal["classification"] = "classification"
     data: ClassificationData
     model: ClassificationModel = Field(default_factory=ClassificationModel)
     training: ClassificationTraining = Field(default_factory=ClassificationTraining)
     evaluation: ClassificationEvaluation = Field(default_factory=ClassificationEvaluation)
+
+    @classmethod
+    def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+        from regard.tasks.classification.labelled_options import OWN_OPTIONS, labelled_files
+
+        return OWN_OPTIONS, labelled_files(options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +21,6 @@ from regard.errors import ArgumentError, Setting, message, printable
 from regard.evaluation.classification import Classification
 from regard.evaluation.classification_report import ClassificationReport, classification_report
 from regard.evaluation.text_classifier import TextClassifier
-from regard.fast.captured.graphs import capture_chosen
 from regard.models.classifier import Classifier
 from regard.named_models.classifiers import build_classifier
 from regard.runs.run_commands import ChosenRun, ViewOptions
@@ -41,7 +40,6 @@ from regard.tasks.classification.classification_data import (
 from regard.tasks.classification.classification_plan import plan_classification
 from regard.tasks.classification.classification_run import (
     ClassificationRun,
-    check_classifier_options,
     classifier_of,
 )
 from regard.tasks.classification.classification_settings import ClassificationSettings
@@ -50,9 +48,7 @@ from regard.tasks.classification.evaluate_classification import (
     ClassificationEvaluation,
     evaluate_classification,
 )
-from regard.tasks.classification.labelled_options import OWN_OPTIONS, labelled_files
 from regard.tasks.classification.view_classification import (
-    OWN_VIEWS,
     VIEW_OPTIONS,
     ClassificationView,
     view_classification,
@@ -60,7 +56,7 @@ from regard.tasks.classification.view_classification import (
 from regard.tasks.sample_texts import spread_by_length
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
-from regard.training.length_buckets import Shapes, small_steps
+from regard.training.length_buckets import Shapes, few_shapes
 from regard.training.sampled_loss import (
     SAMPLED,
     RowLosses,
@@ -70,14 +66,9 @@ from regard.training.sampled_loss import (
     sampled_loss,
 )
 from regard.training.settings import merged
-from regard.training.task import Evaluation, Loss, Stopped, Task
+from regard.training.task import Evaluation, Loss, Stopped
 
 __all__ = ["ClassificationTask"]
-
-TOKENS = ("lowercase", "tokenizer", "vocab_size")
-"""The data settings that define the vocabulary of the tokenizer. The weights of a model fit only one
-vocabulary. So these settings must stay the same when a run is resumed, or when a model starts from the
-weights of another run."""
 
 
 class ClassificationTask(RunTask):
@@ -88,18 +79,10 @@ class ClassificationTask(RunTask):
     metrics = MappingProxyType({"loss": "lower", "accuracy": "higher", "macro_f1": "higher"})
     best = "accuracy"
     counted = "texts"
-    ahead = True
     files = (TOKENIZER, LABELS)
-    paths = ("train_file", "valid_file")
-    fixed = ("task", "model", *(f"data.{name}" for name in TOKENS))
-    for_outputs = ("task", "model", "data.lowercase", "data.max_length")
-    next_command = 'regard classify {run} --text "..." --draw'
-    size_names = ("tokens", "classes")
-    smallest_sizes = (8, 2)
-    no_data_hint = "--train-file train.tsv, a file of labels and texts"
+    smallest_sizes = MappingProxyType({"tokens": 8, "classes": 2})
     evaluate_options = EVALUATE_OPTIONS
     view_options = VIEW_OPTIONS
-    own_views = OWN_VIEWS
 
     def __init__(
         self,
@@ -113,14 +96,9 @@ class ClassificationTask(RunTask):
         processes, training = processes or Processes(), settings.training
         tables = [] if training.estimator is None else [model.embedding] * (2 if model.pairs else 1)
         self._estimator = add_estimator(model, training, features=features_size(*tables), processes=processes)
-        self.uncapturable = "" if self._estimator is None else SAMPLED
-        self.capture = capture_chosen(training, self, device, processes.world)
-        few_shapes = training.compile or self.capture.chosen
-        fine = self.capture.chosen and not small_steps(model)
+        reason = "" if self._estimator is None else SAMPLED
         rows, tokens, longest = training.batch_size, training.batch_tokens, settings.data.max_length + 1
-        shapes = Shapes(tokens, longest, rows or 1, fine=fine)
-        self._shapes = shapes if few_shapes else None
-        self.shapes = Task.shapes if self._shapes is None else self._shapes.most
+        self.speed, self._shapes = few_shapes(model, training, device, processes.world, longest, reason)
         options: dict[str, Any] = {} if tokens is None else {"tokens": tokens}
         self._train = LabelledBatches(
             corpus.train,
@@ -136,10 +114,6 @@ class ClassificationTask(RunTask):
         weighted = training.class_weights != "none"
         self._class_weights = balance.weights(training.class_weights) if weighted else None
         self._samples = spread_by_length(corpus.split.valid.firsts, settings.evaluation.samples)
-
-    @classmethod
-    def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-        return OWN_OPTIONS, labelled_files(options)
 
     @classmethod
     def read_data(
@@ -162,10 +136,6 @@ class ClassificationTask(RunTask):
         return LabelledCorpus.prepared(data, settings.data, folder, lines)
 
     @classmethod
-    def sizes(cls, corpus: LabelledCorpus) -> tuple[int, ...]:
-        return corpus.tokenizer.size, len(corpus.labels)
-
-    @classmethod
     def stored_sizes(cls, folder: Path, settings: ClassificationSettings) -> tuple[int, ...]:
         return load_text_tokenizer(folder, settings.data).size, len(load_labels(folder))
 
@@ -173,10 +143,6 @@ class ClassificationTask(RunTask):
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> Classifier:
         vocabulary_size, classes = sizes
         return build_classifier(model.name, vocabulary_size, classes, **model.options)
-
-    @classmethod
-    def check_load_options(cls, options: Mapping[str, Any]) -> None:
-        check_classifier_options(options)
 
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> ClassificationRun:
@@ -191,14 +157,14 @@ class ClassificationTask(RunTask):
         return view_classification(cls, run, options, drawing)
 
     @classmethod
-    def complete_settings(
-        cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None
-    ) -> dict[str, Any]:
+    def defaults(
+        cls, settings: Mapping[str, Any], data: Any = None, other: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
         pairs = settings.get("data", {}).get("second") is not None
-        return merged({"model": {"pairs": True}}, settings) if pairs else dict(settings)
+        return merged({"model": {"pairs": True}} if pairs else {}, settings), ()
 
     @classmethod
-    def check_settings(cls, settings: ClassificationSettings) -> None:
+    def check(cls, settings: ClassificationSettings, model: Classifier | None = None) -> None:
         check_files(settings.data)
         pairs, second = settings.model.options.get("pairs", False), settings.data.second
         if pairs is not (second is not None):
@@ -208,12 +174,8 @@ class ClassificationTask(RunTask):
                 ", the column of the second text",
             )
             raise ArgumentError(message("the settings", problem, hint=hint))
-
-    @classmethod
-    def check_model(cls, settings: ClassificationSettings) -> None:
-        model = cls.outlined(settings)
         longest = settings.data.max_length
-        if model.longest is not None and longest >= model.longest:
+        if model is not None and model.longest is not None and longest >= model.longest:
             # If the classifier puts BOS before each text, its table needs one more position.
             fewest = longest + 1 + model.begins
             problem = (
@@ -221,8 +183,8 @@ class ClassificationTask(RunTask):
                 "one of them for </s>"
             )
             most = model.longest - 1
-            hint = "use ", Setting("data", "max_length", most), " or ", Setting("model", "longest", fewest)
-            raise ArgumentError(message("the settings", problem, hint=hint))
+            advice = "use ", Setting("data", "max_length", most), " or ", Setting("model", "longest", fewest)
+            raise ArgumentError(message("the settings", problem, hint=advice))
 
     @classmethod
     def plan(
@@ -235,21 +197,14 @@ class ClassificationTask(RunTask):
     ) -> Plan:
         return plan_classification(cls, settings, corpus, device, processes, timed=timed)
 
-    def described(self) -> str:
-        return f"{self.corpus.tokenizer.size:,} tokens, {len(self.corpus.labels)} classes"
-
-    def corpus_notes(self) -> Sequence[str]:
-        return self.corpus.notes
-
     def batches(self, epoch: int, start: int = 0) -> Iterator[LabelledBatch]:
         return self._train.epoch(epoch, start)
 
+    def largest_batch(self) -> LabelledBatch:
+        return next(self.batches(0, self._train.largest(0)))
+
     def len_epoch(self, epoch: int) -> int:
         return self._train.len_epoch(epoch)
-
-    def largest_batch(self) -> LabelledBatch:
-        """Return the batch of the first epoch that has the most tokens, including padding."""
-        return next(self.batches(0, self._train.largest(0)))
 
     def count(self, batch: LabelledBatch) -> int:
         return len(batch)
@@ -267,9 +222,6 @@ class ClassificationTask(RunTask):
         length = next(each for each in shapes.lengths if each >= need)
         rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
         return batch.padded_to(max(rows, len(batch)), length)
-
-    def restored(self, tensors: dict[str, Tensor]) -> LabelledBatch:
-        return LabelledBatch.from_tensors(tensors)
 
     def loss(self, batch: LabelledBatch) -> Loss:
         if self._estimator is not None and self.model.training:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from rich.console import Group
@@ -20,17 +19,13 @@ from regard.training.command_options import CommandOption
 from regard.viewing import Picture, shaded
 from regard.viewing.picture import noted
 
-__all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "ClassificationView", "view_classification"]
+__all__ = ["VIEW_OPTIONS", "ClassificationView", "view_classification"]
 
 ERASURE = "erasure"
 LEAST_SCALE = 0.01
 """Minimum of the colour scale of the view "erasure". The shade of a word shows how much the probability
 decreases without the word. The darkest shade is the largest decrease, or LEAST_SCALE if this is larger. So no
 word looks important if all decreases are small."""
-
-OWN_VIEWS = MappingProxyType({ERASURE: "words, shaded by how much the probability falls without each word"})
-"""The help text of the view that exists only for classification, by the name of the view. Recorded attention
-is not enough to draw this view: the classifier must read the text again without each word."""
 
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     "text",

@@ -158,6 +158,11 @@ class TextCorpus:
     longest: int
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The vocabulary size."""
+        return (self.tokenizer.size,)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Log messages: the numbers of tokens, unknown validation tokens and dropped training documents."""
         notes = [f"{self.train.token_count:,} training tokens, {self.valid.token_count:,} validation tokens"]

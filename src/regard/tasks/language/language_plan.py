@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from regard.runs.run_task import Plan, RunTask
+from regard.runs.run_task import Plan, RunTask, sizes_of
 from regard.tasks.language.language_data import TextCorpus
 from regard.tasks.language.language_settings import is_recurrent
 from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED, epochs_text
@@ -295,7 +295,7 @@ def _speed(task: type[RunTask], known: Mapping[str, Any], corpus: TextCorpus, de
     nested = merged({"training": {"learning_rate": 1e-4}}, known)
     settings = build(task.settings_type, nested, "the settings")
     torch.manual_seed(0)
-    model = task.build_model(settings.model, task.sizes(corpus))
+    model = task.build_model(settings.model, sizes_of(corpus))
     place = torch.device(device)
     built = task(model, corpus, settings, Processes(), place.type)
     with TemporaryDirectory() as scratch:

@@ -10,7 +10,7 @@ from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.tasks.file_options import TRAIN_FILE, VALID_FILE, VOCAB_SIZE
 from regard.training.settings import Clash, Part, Section, Training, Whole
 
-__all__ = ["FIXED", "LanguageSettings", "TextData"]
+__all__ = ["LanguageSettings", "TextData"]
 
 Length = Annotated[int, Field(ge=1, le=1_000_000)]
 
@@ -97,9 +97,6 @@ TOKENS = ("data.lowercase", "data.tokenizer", "data.vocab_size")
 So these settings must stay the same when a run is resumed, or when a model starts from the weights of another
 run."""
 
-FIXED = ("task", "model", *TOKENS, "data.layout", "data.streams")
-"""The settings that cannot change when a run is resumed."""
-
 
 class LanguageSettings(RunSettings):
     """All settings of a language model run, as in config.toml.
@@ -112,11 +109,22 @@ class LanguageSettings(RunSettings):
     ('lstm', True, 3)
     """
 
+    fixed = ("task", "model", *TOKENS, "data.layout", "data.streams")
+    for_outputs = ("task", "model", "data.lowercase", "data.layout")
+    paths = ("train_file", "valid_file")
+    always_shown = ("layout",)
+    no_data_hint = "--train-file a.txt"
+    next_command = 'regard generate {run} --prompt "..."'
+
     task: Literal["language"] = "language"
     data: TextData
     model: LanguageModelSettings = Field(default_factory=LanguageModelSettings)
     training: LanguageTraining = Field(default_factory=LanguageTraining)
     evaluation: TextEvaluation = Field(default_factory=TextEvaluation)
+
+    @classmethod
+    def fixed_data(cls) -> tuple[str, ...]:
+        return tuple(name.removeprefix("data.") for name in TOKENS)
 
     @property
     def carried(self) -> bool:

@@ -25,6 +25,7 @@ from regard.files.atomic_io import failed, replace
 from regard.files.untrusted import parse_json, read_limited
 from regard.models import Model
 from regard.roles import CROSS
+from regard.runs.run_folder import ALIGNMENT
 
 __all__ = [
     "ATTENTIVE",
@@ -41,7 +42,7 @@ __all__ = [
 ATTENTIVE = "use a run of a model with attention: regard train --model bahdanau, luong, lstmn or transformer"
 """The hint of errors about a model that has no attention to its source."""
 
-CHOSEN = "alignment.json"
+CHOSEN = ALIGNMENT
 """The file in a run folder with the fields of a Choice: the attention weights from which word alignments are
 computed."""
 

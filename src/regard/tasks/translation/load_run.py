@@ -108,6 +108,7 @@ def translator_of(run: StoredRun, device: str, *, precision: str = AUTO, **optio
     precision: the dtype of the weights and of the computation: a name in PRECISIONS, "auto" or "int8".
     options: further arguments of Translator(), such as search.
     """
+    check_options({"precision": precision, **options})
     folder, settings = run.folder, run.settings
     source, target = load_tokenizers(folder, settings.data)
     model = build_model(settings.model.name, source.size, target.size, **settings.model.options)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from regard.runs.run_task import RunTask
+from regard.runs.run_task import RunTask, sizes_of
 from regard.tasks.translation.plan import Options, Plan, Workload, make_plan
 from regard.tasks.translation.translation_data import Corpus, status
 from regard.training.distributed import Processes
@@ -46,7 +46,7 @@ class Trial:
         nested = merged(self._settings, {"model": options, "training": training})
         settings = build(self._task.settings_type, nested, "the settings")
         torch.manual_seed(0)
-        model = self._task.build_model(settings.model, self._task.sizes(self._corpus))
+        model = self._task.build_model(settings.model, sizes_of(self._corpus))
         task = self._task(model, self._corpus, settings, Processes(), self._device.type)
         with TemporaryDirectory() as scratch:
             timer = StepTimer(task, settings.training, self._device, Path(scratch))

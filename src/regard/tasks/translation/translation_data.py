@@ -96,6 +96,11 @@ class Corpus:
     valid: EncodedPairs
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The vocabulary sizes of the source and of the target."""
+        return self.source.size, self.target.size
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Messages for the log: how many pairs are dropped or truncated, and which side has morphemes."""
         kinds = [getattr(each, "inner", each).kind for each in (self.source, self.target)]

@@ -9,7 +9,7 @@ from typing import Any
 from regard.runs.stored_runs import open_stored
 from regard.runs.train_run import Outcome, train_run
 from regard.tasks.task_table import task_of
-from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
+from regard.tasks.translation.load_run import TranslationRun, translator_of
 from regard.tasks.translation.translation_task import TranslationTask
 
 __all__ = ["load_translator", "train_translation"]
@@ -29,6 +29,5 @@ def load_translator(
     folder: str | Path, *, checkpoint: str | int = "best", device: str = "auto", **options: Any
 ) -> TranslationRun:
     """Load the translator of a run. For the arguments, see regard.load()."""
-    check_options(options)
     task_of(folder, "translation")  # raises an error if the run has another task
     return translator_of(open_stored(TranslationTask, Path(folder), checkpoint), device, **options)

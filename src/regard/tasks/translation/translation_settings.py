@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from regard.errors import ArgumentError, message
 from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.tasks.column_names import two_columns, two_names
 from regard.tasks.file_options import ENCODING, SOURCE, TARGET, VOCAB_SIZE
+from regard.tasks.translation.expected_quality import describe_quality
 from regard.training.command_options import CHOSEN, CommandOption
 from regard.training.settings import Clash, Part, Section, Training, Weight, Whole
 
-__all__ = ["FOR_OUTPUTS", "Data", "Evaluating", "TranslationModel", "TranslationSettings", "ways_named"]
+__all__ = ["FOR_OUTPUTS", "Data", "Evaluating", "TranslationModel", "TranslationSettings"]
 
 WAYS = {
     "source and target": ("source", "target"),
@@ -208,6 +211,14 @@ class Evaluating(Section):
     lowercase: bool = False
 
 
+PATHS = ("source", "target", "tsv", "jsonl", "valid_source", "valid_target", "valid_tsv", "valid_jsonl")
+"""The settings in [data] whose values are paths of data files."""
+
+TOKENS = ("lowercase", "tokenizer", "joint", "source_vocab_size", "target_vocab_size")
+"""The data settings that define the vocabularies of the tokenizers. The weights of a model fit only one
+vocabulary. So these settings must stay the same when a run is resumed, or when a model starts from the
+weights of another run."""
+
 FOR_OUTPUTS = (
     "task",
     "model",
@@ -229,8 +240,30 @@ class TranslationSettings(RunSettings):
     ('bahdanau', 4096)
     """
 
+    fixed = ("task", "model", *(f"data.{name}" for name in TOKENS))
+    for_outputs = FOR_OUTPUTS
+    paths = (*PATHS, "alignments")
+    no_data_hint = "--source a.ko --target a.en, --tsv, --jsonl, or --built-in korean"
+    next_command = 'regard translate {run} --text "..." --draw'
+
     task: Literal["translation"] = "translation"
     data: Data
     model: TranslationModel = Field(default_factory=TranslationModel)
     training: TranslationTraining = Field(default_factory=TranslationTraining)
     evaluation: Evaluating = Field(default_factory=Evaluating)
+
+    @classmethod
+    def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        """Raise ArgumentError if a run is resumed with data in another format than at its start.
+
+        Without this check, the merged settings would contain data in both formats, for example source, target
+        and tsv.
+        """
+        old, new = ways_named(before.get("data", {})), ways_named(settings["data"])
+        if new and new != old:
+            problem = f"the run was started with {' and '.join(old)}, not with {' and '.join(new)}"
+            hint = "to continue the run, leave out the data options; for a new run, choose another --output"
+            raise ArgumentError(message(f"{folder} cannot be resumed", problem, hint=hint))
+
+    def describe_quality(self, scores: Mapping[str, float], corpus: Any = None) -> str:
+        return describe_quality(scores, self.training.best, None if corpus is None else len(corpus.train))

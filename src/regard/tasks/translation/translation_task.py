@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,6 @@ from regard.data.sampled_epochs import start_workers
 from regard.decoding import Beam, Greedy, Translation, Translator
 from regard.decoding.forced_decoding import pieces_of
 from regard.evaluation import bleu, chrf, exact_match
-from regard.fast.captured.graphs import capture_chosen
 from regard.fast.captured.losses import CapturedLosses
 from regard.fast.twins import Twins
 from regard.look import Look
@@ -30,20 +29,19 @@ from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.sites import record
 from regard.tasks.sample_texts import spread_by_length
-from regard.tasks.translation.alignment_choice import CHOSEN
 from regard.tasks.translation.evaluate_translation import (
     EVALUATE_OPTIONS,
     TranslationEvaluation,
     evaluate_translation,
 )
-from regard.tasks.translation.expected_quality import describe_quality, note_few_pairs
+from regard.tasks.translation.expected_quality import note_few_pairs
 from regard.tasks.translation.guided_alignment import build_guide, guided_site, joined_weights
-from regard.tasks.translation.load_run import TranslationRun, check_options, translator_of
+from regard.tasks.translation.load_run import TranslationRun, translator_of
 from regard.tasks.translation.plan import fill_data, fit_to_text
 from regard.tasks.translation.sampled_batches import SampledBatches
 from regard.tasks.translation.sampled_pairs import build_sampler, sampled_epochs, worker_count
 from regard.tasks.translation.speed_trial import epoch_tokens, plan_run
-from regard.tasks.translation.translation_checks import FIXED, PATHS, check_evaluation, check_same_format
+from regard.tasks.translation.translation_checks import check_evaluation
 from regard.tasks.translation.translation_data import (
     TOKENIZERS,
     Corpus,
@@ -53,17 +51,16 @@ from regard.tasks.translation.translation_data import (
     read_split,
     texts,
 )
-from regard.tasks.translation.translation_settings import FOR_OUTPUTS, TranslationSettings
+from regard.tasks.translation.translation_settings import TranslationSettings
 from regard.tasks.translation.validation_samples import Sample
 from regard.tasks.translation.view_translation import (
-    OWN_VIEWS,
     VIEW_OPTIONS,
     TranslationView,
     view_translation,
 )
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
-from regard.training.length_buckets import Shapes, small_steps
+from regard.training.length_buckets import few_shapes, small_steps
 from regard.training.losses import cross_entropy, guided_alignment, model_loss, sequence_losses
 from regard.training.r_drop import check_dropout, r_drop_loss
 from regard.training.sampled_loss import (
@@ -74,7 +71,7 @@ from regard.training.sampled_loss import (
     features_size,
     sampled_loss,
 )
-from regard.training.task import Evaluation, Loss, Stopped, Task
+from regard.training.task import Evaluation, Loss, Stopped
 
 __all__ = ["TranslationTask"]
 
@@ -94,24 +91,14 @@ class TranslationTask(RunTask):
     model: Model
     settings_type = TranslationSettings
     counted = "target tokens"
-    has_perplexity = True
-    ahead = True
     metrics = MappingProxyType(
         {"loss": "lower", "perplexity": "lower", "bleu": "higher", "chrf": "higher", "exact": "higher"}
     )
     best = "bleu"
     files = TOKENIZERS
-    later_files = (CHOSEN,)
-    paths = (*PATHS, "alignments")
-    next_command = 'regard translate {run} --text "..." --draw'
-    size_names = ("source", "target")
-    smallest_sizes = (8, 8)
-    fixed = FIXED
-    for_outputs = FOR_OUTPUTS
-    no_data_hint = "--source a.ko --target a.en, --tsv, --jsonl, or --built-in korean"
+    smallest_sizes = MappingProxyType({"source tokens": 8, "target tokens": 8})
     evaluate_options = EVALUATE_OPTIONS
     view_options = VIEW_OPTIONS
-    own_views = OWN_VIEWS
 
     def __init__(
         self,
@@ -128,23 +115,19 @@ class TranslationTask(RunTask):
         self._estimator = add_estimator(model, training, features=features, processes=processes)
         if training.r_drop:
             check_dropout(model)
-        self.uncapturable = "the guided-alignment loss records attention" if training.guided_alignment else ""
-        if self._estimator is not None:
-            self.uncapturable = SAMPLED
-        self.capture = capture_chosen(training, self, device, processes.world)
-        few_shapes = training.compile or self.capture.chosen
-        fine = self.capture.chosen and not small_steps(model)
-        rows, longest = training.batch_size, settings.data.max_length + 1
-        shapes = Shapes(training.batch_tokens, longest, rows or 1, fine=fine)
-        self._shapes = shapes if few_shapes else None
-        self.shapes = Task.shapes if self._shapes is None else self._shapes.most
+        reason = "the guided-alignment loss records attention" if training.guided_alignment else ""
+        reason = reason if self._estimator is None else SAMPLED
+        longest = settings.data.max_length + 1
+        self.speed, self._shapes = few_shapes(model, training, device, processes.world, longest, reason)
         self._sampler = build_sampler(corpus, settings)
-        alone = processes.world == 1 and (device.startswith("cuda") or self.capture.chosen)
+        alone = processes.world == 1 and (device.startswith("cuda") or self.speed.captures)
         self._epochs = sampled_epochs(corpus, self._sampler) if self._sampler and alone else None
         sampled_here = self._sampler is not None and self._epochs is None
         self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if sampled_here else []
         self._train = self._training_batches(processes)
-        self._valid = Batches(corpus.valid, training.batch_tokens, sentences=rows, shuffle=False)
+        self._valid = Batches(
+            corpus.valid, training.batch_tokens, sentences=training.batch_size, shuffle=False
+        )
         self._texts = list(texts(corpus.split.valid, settings.evaluation.sentences))
         self._sample_places = spread_by_length(
             [source for source, _ in self._texts], settings.evaluation.samples
@@ -175,13 +158,12 @@ class TranslationTask(RunTask):
         return read_split(settings.data)
 
     @classmethod
-    def start_processes(cls, settings: TranslationSettings, device: str) -> None:
-        if device.startswith("cuda") and settings.data.subword_sampling:
+    def start(cls, settings: TranslationSettings, device: str, corpus: Corpus | None = None) -> None:
+        if not device.startswith("cuda") or not settings.data.subword_sampling:
+            return
+        if corpus is None:
             start_workers(worker_count())
-
-    @classmethod
-    def start_batches(cls, settings: TranslationSettings, corpus: Corpus, device: str) -> None:
-        if device.startswith("cuda") and (sampler := build_sampler(corpus, settings)):
+        elif sampler := build_sampler(corpus, settings):
             sampled_epochs(corpus, sampler)
 
     @classmethod
@@ -196,10 +178,6 @@ class TranslationTask(RunTask):
         return Corpus.made(data, settings.data, folder, cache, lines)
 
     @classmethod
-    def sizes(cls, corpus: Corpus) -> tuple[int, ...]:
-        return corpus.source.size, corpus.target.size
-
-    @classmethod
     def stored_sizes(cls, folder: Path, settings: TranslationSettings) -> tuple[int, ...]:
         source, target = load_tokenizers(folder, settings.data)
         return source.size, target.size
@@ -208,10 +186,6 @@ class TranslationTask(RunTask):
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> Model:
         source, target = sizes
         return build_model(model.name, source, target, **model.options)
-
-    @classmethod
-    def check_load_options(cls, options: Mapping[str, Any]) -> None:
-        check_options(options)
 
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> TranslationRun:
@@ -226,22 +200,18 @@ class TranslationTask(RunTask):
         return view_translation(cls, run, options, drawing)
 
     @classmethod
-    def complete_settings(
-        cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None
-    ) -> dict[str, Any]:
-        return fill_data(settings)
+    def defaults(
+        cls, settings: Mapping[str, Any], data: Split | None = None, other: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        if data is None:
+            return fill_data(settings), ()
+        chosen, why = fit_to_text(settings, data.train)
+        few = note_few_pairs(data, chosen)
+        return chosen, tuple(filter(None, (why, few)))
 
     @classmethod
-    def check_settings(cls, settings: TranslationSettings) -> None:
+    def check(cls, settings: TranslationSettings, model: Any = None) -> None:
         check_evaluation(settings.evaluation)
-
-    @classmethod
-    def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-        check_same_format(folder, before, settings)
-
-    @classmethod
-    def fit_settings(cls, settings: Mapping[str, Any], data: Split) -> tuple[dict[str, Any], str]:
-        return fit_to_text(settings, data.train)
 
     @classmethod
     def plan(
@@ -254,20 +224,6 @@ class TranslationTask(RunTask):
     ) -> Plan:
         plan = plan_run(cls, settings, corpus, device, processes, timed=timed)
         return Plan(plan.settings, plan.text, plan.tokens / epoch_tokens(corpus), plan.seconds)
-
-    def described(self) -> str:
-        return f"{self.corpus.source.size:,} source and {self.corpus.target.size:,} target tokens"
-
-    def corpus_notes(self) -> Sequence[str]:
-        few = note_few_pairs(self.corpus.split, self.settings)
-        return (*self.corpus.notes, few) if few else self.corpus.notes
-
-    @classmethod
-    def describe_quality(
-        cls, scores: Mapping[str, float], settings: TranslationSettings, corpus: Corpus | None = None
-    ) -> str:
-        pairs = None if corpus is None else len(corpus.train)
-        return describe_quality(scores, settings.training.best, pairs)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         if self._epochs is None or isinstance(self._train, SampledBatches):
@@ -287,7 +243,6 @@ class TranslationTask(RunTask):
             self._epochs.close()
 
     def largest_batch(self) -> Batch:
-        """Return the batch of the first epoch that has the most tokens, including padding."""
         return next(self.batches(0, self._train.largest(0)))
 
     def len_epoch(self, epoch: int) -> int:
@@ -299,9 +254,6 @@ class TranslationTask(RunTask):
     def prepare(self, batch: Batch, device: Any) -> tuple[Batch, Tensor | None]:
         wanted = None if self._guide is None else self._guide.wanted(batch).to(device)
         return batch.to(device), wanted
-
-    def restored(self, tensors: dict[str, Tensor]) -> Batch:
-        return Batch.from_tensors(tensors)
 
     def loss(self, batch: tuple[Batch, Tensor | None]) -> Loss:
         pairs, wanted = batch
@@ -362,7 +314,7 @@ class TranslationTask(RunTask):
         losses, count = list[Tensor](), 0
         device = next(self.model.parameters()).device
         # The kernels of a Transformer take longer than their launches, so a graph would save no time.
-        captured = self.capture is not None and self.capture.chosen and small_steps(self.model)
+        captured = self.speed.captures and small_steps(self.model)
         loss = self._valid_losses.of if captured else self._valid_loss
         for batch in self._valid.epoch(0):
             if stopping():

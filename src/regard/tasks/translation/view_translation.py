@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 from regard.call import Call
@@ -21,16 +20,9 @@ from regard.viewing import Picture, Seen, Site, picture, steps
 from regard.viewing.picture import noted
 from regard.viewing.pictures.view_selection import matching, rows_of
 
-__all__ = ["OWN_VIEWS", "VIEW_OPTIONS", "TranslationView", "view_translation"]
+__all__ = ["VIEW_OPTIONS", "TranslationView", "view_translation"]
 
 STEPS = "steps"
-OWN_VIEWS = MappingProxyType({STEPS: "how the weights are computed from the scores"})
-"""The help text of the view that exists only for translation, by the name of the view.
-
-This view is not in VIEWS, because it requires the model: it draws attention scores, which are not in .seen
-files.
-"""
-
 VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
     "text",
     CommandOption(
