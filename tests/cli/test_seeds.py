@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from regard.evaluation.bleu import Score
-from regard.runs.seed_reports import SeedsReport
-from regard.runs.seed_scores import scores_table
+from regard.runs.seed_scores import SeedsReport, scores_table
 from regard.tasks.translation.evaluate_translation import TranslationEvaluation
 from regard.tasks.translation.evaluation_report import EvaluationReport
 from regard.training.logs.live_table import in_words

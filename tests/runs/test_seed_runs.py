@@ -17,8 +17,8 @@ import regard
 from regard.errors import ArgumentError, RegardError, UnknownName
 from regard.evaluation.confidence import interval
 from regard.runs.prepare_run import Machine
-from regard.runs.seed_facts import seed_facts_of
 from regard.runs.seed_folders import failures_of
+from regard.runs.seed_scores import seed_facts_of
 from regard.runs.train_run import train_run
 from regard.tasks.classification import ClassificationTask
 from regard.tasks.language.language_task import LanguageTask

@@ -39,7 +39,7 @@ from regard.decoding.unknown_words import UnknownWords
 from regard.decoding.word_alignment import pharaoh
 from regard.errors import ArgumentError, UnknownName, message
 from regard.evaluation import SYMMETRISATIONS, read_links
-from regard.evaluation.gold_alignment import evaluate_alignments
+from regard.evaluation.alignment_error_rate import evaluate_alignments
 from regard.roles import CROSS
 from regard.tasks.translation.alignment_choice import aligned_at, join_directions
 from regard.tasks.translation.alignment_search import search_alignments

@@ -22,8 +22,7 @@ from regard.files.atomic_io import Leftover, beside, failed, flush_folder, lefto
 from regard.files.folder_lock import NAME as LOCK
 from regard.files.folder_lock import locked
 from regard.files.untrusted import open_regular
-from regard.runs.run_folder import ALIGNMENT, DATA, made_folder
-from regard.runs.run_manifest import write_config_and_manifest
+from regard.runs.run_folder import ALIGNMENT, DATA, made_folder, write_config_and_manifest
 from regard.runs.run_settings import RunSettings
 from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import check_one_seed

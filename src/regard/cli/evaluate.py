@@ -23,7 +23,7 @@ from regard.runs.run_commands import ChosenRun, Report
 from regard.runs.run_folder import config_of
 from regard.runs.run_task import RunTask, task_name
 from regard.runs.seed_folders import seeds_of
-from regard.runs.seed_reports import evaluate_seeds
+from regard.runs.seed_scores import evaluate_seeds
 from regard.tasks.task_table import DEFAULT, find_task
 from regard.training.command_options import option_parameters
 

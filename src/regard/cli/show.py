@@ -20,8 +20,7 @@ from regard.cli.task_option import OwnTask, task_of_run
 from regard.data.line_io import say
 from regard.errors import DataError, RegardError, message, printable, shell_word, shown
 from regard.runs.run_facts import RunFacts, facts_of
-from regard.runs.seed_facts import SeedFacts, seed_facts_of
-from regard.runs.seed_scores import keep_words, mean_text, scores_table
+from regard.runs.seed_scores import SeedFacts, keep_words, mean_text, scores_table, seed_facts_of
 from regard.training.logs.live_table import TITLES, best_title, in_time, in_words, metric_title
 
 __all__ = ["show", "sparkline"]

@@ -19,8 +19,7 @@ from regard.errors import ArgumentError, DataError, message, naming_place
 from regard.files.atomic_io import replace
 from regard.files.untrusted import read_limited
 from regard.runs.resolve_settings import ResolvedSettings, resolve_settings
-from regard.runs.run_folder import DATA, check_data, is_run
-from regard.runs.run_manifest import MANIFEST
+from regard.runs.run_folder import DATA, MANIFEST, check_data, is_run
 from regard.runs.run_task import Plan, RunTask, sizes_of
 from regard.training.checkpoints.averaging import averaged_from
 from regard.training.checkpoints.checkpoints import STATE, Checkpoints

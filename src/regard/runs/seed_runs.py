@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from pathlib import Path
 
@@ -10,20 +11,36 @@ from rich.console import Console
 
 from regard.files.folder_lock import FolderLock, locked
 from regard.runs.prepare_run import PreparedRun, copy_files
-from regard.runs.run_folder import made_folder, write_data
-from regard.runs.run_manifest import write_config_and_manifest
+from regard.runs.run_folder import made_folder, write_config_and_manifest, write_data
 from regard.runs.run_task import RunTask
-from regard.runs.run_trainer import Outcome
-from regard.runs.seed_facts import SeedFacts, seed_facts_of
 from regard.runs.seed_folders import failures_of, seed_folder, write_failures
-from regard.runs.seed_scores import scores_table, written_summary
+from regard.runs.seed_scores import SeedFacts, scores_table, seed_facts_of, written_summary
 from regard.training.budget import count
 from regard.training.interrupts import interruptible
 from regard.training.logs.log import Log
 from regard.training.nonfinite_steps import NonFinite
 from regard.training.progress import Progress
 
-__all__ = ["TrainSeed", "train_seeds"]
+__all__ = ["Outcome", "TrainSeed", "train_seeds"]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The result of train_run().
+
+    progress: the counters of the run. For a run of several seeds, those of the last seed that was trained.
+    interrupted: the name of the signal that stopped training, or "".
+    warning: a message if training.minutes was too short for this model and these data, otherwise "".
+    failed: for a run of several seeds: the error message of each seed with a loss, gradient or weight that
+        became NaN or infinite.
+    """
+
+    folder: Path
+    progress: Progress
+    interrupted: str = ""
+    warning: str = ""
+    failed: Mapping[int, str] = field(default_factory=dict)
+
 
 TrainSeed = Callable[[PreparedRun, Path, FolderLock | None], Outcome]
 """Train one seed in its run folder, which is locked."""

@@ -1,17 +1,40 @@
-"""Scores of several seeds: mean, deviation and confidence interval, as text, as a table and for JSON."""
+"""The scores of a run of several seeds, with mean, deviation and interval: for `show` and `evaluate`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
+from regard.errors import ArgumentError, DataError, RegardError, message, printable, shell_word, shown
 from regard.evaluation.confidence import Interval, interval
+from regard.runs.run_commands import ChosenRun, Report
+from regard.runs.run_facts import RunFacts, facts_of
+from regard.runs.run_folder import is_run
+from regard.runs.run_task import RunTask
+from regard.runs.seed_folders import failures_of, seed_folder, seeds_of
 from regard.training.logs.live_table import in_words, metric_title
 
-__all__ = ["keep_words", "mean_text", "scores_table", "summarised", "written_summary"]
+__all__ = [
+    "SeedFacts",
+    "SeedsReport",
+    "evaluate_seeds",
+    "keep_words",
+    "mean_text",
+    "scores_table",
+    "seed_facts_of",
+    "summarised",
+    "written_summary",
+]
+
+FILES = ("output", "page")
+"""Options of `regard evaluate` for files to write. For a run of several seeds, these options are an error,
+because each seed would overwrite the file."""
 
 
 def mean_text(name: str, score: Interval) -> str:
@@ -97,3 +120,186 @@ def keep_words(columns: Sequence[Column]) -> None:
         column.overflow = "fold"
         words = [word for cell in column.cells for word in str(cell).split()]
         column.min_width = max(map(len, words), default=1)
+
+
+@dataclass(frozen=True)
+class SeedFacts:
+    """The facts about a run of several seeds, which `regard show` prints.
+
+    runs: the facts about the run of each seed.
+    failed: the error message of each seed whose training has failed.
+    notes: which files could not be read, and why.
+    """
+
+    folder: Path
+    seeds: list[int]
+    runs: dict[int, RunFacts] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def scores(self) -> dict[int, dict[str, float]]:
+        """The scores of the best checkpoint of each seed, such as {0: {"loss": 3.1, "bleu": 12.5}}.
+
+        Seeds that have failed, or have not been evaluated yet, are left out.
+        """
+        best = {seed: run.best for seed, run in self.runs.items() if seed not in self.failed}
+        return {
+            seed: {name: value for name, value in each.items() if name != "step"}
+            for seed, each in best.items()
+            if each is not None
+        }
+
+    @property
+    def summary(self) -> dict[str, Interval]:
+        """Mean, deviation and confidence interval of each score over the seeds in `scores`."""
+        return summarised(self.scores.values())
+
+    @property
+    def status(self) -> str:
+        """How many seeds have finished training, and how many have failed: "3 of 5 seeds ended, 1 failed"."""
+        going = [run.progress for seed, run in self.runs.items() if seed not in self.failed]
+        ended = sum(bool(each and each.ended) for each in going)
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        return f"{ended} of {len(self.seeds)} seeds ended{failed}"
+
+    def written(self) -> dict[str, Any]:
+        """Return the facts about all seeds as a dict that can be written as JSON."""
+        return {
+            "folder": str(self.folder),
+            "seeds": self.seeds,
+            **written_summary(self.summary),
+            "standing": self.status,
+            "failed": {str(seed): text for seed, text in self.failed.items()},
+            "notes": self.notes,
+            "runs": {str(seed): run.written() for seed, run in self.runs.items()},
+        }
+
+
+def seed_facts_of(task: type[RunTask], folder: Path) -> SeedFacts | None:
+    """Read the facts about a run of several seeds. The result for a run of one seed is None."""
+    seeds = seeds_of(folder)
+    if seeds is None:
+        return None
+    notes: list[str] = []
+    failed: dict[int, str] = {}
+    try:
+        failed = {seed: text for seed, (_, text) in failures_of(folder).items()}
+    except DataError as error:
+        notes.append(str(error).splitlines()[0])
+    runs: dict[int, RunFacts] = {}
+    for seed in seeds:
+        place = seed_folder(folder, seed)
+        if not is_run(place):
+            notes.append(f"seed {seed} has no run folder yet")
+            continue
+        try:
+            runs[seed] = facts_of(task, place)
+        except RegardError as error:
+            notes.append(str(error).splitlines()[0])
+    return SeedFacts(folder, seeds, runs, failed, notes)
+
+
+@dataclass(frozen=True, eq=False)
+class SeedsReport:
+    """The evaluation of a run of several seeds, with the mean and deviation of each score over the seeds.
+
+    folder: the run folder.
+    reports: the result of RunTask.evaluate_run() for each seed.
+    """
+
+    folder: Path
+    reports: Mapping[int, Report]
+
+    @property
+    def scores(self) -> dict[int, dict[str, float]]:
+        """The scores of each seed, such as {0: {"BLEU": 12.5}}.
+
+        The scores are the floats in Report.to_dict(), and those in its list "scores", by their names. The
+        integers are left out, because they are counts.
+        """
+        return {seed: _scores(report.to_dict()) for seed, report in self.reports.items()}
+
+    @property
+    def parts(self) -> dict[str, dict[int, dict[str, float]]]:
+        """The scores of each part of the reports, by the name of the part and the seed.
+
+        Parts are the sizes of algorithmic sequences, such as "length 20", and "faithfulness". For example,
+        {"length 20": {0: {"bits": 1.5}}}.
+        """
+        parts: dict[str, dict[int, dict[str, float]]] = {}
+        for seed, report in self.reports.items():
+            for name, scores in _parts(report.to_dict()).items():
+                parts.setdefault(name, {})[seed] = scores
+        return parts
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as a dict for JSON.
+
+        "mean", "deviation" and "interval" have the mean of each score over the seeds, its sample standard
+        deviation, and its 95 % confidence interval.
+        "parts" has the same for each part of the reports, if there are parts. "seeds" has the report of each
+        seed.
+        """
+        parts = {name: written_summary(summarised(scores.values())) for name, scores in self.parts.items()}
+        return {
+            "folder": str(self.folder),
+            **written_summary(summarised(self.scores.values())),
+            **({"parts": parts} if parts else {}),
+            "seeds": {str(seed): report.to_dict() for seed, report in self.reports.items()},
+        }
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield Text(f"{shown(self.folder)}: {len(self.reports)} seeds, mean ± sample standard deviation")
+        if not any(_sizes(report.to_dict()) for report in self.reports.values()):
+            yield scores_table(self.scores)
+        for name, scores in self.parts.items():
+            yield Text(f"\n{printable(name)}", "cyan")
+            yield scores_table(scores)
+        notes = [report.to_dict().get("notes") for report in self.reports.values()]
+        for note in dict.fromkeys(each for some in notes if isinstance(some, list) for each in some):
+            yield Text(printable(str(note)), "dim")
+
+
+def _scores(report: Mapping[str, Any]) -> dict[str, float]:
+    listed = report.get("scores")
+    named = {str(each["name"]): each["value"] for each in listed} if isinstance(listed, list) else {}
+    return _floats(named | dict(report))
+
+
+def _floats(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if isinstance(value, float)}
+
+
+def _sizes(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the scores of each size of an algorithms report, or [] for other reports."""
+    sizes = report.get("sizes")
+    named = isinstance(sizes, list) and all(isinstance(each, dict) and "sizes" in each for each in sizes)
+    return sizes if isinstance(sizes, list) and named else []
+
+
+def _parts(report: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the scores of each part of a report that is written as a dict. See SeedsReport.parts."""
+    parts = {str(each["sizes"]): _floats(each) for each in _sizes(report)}
+    faithfulness = report.get("faithfulness")
+    return parts | ({"faithfulness": _floats(faithfulness)} if isinstance(faithfulness, dict) else {})
+
+
+def evaluate_seeds(
+    task: type[RunTask], run: ChosenRun, seeds: Sequence[int], options: Mapping[str, Any]
+) -> SeedsReport:
+    """Evaluate each seed of a run folder with the same options. See RunTask.evaluate_run().
+
+    Seeds without a run folder are left out, because their training has not started yet.
+    """
+    for name in FILES:
+        if options.get(name) is not None:
+            hint = f"evaluate one seed: regard evaluate {shell_word(seed_folder(run.folder, seeds[0]))}"
+            raise ArgumentError(message(f"--{name}", "the run has several seeds", hint=hint))
+    folders = {seed: seed_folder(run.folder, seed) for seed in seeds}
+    reports = {
+        seed: task.evaluate_run(ChosenRun(folder, run.checkpoint, run.device), options)
+        for seed, folder in folders.items()
+        if is_run(folder)
+    }
+    return SeedsReport(run.folder, reports)
