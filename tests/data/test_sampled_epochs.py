@@ -18,8 +18,8 @@ from regard.data import korean_english, sampled_epochs, train_tokenizers
 from regard.data.sampled_epochs import SampledEpochs, Sampler, start_workers
 from regard.data.tokenizers.lowercased import Lowercased
 from regard.errors import DataError
-from regard.tasks.translation import TranslationTask, sampled_pairs
-from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.tasks.translation import TranslationTask, data
+from regard.tasks.translation.settings import TranslationSettings
 from regard.training.settings import build
 from regard.training.task import Capture
 
@@ -28,7 +28,7 @@ TEXTS = [(each.source, each.target) for each in korean_english("train", 60)]
 
 @pytest.fixture(autouse=True)
 def no_processes_of_other_tests() -> None:
-    sampled_pairs._SHARED.clear()
+    data._SHARED.clear()
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +170,7 @@ def test_batches_on_a_gpu_are_those_on_a_cpu(tmp_path: Path):
     with torch.device("meta"):
         model = TranslationTask.build_model(settings.model, corpus.sizes)
     TranslationTask.start(settings, "cuda", corpus)  # before the task is created
-    [early] = sampled_pairs._SHARED[corpus].values()
+    [early] = data._SHARED[corpus].values()
     here, there, also_there = (
         TranslationTask(model, corpus, settings, None, device) for device in ("cpu", "cuda", "cuda")
     )

@@ -21,7 +21,7 @@ from regard.runs.seed_folders import failures_of
 from regard.runs.seed_scores import seed_facts_of
 from regard.runs.train_run import train_run
 from regard.tasks.classification import ClassificationTask
-from regard.tasks.language.language_task import LanguageTask
+from regard.tasks.language.task import LanguageTask
 from regard.training.checkpoints.checkpoint_saver import CheckpointSaver
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import Interruption

@@ -19,8 +19,8 @@ from regard.runs.prepare_run import Machine
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.train_run import train_run
 from regard.tasks.algorithms import AlgorithmsRun, AlgorithmsTask
-from regard.tasks.algorithms.algorithms_data import SequenceSource
-from regard.tasks.algorithms.algorithms_settings import AlgorithmsData
+from regard.tasks.algorithms.data import SequenceSource
+from regard.tasks.algorithms.settings import AlgorithmsData
 from regard.training.checkpoints.checkpoints import Checkpoints
 
 SMALL = {

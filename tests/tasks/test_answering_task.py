@@ -19,7 +19,7 @@ from regard.runs.prepare_run import Machine
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.train_run import train_run
 from regard.tasks.answering import AnsweringRun, AnsweringTask
-from regard.tasks.answering.answering_data import hold_out_stories, load_words
+from regard.tasks.answering.data import hold_out_stories, load_words
 from regard.tasks.task_table import find_task
 from regard.training.checkpoints.checkpoints import Checkpoints
 from tests.tasks.small_stories import babi_text, small, written

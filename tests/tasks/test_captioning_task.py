@@ -27,12 +27,11 @@ from regard.tasks.captioning import (
     Caption,
     CaptioningRun,
     CaptioningTask,
-    captioning_settings,
-    evaluate_captioning,
+    evaluate,
+    settings,
 )
-from regard.tasks.captioning.captioning_data import read_caption_split, read_shapes
-from regard.tasks.captioning.captioning_settings import CaptioningSettings, ImageData
-from regard.tasks.captioning.feature_cache import FeatureCache
+from regard.tasks.captioning.data import FeatureCache, read_caption_split, read_shapes
+from regard.tasks.captioning.settings import CaptioningSettings, ImageData
 from regard.tasks.task_table import find_task
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.distributed import Processes
@@ -45,8 +44,8 @@ REINFORCE = {"estimator": {"samples": 2, "entropy": 0.01, "expected": 0.5}}
 
 
 def test_sizes_in_the_settings_equal_those_of_the_images():
-    assert captioning_settings.MAX_SIZE == image_file.MAX_SIZE
-    assert captioning_settings.PIXELS == scenes.PIXELS
+    assert settings.MAX_SIZE == image_file.MAX_SIZE
+    assert settings.PIXELS == scenes.PIXELS
 
 
 def small(data: dict[str, Any] | None = None, **sections: dict[str, Any]) -> dict[str, Any]:
@@ -220,13 +219,13 @@ def test_evaluation_of_shapes_has_exact_and_pointing(trained: Path):
 def test_evaluation_searches_as_requested(
     trained: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ):
-    texts, scored = list[str](), evaluate_captioning.caption_scores
+    texts, scored = list[str](), evaluate.caption_scores
 
     def caption_scores(captions: list[str], references: Any) -> Any:
         texts.extend(captions)
         return scored(captions, references)
 
-    monkeypatch.setattr(evaluate_captioning, "caption_scores", caption_scores)
+    monkeypatch.setattr(evaluate, "caption_scores", caption_scores)
     CaptioningTask.evaluate_run(ChosenRun(trained, device="cpu"), _options(pictures=3, **options))
     assert len(texts) == 3 and (max(len(text.split()) for text in texts) <= 1) == bool(options)
 

@@ -22,11 +22,11 @@ from regard.runs.estimate import estimate
 from regard.runs.prepare_run import Machine
 from regard.runs.run_facts import facts_of
 from regard.tasks.classification import ClassificationRun, ClassificationSettings, ClassificationTask
-from regard.tasks.classification.classification_data import (
+from regard.tasks.classification.data import (
     LabelledCorpus,
+    hold_out_texts,
     read_labelled_split,
 )
-from regard.tasks.classification.stratified_split import hold_out_texts
 from regard.tasks.task_table import find_task
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.distributed import Processes

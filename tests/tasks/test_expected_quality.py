@@ -11,6 +11,7 @@ import pytest
 
 from regard.data import korean_english, pairs_from_lists
 from regard.tasks.translation import expected_quality
+from regard.tasks.translation.data import Split
 from regard.tasks.translation.expected_quality import (
     FEW_PAIRS,
     MEASURED,
@@ -20,8 +21,7 @@ from regard.tasks.translation.expected_quality import (
     note_few_pairs,
     unseen_share,
 )
-from regard.tasks.translation.translation_data import Split
-from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.tasks.translation.settings import TranslationSettings
 from regard.training.settings import build
 
 RESULTS = Path(__file__).parents[2] / "benchmarks/results/2026-11-19-data-sizes.json"

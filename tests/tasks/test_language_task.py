@@ -22,9 +22,9 @@ from regard.runs.prepare_run import Machine
 from regard.runs.run_folder import config_of
 from regard.runs.train_run import build_task
 from regard.tasks.language import LanguageRun, LanguageSettings, LanguageTask, observed_texts
-from regard.tasks.language.language_data import TextCorpus, read_texts
-from regard.tasks.language.language_plan import choose, with_batches
-from regard.tasks.language.language_settings import TextData
+from regard.tasks.language.data import TextCorpus, read_texts
+from regard.tasks.language.settings import TextData
+from regard.tasks.language.task import choose, with_batches
 from regard.training.distributed import Processes
 from regard.training.nonfinite_steps import NonFinite, replay
 from regard.training.settings import merged

@@ -16,9 +16,9 @@ from regard.errors import ArgumentError, DataError
 from regard.models import build_model
 from regard.tasks.sample_texts import spread_by_length
 from regard.tasks.translation import TranslationTask, load_translator
-from regard.tasks.translation.guided_alignment import guided_site
-from regard.tasks.translation.translation_data import Corpus, read_split
-from regard.tasks.translation.translation_settings import Data, TranslationSettings
+from regard.tasks.translation.alignment import guided_site
+from regard.tasks.translation.data import Corpus, read_split
+from regard.tasks.translation.settings import Data, TranslationSettings
 from regard.training.distributed import Processes
 from regard.training.settings import build
 from regard.training.task import Capture, Speed, Stopped

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from regard.compare.comparison_options import Options
 from regard.data import korean_english
 from regard.errors import ArgumentError, DataError, message
-from regard.tasks.translation.translation_data import read_split
-from regard.tasks.translation.translation_settings import Data
+from regard.tasks.translation.data import read_split
+from regard.tasks.translation.settings import Data
 from regard.training.settings import build
 
 __all__ = ["LengthBin", "SentenceSet", "choose_bins", "read_sentences"]

@@ -35,7 +35,7 @@ from regard.files.untrusted import parse_json, read_limited
 from regard.runs.devices import choose_device
 from regard.runs.estimate import duration_text
 from regard.runs.run_folder import made_folder
-from regard.tasks.translation.translation_settings import PATHS
+from regard.tasks.translation.settings import PATHS
 from regard.training.interrupts import Interruption, interruptible
 from regard.training.settings_toml import to_toml
 

@@ -8,23 +8,39 @@ chosen settings with settings that were found by hand.
 
 from __future__ import annotations
 
+import gc
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import torch
 
 from regard.data import suggest_tokenizer
 from regard.data.tokenizers.normalize import sides
 from regard.models.transformer import SIZES
+from regard.runs.run_task import RunTask, sizes_of
+from regard.tasks.translation.data import Corpus, status
+from regard.tasks.translation.settings import DEFAULT_PAIRS
 from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED, epochs_text
-from regard.training.settings import LENGTHS, merged
+from regard.training.distributed import Processes
+from regard.training.settings import LENGTHS, build, merged
+from regard.training.step_speed import StepTimer
 
-__all__ = ["DEFAULT_PAIRS", "Plan", "Workload", "fill_data", "fit_to_text", "make_plan"]
-
-DEFAULT_PAIRS = 20_000
-"""The default number of training pairs from the built-in corpus."""
+__all__ = [
+    "Plan",
+    "Trial",
+    "Workload",
+    "epoch_tokens",
+    "fill_data",
+    "fit_to_text",
+    "make_plan",
+    "plan_run",
+]
 
 Options = dict[str, Any]
 Speed = Callable[[Options, int | None], float]
@@ -384,3 +400,83 @@ def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: f
         minutes = training["minutes"]
         amount += f", {minutes:g} minute{'' if minutes == 1 else 's'} at {speed:,.0f} target tokens/s"
     return f"{', '.join(parts)}: for {amount}"
+
+
+class Trial:
+    """Measures the training speed of models by training them for a few steps on the corpus of a run.
+
+    task: the class of the task, TranslationTask.
+    settings: the settings of the run that are known so far.
+    corpus: the training data.
+    device: the device to train on.
+    """
+
+    def __init__(self, task: type[RunTask], settings: Mapping[str, Any], corpus: Corpus, device: str):
+        self._task = task
+        self._settings, self._corpus, self._device = settings, corpus, torch.device(device)
+
+    def speed(self, options: Options, tokens: int | None) -> float:
+        """Measure the training speed of a model in tokens per second.
+
+        Only one side is counted: the source or the target, whichever has more tokens.
+
+        options: the options of the model, for example {"width": 128}.
+        tokens: batch size in tokens. None: the batch size in sentences from the settings is used.
+        """
+        training = {"batch_tokens": tokens, "guided_alignment": 0.0, "learning_rate": 1e-4}
+        nested = merged(self._settings, {"model": options, "training": training})
+        settings = build(self._task.settings_type, nested, "the settings")
+        torch.manual_seed(0)
+        model = self._task.build_model(settings.model, sizes_of(self._corpus))
+        task = self._task(model, self._corpus, settings, Processes(), self._device.type)
+        with TemporaryDirectory() as scratch:
+            timer = StepTimer(task, settings.training, self._device, Path(scratch))
+            speed = timer.tokens_per_second()
+        del timer, task, model
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        return speed * epoch_tokens(self._corpus) / target_tokens(self._corpus)
+
+
+def target_tokens(corpus: Corpus) -> int:
+    """Return the number of target tokens of an epoch, including EOS."""
+    return int(corpus.train.target_lengths.sum()) + len(corpus.train)
+
+
+def epoch_tokens(corpus: Corpus) -> int:
+    """Return the number of source tokens or of target tokens of an epoch, whichever is larger."""
+    return max(target_tokens(corpus), int(corpus.train.source_lengths.sum()) + len(corpus.train))
+
+
+def plan_run(
+    task: type[RunTask],
+    given: Mapping[str, Any],
+    corpus: Corpus,
+    device: str,
+    processes: Processes,
+    *,
+    timed: bool = False,
+) -> Plan:
+    """Choose the settings of a run that the user has not set. All processes get the same plan.
+
+    task: the task class.
+    given: the settings so far. The section [data] is complete.
+    corpus: the training data.
+    device: the device to train on, for example "cuda".
+    processes: the processes of distributed training.
+    timed: whether to measure the training speed if the length of the run is set in steps or epochs.
+    """
+    shared: dict[str, Any] = {}
+    if processes.first:
+        trial = Trial(task, given, corpus, device)
+        kind, targets = torch.device(device).type, target_tokens(corpus)
+        work = Workload(len(corpus.train), epoch_tokens(corpus), kind, processes.world, targets)
+        with status("measuring the speed of this machine"):
+            plan = make_plan(given, work, trial.speed)
+            if timed and plan.tokens_per_second is None:
+                settings = plan.settings
+                speed = trial.speed(settings["model"], settings["training"].get("batch_tokens"))
+                plan = replace(plan, tokens_per_second=speed)
+        shared = asdict(plan)
+    return Plan(**processes.share(shared))

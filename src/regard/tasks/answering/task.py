@@ -1,0 +1,379 @@
+"""The answering task: batches of questions, loss, and evaluation with the error rate of each task."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from rich.console import RenderableType
+from torch import Tensor
+from torch.nn import functional
+
+from regard.data.batch_rows import BatchRows
+from regard.data.labelled_batch import NO_LABEL
+from regard.data.story_batch import StoryBatch
+from regard.data.story_text import format_of_stories
+from regard.errors import ArgumentError, DataError, Setting, message
+from regard.evaluation.story_answerer import StoryAnswerer
+from regard.evaluation.story_report import StoryReport, story_report
+from regard.models.memory_network import MemoryNetwork, noise_size
+from regard.named_models.memory_networks import StoryModel, build_memory_network
+from regard.runs.run_commands import ChosenRun, ViewOptions
+from regard.runs.run_settings import ModelSettings
+from regard.runs.run_task import Plan, RunTask, StoredRun, sizes_of
+from regard.tasks.answering.data import WORDS, StoryCorpus, StorySplit, load_words, read_story_split
+from regard.tasks.answering.evaluate import (
+    EVALUATE_OPTIONS,
+    AnsweringEvaluation,
+    evaluate_answering,
+)
+from regard.tasks.answering.run import VIEW_OPTIONS, AnsweringRun, AnsweringView, answerer_of, view_answering
+from regard.tasks.answering.settings import AnsweringSettings
+from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
+from regard.training.distributed import Processes
+from regard.training.settings import build, merged
+from regard.training.step_speed import StepTimer
+from regard.training.task import Evaluation, Loss, Speed, Stopped
+
+__all__ = ["AnsweringTask", "StoryRows", "plan_answering"]
+
+EVALUATED = 1000
+"""Number of validation questions of one forward pass."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoryRows(BatchRows):
+    """A batch of training questions, given by their indices.
+
+    The stories, questions and answers of the training set are already on the device. AnsweringTask.loss()
+    selects them by index. So only the few tensors of this class are copied before a CUDA graph is replayed.
+
+    rows: (B,), the indices of the questions in the training set.
+    linear: whether the network computes attention without softmax (linear start).
+    noise: uniform random numbers for the random noise of an end-to-end network, as in StoryBatch; None if the
+        network does not use them.
+    """
+
+    rows: Tensor
+    linear: bool = False
+    noise: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class AnsweringTask(RunTask):
+    """Trains a memory network on questions about stories, and evaluates it on the validation questions.
+
+    All training questions are copied to the device once, and loss() selects the rows of a batch.
+    """
+
+    model: StoryModel
+    settings_type = AnsweringSettings
+    metrics = MappingProxyType({"loss": "lower", "error": "lower", "accuracy": "higher"})
+    best = "error"
+    counted = "questions"
+    files = (WORDS,)
+    smallest_sizes = MappingProxyType({"words": 8, "answers": 2, "sentences": 3})
+    evaluate_options = EVALUATE_OPTIONS
+    view_options = VIEW_OPTIONS
+    speed = Speed(shapes=4)  # 2 batch sizes (the last is smaller), each with and without softmax
+
+    def __init__(
+        self,
+        model: StoryModel,
+        corpus: StoryCorpus,
+        settings: AnsweringSettings,
+        processes: Processes | None = None,
+        device: str = "cpu",
+    ):
+        super().__init__(model, corpus, settings)
+        self._processes = processes or Processes()
+
+    @classmethod
+    def read_data(
+        cls, settings: AnsweringSettings, fingerprints: Mapping[str, str] | None = None
+    ) -> StorySplit:
+        split = read_story_split(settings.data)
+        if settings.model.name == "supervised":
+            check_facts(split)
+        return split
+
+    @classmethod
+    def encode_data(
+        cls,
+        data: StorySplit,
+        settings: AnsweringSettings,
+        folder: Path,
+        cache: Path | None = None,
+        lines: int | None = None,
+    ) -> StoryCorpus:
+        return StoryCorpus.prepared(data, settings.data, folder)
+
+    @classmethod
+    def stored_sizes(cls, folder: Path, settings: AnsweringSettings) -> tuple[int, ...]:
+        words = load_words(folder)
+        return words.size, len(words.answers), settings.data.max_sentences
+
+    @classmethod
+    def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> StoryModel:
+        words, answers, sentences = sizes
+        return build_memory_network(model.name, words, answers, sentences, **model.options)
+
+    @classmethod
+    def load(cls, run: StoredRun, device: str, **options: Any) -> AnsweringRun:
+        return answerer_of(run, device, **options)
+
+    @classmethod
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> AnsweringEvaluation:
+        return evaluate_answering(cls, run, options)
+
+    @classmethod
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> AnsweringView:
+        return view_answering(cls, run, options, drawing)
+
+    @classmethod
+    def check(cls, settings: AnsweringSettings, model: Any = None) -> None:
+        for path in (*settings.data.train_file, *(settings.data.valid_file or ())):
+            format_of_stories(Path(path), settings.data.format)
+        if settings.training.linear_start and settings.model.name == "supervised":
+            problem = (
+                f"training.linear_start is {settings.training.linear_start}, but the model has no softmax"
+            )
+            hint = "use ", Setting("training", "linear_start", 0), ", or the model end-to-end"
+            raise ArgumentError(message("the settings", problem, hint=hint))
+
+    @classmethod
+    def plan(
+        cls,
+        settings: Mapping[str, Any],
+        corpus: StoryCorpus,
+        device: str,
+        processes: Processes,
+        timed: bool = False,
+    ) -> Plan:
+        return plan_answering(cls, settings, corpus, device, processes, timed=timed)
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[StoryRows]:
+        """Yield the batches of an epoch. The order of the questions depends only on the seed and the epoch.
+
+        The random numbers for the random noise are sampled here too. So they also depend only on the seed and
+        the epoch. All tensors of an epoch are copied to the device of the model at once.
+
+        start: number of batches to skip, to resume within an epoch.
+        """
+        generator = torch.Generator().manual_seed(epoch_seed(self.settings.seed, epoch))
+        order = torch.randperm(len(self.corpus.train), generator=generator)
+        count = self._noise_size()
+        noise = torch.rand(len(order), count, generator=generator)
+        rank, world, size = self._processes.rank, self._processes.world, self._rows_of_step()
+        linear, device = epoch < self.settings.training.linear_start, next(self.model.parameters()).device
+        if 0 < len(order) % size < world:  # each process needs at least one question in the last batch
+            repeated = torch.arange(world - len(order) % size)
+            places = torch.cat((torch.arange(len(order)), repeated))
+            order, noise = order[places], noise[places]
+        steps = zip(order.to(device).split(size), noise.to(device).split(size), strict=True)
+        for rows, numbers in islice(steps, start, None):
+            yield StoryRows(rows[rank::world], linear, numbers[rank::world] if count else None)
+
+    def _noise_size(self) -> int:
+        """Return the number of random numbers of each question, or 0 if the network uses no random noise."""
+        if not (isinstance(self.model, MemoryNetwork) and self.model.noise and self.model.time is not None):
+            return 0
+        return noise_size(self.corpus.train.stories.shape[1], self.model.noise)
+
+    def _rows_of_step(self) -> int:
+        return int(self.settings.training.batch_size or 1) * self._processes.world
+
+    def len_epoch(self, epoch: int) -> int:
+        return -(-len(self.corpus.train) // self._rows_of_step())
+
+    def count(self, batch: StoryRows) -> int:
+        return len(batch)
+
+    def prepare(self, batch: StoryRows, device: Any) -> StoryRows:
+        on_device = batch.rows.device.type == torch.device(device).type
+        return batch if on_device else batch.to(device)
+
+    def loss(self, batch: StoryRows) -> Loss:
+        """Return the loss of a batch, summed over its questions; see story_loss()."""
+        stories = self.corpus.on(str(batch.rows.device)).batch(batch.rows, linear=batch.linear)
+        return self.story_loss(replace(stories, noise=batch.noise))
+
+    def story_loss(self, batch: StoryBatch) -> Loss:
+        """Return the loss of stories and questions, summed over the questions.
+
+        The end-to-end network learns from the answers only. Its loss is the cross-entropy of the answers. The
+        supervised memory network also learns from labelled supporting facts. Its loss is the sum of two
+        margin ranking losses, one for the facts and one for the answers.
+        """
+        if isinstance(self.model, MemoryNetwork):
+            total = functional.cross_entropy(self.model(batch).float(), batch.answers, reduction="sum")
+            return Loss(total, {"loss": total.detach()})
+        facts, answer = self.model.ranking_loss(batch)
+        shown = {"loss": (facts + answer).detach(), "facts": facts.detach(), "answers": answer.detach()}
+        return Loss(facts + answer, shown)
+
+    @torch.no_grad()
+    def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
+        device = next(self.model.parameters()).device
+        encoded, total, correct = self.corpus.on(str(device), "valid"), 0.0, list[bool]()
+        for rows in torch.arange(len(encoded)).split(EVALUATED):
+            if stopping():
+                raise Stopped
+            batch = encoded.batch(rows)
+            total += float(self._known_loss(batch))
+            correct += (self.model(batch).argmax(-1) == batch.answers).tolist()
+        questions = self.corpus.split.valid.questions
+        report = story_report([each.task for each in questions], correct)
+        answered = max(int((encoded.answers != NO_LABEL).sum()), 1)
+        scores = {"loss": total / answered, "error": report.error, "accuracy": report.accuracy}
+        return Evaluation(scores, self._shown(report))
+
+    def _known_loss(self, batch: StoryBatch) -> Tensor:
+        """Return the sum of the losses of the questions whose answers are in the vocabulary.
+
+        The network has no output for other answers, so these questions have no loss. If no answer is in the
+        vocabulary, the sum is 0.
+        """
+        known = (batch.answers != NO_LABEL).nonzero().squeeze(1)
+        return self.story_loss(batch.select(known)).total if len(known) else torch.zeros(())
+
+    def _shown(self, report: StoryReport) -> list[RenderableType]:
+        """Return what is printed after an evaluation.
+
+        If there are several tasks, the first item is a table with the error rate of each task. Then follow
+        some validation questions with their answers and the attention of each hop.
+        """
+        questions = self.corpus.split.valid.questions
+        count = min(self.settings.evaluation.samples, len(questions))
+        chosen = [questions[(2 * part + 1) * len(questions) // (2 * count)] for part in range(count)]
+        answerer = StoryAnswerer(self.model, self.corpus.words)
+        tables: list[RenderableType] = [report] if len(report.tasks) > 1 else []
+        return [*tables, *answerer.stream(chosen)]
+
+
+def check_facts(split: StorySplit) -> None:
+    """Raise DataError if a training question has no supporting facts.
+
+    A supervised memory network is trained to attend to these facts, so it needs them.
+    """
+    for each in split.train:
+        if not each.facts:
+            problem = "the question has no supporting facts, which a supervised memory network needs"
+            hint = "add their numbers, or train --model end-to-end, which does not need them"
+            raise DataError(message(each.place, problem, hint=hint))
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """Return the random seed for the order of the training questions in one epoch.
+
+    seed: the random seed of the run.
+    epoch: the number of the epoch.
+
+    >>> epoch_seed(0, 1) != epoch_seed(1, 0)
+    True
+    """
+    return int.from_bytes(hashlib.blake2b(f"{seed} {epoch}".encode(), digest_size=6).digest())
+
+
+BATCH_SIZE = 32
+"""Number of questions per optimizer step, summed over all processes and accumulated batches."""
+
+EPOCHS, MIN_STEPS, MAX_STEPS = 60, 2500, 40_000
+"""The default length of a run: EPOCHS epochs, but at least MIN_STEPS and at most MAX_STEPS steps."""
+
+ONE_TASK, SEVERAL_TASKS = 20, 50
+"""The embedding size for one task and for several tasks (Sukhbaatar et al. 2015, section 4.2)."""
+
+LINEAR_PART = 1 / 3
+"""The fraction of all epochs in which an end-to-end network has no softmax (linear start)."""
+
+RATE, NORM = 0.01, 5.0
+"""The learning rate of AdamW, and the norm that gradients are clipped to."""
+
+
+def plan_answering(
+    task: type[RunTask],
+    given: Mapping[str, Any],
+    corpus: StoryCorpus,
+    device: str,
+    processes: Processes,
+    *,
+    timed: bool = False,
+) -> Plan:
+    """Choose the settings of a run that the user has not set. All processes get the same plan.
+
+    task: the class of the task.
+    given: the settings that the user has set.
+    corpus: the training data.
+    device: the device on which the training speed is measured.
+    processes: the training processes, one for each device.
+    timed: whether to measure the training speed if the length of the run is set in steps or epochs. If the
+        length is set in minutes, the speed is always measured.
+    """
+    training, questions = given.get("training", {}), len(corpus.train)
+    group = processes.world * training.get("accumulation_steps", 1)
+    model: dict[str, Any] = {"width": ONE_TASK if len(corpus.tasks) == 1 else SEVERAL_TASKS}
+    if given.get("model", {}).get("name", "end-to-end") == "end-to-end":
+        # As in the paper, all stories and sentences are padded to the size of the longest one.
+        model["padding"] = [corpus.train.stories.shape[1], corpus.train.vectors.shape[1]]
+    batch: dict[str, Any] = {"batch_size": max(BATCH_SIZE // group, 1)}
+    if training.get("optimizer") != "sgd":
+        batch |= {"learning_rate": RATE, "max_grad_norm": NORM}
+    settings = merged({"model": model, "training": batch}, given)
+    size = settings["training"]["batch_size"]
+    minutes, speed = training.get("minutes"), None
+    if timed or minutes is not None:
+        measured = questions_per_second(task, settings, corpus, device) if processes.first else 0.0
+        speed = processes.share(measured) * processes.world
+    epoch = -(-questions // (size * group))
+    length: dict[str, Any] = {}
+    if minutes is not None and speed is not None:
+        epochs = 60 * minutes * (1 - EVALUATION_PART - RESERVED) * speed / questions
+    elif training.get("steps") is not None:
+        epochs = training["steps"] / epoch
+    elif training.get("epochs") is not None:
+        epochs = training["epochs"]
+    else:
+        epochs = min(max(EPOCHS, MIN_STEPS / epoch), MAX_STEPS / epoch)
+        length = {"epochs": float(round(epochs, 2))}
+    if settings.get("model", {}).get("name", "end-to-end") == "end-to-end":
+        length["linear_start"] = int(LINEAR_PART * epochs)
+    length["warmup_steps"] = int(min(epochs * epoch / 20, 200))
+    settings = merged({"training": length}, settings)
+    seconds = None if speed is None else epochs * questions / speed / (1 - EVALUATION_PART - RESERVED)
+    return Plan(settings, _sentence(settings, epochs), epochs, seconds)
+
+
+def questions_per_second(
+    task: type[RunTask], settings: Mapping[str, Any], corpus: StoryCorpus, device: str
+) -> float:
+    """Train for a few steps, and return the speed of one process in questions per second.
+
+    The model is discarded afterwards.
+    """
+    chosen = build(task.settings_type, settings, "the settings")
+    torch.manual_seed(0)
+    model = task.build_model(chosen.model, sizes_of(corpus))
+    built = task(model, corpus, chosen, Processes(), device)
+    with TemporaryDirectory() as scratch:
+        timer = StepTimer(built, chosen.training, torch.device(device), Path(scratch))
+        return timer.tokens_per_second()
+
+
+def _sentence(settings: Mapping[str, Any], epochs: float) -> str:
+    training = settings["training"]
+    start = training.get("linear_start")
+    linear = f", the first {start} without softmax (linear start)" if start else ""
+    rate = f"learning rate {training['learning_rate']:g}"
+    width = f"width {settings['model']['width']}"
+    batch = f"batches of {training['batch_size']:,} questions"
+    return f"plan: {width}, {batch}, {rate}, about {epochs_text(epochs)}{linear}"
