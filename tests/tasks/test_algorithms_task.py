@@ -122,10 +122,10 @@ def test_baselines(tmp_path: Path, name: str):
 def test_evaluate(run: Path):
     chosen = ChosenRun(run, device="cpu")
     report = AlgorithmsTask.evaluate_run(chosen, OPTIONS)
-    assert [each.name for each in report.scores] == ["training lengths", "length 3"]
-    assert report.left_out and math.isfinite(report.to_dict()["bits"])
+    assert [each["sizes"] for each in report.values["sizes"]] == ["training lengths", "length 3"]
+    assert report.values["notes"] and math.isfinite(report.to_dict()["bits"])
     report = AlgorithmsTask.evaluate_run(chosen, {**OPTIONS, "lengths": "2, 8", "slots": 9})
-    assert [each.name for each in report.scores] == ["length 2", "length 8"]
+    assert [each["sizes"] for each in report.values["sizes"]] == ["length 2", "length 8"]
     for options in ({"lengths": "x"}, {"lengths": "9"}, {"lengths": "0"}, {"repeats": 2}):
         with pytest.raises(ArgumentError):
             AlgorithmsTask.evaluate_run(chosen, {**OPTIONS, **options})
@@ -149,8 +149,8 @@ def test_overwrite_without_changes(tmp_path: Path):
 def test_evaluate_n_grams_beside_the_optimal_estimator(tmp_path: Path):
     data = {"built_in": "n-grams", "length": [12, 12], "order": 3, "width": None}
     folder = train(tmp_path / "run", data=data, training={"steps": 1})
-    (first, *_) = AlgorithmsTask.evaluate_run(ChosenRun(folder, device="cpu"), OPTIONS).scores
-    assert 0 < first.optimal < first.bits + 5 and "optimal_bits" in first.to_dict()
+    (first, *_) = AlgorithmsTask.evaluate_run(ChosenRun(folder, device="cpu"), OPTIONS).values["sizes"]
+    assert 0 < first["optimal_bits"] < first["bits"] + 5
 
 
 def test_views(run: Path, tmp_path: Path):
@@ -162,18 +162,18 @@ def test_views(run: Path, tmp_path: Path):
     viewed.write_page(tmp_path / "a.html")
     page = (tmp_path / "a.html").read_text()
     assert "data:image/svg+xml" in page and "copy, length 2" in page
-    viewed.run.save(tmp_path / "a.svg")
+    viewed.picture(ViewOptions()).save(tmp_path / "a.svg")
     assert "slots" in (tmp_path / "a.svg").read_text()
     given = {**VIEW, "sequence": '{"vectors": ["101"]}', "slot": 99}
-    viewed = AlgorithmsTask.view_run(chosen, given, ViewOptions())
     with pytest.raises(ArgumentError, match="--slot"):
-        viewed.picture(ViewOptions())
+        AlgorithmsTask.view_run(chosen, given, ViewOptions())
+    viewed = AlgorithmsTask.view_run(chosen, given, ViewOptions("slot"))
     with pytest.raises(ArgumentError, match="99"):
         viewed.picture(ViewOptions("slot"))
     with pytest.raises(ArgumentError, match="--length"):
-        AlgorithmsTask.view_run(chosen, {**given, "length": 3}, ViewOptions())
+        AlgorithmsTask.view_run(chosen, {**given, "length": 3}, ViewOptions("slot"))
     with pytest.raises(DataError, match="--sequence"):
-        AlgorithmsTask.view_run(chosen, {**given, "sequence": "[1]"}, ViewOptions())
+        AlgorithmsTask.view_run(chosen, {**given, "sequence": "[1]"}, ViewOptions("slot"))
 
 
 @pytest.mark.parametrize(

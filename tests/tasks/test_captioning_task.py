@@ -234,13 +234,15 @@ def test_evaluation_of_a_file_and_faithfulness(files: Path, tmp_path: Path):
     train(of_files(files), tmp_path / "run")
     options = _options(test_file=[str(files / "captions.tsv")], split="dev", faithfulness=True)
     report = CaptioningTask.evaluate_run(ChosenRun(tmp_path / "run", device="cpu"), options)
-    assert report.images == 2 and report.exact is None and report.erasure is not None
+    assert report.values["images"] == 2 and "exact" not in report.values and "faithfulness" in report.values
     assert "split dev" in report.data
     lines = [{"image": f"{number}.png", "captions": ["a dog"]} for number in range(3)]
     path = tmp_path / "test.captions"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     options = _options(jsonl=[str(path)], images=str(files))
-    assert CaptioningTask.evaluate_run(ChosenRun(tmp_path / "run", device="cpu"), options).images == 3
+    assert (
+        CaptioningTask.evaluate_run(ChosenRun(tmp_path / "run", device="cpu"), options).values["images"] == 3
+    )
 
 
 def test_test_file_of_another_format_is_detected_and_validation_images_are_named(files: Path, tmp_path: Path):
@@ -251,9 +253,9 @@ def test_test_file_of_another_format_is_detected_and_validation_images_are_named
     same.write_text("0.png\ta dog\n1.png\ta cat\n")
     for path, count in ((other, 1), (same, 2)):  # .captions has no format of its own: the format of the run
         options = _options(test_file=[str(path)], images=str(files))
-        assert CaptioningTask.evaluate_run(chosen, options).images == count
+        assert CaptioningTask.evaluate_run(chosen, options).values["images"] == count
     report = CaptioningTask.evaluate_run(chosen, _options())
-    assert report.images == 2 and "captions.tsv, validation images" in report.data
+    assert report.values["images"] == 2 and "captions.tsv, validation images" in report.data
 
 
 def test_evaluation_of_hard_attention_by_expectation_differs_from_argmax(tmp_path: Path):
@@ -325,7 +327,7 @@ def test_view_of_an_image(trained: Path, tmp_path: Path):
     options = {"image": str(tmp_path / "a.png"), "beam_size": None, "length_penalty": None}
     options |= {"greedy": True, "max_length": 3}
     view = CaptioningTask.view_run(ChosenRun(trained, device="cpu"), options, ViewOptions())
-    assert view.picture(ViewOptions()).frames and "log-probability" in view.attention.notes[-1]
+    assert view.picture(ViewOptions()).frames and "log-probability" in view.seen.notes[-1]
     view.write_page(tmp_path / "x.html")
     assert b"<html" in (tmp_path / "x.html").read_bytes()
 

@@ -37,7 +37,7 @@ from regard.roles import matches
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_folder import CONFIG
 from regard.runs.run_task import RunTask, task_name
-from regard.tasks.answering.run import StoredAnswerView
+from regard.tasks.answering.run import view_stored_answer
 from regard.tasks.picture_outputs import check_folder
 from regard.training.command_options import option_parameters
 from regard.viewing import VIEWS, Seen
@@ -421,7 +421,7 @@ def _viewed_file(context: typer.Context, path: Path, sentence: str | None, view:
     if not seen.sites and not seen.long:
         hint = f"regard view RUN --output NEW{KEPT} writes the attention of a model with attention"
         raise ArgumentError(message(shown(path), "the file has no attention weights", hint=hint))
-    viewed = StoredAnswerView(seen) if StoredAnswerView.fits(seen) else RunView(seen)
+    viewed = view_stored_answer(seen) or RunView(seen)
     needed = [f"--view {view}"] if view in TASK_VIEWS and view != viewed.default_view else []
     needed += ["a sentence"] if sentence else []
     needed += (given_options(context, "view_options") | given_parameters(context, OF_RUNS)).values()

@@ -5,30 +5,27 @@ The main score is the cross-entropy of the right answer in bits, summed over a s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from regard.data.progress_bar import advancing
 from regard.data.tape_batch import TapeBatch
 from regard.data.tape_tasks import DynamicNGrams, Sizes, TapeTask
-from regard.errors import ArgumentError, RegardError, message, shown
+from regard.errors import ArgumentError, RegardError, message
 from regard.evaluation.sequence_bits import sequence_bits
 from regard.fast.twins import Twins
 from regard.models.turing_machine import NeuralTuringMachine
-from regard.runs.run_commands import ChosenRun
+from regard.runs.run_commands import ChosenRun, RunReport, score_table
 from regard.runs.run_task import RunTask
 from regard.tasks.algorithms.data import SequenceSource, named_sizes
 from regard.tasks.algorithms.run import AlgorithmsRun
 from regard.training.command_options import CommandOption
 
 __all__ = [
-    "AlgorithmsReport",
     "EVALUATE_OPTIONS",
     "SizeScores",
     "evaluate_algorithms",
@@ -111,53 +108,14 @@ class SizeScores:
         }
         return values | ({} if self.optimal is None else {"optimal_bits": self.optimal})
 
-
-@dataclass(frozen=True, eq=False)
-class AlgorithmsReport:
-    """The scores of the model of a run on generated sequences of several sizes.
-
-    run: a dict with the run folder ("folder") and the training step of the checkpoint ("step").
-    task: the name of the task, for example "copy".
-    scores: the scores for each size.
-    left_out: messages about sizes that were not evaluated, because they need more slots than the tape has.
-    """
-
-    run: Mapping[str, Any]
-    task: str
-    scores: tuple[SizeScores, ...]
-    left_out: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the run, the task and the scores for each size as a dict for JSON."""
-        first = self.scores[0].to_dict()
-        return {
-            "run": dict(self.run),
-            "task": self.task,
-            "bits": first["bits"],
-            "wrong_bits": first["wrong_bits"],
-            "sizes": [each.to_dict() for each in self.scores],
-            "notes": list(self.left_out),
-        }
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        title = Text(f"Results of {shown(self.run['folder'])}, step {self.run['step']:,}: task {self.task}")
-        table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
-        optimal = any(each.optimal is not None for each in self.scores)
-        names = ("sequences of", "count", "bits per sequence", "wrong bits", "all bits right")
-        for name in (*names, *(("optimal bits",) if optimal else ())):
-            table.add_column(name, justify="left" if name == names[0] else "right", no_wrap=True)
-        for each in self.scores:
-            last = () if each.optimal is None else (f"{each.optimal:.2f}",)
-            numbers = f"{each.sequences:,}", f"{each.bits:.4f}", f"{each.wrong:.3f}", f"{each.right:.3f}"
-            table.add_row(Text(each.name, "cyan"), *numbers, *last)
-        yield table
-        for note in self.left_out:
-            yield Text(note, "dim")
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells of a table row: the sizes, the number of sequences, and the scores as text."""
+        last = () if self.optimal is None else (f"{self.optimal:.2f}",)
+        scores = f"{self.bits:.4f}", f"{self.wrong:.3f}", f"{self.right:.3f}"
+        return (self.name, f"{self.sequences:,}", *scores, *last)
 
 
-def evaluate_algorithms(
-    task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
-) -> AlgorithmsReport:
+def evaluate_algorithms(task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
     """Evaluate the model of a run on generated sequences.
 
     The options --lengths and --repeats set the sizes of the sequences. Without these options, there are three
@@ -184,8 +142,18 @@ def evaluate_algorithms(
                 continue
             scores.append(_scores(named_sizes(each), solver, [source.fixed(count, each)]))
             report(number)
-    where = {"folder": str(run.folder), "step": solver.checkpoint.step}
-    return AlgorithmsReport(where, source.task.name, tuple(scores), tuple(left_out))
+    task_name = source.task.name
+    values = {
+        "task": task_name,
+        "bits": scores[0].bits,
+        "wrong_bits": scores[0].wrong,
+        "sizes": [each.to_dict() for each in scores],
+        "notes": left_out,
+    }
+    names = ("sequences of", "count", "bits per sequence", "wrong bits", "all bits right", "optimal bits")
+    rows = [each.cells() for each in scores]
+    table = score_table(rows, names[: max(map(len, rows))])
+    return RunReport.of(solver, f"task {task_name}", values, table, *(Text(note, "dim") for note in left_out))
 
 
 def evaluate_sizes(solver: Any, source: SequenceSource, sizes: Sizes, count: int) -> SizeScores:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 from regard.decoding.input_checks import check_load_keywords
 from regard.errors import ArgumentError, message, shown
@@ -18,9 +17,8 @@ from regard.tasks.algorithms.sequence_solver import SequenceSolver
 from regard.tasks.algorithms.settings import AlgorithmsSettings
 from regard.training.command_options import CommandOption
 from regard.viewing import Picture
-from regard.viewing.tape_run import TapeRun
 
-__all__ = ["AlgorithmsRun", "SolutionView", "VIEW_OPTIONS", "solver_of", "view_algorithms"]
+__all__ = ["AlgorithmsRun", "VIEW_OPTIONS", "solver_of", "view_algorithms"]
 
 
 class AlgorithmsRun(LoadedRun, SequenceSolver):
@@ -74,41 +72,9 @@ VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
 """The options of `regard view` for algorithms, besides the drawing options, which all tasks have."""
 
 
-@dataclass(frozen=True, eq=False)
-class SolutionView(RunView):
-    """The heads of a neural Turing machine while it answers one sequence.
-
-    run: the recorded steps of the machine.
-    slot: the slot of the tape whose contents are drawn (--slot).
-    """
-
-    run: TapeRun
-    slot: int | None = None
-    default_view: ClassVar[str] = TAPE
-    default_animation: ClassVar[str | None] = "player"
-
-    def picture(self, options: ViewOptions) -> Picture:
-        """Draw the view that `options` selects. The view "player" is an animation of the steps."""
-        view = options.view or self.default_view
-        if self.slot is not None and view != SLOT:
-            raise ArgumentError(message("--slot", f"can only be used with --view {SLOT}"))
-        if view == TAPE:
-            drawn: Picture = self.run.picture()
-        elif view == SLOT:
-            drawn = self.run.slot_picture(self.slot)
-        elif view == "player":
-            drawn = self.run.animation()
-        else:
-            drawn = super().picture(options)
-        return drawn
-
-    def write_page(self, path: Path) -> None:
-        self.run.save(path)
-
-
 def view_algorithms(
     task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
-) -> SolutionView:
+) -> RunView:
     """Answer one sequence with a neural Turing machine, and record its heads and its tape.
 
     options: the values of the command-line options VIEW_OPTIONS. Without --sequence, a sequence is generated.
@@ -124,4 +90,14 @@ def view_algorithms(
     else:
         length = {} if options["length"] is None else {"length": options["length"]}
         (solution,) = solver.generate(1, length)
-    return SolutionView(solution.seen(), solution.tape_run(), options["slot"])
+    if options["slot"] is not None and drawing.view != SLOT:
+        raise ArgumentError(message("--slot", f"can only be used with --view {SLOT}"))
+    run_on_tape = solution.tape_run()
+    own: dict[str, Callable[[], Picture]] = {
+        TAPE: run_on_tape.picture,
+        SLOT: partial(run_on_tape.slot_picture, options["slot"]),
+        "player": run_on_tape.animation,
+    }
+    return RunView(
+        solution.seen(), default_view=TAPE, default_animation="player", own=own, page=run_on_tape.save
+    )

@@ -25,19 +25,17 @@ from regard.fast.twins import Twins
 from regard.layers.tape_heads import check_tape
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.named_models.sequence_models import build_sequence_model
-from regard.runs.run_commands import ChosenRun, ViewOptions
+from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun, sizes_of
 from regard.tasks.algorithms.data import SequenceSource, named_sizes
 from regard.tasks.algorithms.evaluate import (
     EVALUATE_OPTIONS,
-    AlgorithmsReport,
     evaluate_algorithms,
 )
 from regard.tasks.algorithms.run import (
     VIEW_OPTIONS,
     AlgorithmsRun,
-    SolutionView,
     solver_of,
     view_algorithms,
 )
@@ -109,11 +107,11 @@ class AlgorithmsTask(RunTask):
         return solver_of(run, device, **options)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> AlgorithmsReport:
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
         return evaluate_algorithms(cls, run, options)
 
     @classmethod
-    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> SolutionView:
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> RunView:
         return view_algorithms(cls, run, options, drawing)
 
     @classmethod

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from regard.data.line_io import say
 from regard.data.story_text import Stories, read_stories
 from regard.errors import ArgumentError, message, shown
-from regard.evaluation.sentence_effects import StoryErasure
 from regard.evaluation.story_answer import save_answers
-from regard.evaluation.story_report import StoryReport
-from regard.runs.run_commands import ChosenRun, report_changed_data
+from regard.runs.run_commands import ChosenRun, RunReport, report_changed_data
 from regard.runs.run_task import RunTask
 from regard.tasks.answering.data import read_story_split
 from regard.tasks.answering.run import AnsweringRun
@@ -24,7 +21,7 @@ from regard.tasks.file_options import ENCODING, FAITHFULNESS, JSONL, PAGE, TEST_
 from regard.tasks.picture_outputs import check_page
 from regard.training.command_options import CommandOption
 
-__all__ = ["AnsweringEvaluation", "EVALUATE_OPTIONS", "evaluate_answering"]
+__all__ = ["EVALUATE_OPTIONS", "evaluate_answering"]
 
 EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (TEST_FILE, JSONL, ENCODING, PAGE, FAITHFULNESS)
 """The options of `regard evaluate` for answering."""
@@ -36,43 +33,7 @@ MOST_ENTRIES = 100
 """Maximum number of questions on an HTML page."""
 
 
-@dataclass(frozen=True)
-class AnsweringEvaluation:
-    """The result of `regard evaluate` for a memory network.
-
-    data: for the title: where the questions come from, for example a file name.
-    run: a dict with the run folder ("folder") and the training step of the checkpoint ("step").
-    report: the error rate of each task.
-    erasure: how much the answers depend on the attended sentences; None if it was not measured.
-    """
-
-    data: str
-    run: Mapping[str, Any]
-    report: StoryReport
-    erasure: StoryErasure | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the run, the error rates and, if it was measured, the faithfulness as a dict for JSON."""
-        erasure = {} if self.erasure is None else {"faithfulness": self.erasure.to_dict()}
-        return {"data": self.data, "run": dict(self.run), **self.report.to_dict(), **erasure}
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        yield Text(f"Results of {shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}", "bold")
-        yield self.report
-        if self.erasure is None:
-            return
-        yield Text()
-        yield Text(f"Faithfulness: {self.erasure}.")
-        if self.erasure.looked:
-            yield Text(
-                f"In {self.erasure.better:.0%} of the questions, hiding the most attended sentence costs "
-                "more than hiding another sentence. See docs/faithfulness.md."
-            )
-
-
-def evaluate_answering(
-    task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
-) -> AnsweringEvaluation:
+def evaluate_answering(task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
     """Answer questions with the network of a run, and report the error rate of each task.
 
     The questions come from the files in `options`. Without files, the validation questions of the run are
@@ -88,14 +49,20 @@ def evaluate_answering(
     report = answerer.evaluate(stories.questions)
     if page is not None:
         _write_page(page, answerer, stories, name)
-    erasure = None
+    values, printed = report.to_dict(), list[RenderableType]([report])
     if options["faithfulness"]:
         measured = stories.questions[:MOST_QUESTIONS]
         first = "the first " * (len(stories) > len(measured))
         say(f"measuring faithfulness on {first}{len(measured):,} questions")
         erasure = answerer.erase_sentences(measured)
-    about = {"folder": str(run.folder), "step": answerer.checkpoint.step}
-    return AnsweringEvaluation(name, about, report, erasure)
+        values["faithfulness"] = erasure.to_dict()
+        printed += [Text(), Text(f"Faithfulness: {erasure}.")]
+        if erasure.looked:
+            text = (
+                f"In {erasure.better:.0%} of the questions, hiding the most attended sentence costs more than"
+            )
+            printed.append(Text(f"{text} hiding another sentence. See docs/faithfulness.md."))
+    return RunReport.of(answerer, name, values, *printed)
 
 
 def _read(run: ChosenRun, answerer: AnsweringRun, options: Mapping[str, Any]) -> tuple[Stories, str]:

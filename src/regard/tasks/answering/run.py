@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import numpy
 from rich.console import Group
@@ -13,7 +12,6 @@ from rich.text import Text
 
 from regard.decoding.input_checks import check_load_keywords
 from regard.errors import ArgumentError, message
-from regard.evaluation.story_answer import StoryAnswer
 from regard.evaluation.story_answerer import StoryAnswerer
 from regard.layers.memory_hop import STORY_MEMORY
 from regard.named_models.memory_networks import build_memory_network
@@ -28,11 +26,10 @@ from regard.viewing.picture import noted
 
 __all__ = [
     "AnsweringRun",
-    "AnsweringView",
-    "StoredAnswerView",
     "VIEW_OPTIONS",
     "answerer_of",
     "view_answering",
+    "view_stored_answer",
 ]
 
 
@@ -69,59 +66,22 @@ VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
 """The options of `regard view` for answering, besides the drawing options, which all tasks have."""
 
 
-@dataclass(frozen=True, eq=False)
-class AnsweringView(RunView):
-    """The attention of each hop of a memory network to one story, and the effect of hiding a sentence.
+def view_stored_answer(seen: Seen) -> RunView | None:
+    """Return the view of a .seen file with the attention of each hop to one story; None for other files."""
+    one_story = len({site.columns for site in seen.sites}) == 1
+    if not one_story or not all(site.role == STORY_MEMORY and len(site.rows) == 1 for site in seen.sites):
+        return None
 
-    result: the answer and the attention of each hop. It also has, for each sentence, the probability of the
-        answer if this sentence is hidden.
-    """
+    def drawn() -> Picture:
+        weights_KS = numpy.concatenate([site.weights.mean(0) for site in seen.sites])
+        return noted(hops(weights_KS, seen.sites[0].columns, title=seen.title), *seen.notes)
 
-    result: StoryAnswer
-    default_view: ClassVar[str] = HOPS
-
-    def picture(self, options: ViewOptions) -> Picture:
-        """Draw the view that `options` selects. By default, it is the attention of each hop to the sentences.
-
-        In the terminal, a table follows. For each sentence, it shows the probability of the answer if this
-        sentence is hidden.
-        """
-        view = options.view or self.default_view
-        drawn = self.result.picture() if view == HOPS else None
-        if drawn is None:
-            return super().picture(options)
-        if self.result.effects is not None and self.result.effects.sentences:
-            drawn.terminal = Group(drawn.terminal, Text(), self.result.effects)
-        return drawn
-
-    def write_page(self, path: Path) -> None:
-        self.result.save(path, "A memory network over a story")
-
-
-@dataclass(frozen=True, eq=False)
-class StoredAnswerView(RunView):
-    """The attention of each hop of a memory network to one story, loaded from a .seen file."""
-
-    default_view: ClassVar[str] = HOPS
-
-    @staticmethod
-    def fits(seen: Seen) -> bool:
-        """Return whether recorded attention is that of a memory network to one story."""
-        one_story = len({site.columns for site in seen.sites}) == 1
-        return one_story and all(site.role == STORY_MEMORY and len(site.rows) == 1 for site in seen.sites)
-
-    def picture(self, options: ViewOptions) -> Picture:
-        """Draw the view that `options` selects; by default, the attention of each hop to the sentences."""
-        if (options.view or self.default_view) != HOPS:
-            return super().picture(options)
-        weights_KS = numpy.concatenate([site.weights.mean(0) for site in self.seen.sites])
-        drawn = hops(weights_KS, self.seen.sites[0].columns, title=self.seen.title)
-        return noted(drawn, *self.seen.notes)
+    return RunView(seen, default_view=HOPS, own={HOPS: drawn})
 
 
 def view_answering(
     task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
-) -> AnsweringView:
+) -> RunView:
     """Answer one question, record the attention of every hop, and measure the effect of hiding a sentence.
 
     options: the values of the command-line options VIEW_OPTIONS.
@@ -133,4 +93,15 @@ def view_answering(
     sentences = read_story(options["story"], options.get("encoding"))
     answerer: AnsweringRun = run.load(task)
     result = answerer.ask(sentences, options["question"], hide=True)
-    return AnsweringView(result.seen(), result)
+
+    def drawn() -> Picture:
+        """Draw the hops. In the terminal, a table of the effects of hiding each sentence follows."""
+        picture = result.picture()
+        assert picture is not None
+        if result.effects is not None and result.effects.sentences:
+            picture.terminal = Group(picture.terminal, Text(), result.effects)
+        return picture
+
+    own = {} if result.picture() is None else {HOPS: drawn}
+    page = partial(result.save, title="A memory network over a story")
+    return RunView(result.seen(), default_view=HOPS, own=own, page=page)

@@ -25,16 +25,15 @@ from regard.evaluation.story_answerer import StoryAnswerer
 from regard.evaluation.story_report import StoryReport, story_report
 from regard.models.memory_network import MemoryNetwork, noise_size
 from regard.named_models.memory_networks import StoryModel, build_memory_network
-from regard.runs.run_commands import ChosenRun, ViewOptions
+from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun, sizes_of
 from regard.tasks.answering.data import WORDS, StoryCorpus, StorySplit, load_words, read_story_split
 from regard.tasks.answering.evaluate import (
     EVALUATE_OPTIONS,
-    AnsweringEvaluation,
     evaluate_answering,
 )
-from regard.tasks.answering.run import VIEW_OPTIONS, AnsweringRun, AnsweringView, answerer_of, view_answering
+from regard.tasks.answering.run import VIEW_OPTIONS, AnsweringRun, answerer_of, view_answering
 from regard.tasks.answering.settings import AnsweringSettings
 from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
 from regard.training.distributed import Processes
@@ -132,11 +131,11 @@ class AnsweringTask(RunTask):
         return answerer_of(run, device, **options)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> AnsweringEvaluation:
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
         return evaluate_answering(cls, run, options)
 
     @classmethod
-    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> AnsweringView:
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> RunView:
         return view_answering(cls, run, options, drawing)
 
     @classmethod

@@ -6,14 +6,13 @@ correctly, and the fraction of words that attend to the object that they name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.table import Table
+from rich.console import RenderableType
 from rich.text import Text
 
 from regard.data.images import centre_crop
@@ -22,11 +21,9 @@ from regard.data.line_io import say
 from regard.data.progress_bar import advancing
 from regard.decoding.search_options import build_search
 from regard.errors import ArgumentError, message, printable, shown
-from regard.evaluation.bleu import Score
-from regard.evaluation.caption_scores import Pointing, caption_scores, exact_captions, pointing
-from regard.evaluation.region_erasure import RegionErasure
+from regard.evaluation.caption_scores import caption_scores, exact_captions, pointing
 from regard.roles import CROSS
-from regard.runs.run_commands import ChosenRun, report_changed_data
+from regard.runs.run_commands import ChosenRun, RunReport, report_changed_data, score_table
 from regard.runs.run_task import RunTask
 from regard.tasks.captioning.caption_result import Caption
 from regard.tasks.captioning.data import (
@@ -51,7 +48,7 @@ from regard.tasks.picture_outputs import check_page
 from regard.training.command_options import CommandOption
 from regard.viewing.caption_page import save_caption_page
 
-__all__ = ["CaptioningReport", "EVALUATE_OPTIONS", "evaluate_captioning"]
+__all__ = ["EVALUATE_OPTIONS", "evaluate_captioning"]
 
 PICTURES, MOST_PICTURES = 1000, 1_000_000
 MOST_CAPTIONS = 200
@@ -96,78 +93,7 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 """The options of `regard evaluate` for captioning; a str names an option that several commands share."""
 
 
-@dataclass(frozen=True, eq=False)
-class CaptioningReport:
-    """The result of evaluating a trained captioner: the scores of its captions.
-
-    data: where the images come from, for example "shapes, split valid".
-    run: a dict with the run folder ("folder") and the training step of the checkpoint ("step").
-    images: number of images that were captioned.
-    scores: CIDEr-D and BLEU by name.
-    map_size: the height and width of the feature map, in cells.
-    exact: for the built-in corpus, the fraction of captions that describe their picture correctly.
-    pointing: for the built-in corpus, how often a word attends most to the object that it names.
-    erasure: the effect of hiding the attended regions, if it was measured.
-    """
-
-    data: str
-    run: Mapping[str, Any]
-    images: int
-    scores: Mapping[str, Score]
-    map_size: tuple[int, int]
-    exact: float | None = None
-    pointing: Pointing | None = None
-    erasure: RegionErasure | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as a dict for JSON: scores, signatures (how they were computed), data and run."""
-        result = {
-            "data": self.data,
-            "run": dict(self.run),
-            "images": self.images,
-            "map": list(self.map_size),
-            **{name: score.value for name, score in self.scores.items()},
-            "signatures": {name: score.signature for name, score in self.scores.items()},
-        }
-        if self.exact is not None:
-            result["exact"] = self.exact
-        if self.pointing is not None:
-            accuracy, chance, words = self.pointing
-            result |= {"pointing": accuracy, "pointing_chance": chance, "pointing_words": words}
-        if self.erasure is not None:
-            result["faithfulness"] = self.erasure.to_dict()
-        return result
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        title = Text(f"Results of {shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}")
-        table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
-        for name in ("metric", "value", ""):
-            table.add_column(name, justify="right" if name == "value" else "left", no_wrap=name != "")
-        for name, value, about in self._rows():
-            table.add_row(Text(name, "cyan"), value, Text(about, "dim"))
-        yield table
-        if self.erasure is not None:
-            yield Text(f"Faithfulness: {self.erasure}.")
-
-    def _rows(self) -> Iterator[tuple[str, str, str]]:
-        yield "images", f"{self.images:,}", ""
-        for score in self.scores.values():
-            yield (
-                score.name,
-                f"{score.value:.3f}" if "CIDEr" in score.name else f"{score.value:.2f}",
-                (score.signature),
-            )
-        if self.exact is not None:
-            yield "exact", f"{self.exact:.3f}", "captions that are true of the picture"
-        if self.pointing is not None:
-            height, width = self.map_size
-            about = f"{self.pointing.words:,} content words; chance {self.pointing.chance:.3f}"
-            yield "pointing", f"{self.pointing.accuracy:.3f}", f"{about}; map of {height} x {width} cells"
-
-
-def evaluate_captioning(
-    task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
-) -> CaptioningReport:
+def evaluate_captioning(task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
     """Caption images with the model of a run, and return the scores of the captions.
 
     task: the task class.
@@ -194,27 +120,50 @@ def evaluate_captioning(
     data = _data(captioner.settings.data, run, options)
     needs_attention = attends and (data.scenes is not None or options["faithfulness"] or page is not None)
     captions = _captions(captioner, data, CROSS if needs_attention else None)
-    texts = [each.text for each in captions]
-    erasure = None
     if page is not None:
         seen = [each.image_attention(each.image) for each in captions[:MOST_CAPTIONS] if each.words]
         save_caption_page(page, seen)
         say(f"Wrote {shown(page)}")
+    values, rows = _scores(captions, data, attends, captioner.map_size)
+    printed: list[RenderableType] = [score_table(rows)]
     if options["faithfulness"]:
         erasure = captioner.erase_regions([each for each in captions if each.words][:MOST_CAPTIONS])
-    pointed = None
+        values["faithfulness"] = erasure.to_dict()
+        printed.append(Text(f"Faithfulness: {erasure}."))
+    return RunReport.of(captioner, data.name, values, *printed)
+
+
+def _scores(
+    captions: Sequence[Caption], data: CaptionData, attends: bool, map_size: tuple[int, int]
+) -> tuple[dict[str, Any], list[tuple[str, str, str]]]:
+    """Return the scores of captions as a dict for JSON, and as rows of a table.
+
+    For the built-in corpus, there are two more scores: the fraction of captions that describe their picture
+    correctly, and how often a word attends most to the object that it names.
+
+    attends: whether the captioner has attention.
+    map_size: the height and width of the feature map, in cells.
+    """
+    texts = [each.text for each in captions]
+    scores, rows = caption_scores(texts, data.captions), [("images", f"{len(captions):,}", "")]
+    values: dict[str, Any] = {
+        "images": len(captions),
+        "map": list(map_size),
+        **{name: score.value for name, score in scores.items()},
+        "signatures": {name: score.signature for name, score in scores.items()},
+    }
+    for score in scores.values():
+        rows.append((score.name, f"{score.value:.{3 if 'CIDEr' in score.name else 2}f}", score.signature))
+    if data.scenes is not None:
+        exact = exact_captions(texts, data.scenes)
+        values["exact"] = exact
+        rows.append(("exact", f"{exact:.3f}", "captions that are true of the picture"))
     if data.scenes is not None and attends:
-        pointed = pointing(texts, [each.weights for each in captions], data.scenes)
-    return CaptioningReport(
-        data.name,
-        {"folder": str(run.folder), "step": captioner.checkpoint.step},
-        len(captions),
-        caption_scores(texts, data.captions),
-        captioner.map_size,
-        None if data.scenes is None else exact_captions(texts, data.scenes),
-        pointed,
-        erasure,
-    )
+        accuracy, chance, words = pointing(texts, [each.weights for each in captions], data.scenes)
+        values |= {"pointing": accuracy, "pointing_chance": chance, "pointing_words": words}
+        about = f"{words:,} content words; chance {chance:.3f}; map of {map_size[0]} x {map_size[1]} cells"
+        rows.append(("pointing", f"{accuracy:.3f}", about))
+    return values, rows
 
 
 def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> CaptionData:

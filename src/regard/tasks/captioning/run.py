@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from regard.decoding.input_checks import check_load_keywords
 from regard.decoding.search_options import build_search
@@ -21,11 +19,8 @@ from regard.tasks.captioning.data import load_caption_tokenizer
 from regard.tasks.captioning.image_captioner import ImageCaptioner
 from regard.tasks.captioning.settings import CaptioningSettings
 from regard.training.command_options import CommandOption
-from regard.viewing import Picture
-from regard.viewing.image_attention import ImageAttention
 
 __all__ = [
-    "CaptionView",
     "CaptioningRun",
     "VIEW_OPTIONS",
     "build_captioner",
@@ -92,35 +87,9 @@ VIEW_OPTIONS: tuple[CommandOption | str, ...] = (
 an option that several commands share."""
 
 
-@dataclass(frozen=True, eq=False)
-class CaptionView(RunView):
-    """What `regard view` draws for a captioner: the attention of each word over one image.
-
-    attention: the image with the attention of each word.
-    default_view: name of the view that is drawn without the option --view.
-    """
-
-    attention: ImageAttention
-    default_view: ClassVar[str] = IMAGE
-
-    def picture(self, options: ViewOptions) -> Picture:
-        """Draw the view that `options` selects. The view "player" is an animation, word by word."""
-        view = options.view or self.default_view
-        if view == IMAGE:
-            drawn: Picture = self.attention.picture()
-            return drawn
-        if view == "player":
-            moving: Picture = self.attention.animation()
-            return moving
-        return super().picture(options)
-
-    def write_page(self, path: Path) -> None:
-        self.attention.save(path)
-
-
 def view_captioning(
     task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
-) -> CaptionView:
+) -> RunView:
     """Caption one image, record the attention of each word, and measure its faithfulness.
 
     task: the task class.
@@ -146,4 +115,6 @@ def view_captioning(
         raise ArgumentError(message(shown(options["image"]), "the model writes a caption without words"))
     erasure = captioner.erase_regions([caption])
     note = erasure.summary()
-    return CaptionView(caption.seen().noted(note), caption.image_attention().noted(note))
+    attention = caption.image_attention().noted(note)
+    own = {IMAGE: attention.picture, "player": attention.animation}  # the player is an animation by words
+    return RunView(caption.seen().noted(note), default_view=IMAGE, own=own, page=attention.save)

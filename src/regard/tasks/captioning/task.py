@@ -23,7 +23,7 @@ from regard.errors import ArgumentError, Setting, message, printable
 from regard.evaluation.caption_scores import caption_scores, exact_captions, pointing
 from regard.models.captioner import NO_ATTENTION, Captioner, doubly_stochastic_penalty
 from regard.roles import CROSS
-from regard.runs.run_commands import ChosenRun, ViewOptions
+from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun, smallest_model
 from regard.tasks.captioning.caption_result import Caption
@@ -42,14 +42,12 @@ from regard.tasks.captioning.data import (
 )
 from regard.tasks.captioning.evaluate import (
     EVALUATE_OPTIONS,
-    CaptioningReport,
     evaluate_captioning,
 )
 from regard.tasks.captioning.image_captioner import ImageCaptioner
 from regard.tasks.captioning.run import (
     VIEW_OPTIONS,
     CaptioningRun,
-    CaptionView,
     build_captioner,
     captioner_of,
     view_captioning,
@@ -195,11 +193,11 @@ class CaptioningTask(RunTask):
         return captioner_of(run, device, **options)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> CaptioningReport:
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
         return evaluate_captioning(cls, run, options)
 
     @classmethod
-    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> CaptionView:
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> RunView:
         return view_captioning(cls, run, options, drawing)
 
     @classmethod

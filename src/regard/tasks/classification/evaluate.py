@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
-from regard.data.class_labels import ClassBalance, Labels
+from regard.data.class_labels import Labels
 from regard.data.labelled_text import LabelledTexts, read_labelled
 from regard.data.line_io import say
 from regard.errors import ArgumentError, message, shown
 from regard.evaluation.classification import save_classifications
-from regard.evaluation.classification_report import ClassificationReport
 from regard.evaluation.classifier_erasure import ClassifierErasure, erase_words
-from regard.runs.run_commands import ChosenRun, report_changed_data
+from regard.runs.run_commands import ChosenRun, RunReport, report_changed_data
 from regard.runs.run_task import RunTask
 from regard.tasks.classification.data import check_unknown_header, read_labelled_split
 from regard.tasks.classification.run import ClassificationRun
-from regard.tasks.classification.settings import FORMATS, ClassificationData, labelled_columns
+from regard.tasks.classification.settings import FILE_OPTIONS, ClassificationData, labelled_columns
 from regard.tasks.file_options import (
     COLUMNS,
     ENCODING,
@@ -36,7 +34,7 @@ from regard.tasks.file_options import (
 from regard.tasks.picture_outputs import check_page
 from regard.training.command_options import CommandOption
 
-__all__ = ["ClassificationEvaluation", "EVALUATE_OPTIONS", "evaluate_classification"]
+__all__ = ["EVALUATE_OPTIONS", "evaluate_classification"]
 
 EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
     TEST_FILE,
@@ -63,46 +61,6 @@ MOST_ENTRIES = 300
 """Maximum number of texts on an HTML page."""
 
 
-@dataclass(frozen=True)
-class ClassificationEvaluation:
-    """The result of `regard evaluate` for a classifier.
-
-    data: for the title of the report: where the texts come from.
-    run: a dict with the run folder ("folder") and the training step of the checkpoint ("step").
-    report: the comparison of predicted and true classes.
-    balance: the number of texts of each class.
-    erasure: how much the predictions depend on the attended words; None if it was not measured.
-    """
-
-    data: str
-    run: Mapping[str, Any]
-    report: ClassificationReport
-    balance: ClassBalance
-    erasure: ClassifierErasure | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the scores, the class counts, the data, the run and the faithfulness as a dict for JSON."""
-        erasure = {} if self.erasure is None else {"faithfulness": self.erasure.to_dict()}
-        return {
-            "data": self.data,
-            "run": dict(self.run),
-            **self.report.to_dict(),
-            "balance": self.balance.to_dict(),
-            "majority": self.balance.majority,
-            **erasure,
-        }
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        yield Text(f"Results of {shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}", "bold")
-        yield self.report
-        majority = f"{self.balance.majority:.3f}"
-        yield Text(f"always predicting the most frequent class has accuracy {majority}", "dim")
-        if self.erasure is not None:
-            yield Text()
-            for sentence in _sentences(self.erasure):
-                yield Text(sentence)
-
-
 def _sentences(erasure: ClassifierErasure) -> Iterator[str]:
     """Yield sentences that explain how much the predictions depend on the attended words (faithfulness)."""
     yield f"Faithfulness: {erasure}."
@@ -121,7 +79,7 @@ def _sentences(erasure: ClassifierErasure) -> Iterator[str]:
 
 def evaluate_classification(
     task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
-) -> ClassificationEvaluation:
+) -> RunReport:
     """Classify texts with the model of a run, and compare the predicted classes with the labels.
 
     task: the task class.
@@ -151,9 +109,15 @@ def evaluate_classification(
     lines = [each.first if each.second is None else (each.first, each.second) for each in texts]
     if page is not None:
         _write_page(page, classifier, lines, texts, name)
-    erasure = _erasure(classifier, lines) if options["faithfulness"] else None
-    about = {"folder": str(run.folder), "step": classifier.checkpoint.step}
-    return ClassificationEvaluation(name, about, report, texts.balance(classifier.labels), erasure)
+    balance = texts.balance(classifier.labels)
+    values = {**report.to_dict(), "balance": balance.to_dict(), "majority": balance.majority}
+    always = f"always predicting the most frequent class has accuracy {balance.majority:.3f}"
+    printed: list[RenderableType] = [report, Text(always, "dim")]
+    if options["faithfulness"]:
+        erasure = _erasure(classifier, lines)
+        values["faithfulness"] = erasure.to_dict()
+        printed += [Text(), *map(Text, _sentences(erasure))]
+    return RunReport.of(classifier, name, values, *printed)
 
 
 def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) -> LabelledTexts | None:
@@ -164,15 +128,17 @@ def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) 
     options: the values of the options.
     """
     files, kind = evaluated_files(options, data.format)
-    for way, option in FORMATS.items():
+    for way, option in FILE_OPTIONS.items():
         if options[option] is not None and not options[way]:
             raise ArgumentError(message(f"--{option}", f"--{option} requires --{way}"))
     if not files:
         return None
-    named = next((way for way in FORMATS if options[way] and options[FORMATS[way]] is not None), None)
+    named = next(
+        (way for way in FILE_OPTIONS if options[way] and options[FILE_OPTIONS[way]] is not None), None
+    )
     columns: dict[str, Any] = {"label": data.label, "text": data.text, "second": data.second}
     if named is not None:
-        option = FORMATS[named]
+        option = FILE_OPTIONS[named]
         columns = labelled_columns(f"--{option}", options[option], 2 if data.second is None else 3)
     texts = read_labelled(files, kind, **columns, ignore=data.ignore, encoding=options.get("encoding"))
     check_unknown_header(texts, labels, kind)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any
 
 from rich.console import Group
 from rich.text import Text
@@ -84,12 +84,11 @@ class ClassificationView(RunView):
 
     result: the predicted class of the text, with the attention.
     effects: how much the probability of the predicted class decreases without each word.
-    default_view: name of the view that is drawn without the option --view.
     """
 
     result: Classification
     effects: WordEffects
-    default_view: ClassVar[str] = "shaded"
+    default_view: str = field(default="shaded", kw_only=True)
 
     def picture(self, options: ViewOptions) -> Picture:
         """Draw the view options.view. In the terminal, also show the effect of hiding each word."""

@@ -8,21 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from regard.data.labelled_text import FORMATS as LABELLED_FORMATS
 from regard.errors import ArgumentError, message
 from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.tasks.file_options import train_files
 from regard.training.settings import Clash, Part, Section, Training, Whole
 
-__all__ = [
-    "ClassificationData",
-    "ClassificationSettings",
-    "ClassificationTraining",
-    "FORMATS",
-    "OWN_OPTIONS",
-    "labelled_columns",
-    "labelled_files",
-]
+__all__ = ["FILE_OPTIONS", "ClassificationSettings", "labelled_columns", "labelled_files"]
 
 Column = Annotated[int, Field(ge=1, le=1_000_000)] | Annotated[str, Field(min_length=1)]
 """A column number, starting at 1, or the name of a column or JSON field."""
@@ -128,7 +119,6 @@ class ClassificationSettings(RunSettings):
 
     @classmethod
     def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-
         return OWN_OPTIONS, labelled_files(options)
 
 
@@ -139,10 +129,10 @@ NAMES = ("label", "text", "second")
 """The settings in [data] that --columns and --fields set. For example, --columns 2,1 sets label = 2 and text
 = 1."""
 
-FORMATS = {"tsv": "columns", "jsonl": "fields"}
+FILE_OPTIONS = {"tsv": "columns", "jsonl": "fields"}
 """The options for files. For each, the value is the option for the columns or fields of these files."""
 
-OWN_OPTIONS = (*FORMATS, *FORMATS.values(), *(f"valid_{each}" for each in FORMATS))
+OWN_OPTIONS = (*FILE_OPTIONS, *FILE_OPTIONS.values(), *(f"valid_{each}" for each in FILE_OPTIONS))
 """The options of `regard train` that labelled_files() reads."""
 
 
@@ -170,8 +160,10 @@ def labelled_columns(option: str, text: str, count: int | None = None) -> dict[s
 
 def _has_suffix(file: str, way: str) -> bool:
     """Return whether the name of a file implies the format "tsv" or "jsonl"."""
+    from regard.data.labelled_text import FORMATS
+
     suffixes = [suffix.lower() for suffix in Path(file).suffixes if suffix.lower() != ".gz"]
-    return bool(suffixes) and suffixes[-1] in LABELLED_FORMATS[way].suffixes
+    return bool(suffixes) and suffixes[-1] in FORMATS[way].suffixes
 
 
 def labelled_files(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,7 +175,7 @@ def labelled_files(options: Mapping[str, Any]) -> dict[str, Any]:
     {'train_file': ['a.tsv'], 'format': 'tsv', 'label': 'label', 'text': 'review'}
     """
     data = train_files(options)
-    for way, columns in FORMATS.items():
+    for way, columns in FILE_OPTIONS.items():
         if options.get(columns) is None:
             continue
         files = [] if "format" in data else list(options.get("train_file") or ())

@@ -23,7 +23,7 @@ from regard.evaluation.classification_report import ClassificationReport, classi
 from regard.evaluation.text_classifier import TextClassifier
 from regard.models.classifier import Classifier
 from regard.named_models.classifiers import build_classifier
-from regard.runs.run_commands import ChosenRun, ViewOptions
+from regard.runs.run_commands import ChosenRun, RunReport, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.tasks.classification.data import (
@@ -39,7 +39,6 @@ from regard.tasks.classification.data import (
 )
 from regard.tasks.classification.evaluate import (
     EVALUATE_OPTIONS,
-    ClassificationEvaluation,
     evaluate_classification,
 )
 from regard.tasks.classification.run import (
@@ -147,7 +146,7 @@ class ClassificationTask(RunTask):
         return classifier_of(run, device, **options)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> ClassificationEvaluation:
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
         return evaluate_classification(cls, run, options)
 
     @classmethod

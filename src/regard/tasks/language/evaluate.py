@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
-
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from regard.data.encoded_text import EncodedText
 from regard.data.progress_bar import advancing
 from regard.data.text_batch import TextBatch
 from regard.data.text_batching import SlidingWindows
-from regard.errors import ArgumentError, message, shown
+from regard.errors import ArgumentError, message
 from regard.evaluation.perplexity import TextLoss, text_loss
-from regard.runs.run_commands import ChosenRun, report_changed_data
+from regard.runs.run_commands import ChosenRun, RunReport, report_changed_data, score_table
 from regard.runs.run_task import RunTask
 from regard.tasks.file_options import ENCODING, TEST_FILE
 from regard.tasks.language.data import TextLines, read_texts
@@ -25,7 +20,7 @@ from regard.tasks.language.settings import LanguageSettings
 from regard.training.command_options import CommandOption
 from regard.training.settings import build, merged
 
-__all__ = ["EVALUATE_OPTIONS", "LanguageReport", "evaluate_language", "evaluate_text"]
+__all__ = ["EVALUATE_OPTIONS", "evaluate_language", "evaluate_text"]
 
 PANEL = "Language models"
 MOST_TOKENS = 1_000_000
@@ -60,74 +55,22 @@ EVALUATE_OPTIONS: tuple[CommandOption | str, ...] = (
 share."""
 
 
-@dataclass(frozen=True)
-class LanguageReport:
-    """The result of `regard evaluate` for a language model: the perplexity of a text.
-
-    data: where the text comes from, for the title of the report.
-    run: a dict with the run folder ("folder") and the training step of the checkpoint ("step").
-    loss: the loss and the perplexity of the text.
-    unknown: number of unknown tokens.
-    window: number of tokens of a sliding window. None if there were no windows: a recurrent model read the
-        text from beginning to end, or each line (document) was read at once.
-    stride: number of tokens from the start of a window to the start of the next window. None if `window` is
-        None.
-    carried: whether a recurrent model read the text from beginning to end, without resetting its state.
-    """
-
-    data: str
-    run: Mapping[str, Any]
-    loss: TextLoss
-    unknown: int
-    window: int | None
-    stride: int | None
-    carried: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the perplexity, other scores, numbers of tokens and words, and the run, for JSON."""
-        counts = self.loss.counts
-        return {
-            "data": self.data,
-            "run": dict(self.run),
-            **self.loss.scores(),
-            "tokens": self.loss.tokens,
-            "unknown_tokens": self.unknown,
-            **({} if counts is None else counts._asdict()),
-            "window": self.window,
-            "stride": self.stride,
-        }
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        title = Text(f"Results of {shown(self.run['folder'])}, step {self.run['step']:,}: {self.data}")
-        table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
-        for name in ("metric", "value", ""):
-            table.add_column(name, justify="right" if name == "value" else "left", no_wrap=name != "")
-        for name, value, about in self._rows():
-            table.add_row(Text(name, "cyan"), value, Text(about, "dim"))
-        yield table
-
-    def _rows(self) -> Iterator[tuple[str, str, str]]:
-        loss, counts = self.loss, self.loss.counts
-        how = "each line is read at once"
-        if self.carried:
-            how = "the recurrent state is carried through the text"
-        if self.window is not None:
-            how = f"windows of {self.window:,} tokens, stride {self.stride:,}"
-        yield "perplexity", f"{loss.perplexity:,.2f}", f"per token; {how}"
-        if counts is not None:
-            about = "per word; the end of a line counts as a word"
-            yield "word perplexity", f"{loss.word_perplexity:,.2f}", about
-            about = "the end of a line counts as a character"
-            yield "bits per character", f"{loss.bits_per_character:.3f}", about
-        yield "tokens", f"{loss.tokens:,}", "with </s> at the end of each line"
-        yield "unknown tokens", f"{self.unknown:,}", f"{self.unknown / loss.tokens:.1%} of the tokens"
-        if counts is not None:
-            yield "words", f"{counts.words:,}", f"in {counts.lines:,} line{'s' * (counts.lines != 1)}"
+def _rows(loss: TextLoss, how: str, unknown: int) -> Iterator[tuple[str, str, str]]:
+    """Yield the rows of the table of scores. how: how the model reads the text."""
+    counts = loss.counts
+    yield "perplexity", f"{loss.perplexity:,.2f}", f"per token; {how}"
+    if counts is not None:
+        about = "per word; the end of a line counts as a word"
+        yield "word perplexity", f"{loss.word_perplexity:,.2f}", about
+        about = "the end of a line counts as a character"
+        yield "bits per character", f"{loss.bits_per_character:.3f}", about
+    yield "tokens", f"{loss.tokens:,}", "with </s> at the end of each line"
+    yield "unknown tokens", f"{unknown:,}", f"{unknown / loss.tokens:.1%} of the tokens"
+    if counts is not None:
+        yield "words", f"{counts.words:,}", f"in {counts.lines:,} line{'s' * (counts.lines != 1)}"
 
 
-def evaluate_language(
-    task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]
-) -> LanguageReport:
+def evaluate_language(task: type[RunTask], run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
     """Compute the perplexity of text files, or of the validation text, with the model of a run.
 
     task: the task class.
@@ -150,7 +93,7 @@ def evaluate_language(
 
 def evaluate_text(
     run: LanguageRun, text: EncodedText, name: str, *, window: int | None = None, stride: int | None = None
-) -> LanguageReport:
+) -> RunReport:
     """Compute the perplexity of an encoded text with a trained language model.
 
     run: the trained model, with the settings of its run.
@@ -167,9 +110,21 @@ def evaluate_text(
         if stride is not None and windows is None:
             raise _useless_stride(stride, batches)
         loss = text_loss(run.model, _counted(batches, report), text)
-    about = {"folder": str(run.folder), "step": run.checkpoint.step}
+    how = (
+        "the recurrent state is carried through the text" if settings.carried else "each line is read at once"
+    )
+    if windows is not None:
+        how = f"windows of {windows[0]:,} tokens, stride {windows[1]:,}"
     window, stride = windows or (None, None)
-    return LanguageReport(name, about, loss, text.unknown_count, window, stride, settings.carried)
+    values = {
+        **loss.scores(),
+        "tokens": loss.tokens,
+        "unknown_tokens": text.unknown_count,
+        **({} if loss.counts is None else loss.counts._asdict()),
+        "window": window,
+        "stride": stride,
+    }
+    return RunReport.of(run, name, values, score_table(_rows(loss, how, text.unknown_count)))
 
 
 def _windows(batches: Any) -> tuple[int, int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -41,7 +41,6 @@ from regard.training.command_options import CommandOption
 
 __all__ = [
     "LanguageRun",
-    "LanguageView",
     "VIEW_OPTIONS",
     "evaluation_batches",
     "load_language_run",
@@ -290,14 +289,9 @@ LONGEST = 2048
 """Maximum number of tokens of a text to view."""
 
 
-@dataclass(frozen=True, eq=False)
-class LanguageView(LongTextView):
-    """What `regard view` draws for a language model: the self-attention over one text."""
-
-
 def view_language(
     task: type[RunTask], run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions
-) -> LanguageView:
+) -> LongTextView:
     """Record the self-attention of every layer while a language model reads a text, for `regard view`.
 
     task: the task class.
@@ -316,4 +310,4 @@ def view_language(
         problem = f"the model {name} has no attention to view"
         hint = "choose a run of a model with attention, such as a transformer"
         raise ArgumentError(message(shown(run.folder), problem, hint=hint))
-    return LanguageView(seen if seen.long or tokens <= MATRIX else with_maps(seen))
+    return LongTextView(seen if seen.long or tokens <= MATRIX else with_maps(seen))

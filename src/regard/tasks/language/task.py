@@ -24,7 +24,7 @@ from regard.evaluation.perplexity import text_loss
 from regard.models.base import State
 from regard.models.language_base import LanguageModel, detached
 from regard.named_models.language_models import build_language_model
-from regard.runs.run_commands import ChosenRun, ViewOptions
+from regard.runs.run_commands import ChosenRun, LongTextView, RunReport, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun, sizes_of
 from regard.tasks.language.data import (
@@ -34,11 +34,10 @@ from regard.tasks.language.data import (
     load_text_tokenizer,
     read_texts,
 )
-from regard.tasks.language.evaluate import EVALUATE_OPTIONS, LanguageReport, evaluate_language
+from regard.tasks.language.evaluate import EVALUATE_OPTIONS, evaluate_language
 from regard.tasks.language.run import (
     VIEW_OPTIONS,
     LanguageRun,
-    LanguageView,
     evaluation_batches,
     load_language_run,
     view_language,
@@ -231,11 +230,11 @@ class LanguageTask(RunTask):
         return load_language_run(run, device)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> LanguageReport:
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
         return evaluate_language(cls, run, options)
 
     @classmethod
-    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> LanguageView:
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> LongTextView:
         return view_language(cls, run, options, drawing)
 
     @classmethod
