@@ -100,6 +100,13 @@ class RunReport:
         """Return the report of a loaded run. loaded: the result of RunTask.load(), such as a translator."""
         return cls(str(loaded.folder), loaded.checkpoint.step, data, values, printed or None)
 
+    def with_faithfulness(self, erasure: Any) -> RunReport:
+        """Return a copy with a measurement of faithfulness, such as a RowErasure."""
+        values = {**self.values, "faithfulness": erasure.to_dict()}
+        return replace(
+            self, values=values, printed=[*(self.printed or ()), Text(f"Faithfulness: {erasure}.")]
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the data, the run ("folder" and "step") and the values as a dict for JSON."""
         return {"data": self.data, "run": {"folder": self.folder, "step": self.step}, **self.values}
@@ -130,16 +137,23 @@ def score_table(
     return table
 
 
-def evaluate_validation(task: type[RunTask], run: ChosenRun) -> RunReport:
-    """Compute the scores of a trained run on its validation data, in the same way as during training."""
+def evaluate_validation(task: type[RunTask], run: ChosenRun, files: Sequence[str] | None = None) -> RunReport:
+    """Compute the scores of a trained run on its validation data, in the same way as during training.
+
+    files: the files to evaluate on, instead of the setting data.valid_file.
+    """
     from regard.runs.prepare_run import build_from
 
     stored = open_stored(task, run.folder, run.checkpoint)
     for note in stored.notes:
         say(note)
     settings, fingerprints = stored.settings, fingerprints_of(run.folder)
+    if files:
+        other = settings.data.model_copy(update={"valid_file": list(files)})
+        settings = settings.model_copy(update={"data": other})
     data = task.read_data(settings, fingerprints)
-    report_changed_data(run.folder, data.fingerprints)
+    if not files:
+        report_changed_data(run.folder, data.fingerprints)
     corpus = task.encode_data(data, settings, run.folder)
     device = choose_device(run.device)
     model = build_from(task, settings, corpus)
@@ -160,7 +174,8 @@ def evaluate_validation(task: type[RunTask], run: ChosenRun) -> RunReport:
     table = score_table(rows, ("metric", "value", "better"), left=(0, 2))
     values = {"scores": dict(scores), "better": better, "best": best}
     printed: list[RenderableType] = [table, *map(Shown, evaluation.shown)]
-    data_name, step = "the validation data of the run", stored.checkpoint.step
+    data_name = ", ".join(map(shown, files)) if files else "the validation data of the run"
+    step = stored.checkpoint.step
     return RunReport(str(run.folder), step, data_name, values, printed)
 
 

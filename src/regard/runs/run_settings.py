@@ -134,7 +134,7 @@ class RunSettings(Section):
     """Prefixes of the settings that cannot change when a run is resumed with --change, such as "model."."""
     for_outputs: ClassVar[tuple[str, ...]] = ("task", "model")
     """Prefixes of the settings that affect the outputs of a trained run, such as "model."."""
-    paths: ClassVar[tuple[str, ...]] = ()
+    paths: ClassVar[tuple[str, ...]] = ("train_file", "valid_file")
     """Names of the settings in [data] whose values are paths. They are saved as absolute paths in
     config.toml, and nowhere else."""
     always_shown: ClassVar[tuple[str, ...]] = ()

@@ -178,20 +178,28 @@ class RunTask(Task):
     def load(cls, run: StoredRun, device: str, **options: Any) -> Any:
         """Return the object that regard.load() returns for a run of this task, such as a translator.
 
+        The default is a LoadedModel, which has the trained model as its attribute `model`.
+
         options: further options of regard.load(). Raise an error for an option that does not exist.
         """
-        raise TypeError(f"{cls.__name__} does not implement load()")
+        loaded_run = importlib.import_module("regard.runs.loaded_run")
+        if options:
+            raise UnknownName(f"option of {cls.__name__}.load():", next(iter(options)), ())
+        model = cls.build_model(run.settings.model, cls.stored_sizes(run.folder, run.settings))
+        return loaded_run.LoadedModel(loaded_run.with_weights(model, run, device)).from_run(run)
 
     @classmethod
     def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> Report:
         """Evaluate a trained run for `regard evaluate`. By default, call evaluate() on the validation data.
+
+        If evaluate_options has TEST_FILE, --test-file replaces the setting data.valid_file.
 
         run: the run, or None if the command has no run. Only tasks that can evaluate files without a model
             accept None.
         options: the values of evaluate_options.
         """
         run_commands = importlib.import_module("regard.runs.run_commands")
-        report: Report = run_commands.evaluate_validation(cls, run)
+        report: Report = run_commands.evaluate_validation(cls, run, options.get("test_file"))
         return report
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,11 +10,21 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from rich.console import RenderableType
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from regard.errors import DataError, message
 
-__all__ = ["Capture", "CarriedState", "Direction", "Evaluation", "Loss", "Speed", "Stopped", "Task"]
+__all__ = [
+    "Capture",
+    "CarriedState",
+    "Direction",
+    "Evaluation",
+    "Loss",
+    "Speed",
+    "Stopped",
+    "Task",
+    "epoch_generator",
+]
 
 
 Direction = Literal["higher", "lower"]
@@ -126,6 +137,21 @@ class Evaluation:
     shown: Sequence[RenderableType] = field(default=(), repr=False)
 
 
+def epoch_generator(seed: int, epoch: int) -> Generator:
+    """Return a random number generator for the order of the examples of an epoch.
+
+    Its numbers depend only on the seed of the run and on the epoch, so that a resumed run gets the same
+    batches.
+
+    >>> import torch
+    >>> order = torch.randperm(5, generator=epoch_generator(seed=1, epoch=0))
+    >>> torch.equal(order, torch.randperm(5, generator=epoch_generator(1, 0)))
+    True
+    """
+    digest = hashlib.blake2b(f"{seed} {epoch}".encode(), digest_size=6).digest()
+    return Generator().manual_seed(int.from_bytes(digest))
+
+
 class Task(ABC):
     """Base class of tasks. The Trainer needs a model, batches, a loss and an evaluation from a task.
 
@@ -149,9 +175,12 @@ class Task(ABC):
     def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch for this process, starting with the batch of index `start`."""
 
-    @abstractmethod
     def len_epoch(self, epoch: int) -> int:
-        """Return the number of batches that batches() yields in an epoch, the same for every process."""
+        """Return the number of batches that batches() yields in an epoch, the same for every process.
+
+        By default, the batches are counted. Override this method if it takes long to make them.
+        """
+        return sum(1 for _ in self.batches(epoch))
 
     @abstractmethod
     def count(self, batch: Any) -> int:

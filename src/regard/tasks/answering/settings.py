@@ -85,7 +85,6 @@ class AnsweringSettings(RunSettings):
 
     fixed = ("task", "model", "data.max_sentences")
     for_outputs = ("task", "model", "data.max_sentences")
-    paths = ("train_file", "valid_file")
     no_data_hint = "--train-file qa1_single-supporting-fact_train.txt, a file of stories and questions"
     next_command = 'regard ask {run} --story FILE --question "..."'
 

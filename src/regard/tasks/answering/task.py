@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -39,7 +38,7 @@ from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
 from regard.training.distributed import Processes
 from regard.training.settings import build, merged
 from regard.training.step_speed import StepTimer
-from regard.training.task import Evaluation, Loss, Speed, Stopped
+from regard.training.task import Evaluation, Loss, Speed, Stopped, epoch_generator
 
 __all__ = ["AnsweringTask", "StoryRows", "plan_answering"]
 
@@ -168,7 +167,7 @@ class AnsweringTask(RunTask):
 
         start: number of batches to skip, to resume within an epoch.
         """
-        generator = torch.Generator().manual_seed(epoch_seed(self.settings.seed, epoch))
+        generator = epoch_generator(self.settings.seed, epoch)
         order = torch.randperm(len(self.corpus.train), generator=generator)
         count = self._noise_size()
         noise = torch.rand(len(order), count, generator=generator)
@@ -269,18 +268,6 @@ def check_facts(split: StorySplit) -> None:
             problem = "the question has no supporting facts, which a supervised memory network needs"
             hint = "add their numbers, or train --model end-to-end, which does not need them"
             raise DataError(message(each.place, problem, hint=hint))
-
-
-def epoch_seed(seed: int, epoch: int) -> int:
-    """Return the random seed for the order of the training questions in one epoch.
-
-    seed: the random seed of the run.
-    epoch: the number of the epoch.
-
-    >>> epoch_seed(0, 1) != epoch_seed(1, 0)
-    True
-    """
-    return int.from_bytes(hashlib.blake2b(f"{seed} {epoch}".encode(), digest_size=6).digest())
 
 
 BATCH_SIZE = 32

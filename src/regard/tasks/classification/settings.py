@@ -107,7 +107,6 @@ class ClassificationSettings(RunSettings):
 
     fixed = ("task", "model", *(f"data.{name}" for name in TOKENS))
     for_outputs = ("task", "model", "data.lowercase", "data.max_length")
-    paths = ("train_file", "valid_file")
     no_data_hint = "--train-file train.tsv, a file of labels and texts"
     next_command = 'regard classify {run} --text "..." --draw'
 

@@ -111,7 +111,6 @@ class LanguageSettings(RunSettings):
 
     fixed = ("task", "model", *TOKENS, "data.layout", "data.streams")
     for_outputs = ("task", "model", "data.lowercase", "data.layout")
-    paths = ("train_file", "valid_file")
     always_shown = ("layout",)
     no_data_hint = "--train-file a.txt"
     next_command = 'regard generate {run} --prompt "..."'
