@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.data.class_labels import CLASS_WEIGHTS, ClassBalance, Labels, class_weights
+from regard.data.labelled_text import CLASS_WEIGHTS, ClassBalance, Labels, class_weights
 from regard.errors import ArgumentError, UnknownName
 
 
@@ -24,6 +24,13 @@ def test_labels_are_sorted(given: list[str], names: tuple[str, ...]):
     assert [labels.index(name) for name in names] == list(range(len(names)))
     assert labels[0] == names[0] and names[0] in labels and "other" not in labels
     assert labels == Labels(names) and hash(labels) == hash(Labels(names))
+
+
+def test_labels_with_a_comma_are_quoted_in_lists():
+    labels = Labels(("bad", "good, very"))
+    assert labels.listed() == 'bad, "good, very"'
+    with pytest.raises(UnknownName, match='known: bad, "good, very"'):
+        labels.index("good")
 
 
 def test_labels_must_be_different_strings_and_at_least_two():

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import read_text
-from regard.data.line_scan import INVISIBLE
+from regard.data.pair_blocks import INVISIBLE
 from regard.data.pair_checks import Choices
 from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
 from regard.errors import ArgumentError, DataError, UnknownName
@@ -181,6 +181,16 @@ def test_columns_are_two_numbers_or_two_names(tmp_path, columns):
     assert len(read_pairs(tsv=path, columns=[2, 1])) == 1
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_header_line_that_would_be_read_as_a_pair_raises(tmp_path, name):
+    separator = "," if name.endswith("csv") else "\t"
+    path = saved(tmp_path, name, f"german{separator}english\neins{separator}one\n")
+    with pytest.raises(DataError, match=rf"{name}, line 1: ") as caught:
+        read_pairs(tsv=path).inspect()
+    assert 'columns=("german", "english")' in str(caught.value)
+    assert [pair.target for pair in read_pairs(tsv=path, columns=("german", "english"))] == ["one"]
+
+
 def test_missing_columns_raise(tmp_path):
     path = saved(tmp_path, "a.tsv", "en\tko\nHi.\t안녕.\nGo.\n")
     with pytest.raises(DataError, match=r"(?s)a\.tsv, line 3: 1 column, .*2\n.*check columns="):
@@ -303,6 +313,7 @@ def test_unknown_choices_raise():
 SENTENCES = st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]), max_size=30)
 
 
+@pytest.mark.filterwarnings("ignore:(?s).*looks as if:regard.RegardWarning")
 @given(st.lists(st.tuples(SENTENCES, SENTENCES), max_size=20), st.integers(3, 50))
 def test_text_round_trip(tmp_path_factory, both, block):
     """Any text is read back unchanged, for any block size; only blank sides are dropped."""

@@ -13,8 +13,7 @@ import torch
 import regard
 from regard.cli import main
 from regard.data.batch import EOS
-from regard.data.encoded_text import EncodedText
-from regard.data.text_batching import StreamBatches
+from regard.data.encoded_text import EncodedText, StreamBatches
 from regard.errors import ArgumentError, DataError
 from regard.evaluation import text_loss
 from regard.runs.estimate import estimate
@@ -267,6 +266,13 @@ def test_held_out_lines_are_the_end_of_the_text(tmp_path: Path):
     assert [line for line in split.valid if line] == ["line 48", "line 49"] and split.held_out
     assert list(split.train)[-2:] == ["line 47", ""] and len(list(split.train)) == 96
     assert len(set(split.fingerprints.values())) == 2
+
+
+def test_a_table_as_training_text_is_noted(tmp_path: Path):
+    for name in ("a.csv", "a.txt"):
+        (tmp_path / name).write_text("text,label\ngood,pos\nbad,neg\nfine,pos\n")
+        notes = read_texts(TextData(train_file=[str(tmp_path / name)])).notes
+        assert any("a.csv" in note and "commas" in note for note in notes) == (name == "a.csv")
 
 
 def test_note_on_unknown_words_does_not_count_the_word_unk(tmp_path: Path):

@@ -10,6 +10,7 @@ import typer
 
 from regard.cli import bounds
 from regard.cli.pair_options import (
+    DEFAULT_COLUMNS,
     Columns,
     Encoding,
     Fields,
@@ -33,7 +34,7 @@ from regard.cli.run_options import (
     open_run,
 )
 from regard.data.line_io import Notes, say, tell, writing
-from regard.data.pair_stream import PairStream, in_batches
+from regard.data.pairs import PairStream, in_batches
 from regard.decoding import Scored, Translator
 from regard.decoding.unknown_words import UnknownWords
 from regard.decoding.word_alignment import pharaoh
@@ -161,7 +162,7 @@ def align(
     target: TargetLines = None,
     tsv: TsvFiles = None,
     jsonl: JsonlFiles = None,
-    columns: Columns = "1,2",
+    columns: Columns = DEFAULT_COLUMNS,
     fields: Fields = "source,target",
     encoding: Encoding = None,
     output: OutputFile = None,
@@ -216,6 +217,7 @@ def align(
     options.check(choose, backward)
     files = PairFiles(source, target, tsv, jsonl, columns, fields, encoding)
     files.check("regard align")
+    files = files.of_run(run)
     pairs, html = files.stream(), TranslationPage(page)
     gold = None if gold_alignments is None else read_links(gold_alignments, base)
 

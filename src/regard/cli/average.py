@@ -26,7 +26,7 @@ from regard.runs.run_folder import ALIGNMENT, DATA, made_folder, write_config_an
 from regard.runs.run_settings import RunSettings
 from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import check_one_seed
-from regard.runs.stored_runs import checked_settings, find_checkpoint
+from regard.runs.stored_runs import checked_settings, find_checkpoint, stored_scores
 from regard.training.checkpoints.averaging import Averaged, mean_weights
 from regard.training.checkpoints.checkpoint_files import folder_name
 from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkpoints
@@ -88,6 +88,8 @@ def average(
     several = f"the mean of {len(chosen)} checkpoints (steps {named})"
     about = several if len(chosen) > 1 else f"the weights of step {named}"
     console.print(Text(f"Wrote {shown(output)}: {about}"))
+    if quality := settings.describe_quality(stored_scores(chosen[-1])):
+        say(f"step {chosen[-1].step:,}: {quality}" if len(chosen) > 1 else quality)
     console.print(Text(f"Next: {next_command(kind, averaged.path.parent)}", "dim"))
 
 
@@ -111,7 +113,8 @@ def average_run(
     newest = chosen[-1].state
     about = Averaged(run.resolve().name, [each.step for each in chosen])
     copied = {key: value for key, value in newest.items() if key not in ("log", "best", "best_step")}
-    state = {**copied, "averaged": asdict(about), "ended": str(about)}
+    scores = {"scores": stored_scores(chosen[0])} if len(chosen) == 1 else {}  # a mean was not evaluated
+    state = {**copied, **scores, "averaged": asdict(about), "ended": str(about)}
     place = Path(os.path.abspath(out))
     made_folder(place.parent)
     _remove_interrupted(place)
@@ -136,8 +139,12 @@ def average_run(
         except OSError:
             remove(place)  # so that the same command can be run again
             raise
-    except OSError as error:
-        raise failed(str(out), "the new run could not be written", error) from None
+    except (OSError, DataError) as error:  # a DataError of Checkpoints names the temporary folder
+        cause = error.__cause__ if isinstance(error, DataError) else error
+        if not isinstance(cause, OSError):
+            raise
+        size = sum(weight.nbytes for weight in weights.values())
+        raise failed(shown(out), "the new run could not be written", cause, size) from None
     finally:
         with suppress(OSError):
             remove(temporary)

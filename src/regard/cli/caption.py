@@ -36,7 +36,7 @@ from regard.files.atomic_io import write_whole
 from regard.tasks.captioning.caption_pictures import CaptionPictures
 from regard.tasks.captioning.image_captioner import set_reading
 from regard.tasks.picture_outputs import check_folder, is_picture
-from regard.viewing.pictures.picture_files import SUFFIXES
+from regard.viewing.html_document import SUFFIXES
 
 __all__ = ["caption"]
 

@@ -26,10 +26,10 @@ from regard.cli.pair_options import (
 )
 from regard.cli.printable_console import printable_console
 from regard.data import korean_english
+from regard.data.fetch import SETS
 from regard.data.fetch import fetch as fetch_set
 from regard.data.korean.corpus import SPLITS, Example
 from regard.data.progress_bar import advancing
-from regard.data.public_datasets import SETS
 from regard.errors import DataError, message, shell_word, shown
 from regard.evaluation import Links
 from regard.files.file_group import check_free, written_together

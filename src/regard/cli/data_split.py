@@ -24,11 +24,11 @@ from regard.cli.pair_options import (
 )
 from regard.cli.printable_console import printable_console
 from regard.data import hold_out
+from regard.data.column_names import two_names
 from regard.data.hold_out import HeldOut
 from regard.data.progress_bar import advancing
 from regard.errors import ArgumentError, message, shown
 from regard.files.file_group import check_free, written_together
-from regard.tasks.column_names import two_names
 
 __all__ = ["split"]
 

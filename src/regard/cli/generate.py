@@ -37,7 +37,7 @@ from regard.cli.run_options import (
     open_task,
 )
 from regard.data.line_io import Lines, Notes, place_name, say, tell, writing
-from regard.data.tokenizers.normalize import clean
+from regard.data.tokenizers.tokenizer import clean
 from regard.decoding import Beam, Sample, Search
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, shown

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.cli.command_parameters import typer_option
-from regard.tasks.column_names import COLUMNS, FIELDS
+from regard.data.column_names import COLUMNS, FIELDS
 from regard.tasks.file_options import ENCODING, SOURCE, TARGET
 
 __all__ = ["Encoding", "Files", "pair_option"]

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from regard.cli.pair_file_options import Encoding, Files, pair_option
 from regard.data import Choices, Pairs, read_pairs
+from regard.data.column_names import two_columns, two_names
 from regard.data.line_io import check_standard_input
-from regard.data.pair_stream import LinePairs, PairStream, RowPairs
+from regard.data.pairs import LinePairs, PairStream, RowPairs
 from regard.errors import ArgumentError, UnknownName, message
-from regard.tasks.column_names import two_columns, two_names
-from regard.tasks.header_lines import check_first_lines
+from regard.runs.run_folder import config_of
+from regard.tasks.header_lines import check_first_lines, columns_of_header
 from regard.tasks.text_file_checks import check_sides
 
 __all__ = ["Encoding", "PairFiles", "check_standard_input", "read_choices"]
+
+DEFAULT_COLUMNS = "1,2"
+"""The value of --columns if the option is not set."""
 
 SourceFiles = Annotated[Files, pair_option("--source")]
 TargetFiles = Annotated[Files, pair_option("--target")]
@@ -63,6 +68,13 @@ class PairFiles:
     columns: str
     fields: str
     encoding: str | None = None
+
+    def of_run(self, run: Path) -> PairFiles:
+        """Return the files with the columns of the run, if --columns is not set and the header names them."""
+        if self.columns != DEFAULT_COLUMNS or not self.tsv:
+            return self
+        columns = config_of(run).get("data", {}).get("columns")
+        return replace(self, columns=columns_of_header(self.tsv, columns, self.encoding) or self.columns)
 
     @property
     def all(self) -> list[str]:

@@ -12,6 +12,7 @@ import typer
 
 from regard.cli.json_output import json_text
 from regard.cli.pair_options import (
+    DEFAULT_COLUMNS,
     Columns,
     Encoding,
     Fields,
@@ -36,7 +37,7 @@ from regard.cli.run_options import (
     task_in_regard,
 )
 from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell, writing
-from regard.data.pair_stream import in_batches
+from regard.data.pairs import in_batches
 from regard.decoding import Scored
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, shell_word, shown
@@ -89,7 +90,7 @@ def score(
     target: TargetLines = None,
     tsv: TsvFiles = None,
     jsonl: JsonlFiles = None,
-    columns: Columns = "1,2",
+    columns: Columns = DEFAULT_COLUMNS,
     fields: Fields = "source,target",
     encoding: Encoding = None,
     output: OutputFile = None,
@@ -157,7 +158,7 @@ def score(
     given_pairs = PairFiles(source, target, tsv, jsonl, columns, fields, encoding)
     given_pairs.check("regard score")
     options = {"tokens_per_batch": batch_tokens, "longest": max_source_length, "look": None}
-    _score_pairs(given_pairs, loading, options, output, form)
+    _score_pairs(given_pairs.of_run(run), loading, options, output, form)
 
 
 def _score_pairs(

@@ -18,7 +18,7 @@ from regard.errors import ArgumentError, message
 from regard.tasks.algorithms.data import sequences_in
 from regard.tasks.algorithms.solution_pictures import SolutionPictures
 from regard.tasks.picture_outputs import is_picture
-from regard.viewing.pictures.picture_files import SUFFIXES
+from regard.viewing.html_document import SUFFIXES
 
 __all__ = ["solve"]
 

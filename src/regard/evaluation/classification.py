@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from regard.data.tokenizers.normalize import clean
-from regard.errors import printable
+from regard.data.tokenizers.tokenizer import clean
+from regard.errors import list_item, printable
 from regard.files.atomic_io import write_whole
 from regard.roles import POOLING, BySite, Role, sites_matching
 from regard.viewing import Picture, Seen, Site, shaded
@@ -261,9 +261,9 @@ class Classification:
         """
         if self.label is None:
             return next((note for note in self.notes if note.startswith(UNCLASSIFIED)), UNCLASSIFIED)
-        chances = ", ".join(f"{printable(label)} {chance:.3f}" for label, chance in self.ranked[:LISTED])
+        chances = ", ".join(f"{list_item(label)} {chance:.3f}" for label, chance in self.ranked[:LISTED])
         more = f", and {len(self.ranked) - LISTED} more classes" if len(self.ranked) > LISTED else ""
-        return f"{printable(self.label)} ({chances}{more})"
+        return f"{list_item(self.label)} ({chances}{more})"
 
     def _html(self, true_label: str | None = None) -> Iterator[str]:
         """Yield the lines of an HTML list with the label, the texts, the probabilities and the notes.

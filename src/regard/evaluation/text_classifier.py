@@ -13,10 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from regard.attended import Attended
-from regard.data.batch import EOS
-from regard.data.class_labels import Labels
-from regard.data.labelled_batch import LabelledBatch
-from regard.data.labelled_text import LabelledTexts
+from regard.data.batch import EOS, LabelledBatch
+from regard.data.labelled_text import LabelledTexts, Labels
 from regard.data.progress_bar import advancing
 from regard.data.tokenizers import Tokenizer
 from regard.errors import ArgumentError, DataError, message, positive
@@ -37,6 +35,8 @@ AT_ONCE = 4096
 """Number of lines that stream() reads and classifies together. They are sorted by length for less padding."""
 
 BLANK = "not classified: the line is blank"
+
+ALL_UNKNOWN = "no word of the text is in the vocabulary of the model, so the label says nothing about it"
 
 
 class TextClassifier:
@@ -155,7 +155,7 @@ class TextClassifier:
 
         first: number of input lines that were read before `lines`, to compute the line number in the error.
         """
-        if isinstance(lines, str) or not isinstance(lines, Iterable):
+        if isinstance(lines, str | bytes) or not isinstance(lines, Iterable):
             problem = f"the argument is of type {type(lines).__name__}"
             raise ArgumentError(message("classify()", problem, expected="a line, or a list of lines"))
         texts: list[tuple[str, ...]] = []
@@ -216,6 +216,8 @@ class TextClassifier:
                         bytewise=self.tokenizer.bytewise,
                     )
                 )
+                if tokens and self.tokenizer.uncovered.issuperset(tokens):
+                    notes[row].append(ALL_UNKNOWN)
             sides.append(texts)
         return list(zip(zip(*sides, strict=True), notes, strict=True))
 

@@ -47,10 +47,13 @@ class Machine:
 
     device: cpu, cuda, mps or auto.
     threads: number of CPU threads. None: it is chosen by set_threads().
+    jobs: the largest number of seeds that are trained at the same time, each in a process of `regard train`.
+        None: as many as the cores and the memory allow; see seed_runs.seed_jobs().
     """
 
     device: str = "auto"
     threads: int | None = None
+    jobs: int | None = 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -11,17 +12,16 @@ from typing import Any
 
 from regard.errors import DataError, RegardError
 from regard.files.untrusted import LIMITS, open_regular, parse_json, read_limited
-from regard.runs.model_check import outline
 from regard.runs.run_folder import config_of, fingerprints_of
 from regard.runs.run_settings import RunSettings
 from regard.runs.run_task import RunTask
-from regard.runs.stored_runs import WEIGHTS, checked_settings
+from regard.runs.stored_runs import WEIGHTS, checked_settings, outline, stored_scores
 from regard.training.checkpoints.averaging import Averaged, averaged_from
 from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoints
 from regard.training.progress import Progress
 from regard.training.settings import Section, build
 
-__all__ = ["Kept", "RunFacts", "facts_of"]
+__all__ = ["Kept", "RunFacts", "facts_of", "nonfinite_step"]
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,8 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         damaged=damaged or vocabulary is None,
         usual_metric=task.best,
     )
-    return replace(facts, quality=settings.describe_quality(facts.best or {}))
+    copied = [stored_scores(each) for each in Checkpoints(folder).all()[-1:] if averaged is not None]
+    return replace(facts, quality=settings.describe_quality(facts.best or dict(*copied)))
 
 
 def _size(
@@ -233,6 +234,14 @@ def _records(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
         notes.append(f"{path.name}: only the first {LIMITS['log']:,} bytes are read")
     if invalid:
         notes.append(f"{path.name} has {invalid} invalid lines")
+
+
+def nonfinite_step(folder: Path) -> tuple[int, str] | None:
+    """Return the step and the problem of a run that has stopped because a number was not finite; or None."""
+    last = deque(_records(folder / "log.jsonl", []), 1)
+    if not last or last[0].get("kind") != "nonfinite":
+        return None
+    return int(last[0].get("step", 0)), str(last[0].get("text", ""))
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

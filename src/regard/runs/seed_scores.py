@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from regard.errors import ArgumentError, DataError, RegardError, message, printable, shell_word, shown
@@ -18,19 +19,22 @@ from regard.runs.run_facts import RunFacts, facts_of
 from regard.runs.run_folder import is_run
 from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import failures_of, seed_folder, seeds_of
-from regard.training.logs.live_table import in_words, metric_title
+from regard.training.logs.live_table import GAP, in_words, metric_title
 
 __all__ = [
+    "FittedTable",
     "SeedFacts",
     "SeedsReport",
     "evaluate_seeds",
-    "keep_words",
     "mean_text",
     "scores_table",
     "seed_facts_of",
     "summarised",
     "written_summary",
 ]
+
+LONGEST_WORD = 24
+"""Longer words, such as paths, may be wrapped in a FittedTable."""
 
 FILES = ("output", "page")
 """Options of `regard evaluate` for files to write. For a run of several seeds, these options are an error,
@@ -83,9 +87,9 @@ def scores_table(
     """
     names = list(dict.fromkeys(name for row in scores.values() for name in row))
     more = list(dict.fromkeys(name for row in (others or {}).values() for name in row))
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = FittedTable(("best step", *map(metric_title, names[:0:-1])))
     for name in ("seed", *map(metric_title, names), *more):
-        table.add_column(Text(name), justify="right", no_wrap=name == "seed")
+        table.add_column(Text(name), justify="right")
     for seed in dict.fromkeys((*scores, *(others or {}))):
         row, other = scores.get(seed, {}), (others or {}).get(seed, {})
         cells = [in_words(name, row[name]) if name in row else "" for name in names]
@@ -95,7 +99,6 @@ def scores_table(
         table.add_row("mean", *(mean_text(name, summary[name]) for name in names), style="bold")
     if any(each.low is not None for each in summary.values()):
         table.add_row("95 %", *(interval_text(name, summary[name]) for name in names), style="dim")
-    keep_words(table.columns[1:])
     return table
 
 
@@ -110,16 +113,46 @@ def interval_text(name: str, score: Interval) -> str:
     return f"{in_words(name, score.low)} to {in_words(name, score.high)}"
 
 
-def keep_words(columns: Sequence[Column]) -> None:
-    """Wrap the cells of table columns between words if the table is too wide, instead of cutting them.
+class FittedTable(Table):
+    """A table whose words and numbers are not cut.
 
-    Call this after the rows are added. If even the longest words do not fit side by side, the last columns
-    are cut.
+    If the table is too wide, cells and titles are wrapped between words. If that is not enough, columns are
+    left out, and at last, long words are wrapped.
+
+    optional: the titles of columns that can be left out, the least important first.
     """
-    for column in columns:
-        column.overflow = "fold"
-        words = [word for cell in column.cells for word in str(cell).split()]
-        column.min_width = max(map(len, words), default=1)
+
+    def __init__(self, optional: Iterable[str] = ()):
+        super().__init__(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim")
+        self.optional = tuple(optional)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        texts = [[str(text) for text in (column.header, *column.cells)] for column in self.columns]
+        words = [max((cell_len(word) for text in each for word in text.split()), default=1) for each in texts]
+        least = [min(each, LONGEST_WORD) for each in words]
+        most = [max(map(cell_len, each)) for each in texts]
+        chosen = list(range(len(self.columns)))
+        room = options.max_width
+        for title in self.optional:
+            if sum(least[at] for at in chosen) + GAP * (len(chosen) - 1) > room:
+                chosen = [at for at in chosen if texts[at][0] != title]
+        room -= GAP * (len(chosen) - 1)
+        widths = {at: least[at] for at in chosen}
+        while sum(widths.values()) > max(room, len(chosen)):
+            widths[max(widths, key=lambda at: widths[at])] -= 1
+        spare = room - sum(widths.values())
+        for left, at in enumerate(sorted(chosen, key=lambda at: most[at] - least[at]), 1 - len(chosen)):
+            more = min(max(most[at] - widths[at], 0), max(spare, 0) // (1 - left))
+            widths[at], spare = widths[at] + more, spare - more
+        table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim")
+        table.caption, table.caption_justify = self.caption, self.caption_justify
+        for at in chosen:
+            column = self.columns[at]
+            table.add_column(column.header, justify=column.justify, width=widths[at], overflow="fold")
+        columns = [list(self.columns[at].cells) for at in chosen]
+        for row, cells in zip(self.rows, zip(*columns, strict=True), strict=True):
+            table.add_row(*cells, style=row.style)
+        yield table
 
 
 @dataclass(frozen=True)

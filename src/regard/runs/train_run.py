@@ -16,7 +16,6 @@ from torch import nn
 from regard.errors import ArgumentError, DataError, message
 from regard.files.folder_lock import FolderLock, locked
 from regard.runs.devices import choose_device, start_device
-from regard.runs.model_check import check_newest
 from regard.runs.prepare_run import (
     Machine,
     PreparedRun,
@@ -28,8 +27,8 @@ from regard.runs.prepare_run import (
 )
 from regard.runs.run_folder import fingerprints_of, is_run, made_folder, write_config_and_manifest, write_data
 from regard.runs.run_task import RunTask, named_sizes, sizes_of
-from regard.runs.seed_runs import Outcome, train_seeds
-from regard.runs.stored_runs import WEIGHTS, checked_settings
+from regard.runs.seed_runs import Outcome, seed_jobs, train_seeds
+from regard.runs.stored_runs import WEIGHTS, check_newest, checked_settings
 from regard.training.budget import budget_warning
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.distributed import Processes, joined
@@ -64,7 +63,7 @@ def train_run(
     change: whether to resume the run even if its settings or data have changed.
     init_from: the folder of another run. The new run uses the model, the tokenizers and the weights of the
         other run.
-    machine: the device and the number of CPU threads.
+    machine: the device, the number of CPU threads, and how many seeds are trained at the same time.
     console: the rich console for the progress. None: standard output.
     loggers: functions that are called for each event of the run, such as an evaluation or a checkpoint; see
         regard.training.logs.logger.
@@ -104,7 +103,8 @@ def train_run(
                 introduced = own.settings.seed != prepared.settings.seeds[0]
                 return _trained(task, own, place, device, processes, console, lock, loggers, introduced)
 
-            return train_seeds(task, prepared, folder, train_seed, console=console, change=change)
+            jobs = None if loggers else seed_jobs(task, prepared, machine, device)
+            return train_seeds(task, prepared, folder, train_seed, jobs=jobs, console=console, change=change)
 
 
 def _progress_lines(console: Console | None, processes: Processes) -> Callable[[str], None]:

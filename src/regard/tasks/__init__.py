@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
-    from regard.data.batch_rows import BatchRows
+    from regard.data.batch import BatchRows
     from regard.evaluation.erasure import RowErasure
     from regard.runs.run_commands import ChosenRun, RunReport, RunView
     from regard.runs.run_settings import ModelSettings, RunSettings

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
+from regard.data.column_names import is_column_name
 from regard.data.line_io import STANDARD
 from regard.data.read_text import checked_path, read_blocks
 from regard.data.table_formats import COLUMNS, column_rows, is_csv
 from regard.errors import DataError, Hint, RegardWarning, message, printable, shown
-from regard.tasks.column_names import is_column_name
 from regard.tasks.text_file_checks import check_separator
 
 __all__ = ["check_first_lines", "columns_of_header"]
@@ -98,8 +98,8 @@ def _rows(path: str, encoding: str | None) -> Iterator[list[str]]:
         yield from (row.value for row in column_rows(file, encoding) if row.value is not None)
         return
     for raw in read_blocks(file, encoding):
-        for line in raw.data.split(b"\n")[:-1]:
-            yield line.decode("utf-8", "replace").split("\t")
+        for line in raw.text.split("\n"):
+            yield line.encode("utf-8", "replace").decode().split("\t")
 
 
 def _above_numbers(first: Sequence[str], following: Sequence[Sequence[str]]) -> bool:

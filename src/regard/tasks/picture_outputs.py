@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard.errors import ArgumentError, DataError, message, shown
-from regard.viewing.pictures.picture_files import SUFFIXES
+from regard.viewing.html_document import SUFFIXES
 
 __all__ = ["check_output_ending", "check_folder", "check_outputs", "check_page", "is_picture"]
 

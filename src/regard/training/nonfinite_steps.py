@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.data.batch_rows import BatchRows
+from regard.data.batch import BatchRows
 from regard.errors import DataError, RegardError, message
 from regard.files import atomic_io
 from regard.files.tensor_file import read_tensors, tensor_blocks

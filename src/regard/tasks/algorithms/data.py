@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from regard.data.batch import TapeBatch
 from regard.data.line_io import Lines, place_name
-from regard.data.tape_batch import TapeBatch
 from regard.data.tape_tasks import Sizes, TapeTask
 from regard.errors import DataError, message, printable
 from regard.files.untrusted import parse_json

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from rich.text import Text
 
+from regard.data.batch import TapeBatch
 from regard.data.progress_bar import advancing
-from regard.data.tape_batch import TapeBatch
 from regard.data.tape_tasks import DynamicNGrams, Sizes, TapeTask
 from regard.errors import ArgumentError, RegardError, message
 from regard.evaluation.sequence_bits import sequence_bits

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from rich.console import RenderableType
 from torch import nn
 
-from regard.data.tape_batch import TapeBatch
+from regard.data.batch import TapeBatch
 from regard.data.tape_tasks import TapeTask
 from regard.errors import ArgumentError, Setting, message
 from regard.evaluation.sequence_bits import answer_loss, sequence_bits
@@ -27,7 +26,7 @@ from regard.models.turing_machine import NeuralTuringMachine
 from regard.named_models.sequence_models import build_sequence_model
 from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun, sizes_of
+from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.tasks.algorithms.data import SequenceSource, named_sizes
 from regard.tasks.algorithms.evaluate import (
     EVALUATE_OPTIONS,
@@ -41,10 +40,10 @@ from regard.tasks.algorithms.run import (
 )
 from regard.tasks.algorithms.sequence_solver import SequenceSolver
 from regard.tasks.algorithms.settings import AlgorithmsSettings
+from regard.tasks.epoch_plan import training_speed
 from regard.training.budget import EVALUATION_PART, RESERVED
 from regard.training.distributed import Processes
 from regard.training.settings import build, merged
-from regard.training.step_speed import StepTimer
 from regard.training.task import Evaluation, Loss, Speed, Stopped
 
 __all__ = ["AlgorithmsTask", "plan_algorithms"]
@@ -287,12 +286,7 @@ def plan_algorithms(
     size, rate = chosen.training.batch_size, chosen.training.learning_rate
     speed = None
     if timed or minutes is not None:
-        torch.manual_seed(0)
-        model = task.build_model(chosen.model, sizes_of(corpus))
-        built = task(model, corpus, chosen, Processes(), device)
-        with TemporaryDirectory() as scratch:
-            timer = StepTimer(built, chosen.training, torch.device(device), Path(scratch))
-            measured = timer.tokens_per_second() if processes.first else 0.0
+        measured = training_speed(task, settings, corpus, device) if processes.first else 0.0
         speed = processes.share(measured) * processes.world
     per_step = sum(built_bits(corpus, number) for number in range(20)) / 20 * (size or 1)
     if minutes is not None and speed is not None:

@@ -8,13 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regard.data.labelled_batch import NO_LABEL
+from regard.data.batch import NO_LABEL
 from regard.data.read_text import checked_path, read_lines
-from regard.data.story_encoding import EncodedStories, StoryWords, encode_stories
 from regard.data.story_text import (
     FORMATS,
+    EncodedStories,
     Stories,
     StoryQuestion,
+    StoryWords,
+    encode_stories,
     format_of_stories,
     no_questions,
     question_of_json,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -15,9 +14,7 @@ from rich.console import RenderableType
 from torch import Tensor
 from torch.nn import functional
 
-from regard.data.batch_rows import BatchRows
-from regard.data.labelled_batch import NO_LABEL
-from regard.data.story_batch import StoryBatch
+from regard.data.batch import NO_LABEL, BatchRows, StoryBatch
 from regard.data.story_text import format_of_stories
 from regard.errors import ArgumentError, DataError, Setting, message
 from regard.evaluation.story_answerer import StoryAnswerer
@@ -26,7 +23,7 @@ from regard.models.memory_network import MemoryNetwork, noise_size
 from regard.named_models.memory_networks import StoryModel, build_memory_network
 from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun, sizes_of
+from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.tasks.answering.data import WORDS, StoryCorpus, StorySplit, load_words, read_story_split
 from regard.tasks.answering.evaluate import (
     EVALUATE_OPTIONS,
@@ -34,10 +31,9 @@ from regard.tasks.answering.evaluate import (
 )
 from regard.tasks.answering.run import VIEW_OPTIONS, AnsweringRun, answerer_of, view_answering
 from regard.tasks.answering.settings import AnsweringSettings
-from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
+from regard.tasks.epoch_plan import EpochRules, plan_epochs
 from regard.training.distributed import Processes
-from regard.training.settings import build, merged
-from regard.training.step_speed import StepTimer
+from regard.training.settings import merged
 from regard.training.task import Evaluation, Loss, Speed, Stopped, epoch_generator
 
 __all__ = ["AnsweringTask", "StoryRows", "plan_answering"]
@@ -270,11 +266,7 @@ def check_facts(split: StorySplit) -> None:
             raise DataError(message(each.place, problem, hint=hint))
 
 
-BATCH_SIZE = 32
-"""Number of questions per optimizer step, summed over all processes and accumulated batches."""
-
-EPOCHS, MIN_STEPS, MAX_STEPS = 60, 2500, 40_000
-"""The default length of a run: EPOCHS epochs, but at least MIN_STEPS and at most MAX_STEPS steps."""
+RULES = EpochRules("questions", batch_size=32, epochs=60, min_steps=2500, max_steps=40_000)
 
 ONE_TASK, SEVERAL_TASKS = 20, 50
 """The embedding size for one task and for several tasks (Sukhbaatar et al. 2015, section 4.2)."""
@@ -295,71 +287,20 @@ def plan_answering(
     *,
     timed: bool = False,
 ) -> Plan:
-    """Choose the settings of a run that the user has not set. All processes get the same plan.
-
-    task: the class of the task.
-    given: the settings that the user has set.
-    corpus: the training data.
-    device: the device on which the training speed is measured.
-    processes: the training processes, one for each device.
-    timed: whether to measure the training speed if the length of the run is set in steps or epochs. If the
-        length is set in minutes, the speed is always measured.
-    """
-    training, questions = given.get("training", {}), len(corpus.train)
-    group = processes.world * training.get("accumulation_steps", 1)
+    """Choose the settings of a run that the user has not set; see plan_epochs()."""
+    end_to_end = given.get("model", {}).get("name", "end-to-end") == "end-to-end"
     model: dict[str, Any] = {"width": ONE_TASK if len(corpus.tasks) == 1 else SEVERAL_TASKS}
-    if given.get("model", {}).get("name", "end-to-end") == "end-to-end":
+    if end_to_end:
         # As in the paper, all stories and sentences are padded to the size of the longest one.
         model["padding"] = [corpus.train.stories.shape[1], corpus.train.vectors.shape[1]]
-    batch: dict[str, Any] = {"batch_size": max(BATCH_SIZE // group, 1)}
-    if training.get("optimizer") != "sgd":
-        batch |= {"learning_rate": RATE, "max_grad_norm": NORM}
-    settings = merged({"model": model, "training": batch}, given)
-    size = settings["training"]["batch_size"]
-    minutes, speed = training.get("minutes"), None
-    if timed or minutes is not None:
-        measured = questions_per_second(task, settings, corpus, device) if processes.first else 0.0
-        speed = processes.share(measured) * processes.world
-    epoch = -(-questions // (size * group))
-    length: dict[str, Any] = {}
-    if minutes is not None and speed is not None:
-        epochs = 60 * minutes * (1 - EVALUATION_PART - RESERVED) * speed / questions
-    elif training.get("steps") is not None:
-        epochs = training["steps"] / epoch
-    elif training.get("epochs") is not None:
-        epochs = training["epochs"]
-    else:
-        epochs = min(max(EPOCHS, MIN_STEPS / epoch), MAX_STEPS / epoch)
-        length = {"epochs": float(round(epochs, 2))}
-    if settings.get("model", {}).get("name", "end-to-end") == "end-to-end":
-        length["linear_start"] = int(LINEAR_PART * epochs)
-    length["warmup_steps"] = int(min(epochs * epoch / 20, 200))
-    settings = merged({"training": length}, settings)
-    seconds = None if speed is None else epochs * questions / speed / (1 - EVALUATION_PART - RESERVED)
-    return Plan(settings, _sentence(settings, epochs), epochs, seconds)
-
-
-def questions_per_second(
-    task: type[RunTask], settings: Mapping[str, Any], corpus: StoryCorpus, device: str
-) -> float:
-    """Train for a few steps, and return the speed of one process in questions per second.
-
-    The model is discarded afterwards.
-    """
-    chosen = build(task.settings_type, settings, "the settings")
-    torch.manual_seed(0)
-    model = task.build_model(chosen.model, sizes_of(corpus))
-    built = task(model, corpus, chosen, Processes(), device)
-    with TemporaryDirectory() as scratch:
-        timer = StepTimer(built, chosen.training, torch.device(device), Path(scratch))
-        return timer.tokens_per_second()
-
-
-def _sentence(settings: Mapping[str, Any], epochs: float) -> str:
-    training = settings["training"]
-    start = training.get("linear_start")
-    linear = f", the first {start} without softmax (linear start)" if start else ""
-    rate = f"learning rate {training['learning_rate']:g}"
-    width = f"width {settings['model']['width']}"
-    batch = f"batches of {training['batch_size']:,} questions"
-    return f"plan: {width}, {batch}, {rate}, about {epochs_text(epochs)}{linear}"
+    sgd = given.get("training", {}).get("optimizer") == "sgd"
+    chosen = {"model": model, "training": {} if sgd else {"learning_rate": RATE, "max_grad_norm": NORM}}
+    counted = len(corpus.train)
+    plan = plan_epochs(task, given, chosen, RULES, corpus, device, processes, counted=counted, timed=timed)
+    if not end_to_end or plan.epochs is None:
+        return plan
+    linear = {"training": {"linear_start": int(LINEAR_PART * plan.epochs)}}
+    settings = merged(plan.settings, linear, given)
+    start = settings["training"]["linear_start"]
+    text = f", the first {start} without softmax (linear start)" if start else ""
+    return replace(plan, settings=settings, text=f"{plan.text}{text}")

@@ -16,7 +16,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from regard.data.images import centre_crop
-from regard.data.images.caption_formats import SUFFIXES, detected_ending
+from regard.data.images.caption_files import SUFFIXES, detected_ending
 from regard.data.line_io import say
 from regard.data.progress_bar import advancing
 from regard.decoding.search_options import build_search

@@ -14,10 +14,9 @@ from rich.console import RenderableType
 from rich.text import Text
 from torch import Tensor
 
-from regard.data.caption_batching import CaptionBatches
-from regard.data.image_batch import ImageBatch
+from regard.data.batch import ImageBatch, replace_words
+from regard.data.batching import CaptionBatches
 from regard.data.images import centre_crop
-from regard.data.word_noise import replace_words
 from regard.decoding import Beam, Greedy, Search
 from regard.errors import ArgumentError, Setting, message, printable
 from regard.evaluation.caption_scores import caption_scores, exact_captions, pointing

@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from regard.data.class_labels import Labels
-from regard.data.labelled_text import LabelledTexts, read_labelled
+from regard.data.labelled_text import LabelledTexts, Labels, read_labelled
 from regard.data.line_io import say
 from regard.errors import ArgumentError, message, shown
 from regard.evaluation.classification import save_classifications
+from regard.evaluation.classification_report import ClassificationReport
 from regard.evaluation.classifier_erasure import ClassifierErasure, erase_words
 from regard.runs.run_commands import ChosenRun, RunReport, report_changed_data
 from regard.runs.run_task import RunTask
@@ -108,7 +108,7 @@ def evaluate_classification(
     report = classifier.evaluate(texts)
     lines = [each.first if each.second is None else (each.first, each.second) for each in texts]
     if page is not None:
-        _write_page(page, classifier, lines, texts, name)
+        _write_page(page, classifier, lines, texts, report, name)
     balance = texts.balance(classifier.labels)
     values = {**report.to_dict(), "balance": balance.to_dict(), "majority": balance.majority}
     always = f"always predicting the most frequent class has accuracy {balance.majority:.3f}"
@@ -146,12 +146,18 @@ def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) 
 
 
 def _write_page(
-    page: Path, classifier: ClassificationRun, lines: Sequence[Any], texts: LabelledTexts, name: str
+    page: Path,
+    classifier: ClassificationRun,
+    lines: Sequence[Any],
+    texts: LabelledTexts,
+    report: ClassificationReport,
+    name: str,
 ) -> None:
     results = classifier.classify(lines[:MOST_ENTRIES])
     cut = f", the first {len(results)} of {len(lines):,} texts" if len(lines) > len(results) else ""
     title = f"Classifications by {classifier.folder.name}"
-    save_classifications(page, results, title, f"{name}{cut}", texts.labels[:MOST_ENTRIES])
+    about = f"{report.summary()}; {name}{cut}"
+    save_classifications(page, results, title, about, texts.labels[:MOST_ENTRIES])
     say(f"Wrote {shown(page)}")
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from regard.data.encoded_text import EncodedText
+from regard.data.batch import TextBatch
+from regard.data.encoded_text import EncodedText, SlidingWindows
 from regard.data.progress_bar import advancing
-from regard.data.text_batch import TextBatch
-from regard.data.text_batching import SlidingWindows
 from regard.errors import ArgumentError, message
 from regard.evaluation.perplexity import TextLoss, text_loss
 from regard.runs.run_commands import ChosenRun, RunReport, report_changed_data, score_table

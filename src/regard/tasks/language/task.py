@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,8 +14,8 @@ import torch
 from rich.text import Text
 from torch import Tensor
 
-from regard.data.text_batch import TextBatch
-from regard.data.text_batching import DocumentBatches, StreamBatches, WindowBatches
+from regard.data.batch import TextBatch
+from regard.data.encoded_text import DocumentBatches, StreamBatches, WindowBatches
 from regard.decoding import Prompts, Rules, Sample, search
 from regard.errors import ArgumentError, DataError, Setting, message
 from regard.evaluation.perplexity import text_loss
@@ -26,7 +24,8 @@ from regard.models.language_base import LanguageModel, detached
 from regard.named_models.language_models import build_language_model
 from regard.runs.run_commands import ChosenRun, LongTextView, RunReport, ViewOptions
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun, sizes_of
+from regard.runs.run_task import Plan, RunTask, StoredRun
+from regard.tasks.epoch_plan import training_speed
 from regard.tasks.language.data import (
     TOKENIZER,
     TextCorpus,
@@ -56,8 +55,7 @@ from regard.training.sampled_loss import (
     features_size,
     sampled_loss,
 )
-from regard.training.settings import build, merged
-from regard.training.step_speed import StepTimer
+from regard.training.settings import merged
 from regard.training.task import CarriedState, Evaluation, Loss, Stopped
 
 __all__ = ["LanguageTask", "plan_language"]
@@ -459,7 +457,8 @@ def plan_language(
         kind = torch.device(device).type
 
         def speed(known: Options) -> float:
-            return processes.world * _speed(task, known, corpus, device)
+            known = merged({"training": {"learning_rate": 1e-4}}, known)
+            return processes.world * training_speed(task, known, corpus, device)
 
         shared = asdict(choose(settings, corpus.train.token_count, kind, processes.world, speed, timed))
     return Plan(**processes.share(shared))
@@ -654,18 +653,3 @@ def _sentence(settings: Mapping[str, Any], total: float, tokens: int, speed: flo
     text = f"{', '.join(parts)}, learning rate {training['learning_rate']:g}"
     amount = f"about {total:,.0f} tokens ({epochs_text(total / tokens)})"
     return f"{text}: for {amount}" + ("" if speed is None else f" at {speed:,.0f} tokens/s")
-
-
-def _speed(task: type[RunTask], known: Mapping[str, Any], corpus: TextCorpus, device: str) -> float:
-    """Build the model of the settings `known`, and measure its training speed in tokens per second."""
-    nested = merged({"training": {"learning_rate": 1e-4}}, known)
-    settings = build(task.settings_type, nested, "the settings")
-    torch.manual_seed(0)
-    model = task.build_model(settings.model, sizes_of(corpus))
-    place = torch.device(device)
-    built = task(model, corpus, settings, Processes(), place.type)
-    with TemporaryDirectory() as scratch:
-        speed = StepTimer(built, settings.training, place, Path(scratch)).tokens_per_second()
-    del built, model
-    gc.collect()
-    return speed

@@ -22,7 +22,7 @@ from regard.attended import Attended
 from regard.data import Tokenizer
 from regard.data.batch import UNK, Batch
 from regard.data.line_io import Notes, say, tell
-from regard.data.pair_stream import PairStream
+from regard.data.pairs import PairStream
 from regard.decoding import Alignment, Choice, Scored, Translator, averaged, choices
 from regard.decoding.alignment_units import count_units, units_of
 from regard.decoding.forced_decoding import observe, sites_of

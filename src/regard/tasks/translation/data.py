@@ -29,8 +29,8 @@ from regard.data import (
 from regard.data.batch import Batch
 from regard.data.data_report import Report
 from regard.data.sampled_epochs import SampledEpochs, Sampler
-from regard.data.tokenizers.lowercased import Lowercased
 from regard.data.tokenizers.subwords import available_cores
+from regard.data.tokenizers.tokenizer import Lowercased
 from regard.errors import DataError, Setting, UnknownName, message, naming_place
 from regard.evaluation import Links, read_links
 from regard.files.user_cache import cache_folder

@@ -17,8 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.data import korean_english
+from regard.data.column_names import two_columns, two_names
 from regard.data.line_io import Lines, Notes, check_standard_input, place_name, say, tell, writing
-from regard.data.pair_stream import PairStream, RowPairs, in_batches
+from regard.data.pairs import PairStream, RowPairs, in_batches
 from regard.data.progress_bar import advancing
 from regard.decoding.alignment_units import check_units, count_units
 from regard.decoding.search_options import build_search
@@ -40,7 +41,6 @@ from regard.roles import CROSS, sites_matching
 from regard.runs.run_commands import ChosenRun
 from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask
-from regard.tasks.column_names import two_columns, two_names
 from regard.tasks.file_options import COLUMNS, ENCODING, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
 from regard.tasks.header_lines import check_first_lines, columns_of_header
 from regard.tasks.picture_outputs import check_output_ending

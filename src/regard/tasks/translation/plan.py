@@ -8,32 +8,28 @@ chosen settings with settings that were found by hand.
 
 from __future__ import annotations
 
-import gc
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from regard.data import suggest_tokenizer
-from regard.data.tokenizers.normalize import sides
+from regard.data.tokenizers.tokenizer import sides
 from regard.models.transformer import SIZES
-from regard.runs.run_task import RunTask, sizes_of
+from regard.runs.run_task import RunTask
+from regard.tasks.epoch_plan import training_speed
 from regard.tasks.translation.data import Corpus, status
 from regard.tasks.translation.settings import DEFAULT_PAIRS
 from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED, epochs_text
 from regard.training.distributed import Processes
-from regard.training.settings import LENGTHS, build, merged
-from regard.training.step_speed import StepTimer
+from regard.training.settings import LENGTHS, merged
 
 __all__ = [
     "Plan",
-    "Trial",
     "Workload",
     "epoch_tokens",
     "fill_data",
@@ -402,43 +398,6 @@ def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: f
     return f"{', '.join(parts)}: for {amount}"
 
 
-class Trial:
-    """Measures the training speed of models by training them for a few steps on the corpus of a run.
-
-    task: the class of the task, TranslationTask.
-    settings: the settings of the run that are known so far.
-    corpus: the training data.
-    device: the device to train on.
-    """
-
-    def __init__(self, task: type[RunTask], settings: Mapping[str, Any], corpus: Corpus, device: str):
-        self._task = task
-        self._settings, self._corpus, self._device = settings, corpus, torch.device(device)
-
-    def speed(self, options: Options, tokens: int | None) -> float:
-        """Measure the training speed of a model in tokens per second.
-
-        Only one side is counted: the source or the target, whichever has more tokens.
-
-        options: the options of the model, for example {"width": 128}.
-        tokens: batch size in tokens. None: the batch size in sentences from the settings is used.
-        """
-        training = {"batch_tokens": tokens, "guided_alignment": 0.0, "learning_rate": 1e-4}
-        nested = merged(self._settings, {"model": options, "training": training})
-        settings = build(self._task.settings_type, nested, "the settings")
-        torch.manual_seed(0)
-        model = self._task.build_model(settings.model, sizes_of(self._corpus))
-        task = self._task(model, self._corpus, settings, Processes(), self._device.type)
-        with TemporaryDirectory() as scratch:
-            timer = StepTimer(task, settings.training, self._device, Path(scratch))
-            speed = timer.tokens_per_second()
-        del timer, task, model
-        gc.collect()
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-        return speed * epoch_tokens(self._corpus) / target_tokens(self._corpus)
-
-
 def target_tokens(corpus: Corpus) -> int:
     """Return the number of target tokens of an epoch, including EOS."""
     return int(corpus.train.target_lengths.sum()) + len(corpus.train)
@@ -469,14 +428,21 @@ def plan_run(
     """
     shared: dict[str, Any] = {}
     if processes.first:
-        trial = Trial(task, given, corpus, device)
+
+        def speed(options: Options, tokens: int | None) -> float:
+            """Return the speed in tokens of the side with more tokens. tokens: the batch size, or None."""
+            training = {"batch_tokens": tokens, "guided_alignment": 0.0, "learning_rate": 1e-4}
+            settings = merged(given, {"model": options, "training": training})
+            share = epoch_tokens(corpus) / target_tokens(corpus)
+            return training_speed(task, settings, corpus, device) * share
+
         kind, targets = torch.device(device).type, target_tokens(corpus)
         work = Workload(len(corpus.train), epoch_tokens(corpus), kind, processes.world, targets)
         with status("measuring the speed of this machine"):
-            plan = make_plan(given, work, trial.speed)
+            plan = make_plan(given, work, speed)
             if timed and plan.tokens_per_second is None:
                 settings = plan.settings
-                speed = trial.speed(settings["model"], settings["training"].get("batch_tokens"))
-                plan = replace(plan, tokens_per_second=speed)
+                timed_speed = speed(settings["model"], settings["training"].get("batch_tokens"))
+                plan = replace(plan, tokens_per_second=timed_speed)
         shared = asdict(plan)
     return Plan(**processes.share(shared))

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from regard.data.column_names import two_columns, two_names
 from regard.errors import ArgumentError, message
 from regard.runs.run_settings import ModelSettings, RunSettings
-from regard.tasks.column_names import two_columns, two_names
 from regard.tasks.file_options import ENCODING, SOURCE, TARGET, VOCAB_SIZE
 from regard.tasks.translation.expected_quality import describe_quality
 from regard.training.command_options import CHOSEN, CommandOption
