@@ -42,8 +42,7 @@ from regard.errors import ArgumentError, UnknownName, message
 from regard.evaluation import SYMMETRISATIONS, read_links
 from regard.evaluation.alignment_error_rate import evaluate_alignments
 from regard.roles import CROSS
-from regard.tasks.translation.alignment_choice import aligned_at, join_directions
-from regard.tasks.translation.alignment_search import search_alignments
+from regard.tasks.translation.alignment import aligned_at, join_directions, search_alignments
 from regard.tasks.translation.translation_page import TranslationPage
 
 __all__ = ["align"]

@@ -20,7 +20,7 @@ from regard.data.story_text import StoryQuestion
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, printable, shown
 from regard.tasks.answering.answer_pictures import PICTURES, AnswerPictures, is_picture
-from regard.tasks.answering.story_files import questions_of_files, read_story
+from regard.tasks.answering.data import questions_of_files, read_story
 
 __all__ = ["ask"]
 

@@ -107,7 +107,7 @@ def demo(
     errors.print(Text(f"Korean-English translator in {folder}: preparing ...", style="bold"))
     from regard.decoding import Greedy
     from regard.tasks.translation import load_translator, train_translation
-    from regard.tasks.translation.evaluation_report import (
+    from regard.tasks.translation.evaluate import (
         EvaluationOptions,
         built_in_references,
         evaluate_run,

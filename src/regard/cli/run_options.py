@@ -293,12 +293,13 @@ def open_task(task: str, run: Path, checkpoint: str, device: str, threads: int |
 
 def check_task(task: str, run: Path) -> None:
     """Raise ArgumentError if the run is not of this task; the hint is a command that works with the run."""
+    from regard.runs.run_task import task_name
     from regard.tasks.task_table import find_task
 
     kind = task_in_regard(run, task)
     if not issubclass(kind, find_task(task)):
-        hint = f"for this run: {kind.next_command.format(run=shell_word(run))}"
-        problem = f"this is not a run of the task {task}, but of the task {kind.task_name()!r}"
+        hint = f"for this run: {kind.settings_type.next_command.format(run=shell_word(run))}"
+        problem = f"this is not a run of the task {task}, but of the task {task_name(kind)!r}"
         raise ArgumentError(message(shown(run), problem, hint=hint))
 
 

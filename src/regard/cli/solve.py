@@ -15,7 +15,7 @@ from regard.cli.printable_console import printable_console
 from regard.cli.run_options import CheckpointName, Device, RunFolder, Threads, open_task, output_option
 from regard.data.line_io import given_lines, say, writing
 from regard.errors import ArgumentError, message
-from regard.tasks.algorithms.given_sequences import sequences_in
+from regard.tasks.algorithms.data import sequences_in
 from regard.tasks.algorithms.solution_pictures import SolutionPictures
 from regard.tasks.picture_outputs import is_picture
 from regard.viewing.html_document import SUFFIXES

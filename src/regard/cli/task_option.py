@@ -50,7 +50,8 @@ def next_command(task: type[RunTask], run: str | Path, command: str | None = Non
 
     task: the class of the task.
     run: the run folder.
-    command: the command to suggest, with {run} in place of the run folder. Default: task.next_command.
+    command: the command to suggest, with {run} in place of the run folder. Default:
+        RunSettings.next_command.
 
     >>> from regard.tasks.task_table import find_task
     >>> next_command(find_task("language"), "runs/x", "regard show {run}")
@@ -58,7 +59,7 @@ def next_command(task: type[RunTask], run: str | Path, command: str | None = Non
     >>> next_command(find_task("algorithms"), "my runs/x")
     "regard solve 'my runs/x' --draw"
     """
-    command = command or task.next_command
+    command = command or task.settings_type.next_command
     own = _own_option(task)
     if own and command.split()[1] not in WITH_TASK:
         command = "regard show {run}"
