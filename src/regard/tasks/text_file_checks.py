@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from regard.data.line_io import STANDARD
+from regard.data.table_formats import rename_command
 from regard.data.text_encoding import TITLES, likely_encoding, other_encoding
 from regard.errors import DataError, Hint, RegardWarning, Setting, message, shell_word, shown
 
@@ -80,9 +81,7 @@ def check_separator(path: Path, rows: Sequence[Sequence[str]]) -> None:
         counts = {line.count(separator) for line in lines}
         if len(counts) == 1 and counts != {0}:
             problem = f"the columns are separated by {name}, not by tabs"
-            bare = path.name.removesuffix(".gz")
-            renamed = path.with_name(f"{Path(bare).stem}.csv{path.name[len(bare) :]}")
-            hint = f"rename the file: mv {shell_word(path)} {shell_word(renamed)}"
+            hint = f"rename the file: {rename_command(path)}"
             expected = "tabs, or a file name that ends in .csv"
             raise DataError(message(shown(path), problem, expected=expected, hint=hint))
 
