@@ -107,6 +107,7 @@ def test_train_translate_and_resume(command, here: Path):
     first = result.err.splitlines()[0]
     assert "a.ko" in first and "a.en" in first and "kB" in first, "the inputs are named at once"
     assert "120 pairs read, 120 kept" in result.err and "training pairs, 5 held out" in result.err
+    assert "only 5 validation examples" in result.err
     assert "evaluation at step 4" in result.err and "regard translate runs/x" in result.err.splitlines()[-1]
     found = command("translate", "runs/x", "--text", "고양이가 잔다 .", "--device", "cpu")
     assert found.status == 0 and len(found.lines) == 1
