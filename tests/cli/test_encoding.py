@@ -161,6 +161,13 @@ def test_a_run_keeps_the_encoding_and_resumes_with_it(command, tmp_path):
         "evaluate", tmp_path / "run", "--test-file", tmp_path / "a.txt", "--encoding", "cp949"
     )
     assert evaluated.status == 0
+    for encoding in ("cp949", "utf-8"):  # copies of the training file
+        (tmp_path / "b.txt").write_bytes(KOREAN.encode(encoding))
+        answer = command("evaluate", tmp_path / "run", tmp_path / "b.txt")
+        assert answer.status == 0 and answer.out.replace("b.txt", "a.txt") == evaluated.out
+        assert "b.txt is training data" in answer.err and ("as cp949" in answer.err) == (encoding == "cp949")
+    (tmp_path / "b.txt").write_text(KOREAN[::-1], encoding="utf-8")
+    assert "training data" not in command("evaluate", tmp_path / "run", tmp_path / "b.txt").err
 
 
 def test_the_likely_encoding_of_a_few_invalid_lines_is_named(command, trained, tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import os
 import re
 import warnings
 import zlib
@@ -15,7 +17,7 @@ from regard.data.table_formats import rename_command
 from regard.data.text_encoding import TITLES, likely_encoding, other_encoding
 from regard.errors import DataError, Hint, RegardWarning, Setting, message, shell_word, shown
 
-__all__ = ["check_separator", "check_sides", "check_text_files", "report_tables"]
+__all__ = ["check_separator", "check_sides", "check_text_files", "is_utf_8", "report_tables", "same_texts"]
 
 START = 1 << 16
 """Number of bytes at the beginning of a file that are read."""
@@ -25,6 +27,9 @@ LINES, SHARE = 3, 0.9
 
 FOREIGN = 4
 """Minimum number of bytes that are not ASCII from which the encoding of a file is guessed."""
+
+SAME = 100
+"""Number of lines at the beginning of two files that are compared."""
 
 SEPARATORS = {";": "semicolons", ",": "commas", "|": "vertical bars"}
 
@@ -67,6 +72,32 @@ def report_tables(files: Iterable[str | Path], hint: Hint, encoding: str | None 
         if columns > 1 and len(lines) >= LINES and count >= SHARE * len(lines):
             problem = f"each line has {columns} columns, separated by tabs, and is read as one sentence"
             warnings.warn(message(shown(file), problem, hint=hint), RegardWarning, stacklevel=2)
+
+
+def is_utf_8(file: str | Path) -> bool:
+    """Return whether the beginning of a file, plain or gzip, is valid UTF-8 without NUL characters."""
+    try:
+        return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(_start(file))
+    except UnicodeDecodeError:
+        return False
+
+
+def same_texts(
+    file: str | Path, other: str | Path, encodings: tuple[str | None, str | None] = (None, None)
+) -> bool:
+    """Return whether two files are the same, or begin with the same lines, maybe in different encodings.
+
+    encodings: the encoding of each file; None is UTF-8.
+    """
+    try:
+        if os.path.samefile(file, other):
+            return True
+    except (OSError, ValueError):
+        return False
+    both = map(_text, map(_start, (file, other)), encodings)
+    lines, others = (text.removeprefix("\ufeff").splitlines()[:SAME] for text in both)
+    count = min(len(lines), len(others)) - 1  # the last line may be cut
+    return count >= LINES and lines[:count] == others[:count]
 
 
 def check_separator(path: Path, rows: Sequence[Sequence[str]]) -> None:

@@ -241,6 +241,9 @@ def evaluate_translation(
     search = build_search(options["beam_size"], options["length_penalty"], greedy=options["greedy"])
     html = TranslationPage(page)
     references = given.read()
+    if empty := sum(not any(map(str.strip, each)) for each in zip(*references.references, strict=True)):
+        pairs = "1 pair has an empty reference" if empty == 1 else f"{empty:,} pairs have empty references"
+        say(f"note: {pairs}, which lowers the scores; training drops such pairs")
     if run is None:
         if translations is None:
             expected = "a run folder, or --translations"
