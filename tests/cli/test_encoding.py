@@ -112,6 +112,23 @@ def test_a_csv_header_is_recognized(command, tmp_path):
     assert f"regard data check --csv {tmp_path / 'a.csv'} --columns en,ko" in answer.err
 
 
+def test_a_table_as_the_only_side_is_answered_with_its_option(command, tmp_path):
+    for option, other in (("--source", "--target"), ("--target", "--source")):
+        answer = command("data", "check", option, tmp_path / "문장.csv")
+        assert answer.status == 2 and f"{other} is missing" in answer.err
+        assert "--csv" in answer.err and "문장.csv" in answer.err.split("--csv")[1]
+    answer = command("data", "check", "--source", "a.ko")
+    assert "--target is missing" in answer.err and "hint" not in answer.err
+
+
+def test_utf_16_is_named_if_another_encoding_is_given(command, tmp_path):
+    path = tmp_path / "a.csv"
+    for encoding in ("utf-16", "utf-16-le"):
+        path.write_bytes("".join(f"나는 {i} 번 간다.,I go {i} times.\n" for i in range(9)).encode(encoding))
+        answer = command("data", "check", "--csv", path, "--encoding", "cp949")
+        assert answer.status == 2 and f"--encoding {encoding}" in answer.err and "UTF-16" in answer.err
+
+
 def test_options_for_the_kind_of_a_file_are_recommended(command, tmp_path):
     (tmp_path / "a.csv").write_text("가.,Go.\n", encoding="utf-8")
     (tmp_path / "a.json").write_text('[{"source": "가.", "target": "Go."}]', encoding="utf-8")

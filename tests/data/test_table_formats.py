@@ -60,6 +60,17 @@ def test_csv_without_a_header_with_a_separator_line_and_gzip(tmp_path):
         list(names)
 
 
+def test_columns_that_are_probably_meant_are_named(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(as_csv([("id", "한국어", "영어"), *((i, *row) for i, row in enumerate(ROWS))]).encode())
+    with pytest.raises(DataError, match=r'no column .영문.(.|\n)*columns=\("한국어", "영어"\)'):
+        list(read_pairs(tsv=path, columns=("한국어", "영문")))
+    rows = [("review", "label"), *[("재미있어요", "pos"), ("별로였다", "neg")] * 4]
+    path.write_bytes(as_csv(rows).encode())
+    with pytest.raises(DataError, match=r"no column .라벨.(.|\n)*--columns label,review"):
+        read_labelled(path, label="라벨", text="리뷰")
+
+
 @pytest.mark.parametrize(
     ("content", "line", "problem"),
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import difflib
 import itertools
 import json
 import re
@@ -52,6 +53,7 @@ __all__ = [
     "parquet_rows",
     "record_format",
     "rename_command",
+    "similar_columns",
     "too_few_columns",
     "valid_cell",
 ]
@@ -177,6 +179,25 @@ def column_places(path: Path, header: Sequence[str], columns: Sequence[int | str
             raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
         places.append(names.index(column) if isinstance(column, str) else column - 1)
     return places
+
+
+def similar_columns(header: Sequence[str], columns: Sequence[int | str]) -> str:
+    """Return the columns of a header line that are probably meant, as for --columns; "" if unknown.
+
+    columns: the names that were given.
+
+    >>> similar_columns(["id", "ko", "text"], ["ko", "txt"]), similar_columns(["ko", "en"], ["a", "b"])
+    ('ko,text', 'ko,en')
+    """
+    names = [name.strip() for name in header]
+    similar = (difflib.get_close_matches(str(each), names, n=1, cutoff=0.5) for each in columns)
+    meant = [close[0] if close else "" for close in similar]
+    others = [name for name in names if name not in meant]
+    if meant.count("") == len(others):
+        rest = iter(others)
+        meant = [name or next(rest) for name in meant]
+    usable = all(name and "," not in name for name in meant) and len({*meant}) == len(meant)
+    return ",".join(meant) if usable else ""
 
 
 def too_few_columns(cells: Sequence[Any], places: Sequence[int]) -> str:
@@ -415,6 +436,12 @@ def _places(path: Path, header: Sequence[str], columns: tuple[int, int] | tuple[
     Raise DataError if the columns are numbers, but the header has usual column names, such as "source".
     """
     hint: Hint = ("check ", COLUMNS, "; if the file has no header, use numbers, starting at 1")
+    if similar := similar_columns(header, columns):
+        hint = (
+            "use ",
+            replace(COLUMNS, value=printable(similar)),
+            "; if the file has no header, use numbers",
+        )
     places = column_places(path, header, columns, hint)
     names = [header[place].strip() for place in places if place < len(header)]
     if isinstance(columns[0], int) and len(names) == 2 and all(map(is_column_name, names)):
