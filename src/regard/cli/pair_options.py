@@ -1,13 +1,11 @@
-"""Options for files of sentence pairs, and options that set what to do with pairs that have problems."""
+"""Read the sentence pairs that the options of a command name, such as --source and --target."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from regard.cli.pair_file_options import Encoding, Files, pair_option
 from regard.data import Choices, Pairs, read_pairs
 from regard.data.line_io import check_standard_input
 from regard.data.pair_stream import LinePairs, PairStream, RowPairs
@@ -16,40 +14,7 @@ from regard.tasks.column_names import two_columns, two_names
 from regard.tasks.header_lines import check_first_lines
 from regard.tasks.text_file_checks import check_sides
 
-__all__ = ["Encoding", "PairFiles", "check_standard_input", "read_choices"]
-
-SourceFiles = Annotated[Files, pair_option("--source")]
-TargetFiles = Annotated[Files, pair_option("--target")]
-SourceLines = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--source",
-        metavar="FILE",
-        help="File with one source sentence per line; - is standard input. May be repeated.",
-    ),
-]
-TargetLines = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--target",
-        metavar="FILE",
-        help="File with target sentences: line N is the translation of line N of --source; - is standard "
-        "input. May be repeated.",
-    ),
-]
-TsvFiles = Annotated[Files, pair_option("--tsv")]
-JsonlFiles = Annotated[Files, pair_option("--jsonl")]
-Columns = Annotated[str, pair_option("--columns")]
-Fields = Annotated[str, pair_option("--fields")]
-Chosen = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--choose",
-        metavar="NAME=VALUE",
-        help="What to do about a problem in the data, e.g. invalid=replace; or a limit, e.g. longest=200. "
-        "May be repeated. regard data check --help lists all values.",
-    ),
-]
+__all__ = ["PairFiles", "read_choices"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +28,20 @@ class PairFiles:
     columns: str
     fields: str
     encoding: str | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], command: str) -> PairFiles:
+        """Return the files that the options of a command name.
+
+        Raise ArgumentError unless exactly one kind of files is named: --source with --target, --tsv, or
+        --jsonl.
+
+        options: the values of all options of the command.
+        command: the command, for the error message.
+        """
+        files = cls(**{field.name: options[field.name] for field in fields(cls)})
+        files.check(command)
+        return files
 
     @property
     def all(self) -> list[str]:

@@ -230,6 +230,7 @@ class StoryAnswerer:
                 notes[row],
                 question.place,
                 self._unknown(*cut.sentences),
+                self._unknown(question.question),
             )
 
     def _batch(self, questions: Sequence[StoryQuestion]) -> StoryBatch:

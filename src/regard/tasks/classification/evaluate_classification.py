@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from regard.data.class_labels import ClassBalance, Labels
 from regard.data.labelled_text import LabelledTexts, read_labelled
 from regard.data.line_io import say
 from regard.errors import ArgumentError, message, shown
-from regard.evaluation.classification import save_classifications
+from regard.evaluation.classification import Classification
 from regard.evaluation.classification_report import ClassificationReport
 from regard.evaluation.classifier_erasure import ClassifierErasure, erase_words
 from regard.runs.run_commands import ChosenRun, report_changed_data
@@ -183,10 +183,11 @@ def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) 
 def _write_page(
     page: Path, classifier: ClassificationRun, lines: Sequence[Any], texts: LabelledTexts, name: str
 ) -> None:
-    results = classifier.classify(lines[:MOST_ENTRIES])
+    labels, found = texts.labels[:MOST_ENTRIES], classifier.classify(lines[:MOST_ENTRIES])
+    results = [replace(each, true_label=label) for each, label in zip(found, labels, strict=True)]
     cut = f", the first {len(results)} of {len(lines):,} texts" if len(lines) > len(results) else ""
     title = f"Classifications by {classifier.folder.name}"
-    save_classifications(page, results, title, f"{name}{cut}", texts.labels[:MOST_ENTRIES])
+    Classification.write_page(page, results, title, f"{name}{cut}")
     say(f"Wrote {shown(page)}")
 
 

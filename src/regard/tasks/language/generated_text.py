@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -71,6 +71,10 @@ class GeneratedText(TextResult):
     def continued(self) -> bool:
         """Whether the model could read the prompt. If not, `stop_reason` is "prompt", and `text` is empty."""
         return self.stop_reason != "prompt"
+
+    def unknown_words(self) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+        if self.continued:  # otherwise the prompt has no known word, and an error says so
+            yield from super().unknown_words()
 
     def with_others(self, others: Iterable[GeneratedText]) -> GeneratedText:
         """Return a copy whose field `others` has these continuations of the same prompt."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,12 +17,12 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
 from regard.errors import printable
-from regard.files.atomic_io import write_whole
 from regard.roles import BySite
 from regard.viewing import Picture, Pooled, Seen, Site, long_map, pooled
-from regard.viewing.html_document import check_ending, document, safe, static
+from regard.viewing.html_document import safe
+from regard.viewing.result import Result, listed
 
-__all__ = ["TextResult", "save_texts", "unknown_note"]
+__all__ = ["TextResult"]
 
 MATRIX = 48
 """Maximum number of words for a picture of the attention as a matrix, with a row for each word.
@@ -34,15 +33,12 @@ A longer text is drawn as a map, in which each cell is the largest weight in a b
 LAYERS = 24
 """Maximum number of attention layers that are drawn on a page."""
 
-NAMED = 5
-"""Maximum number of unknown words that unknown_note() lists."""
-
 _shortened = reprlib.Repr()
 _shortened.maxstring = 80
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TextResult:
+class TextResult(Result):
     """Base class of ScoredText and GeneratedText: a text with the log-probability of each of its tokens.
 
     text: the text that was scored or generated.
@@ -55,10 +51,12 @@ class TextResult:
     long: the attention of a text with more than 512 tokens, for each layer: the 32 largest weights of each
         row, and a map in which each cell is the largest weight in a block of tokens. For such a text,
         `attention` is empty.
-    unknown: the words that are not in the vocabulary.
+    unknown: the words (or characters, see `unit`) that are not in the vocabulary.
     notes: messages for the user, for example that all positions of the model are used.
     word_numbers: the index of the word of each row of the attention. -1 for EOS.
     first_piece: the token before the text: "<s>", or "</s>" in continuous text.
+    unit: "word" or "character", the unit of `unknown`.
+    bytewise: whether the tokenizer encodes unknown characters as bytes, instead of UNK.
     """
 
     text: str
@@ -71,6 +69,10 @@ class TextResult:
     notes: tuple[str, ...] = field(default=(), kw_only=True)
     word_numbers: tuple[int, ...] = field(default=(), kw_only=True)
     first_piece: str = field(default="<s>", kw_only=True)
+    unit: str = field(default="word", kw_only=True)
+    bytewise: bool = field(default=False, kw_only=True)
+    page_title = "A text"
+    most = 100  # it is small because each text has a picture for every layer
 
     @property
     def log_probability(self) -> float:
@@ -91,6 +93,9 @@ class TextResult:
     def whole_text(self) -> str:
         """The whole text: the field `text`. In GeneratedText, the prompt followed by `text`."""
         return self.text
+
+    def unknown_words(self) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+        yield self.unit, self.unknown, self.bytewise
 
     def seen(self, title: str = "") -> Seen:
         """Return the recorded attention as arrays with their tokens, to draw, explore or save.
@@ -138,7 +143,6 @@ class TextResult:
             yield long_map(each)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the text, its tokens, scores and notes as a dict for JSON, without the attention."""
         return {
             "text": self.text,
             "log_probability": self.log_probability,
@@ -149,21 +153,6 @@ class TextResult:
             "unknown": list(self.unknown),
             "notes": list(self.notes),
         }
-
-    def save(self, path: str | Path, title: str = "A text") -> None:
-        """Write an HTML page with the text, its scores and its attention.
-
-        The page is a single file and loads nothing from the network.
-
-        path: the file to write; it must end in .html.
-        title: the title of the page.
-        """
-        save_texts(path, [self], title)
-
-    @property
-    def all_notes(self) -> tuple[str, ...]:
-        """The field `notes`, and a note that lists the words of the text that are not in the vocabulary."""
-        return (*self.notes, unknown_note(self.unknown)) if self.unknown else self.notes
 
     def __str__(self) -> str:
         return self.whole_text
@@ -177,10 +166,6 @@ class TextResult:
         yield from self.pictures()
         for note in (*self.facts, *self.all_notes):
             yield Text(printable(note), "dim")
-
-    def _repr_html_(self) -> str:
-        lines = ['<div class="regard">', f"<style>{static('entry.css')}</style>", *self.html(), "</div>"]
-        return "\n".join(lines) + "\n"
 
     @property
     def facts(self) -> tuple[str, ...]:
@@ -201,36 +186,8 @@ class TextResult:
         for number, drawn in zip(range(LAYERS), self.pictures(), strict=False):
             yield f"<dt>attention</dt><dd>{drawn.svg(f'attention, layer {number}')}</dd>"
         left_out = (f"the first {LAYERS} of {count} attention layers are drawn",) if count > LAYERS else ()
-        for note in (*left_out, *self.all_notes):
-            yield f'<dt>note</dt><dd dir="auto">{safe(note)}</dd>'
+        yield from (listed("note", note) for note in (*left_out, *self.all_notes))
         yield "</dl>"
-
-
-def save_texts(path: str | Path, results: Iterable[TextResult], title: str) -> None:
-    """Write an HTML page with several texts, their scores and their attention.
-
-    path: the file to write; it must end in .html.
-    results: the texts, scored or generated.
-    title: the title of the page.
-    """
-    path = Path(path)
-    check_ending(path, ".html", "use the ending of an HTML file")
-    style = static("entry.css") + static("page.css")
-    body = ["<header>", f'<h1 dir="auto">{safe(title)}</h1>', "</header>", "<main>"]
-    for result in results:
-        body += ["<article>", *result.html(), "</article>"]
-    write_whole(path, document(title, style, "", [*body, "</main>"]).encode())
-
-
-def unknown_note(unknown: tuple[str, ...]) -> str:
-    """Return a message that lists the first unknown words.
-
-    >>> unknown_note(("zebra", "yak"))
-    "not in the vocabulary: 'zebra', 'yak'"
-    """
-    words = list(dict.fromkeys(unknown))
-    more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
-    return f"not in the vocabulary: {', '.join(repr(word[:40]) for word in words[:NAMED])}{more}"
 
 
 def exp_or_inf(number: float) -> float:

@@ -21,7 +21,7 @@ from regard.runs.run_task import RunTask
 from regard.tasks.column_names import two_columns, two_names
 from regard.tasks.file_options import COLUMNS, ENCODING, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
 from regard.tasks.header_lines import check_first_lines, columns_of_header
-from regard.tasks.picture_outputs import check_output_ending
+from regard.tasks.picture_outputs import ResultFiles, check_output_ending
 from regard.tasks.task_table import task_of
 from regard.tasks.text_file_checks import check_sides
 from regard.tasks.translation.evaluation_report import (
@@ -36,7 +36,6 @@ from regard.tasks.translation.evaluation_report import (
 )
 from regard.tasks.translation.expected_quality import describe_quality
 from regard.tasks.translation.faithfulness_report import FaithfulnessReport, measure_faithfulness
-from regard.tasks.translation.translation_page import TranslationPage
 from regard.tasks.translation.translation_settings import TranslationSettings
 from regard.training.command_options import CommandOption
 from regard.training.settings import build
@@ -211,7 +210,7 @@ def evaluate_translation(
     if translations is not None and options["sentences"] is not None:
         raise ArgumentError(message("--sentences", "cannot be combined with --translations"))
     search = build_search(options["beam_size"], options["length_penalty"], greedy=options["greedy"])
-    html = TranslationPage(page)
+    html = ResultFiles("line", page)
     references = given.read()
     if run is None:
         if translations is None:

@@ -20,13 +20,14 @@ from regard.data import korean_english
 from regard.data.line_io import Lines, Notes, place_name, say, tell, writing
 from regard.data.pair_stream import PairStream, in_batches
 from regard.decoding.alignment_units import count_units
+from regard.decoding.search_options import describe_search
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import DataError, UnknownName, message, shown
 from regard.evaluation import AlignmentScore, Links, Score, evaluate_corpus, read_links
 from regard.evaluation.gold_alignment import evaluate_alignments
 from regard.roles import CROSS
+from regard.tasks.picture_outputs import ResultFiles
 from regard.tasks.translation.alignment_choice import aligned_at
-from regard.tasks.translation.translation_page import TranslationPage, describe_search
 from regard.training.logs.json_log import strict
 from regard.training.logs.live_table import perplexity
 
@@ -264,7 +265,7 @@ def evaluate_run(
     references: References,
     options: EvaluationOptions,
     out: Path | None,
-    page: TranslationPage,
+    page: ResultFiles,
     unit: str = "word",
 ) -> EvaluationReport:
     """Translate the source sentences with the model of a run, and score the translations.
@@ -288,7 +289,7 @@ def evaluate_run(
         for number, (translation, reference) in enumerate(pairs, 1):
             notes.add(number, translation.notes)
             unknown.add(number, translation)
-            page.add(translation, reference)
+            page.add(translation, reference=reference)
             texts.append(translation.text)
             if write is not None:
                 write(translation.text)
