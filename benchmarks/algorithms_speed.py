@@ -15,11 +15,10 @@ from benchmarks.measure import environment
 from regard.data.tape_batch import TapeBatch
 from regard.data.tape_tasks import build_tape_task
 from regard.evaluation.sequence_bits import answer_loss
-from regard.fast.captured.gradients import CapturedGradients
+from regard.fast.captured.graphs import new_pool, recorded
 from regard.fast.twins import Twins
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.runs.devices import choose_device
-from regard.training.task import Loss
 
 __all__ = ["HeadModules", "speed_table"]
 
@@ -104,20 +103,10 @@ def speed_table(device: str) -> tuple[str, list[dict[str, Any]]]:
     cases["plain Python loop of attention() and read()"] = BATCH, step_of(machine, machine, batch)
     cases["machine_steps(), one model"] = BATCH, step_of(machine, fast, batch)
     if place.type == "cuda":
-
-        def fast_loss(each: TapeBatch) -> Loss:
-            with Twins(machine):
-                return _loss(machine, each)
-
-        captured = CapturedGradients(fast_loss, machine, place, 1)
-        cases["machine_steps(), one model, CUDA graph"] = BATCH, lambda: _cleared(machine, captured, batch)
+        replay, _ = recorded(step_of(machine, fast, batch), place, new_pool())
+        cases["machine_steps(), one model, CUDA graph"] = BATCH, replay
     results = [_timed(name, count, step, place) for name, (count, step) in cases.items()]
     return _table(results), results
-
-
-def _loss(model: nn.Module, batch: TapeBatch) -> Loss:
-    total = answer_loss(model(batch.inputs)[0], batch).sum()
-    return Loss(total, {"loss": total.detach()})
 
 
 def step_of(model: nn.Module, run: Callable[[Tensor], Any], batch: TapeBatch) -> Callable[[], None]:
@@ -128,11 +117,6 @@ def step_of(model: nn.Module, run: Callable[[Tensor], Any], batch: TapeBatch) ->
         answer_loss(run(batch.inputs)[0], batch).sum().backward()
 
     return step
-
-
-def _cleared(model: nn.Module, captured: CapturedGradients, batch: TapeBatch) -> None:
-    model.zero_grad(set_to_none=True)
-    captured.run(batch, 0, 1.0)
 
 
 def gate(machine: NeuralTuringMachine, batch: TapeBatch) -> None:

@@ -29,7 +29,7 @@ from regard.data import korean_english
 from regard.data.read_text import read_lines
 from regard.decoding import Choice, choices
 from regard.evaluation import AlignmentScore, Links, read_links, score_links, symmetrise
-from regard.evaluation.gold_alignment import check_links
+from regard.evaluation.alignment_error_rate import check_links
 from regard.tasks.translation import TranslationRun, load_translator
 from regard.tasks.translation.alignment_choice import choose_by_agreement, choose_by_links
 from regard.tasks.translation.translation_data import read_split

@@ -380,6 +380,7 @@ def test_the_error_of_a_long_length_gives_the_valid_range():
         (lambda batch, head, query, key: (query - key).float(), "float32"),
         (lambda batch, head, query, key: query - key, "int64"),
         (lambda batch, head, query, key: None, "NoneType"),
+        (lambda batch, head, query, key: torch.ones(3, 5, dtype=torch.bool), r"\(3, 5\)"),
     ],
 )
 def test_a_wrong_function_of_where_is_named(function, fact: str):

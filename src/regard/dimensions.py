@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["autocast_on", "in_transform", "lift", "lower"]
+__all__ = ["autocast_on", "full_precision", "in_transform", "lift", "lower"]
 
 
 def lift(tensor: Tensor) -> Tensor:
@@ -32,6 +34,20 @@ def lower(dims: int) -> Callable[[Tensor], Tensor]:
 def autocast_on(device: str) -> bool:
     """Whether torch.autocast is active for this device type; always False for the meta device."""
     return device != "meta" and torch.is_autocast_enabled(device)
+
+
+def full_precision(x: Tensor) -> AbstractContextManager[Any]:
+    """Return a context manager that disables autocast on the device of x.
+
+    A state that is rounded to half precision at every step loses what it stores, and the recurrent layers of
+    cuDNN would compute in float16, in which small gradients underflow.
+
+    >>> with torch.autocast("cpu"), full_precision(torch.zeros(1)):
+    ...     torch.is_autocast_enabled("cpu")
+    False
+    """
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if autocast_on(device) else nullcontext()
 
 
 def in_transform() -> bool:

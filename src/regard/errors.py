@@ -34,6 +34,7 @@ __all__ = [
     "UnknownName",
     "answer_torch_keywords",
     "lettered",
+    "list_item",
     "message",
     "naming_place",
     "positive",
@@ -276,7 +277,7 @@ class UnknownName(RegardError, KeyError):
         close = [guess] if guess else difflib.get_close_matches(str(name), names, n=1)
         suggestion = f"; did you mean '{close[0]}'?" if close else ""
         last_line = f"\nhint: {hint}" if hint else ""
-        rest = f"; {answer}" if answer else f"{suggestion}\nknown: {', '.join(names)}"
+        rest = f"; {answer}" if answer else f"{suggestion}\nknown: {', '.join(map(list_item, names))}"
         self.name = name
         self.text = f"unknown {kind} {name!r}{rest}{last_line}"
         super().__init__(self.text)
@@ -341,6 +342,16 @@ def printable(text: str, kept: str = "") -> str:
     'red: �[31m'
     """
     return text if text.isprintable() else "".join(c if c.isprintable() or c in kept else "�" for c in text)
+
+
+def list_item(name: str) -> str:
+    """Return a name as an item of a list with commas: printable, and in quotes if it has a comma itself.
+
+    >>> list_item("good"), list_item("good, but long")
+    ('good', '"good, but long"')
+    """
+    name = printable(name)
+    return f'"{name}"' if "," in name else name
 
 
 def shown(path: str | os.PathLike[str]) -> str:

@@ -12,6 +12,7 @@ import regard
 from regard.files.folder_lock import locked
 from regard.tasks.captioning import CaptioningTask
 from regard.tasks.translation import load_translator
+from regard.training.checkpoints import checkpoints
 from regard.training.checkpoints.checkpoints import Checkpoints
 
 
@@ -167,6 +168,16 @@ def test_leftovers_of_a_killed_save_are_not_copied(command, copied, tmp_path):
     assert command("average", copied, "--last", 2, "--output", tmp_path / "mean").status == 0
     assert not (tmp_path / "mean" / ".latest.0123abcd.part").exists()
     assert [each.step for each in Checkpoints(tmp_path / "mean").all()] == [40]
+
+
+def test_a_full_disk_is_reported_with_the_name_of_the_new_run(command, trained, tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "write_checkpoint", full)
+    result = command("average", trained, "--last", 2, "--output", tmp_path / "mean")
+    assert result.status == 2 and list(tmp_path.iterdir()) == []
+    assert result.err.startswith(f"regard: {tmp_path / 'mean'}: ") and "MB" in result.err
 
 
 def test_interrupted_average_can_be_run_again(command, trained, tmp_path, monkeypatch):

@@ -13,11 +13,12 @@ import torch
 
 import regard
 from regard.compare.comparison import Comparison
-from regard.compare.comparison_options import Options, model_variant
+from regard.compare.comparison_options import Options
 from regard.compare.comparison_page import write_page
 from regard.compare.confidence import judge
-from regard.compare.run_cache import RunCache, _Pool, progress_line, step_of
+from regard.compare.run_cache import SHORTER, RunCache
 from regard.compare.study import Claim, StudyResult
+from regard.runs.training_processes import Training, TrainingProcesses, progress_line, step_of
 from regard.training.interrupts import Interruption
 
 TINY = ("--quick", "--steps", "2", "--width", "4", "--sentences", "2", "--length-bins", "9,24")
@@ -73,6 +74,7 @@ def test_trained_runs_are_compared(command, trained, unseeing, tmp_path):
     arguments = (str(trained), str(unseeing), "--sentences", "2", "--length-bins", "9", "--device", "cpu")
     result = command("compare", *arguments, "--output", str(output))
     assert result.status == 0 and "one seed" in " ".join(result.out.split())  # long paths wrap the text
+    assert "BLEU" in result.out and "exact match" in result.out and "runs." not in result.err
     models = [row["model"] for row in rows(output / "runs.csv")]
     assert models == [str(trained)] * 2 + [str(unseeing)] * 2
     assert any("model.name" in row["setting"] for row in rows(output / "settings.csv"))
@@ -122,15 +124,23 @@ def test_no_minutes_train_nothing(tmp_path, monkeypatch):
     assert trained == ["seq2seq", "luong"]
 
 
+def test_measuring_after_ctrl_c_is_announced(tmp_path, monkeypatch):
+    monkeypatch.setattr(RunCache, "train", lambda self, runs, until: setattr(self, "interrupted", "Ctrl-C"))
+    said: list[str] = []
+    options = {**OPTIONS, "quick": True, "cache": tmp_path, "say": said.append}
+    assert regard.compare("length", **options).interrupted == "Ctrl-C"
+    stopped = next(place for place, line in enumerate(said) if "Ctrl-C" in line)
+    assert "measuring" in said[stopped] and said[stopped + 1].startswith("measuring: ")
+
+
 @pytest.mark.parametrize(
     ("seconds", "quick", "hinted"), [(9000.0, False, True), (9.0, False, False), (9000.0, True, False)]
 )
 def test_a_long_comparison_says_how_to_shorten_it(seconds, quick, hinted, tmp_path):
     """One training of four took `seconds`, and another one is running."""
     said: list[str] = []
-    pool = _Pool(RunCache(tmp_path, Options(quick=quick, device="cpu"), said.append), Interruption(), 0.0)
-    run = pool.cache.options.run(model_variant("seq2seq"), 0)
-    pool.done, pool.total, pool.running = 1, 4, {tmp_path: (run, None, 0.0)}
+    pool = TrainingProcesses(1, said.append, Interruption(), hint="" if quick else SHORTER)
+    pool.done, pool.total, pool.running = 1, 4, [(Training("seq2seq", tmp_path / "log", ()), None, 0.0)]
     pool.began = time.monotonic() - seconds
     for _ in range(2):
         pool.reported = 0.0

@@ -236,6 +236,7 @@ def test_page_shows_each_reference(command, trained, korean):
         (("--translations", "short", "--target", "test.en", "--sentences", 5), "--sentences: "),
         (("RUN", "--source", "test.ko", "--target", "test.en", "--base", 1), "requires --gold-alignments"),
         (("RUN", "--split", "train"), "'train'"),
+        (("RUN", "RUN"), "regard compare"),
         (("RUN", "--source", "test.ko", "--target", "test.en", "--tokenize", "13b"), "13b"),
         (("--translations", "short", "--target", "test.en"), "12"),
         (("--translations", "empty", "--target", "empty"), ""),

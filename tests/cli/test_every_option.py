@@ -610,6 +610,9 @@ BATCHES = (
 TIMES = re.compile(r'\s*"?(time|seconds|[a-z_]+_per_second)\b')
 """Lines of the output that differ from one call to the next."""
 
+FREE = re.compile(r"[\d.,]+ [KMGT]iB free")
+"""Free memory and disk space, which change while other programs run."""
+
 STDERR = ("align",)
 """Commands that print a part of their result to standard error."""
 
@@ -765,7 +768,7 @@ def facts(
             if path.is_file()
         }
         lines += result.err.splitlines() if name in STDERR else []
-        text = "\n".join(lines).replace(str(folder), "folder")
+        text = FREE.sub("free", "\n".join(lines)).replace(str(folder), "folder")
         return (result.status, text, files, "".join(record).replace(str(folder), "folder")), result.err
 
     return facts

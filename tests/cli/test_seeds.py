@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from regard.evaluation.bleu import Score
-from regard.runs.seed_reports import SeedsReport
-from regard.runs.seed_scores import scores_table
+from regard.runs.seed_scores import SeedsReport, scores_table
 from regard.tasks.translation.evaluate_translation import TranslationEvaluation
 from regard.tasks.translation.evaluation_report import EvaluationReport
 from regard.training.logs.live_table import in_words
@@ -71,6 +70,22 @@ def test_a_wide_table_keeps_every_number():
     text = console.file.getvalue()
     assert "…" not in text and text.count("±") == len(names)
     assert all(in_words(name, value) in text for row in scores.values() for name, value in row.items())
+
+
+def test_words_and_numbers_are_not_cut_on_a_narrow_terminal():
+    names = ("loss", "perplexity", "bleu", "chrf", "exact")
+    scores = {seed: dict.fromkeys(names, 743.25 + seed) for seed in range(3)}
+    others = {seed: {"best step": "1,000", "status": "completed all steps"} for seed in scores}
+    printed = {}
+    for width in (200, 40, 50, 60, 80):
+        console = Console(width=width, file=io.StringIO())
+        console.print(scores_table(scores, others))
+        lines = console.file.getvalue().splitlines()
+        printed[width] = " ".join(lines).split()
+        assert all(len(line) <= width for line in lines)
+        assert set(printed[width]) <= set(printed[200]) and printed[width].count("completed") == 3
+    assert "perplexity" in printed[40] and "chrF" not in printed[40]  # columns are left out
+    assert "chrF" in printed[60]
 
 
 def test_a_report_of_seeds_has_the_named_scores():

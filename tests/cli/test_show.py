@@ -16,7 +16,7 @@ from rich.console import Console
 from regard.cli.show import compared, sparkline
 from regard.cli.train import _finished
 from regard.runs.run_facts import RunFacts
-from regard.runs.seed_facts import SeedFacts
+from regard.runs.seed_scores import SeedFacts
 from regard.tasks.task_table import find_task
 from regard.tasks.translation import load_translator
 

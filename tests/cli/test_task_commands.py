@@ -171,7 +171,8 @@ def test_classifier_on_files(command, runs, tmp_path):
     other = command("evaluate", runs["classifier"], lines, "--fields", "sentiment,body", "--json")
     assert report["confusion"] == json.loads(other.out)["confusion"] and report["count"] == 2
     assert report["balance"] == {"neg": 1, "pos": 1} and report["faithfulness"]["texts"] == 2
-    assert page.read_text(encoding="utf-8").count("true label") == 2
+    html = page.read_text(encoding="utf-8")
+    assert html.count("true label") == 2 and html.find("accuracy") < html.find("true label")
     shown = command("evaluate", runs["classifier"], runs["folder"] / "rows.tsv", "--faithfulness")
     assert shown.status == 0 and "hiding the most attended word" in shown.out and "support" in shown.out
     table.write_text("pos\tgood\nodd\tfilm\n", encoding="utf-8")
@@ -313,6 +314,14 @@ def test_hidden_word_equals_the_masked_pooling(runs):
     unknown = classifier.classify("a zzz film").probabilities[effects.label]
     assert effects.words[1].unknown == pytest.approx(unknown)
     json.dumps(effects.to_dict())
+
+
+def test_words_outside_the_vocabulary_are_not_named_as_the_strongest(runs):
+    classifier: TextClassifier = ChosenRun(runs["classifier"], device="cpu").load(ClassificationTask)
+    effects = hide_each_word(classifier, "zebra good")
+    assert [each.known for each in effects.words] == [False, True]
+    assert "zebra" not in effects.sentence() and "zebra" in str(effects)
+    assert "vocabulary" in hide_each_word(classifier, "zebra yak").sentence()
 
 
 def test_show_does_not_truncate_metrics(command, runs):

@@ -210,6 +210,26 @@ def test_invalid_options_exit_with_2_and_name_the_option(command, arguments: tup
     assert not Path("runs/x/config.toml").exists()
 
 
+def test_missing_files_of_a_public_dataset_name_the_command_that_downloads_them(command, here: Path):
+    for language, name in (("de", "multi30k-en-de"), ("fr", "multi30k-en-fr")):
+        files = ("--source", "my data/multi30k/train.en", "--target", f"my data/multi30k/train.{language}")
+        result = command("train", *files, "--output", "runs/r")
+        assert result.status == 2 and "train.en: " in result.err
+        assert f"regard data fetch {name} --output 'my data'" in result.err
+    result = command("train", "--source", "train.en", "--target", "train.de", "--output", "runs/r")
+    assert result.status == 2 and "fetch" not in result.err
+
+
+def test_validation_files_of_a_recipe_beside_own_training_files_are_noted(command, here: Path):
+    (here / "recipe.toml").write_text('[data]\nvalid_source = ["x.ko"]\nvalid_target = ["x.en"]\n')
+    files = ("--source", "a.ko", "--target", "a.en", "--recipe", "recipe.toml", "--output", "runs/r")
+    result = command("train", *files)
+    assert result.status == 2 and "x.ko" in result.err
+    assert "--valid-source and --valid-target" in result.err
+    noted = command("train", *files, "--valid-source", "a.ko", "--valid-target", "a.en", "--dry-run")
+    assert noted.status == 0 and "--valid-source" not in noted.err
+
+
 def test_missing_or_unequal_data_files_are_errors(command, here: Path):
     assert "data are given" in command("train", "--output", "runs/x").err
     (here / "a.en").write_text("one line\n")
@@ -471,3 +491,6 @@ def test_a_run_is_evaluated_on_the_columns_of_its_training(command, here):
     assert result.status == 0 and result.out.startswith("1 translations") and "training" not in result.err
     result = command("evaluate", "runs/t", "a.tsv", "--device", "cpu")
     assert result.status == 0 and "a.tsv is training data" in result.err
+    for name in ("align", "score"):
+        both = [command(name, "runs/t", "--tsv", "b.tsv", *more) for more in ((), ("--columns", "ko,en"))]
+        assert both[0].status == 0 and both[0].out and both[0].out == both[1].out

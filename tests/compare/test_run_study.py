@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from regard.cli.compare import _printed
 from regard.compare.run_study import _unit, compare_runs
 from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR
 from regard.errors import ArgumentError, DataError
@@ -53,6 +54,20 @@ def test_runs_that_differ_in_the_seed_are_one_model(tmp_path, seeds, gain, outco
     assert (accuracy["low"] is None) == (seeds < 3)
     assert any("model.name" in row["setting"] for row in result.tables["settings"].rows)
     assert {"index.html", "runs.csv", "runs.png", "runs.svg"} <= {path.name for path in result.pages}
+
+
+def test_terminal_shows_scores_and_different_data(tmp_path, capsys):
+    places = runs(tmp_path, 1, 0.1)
+    other = places[1]
+    text = (other / "config.toml").read_text()
+    (other / "config.toml").write_text(text.replace("reviews.tsv", "other.tsv"))
+    said: list[str] = []
+    result = compare_runs(places, output=tmp_path / "out", say=lambda text: None)
+    assert _printed(result, said.append) == 0
+    printed = capsys.readouterr().out
+    assert "0.700" in printed and "0.800" in printed and "macro F1" in printed
+    assert any("validation data" in line for line in said)
+    assert not any("runs./" in line for line in said)
 
 
 def test_sources_of_one_word_are_measured_in_characters():

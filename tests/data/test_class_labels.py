@@ -26,6 +26,13 @@ def test_labels_are_sorted(given: list[str], names: tuple[str, ...]):
     assert labels == Labels(names) and hash(labels) == hash(Labels(names))
 
 
+def test_labels_with_a_comma_are_quoted_in_lists():
+    labels = Labels(("bad", "good, very"))
+    assert labels.listed() == 'bad, "good, very"'
+    with pytest.raises(UnknownName, match='known: bad, "good, very"'):
+        labels.index("good")
+
+
 def test_labels_must_be_different_strings_and_at_least_two():
     for names in ((), ("a",), ("a", "b", "a"), ("a", 1), "ab"):
         with pytest.raises(ArgumentError):

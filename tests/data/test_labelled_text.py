@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from regard.data import LabelledText, Labels, labelled_from_lists, read_labelled
-from regard.data.labelled_text import FORMATS
+from regard.data.labelled_text import FORMATS, likely_columns
 from regard.errors import ArgumentError, DataError, UnknownName
 
 ROWS = [("pos", "it works .", "it does"), ("neg", "it fails .", "it does not"), ("pos", "fine .", "so so")]
@@ -134,6 +134,7 @@ def test_bad_arguments(tmp_path: Path):
     assert_raises(ArgumentError, lambda: read_labelled(other, "jsonl", label=1, text=2), "names of fields")
     assert_raises(ArgumentError, lambda: read_labelled(other, "label-first", label=1), "label-first")
     assert_raises(ArgumentError, lambda: read_labelled([]), "empty")
+    assert_raises(ArgumentError, lambda: read_labelled([b"a.tsv"]), "a.tsv", "not a path")
     assert_raises(DataError, lambda: read_labelled(tmp_path / "b.tsv"), "b.tsv", "no such file")
 
 
@@ -143,6 +144,14 @@ def test_one_class_and_one_class_per_text_are_errors(tmp_path: Path):
     many = write(tmp_path / "b.tsv", "".join(f"{number}\tsome text\n" for number in range(12)))
     assert_raises(DataError, lambda: read_labelled(many).balance(), "b.tsv", "12 different labels")
     assert len(read_labelled(many).select(range(9)).label_set()) == 9
+
+
+def test_likely_columns_are_named_by_the_header_or_numbered(tmp_path: Path):
+    rows = [f"{number},{number % 3},a text of some length {number}\n" for number in range(40)]
+    assert likely_columns(write(tmp_path / "a.csv", "".join(["id,stars,body\n", *rows]))) == "stars,body"
+    assert likely_columns(write(tmp_path / "b.csv", "".join(rows))) == "2,3"
+    assert likely_columns(write(tmp_path / "c.csv", "".join(rows[:2]))) == ""
+    assert likely_columns(write(tmp_path / "d.csv", "")) == ""
 
 
 def test_label_that_training_never_had(tmp_path: Path):

@@ -228,6 +228,21 @@ def test_a_folder_that_cannot_be_written_raises(tmp_path: Path, tokenizer: Count
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+def test_a_full_disk_is_named_with_the_variable_of_the_cache_folder(
+    tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
+):
+    def full(handle: int, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pair_cache, "write_all", full)
+    with pytest.raises(DataError) as caught:
+        encode_pairs(PAIRS, tokenizer, tokenizer, tmp_path)
+    text = caught.value.message
+    assert text.call == str(tmp_path) and "No space left" in text.problem
+    assert "REGARD_CACHE" in str(text.hint) and "regard cache" in str(text.hint)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_interruption_leaves_no_files(tmp_path: Path):
     class Interrupted(Counting):
         def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:

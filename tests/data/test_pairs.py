@@ -181,6 +181,16 @@ def test_columns_are_two_numbers_or_two_names(tmp_path, columns):
     assert len(read_pairs(tsv=path, columns=[2, 1])) == 1
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_header_line_that_would_be_read_as_a_pair_raises(tmp_path, name):
+    separator = "," if name.endswith("csv") else "\t"
+    path = saved(tmp_path, name, f"german{separator}english\neins{separator}one\n")
+    with pytest.raises(DataError, match=rf"{name}, line 1: ") as caught:
+        read_pairs(tsv=path).inspect()
+    assert 'columns=("german", "english")' in str(caught.value)
+    assert [pair.target for pair in read_pairs(tsv=path, columns=("german", "english"))] == ["one"]
+
+
 def test_missing_columns_raise(tmp_path):
     path = saved(tmp_path, "a.tsv", "en\tko\nHi.\t안녕.\nGo.\n")
     with pytest.raises(DataError, match=r"(?s)a\.tsv, line 3: 1 column, .*2\n.*check columns="):

@@ -7,8 +7,8 @@ import pytest
 
 from regard.data.shapes import shapes, word_regions
 from regard.evaluation.bleu import bleu
+from regard.evaluation.caption_metrics import cider_d
 from regard.evaluation.caption_scores import caption_scores, exact_captions, pointing
-from regard.evaluation.cider import cider_d
 
 
 def test_scores_with_different_numbers_of_references():

@@ -11,7 +11,7 @@ import pytest
 
 from regard.errors import ArgumentError, DataError, UnknownName
 from regard.evaluation import bleu, moses_bleu
-from regard.evaluation.moses_bleu import moses_words
+from regard.evaluation.bleu import moses_words
 
 
 def by_definition(translations: list[str], references: list[list[str]]) -> float:

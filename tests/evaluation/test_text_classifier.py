@@ -163,6 +163,12 @@ def test_unknown_words_are_noted():
     assert "'zebra'" in result.seen().notes[0] and result.to_dict()["texts"][0]["pieces"][1] == "<unk>"
 
 
+def test_text_without_known_words_is_noted():
+    known, unknown = untrained().classify(["the zebra", "zebra yak"])
+    assert not known.notes and any("vocabulary" in note for note in unknown.notes)
+    assert unknown.label is not None
+
+
 def test_result_as_json_text_and_html(tmp_path: Path):
     classifier = untrained()
     result = classifier.classify("the <b>film</b> was good")
@@ -203,6 +209,7 @@ def test_result_without_attention_or_label():
         (False, [("a", "b")], "line 1"),
         (False, ["a", None], "line 2"),
         (False, 3, "int"),
+        (False, b"a", "bytes"),
         (True, "a", "line 1"),
         (True, ["ab"], "line 1"),
         (True, [("a", "b"), ("a", "b", "c")], "line 2"),
@@ -212,7 +219,7 @@ def test_wrong_lines(pairs: bool, lines: Any, part: str):
     with pytest.raises(ArgumentError, match=part) as caught:
         untrained(pairs=pairs).classify(lines)
     # A list with a wrong line: the error says what the model classifies.
-    assert isinstance(lines, int | str) or ("(first, second)" in str(caught.value)) == pairs
+    assert isinstance(lines, int | str | bytes) or ("(first, second)" in str(caught.value)) == pairs
 
 
 def test_wrong_parts():

@@ -12,7 +12,7 @@ import torch
 import regard
 from regard.backends import BACKENDS, fused
 from regard.kernels import launch
-from regard.kernels.additive import tile_sizes
+from regard.kernels.additive import operators, tile_sizes
 from regard.kernels.additive.forward import Forward, Sight
 from tests.agreement.cases import DTYPES, Inputs, checked
 from tests.agreement.test_backends import assert_case_agrees
@@ -249,6 +249,23 @@ def assert_precise_in(dtype: torch.dtype, tensors: list[torch.Tensor], mask: reg
     for true, usual, mine in zip(exact, plain, ours, strict=True):
         allowed = 2 * (usual.double() - true).norm() + torch.finfo(dtype).eps * true.norm()
         assert (mine.double() - true).norm() <= allowed
+
+
+@pytest.mark.parametrize("lengths", [None, [3, 1]])
+def test_many_queries_in_parts_agree(lengths: list[int] | None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(operators, "MANY_QUERIES", 48)
+    monkeypatch.setattr(operators, "ROWS_OF_PART", 16)
+    heads = []
+
+    class Counted(operators.Backward):
+        def run(self) -> tuple[torch.Tensor, ...]:
+            heads.append(self.shape.heads)
+            return super().run()
+
+    monkeypatch.setattr(operators, "Backward", Counted)
+    mask = None if lengths is None else regard.padding(lengths)
+    assert_agrees({**inputs(48, 3), "mask": mask})
+    assert heads == [3]
 
 
 @pytest.mark.parametrize("queries", [19, 1])

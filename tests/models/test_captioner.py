@@ -63,6 +63,18 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+def test_learned_sharpness_of_cosine_is_trained_and_saved():
+    model = make(score=regard.Cosine(torch.nn.Parameter(torch.tensor(3.0))))
+    assert model.state_dict()["sharpness"] == 3.0
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    log_likelihood(model(batch()), TARGETS).sum().neg().backward()
+    optimizer.step()
+    assert model.sharpness.grad.abs() > 0 and model.score.sharpness.item() != 3.0
+    other = make(score=regard.Cosine(torch.nn.Parameter(torch.tensor(1.0))))
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(batch()), model(batch()))
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 def test_single_steps_equal_one_forward_pass(name: str):
     model = make(**OPTIONS[name]).eval()

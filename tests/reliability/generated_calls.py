@@ -34,7 +34,7 @@ INTERVALS = ["none", "causal", "padding", "causal padding", "window", "causal wi
 SUPPORTED: dict[str, dict[str, list[Any]]] = {
     "short": {"score": INNER, "mask": INTERVALS[:4], "bias": ["none"], "dtype": SINGLE},
     "masked": {"score": INNER, "mask": INTERVALS[:6], "bias": ["none"], "dtype": SINGLE},
-    "sdpa-cudnn": {"score": INNER, "mask": ["none", "causal"], "bias": ["none"], "dtype": HALF},
+    "sdpa-cudnn": {"score": INNER, "bias": ["none", "tensor", "alibi", "-inf"], "dtype": HALF},
     "sdpa-flash": {"score": INNER, "mask": ["none", "causal"], "bias": ["none"], "dtype": HALF},
     "sdpa-efficient": {"score": INNER, "bias": ["none", "tensor", "alibi", "-inf"], "dtype": SINGLE},
     "sdpa-cpu": {"score": INNER, "bias": ["none", "tensor", "alibi", "-inf"]},

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,10 +20,13 @@ from rich.console import Console
 import regard
 from regard.errors import ArgumentError, RegardError, UnknownName
 from regard.evaluation.confidence import interval
-from regard.runs.prepare_run import Machine
-from regard.runs.seed_facts import seed_facts_of
+from regard.files.folder_lock import locked
+from regard.runs.prepare_run import Machine, PreparedRun
 from regard.runs.seed_folders import failures_of
+from regard.runs.seed_runs import seed_jobs
+from regard.runs.seed_scores import seed_facts_of
 from regard.runs.train_run import train_run
+from regard.runs.training_processes import Ended, Training, TrainingProcesses, step_of
 from regard.tasks.classification import ClassificationTask
 from regard.tasks.language.language_task import LanguageTask
 from regard.training.checkpoints.checkpoint_saver import CheckpointSaver
@@ -27,6 +34,7 @@ from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import Interruption
 from regard.training.logs.log import Log
 from regard.training.settings import merged
+from regard.training.settings_toml import to_toml
 from tests.tasks.own_task import LineTask
 
 SEEDS = [3, 5, 4]
@@ -148,6 +156,99 @@ def test_each_seed_is_as_if_it_was_trained_alone(name: str, tmp_path: Path, revi
                 assert (first["step"], first["loss"]) == (second["step"], second["loss"])
 
 
+@pytest.mark.slow
+def test_seeds_side_by_side_have_the_bits_of_seeds_one_after_another(tmp_path: Path, reviews: str):
+    settings = {**small(reviews), "seeds": 2}
+    train(settings, tmp_path / "first")
+    outcome = train(settings, tmp_path / "second", machine=Machine("cpu", 1, jobs=2))
+    assert outcome.progress.step == 8 and not outcome.failed and not outcome.interrupted
+    assert_same(tmp_path / "first", tmp_path / "second", [0, 1])
+    assert (tmp_path / "second" / "seed-1.log").is_file()
+
+
+def test_a_seed_that_fails_in_a_process_is_recorded_and_another_error_is_raised(
+    tmp_path: Path, reviews: str, monkeypatch: pytest.MonkeyPatch
+):
+    endings: dict[str, Ended] = {}
+
+    def run(self: TrainingProcesses, trainings: Any, total: int) -> Iterator[Ended]:
+        for training in trainings:
+            own = tmp_path / training.name.replace(" ", "-")
+            assert (own / "config.toml").is_file()
+            if own.name == "seed-1":
+                record = {"kind": "nonfinite", "step": 5, "text": "step 5: the loss is nan"}
+                (own / "log.jsonl").write_text(json.dumps(record))
+            yield endings.get(training.name, Ended(training, 0, 1.0))._replace(training=training)
+
+    monkeypatch.setattr(TrainingProcesses, "run", run)
+    settings, machine = {**small(reviews), "seeds": 2}, Machine("cpu", 1, jobs=2)
+    endings["seed 1"] = Ended(Training("", tmp_path, ()), 1, 1.0, "regard: an error")
+    outcome = train(settings, tmp_path, machine=machine)
+    assert failures_of(tmp_path) == {1: (5, "step 5: the loss is nan")} and list(outcome.failed) == [1]
+    endings["seed 0"] = endings["seed 1"]
+    with pytest.raises(RegardError, match="an error"):
+        train({"data": {}}, tmp_path, machine=machine, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "threads", "steps", "cores", "free", "expected"),
+    [
+        (None, None, 500, 8, 1 << 40, (3, 2)),
+        (None, 4, 500, 8, 1 << 40, (2, 4)),
+        (None, None, 500, 8, 0, (3, 2)),
+        (None, None, 500, 8, 1 << 20, None),
+        (None, None, 500, 1, 1 << 40, None),
+        (None, None, 8, 8, 1 << 40, None),
+        (2, None, 8, 8, 1, (2, 2)),
+        (1, None, 500, 8, 1 << 40, None),
+    ],
+)
+def test_seeds_side_by_side_fit_the_cores_and_the_memory(
+    jobs: int | None,
+    threads: int | None,
+    steps: int,
+    cores: int,
+    free: int,
+    expected: tuple[int, int] | None,
+    reviews: str,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("regard.runs.seed_runs.usable_cores", lambda: cores)
+    monkeypatch.setattr("regard.runs.seed_runs.memory", lambda: (free, free))
+    monkeypatch.setattr("regard.runs.seed_runs.outline", lambda *arguments: torch.nn.Linear(2, 2))
+    settings = {**small(reviews, training={"steps": steps}), "seeds": SEEDS, "task": "classification"}
+    checked = ClassificationTask.settings_type.model_validate(settings)
+    monkeypatch.setattr(ClassificationTask, "sizes", lambda corpus: (4, 2))
+    run = PreparedRun(checked, None, None, (), {})
+    found = seed_jobs(ClassificationTask, run, Machine("cpu", threads, jobs), "cpu")
+    assert (None if found is None else found[:2]) == expected
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_all_processes_which_save_their_checkpoints(tmp_path: Path, reviews: str):
+    (tmp_path / "recipe.toml").write_text(
+        to_toml({**small(reviews, training={"steps": 10**6}), "task": "classification", "seeds": 2})
+    )
+    command = [sys.executable, "-m", "regard", "train", "--recipe", str(tmp_path / "recipe.toml")]
+    command += ["--output", str(tmp_path / "run"), "--threads", "1", "--device", "cpu"]
+    process = subprocess.Popen(command, start_new_session=True)
+    logs = [tmp_path / "run" / f"seed-{seed}.log" for seed in (0, 1)]
+    wait_for(lambda: all(each.is_file() and (step_of(each) or (0, 0))[0] > 4 for each in logs))
+    process.send_signal(signal.SIGINT)
+    assert process.wait(120) == 130
+    for seed in (0, 1):
+        assert latest(tmp_path / "run" / f"seed-{seed}") > 4
+        with locked(tmp_path / "run" / f"seed-{seed}"):  # no process trains there any more
+            pass
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 300.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert condition()
+
+
 def test_log_and_facts_have_mean_and_deviation(tmp_path: Path, reviews: str):
     outcome = train({**small(reviews, training={"steps": 4}), "seeds": 2}, tmp_path)
     assert outcome.progress.ended and not outcome.failed
@@ -212,15 +313,15 @@ def test_killed_run_resumes_with_the_same_bits(
     assert_same(whole, tmp_path)
 
 
-def assert_same(whole: Path, part: Path) -> None:
+def assert_same(whole: Path, part: Path, seeds: list[int] = SEEDS) -> None:
     """Assert that two runs have the same checkpoints and the same records, bit for bit."""
-    for seed in SEEDS:
-        for name in ("weights", "optimizer", "raw"):
+    for seed in seeds:
+        for name in ("weights", "optimizer", *(["raw"] if seeds is SEEDS else [])):
             first, second = (weights(run / f"seed-{seed}", name) for run in (whole, part))
             assert first.keys() == second.keys()
             assert all(torch.equal(first[key], second[key]) for key in first)
     for kind in ("training", "evaluation", "scores"):
-        for place in ("", *(f"seed-{seed}" for seed in SEEDS)):
+        for place in ("", *(f"seed-{seed}" for seed in seeds)):
             assert records(whole / place, kind) == records(part / place, kind)
 
 

@@ -44,6 +44,16 @@ def test_header_line_that_is_read_as_a_text_is_an_error(tmp_path: Path):
     assert not header_error(tmp_path, [header, *rows], label="judgment", text="sentence")
 
 
+def test_text_in_the_label_column_is_an_error_that_names_the_columns(tmp_path: Path):
+    rows = [(f"{text} {number}", label) for number, (label, text) in enumerate(reviews(20))]
+    rows[1] = rows[0]  # some texts occur twice
+    path = written(tmp_path / "train.tsv", [("review text", "judgment"), *rows])
+    settings = build(ClassificationSettings, {"data": {"train_file": [path]}}, "test")
+    with pytest.raises(DataError, match="different labels") as caught:
+        read_labelled_split(settings.data)
+    assert "--columns 'judgment,review text'" in str(caught.value)
+
+
 def test_header_line_of_a_validation_file_is_an_error(tmp_path: Path):
     train = {"train_file": [written(tmp_path / "train.tsv", reviews(20))]}
     for first, is_header in ((("judgment", "sentence"), True), (("judgment", "a sentence"), False)):

@@ -269,6 +269,13 @@ def test_held_out_lines_are_the_end_of_the_text(tmp_path: Path):
     assert len(set(split.fingerprints.values())) == 2
 
 
+def test_a_table_as_training_text_is_noted(tmp_path: Path):
+    for name in ("a.csv", "a.txt"):
+        (tmp_path / name).write_text("text,label\ngood,pos\nbad,neg\nfine,pos\n")
+        notes = read_texts(TextData(train_file=[str(tmp_path / name)])).notes
+        assert any("a.csv" in note and "commas" in note for note in notes) == (name == "a.csv")
+
+
 def test_note_on_unknown_words_does_not_count_the_word_unk(tmp_path: Path):
     (tmp_path / "a.txt").write_text("a <unk> b\n" * 9)
     (tmp_path / "b.txt").write_text("a <unk> b\n" * 4)

@@ -97,6 +97,8 @@ def test_damaged_optimizer_state_is_ignored_for_translation(run_copy: Path):
 
 
 def test_missing_folder_config_or_checkpoint_raises(run_copy: Path, tmp_path: Path):
+    with pytest.raises(ArgumentError, match="bytes"):
+        regard.load(bytes(run_copy))  # type: ignore[call-overload]
     with pytest.raises(
         DataError, match=r"(?s)config\.toml: this is a file.*hint: give its folder: "
     ) as caught:

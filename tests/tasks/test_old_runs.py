@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.runs.run_folder import config_of, write_config
-from regard.runs.run_manifest import MANIFEST, _digest
+from regard.runs.run_folder import MANIFEST, _digest, config_of, write_config
 from regard.tasks.translation import load_translator
 from regard.training.setting_names import OLD_NAMES
 from regard.training.settings_toml import to_toml

@@ -15,8 +15,7 @@ import regard
 from regard.cli import main
 from regard.decoding import Greedy
 from regard.errors import DataError
-from regard.runs.run_folder import config_of, write_config
-from regard.runs.run_manifest import MANIFEST
+from regard.runs.run_folder import MANIFEST, config_of, write_config
 from regard.tasks.translation import load_translator
 from regard.training.settings import merged
 from tests.conftest import seed

@@ -157,9 +157,12 @@ def test_prompts_left_out_keep_their_place():
     ]
 
 
-@pytest.mark.parametrize("options", [{"prompts": 3}, {"prompts": "a", "stop": 3}])
-def test_arguments_of_wrong_types(options: dict[str, Any]):
-    with pytest.raises(ArgumentError, match="int"):
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [({"prompts": 3}, "int"), ({"prompts": b"a"}, "bytes"), ({"prompts": "a", "stop": 3}, "int")],
+)
+def test_arguments_of_wrong_types(options: dict[str, Any], kind: str):
+    with pytest.raises(ArgumentError, match=kind):
         scripted("a b").generate(**options)
 
 

@@ -21,9 +21,8 @@ from regard.tasks.translation.translation_data import Corpus, read_split
 from regard.tasks.translation.translation_settings import Data, TranslationSettings
 from regard.training.distributed import Processes
 from regard.training.settings import build
-from regard.training.task import Capture, Stopped
+from regard.training.task import Stopped
 from tests.tasks.small import settings, train, written
-from tests.training import fake_graphs
 
 
 def make_task(task_settings: dict[str, Any], folder: Path) -> TranslationTask:
@@ -97,28 +96,6 @@ def test_loss_of_a_batch_is_the_sum_over_its_sentences(data: dict[str, list[str]
         one = task.restored({name: value[row : row + 1] for name, value in task.tensors(batch).items()})
         alone += float(task.loss(task.prepare(one, "cpu")).shown["loss"])
     assert float(task.loss(task.prepare(batch, "cpu")).shown["loss"]) == pytest.approx(alone, rel=1e-5)
-
-
-@pytest.mark.parametrize(("name", "captures"), [("luong", True), ("transformer", False)])
-def test_validation_loss_of_recurrent_models_is_captured(
-    data: dict[str, list[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    captures: bool,
-):
-    monkeypatch.setenv("REGARD_FAST", "1")  # otherwise nothing is captured
-    fake = fake_graphs.install(monkeypatch)
-    model = {"name": name, "width": 8} | ({"heads": 2, "inner": 8, "layers": 1} if not captures else {})
-    chosen = settings(data)
-    chosen["model"] = model
-    task = make_task(chosen, tmp_path)
-    task.model.eval()
-    expected = task.evaluate(lambda: False).scores["loss"]
-    task.capture = Capture(True)
-    losses = [task.evaluate(lambda: False).scores["loss"] for _ in range(3)]
-    assert losses == [expected] * 3
-    assert (fake.captured > 0) == (fake.replayed > 0) == captures
 
 
 def test_evaluation_can_be_stopped(data: dict[str, list[str]], tmp_path: Path):

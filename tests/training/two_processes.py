@@ -55,7 +55,6 @@ def main(folder: Path, tokens: int, steps: str = "plain") -> None:
         return
     with pytest.MonkeyPatch.context() as patch:
         graphs, rank = install(patch), os.environ["RANK"]
-        patch.setattr("regard.fast.captured.losses.MOST", 0)  # count only the graphs of training steps
         graphs.refuses = steps == "refused" and rank == "1"
         chosen = "regard.tasks.translation.translation_task.capture_chosen"
         patch.setattr(chosen, lambda *_: Capture(True, ""))

@@ -209,10 +209,14 @@ def test_gaze_is_bright_where_the_weight_is_large():
     weights = numpy.zeros((2, 2, 2))
     weights[0, 0, 0] = weights[1, 1, 1] = 0.9
     image = numpy.full((40, 60, 3), 200, numpy.uint8)
-    first, second = marks(gaze(image, weights, ["a", "b"]), Raster)
-    assert first.pixels.shape == (40, 60, 3)
-    assert first.pixels[0, 0, 0] == 200 == second.pixels[-1, -1, 0]
-    assert first.pixels[-1, -1, 0] == 60 == second.pixels[0, 0, 0]
+    plain, first, second, _ = marks(gaze(image, weights, ["a", "b"], about="a note"), Raster)
+    assert first.pixels.shape == (43, 64, 3) and (plain.pixels == 200).all()
+    assert first.pixels[0, 0, 0] == second.pixels[-1, -1, 0] > 200
+    assert first.pixels[-1, -1, 0] == second.pixels[0, 0, 0] == 60
+    grey = marks(gaze(numpy.full((40, 60), 200 / 255), weights, ["a", "b"]), Raster)[1]
+    assert (grey.pixels == first.pixels).all()
+    with_alpha = numpy.concatenate((image, image[..., :1]), -1)
+    assert (marks(gaze(with_alpha, weights, ["a", "b"]), Raster)[1].pixels == first.pixels).all()
 
 
 def test_terminal_drawing_of_hops_has_whole_sentences_and_a_block_for_weight_one():
@@ -245,7 +249,7 @@ def test_hops_and_tape():
         (lambda: steps([[1.0]], [[1.0]], [[1.0]], rows=["a", "b"]), "T = 1"),
         (lambda: gaze(numpy.ones((3, 8, 8)), numpy.ones((1, 2, 2)), ["a"]), "transpose"),
         (lambda: gaze(numpy.ones((8, 8)), numpy.ones((2, 2, 2)), ["a"]), "one map for each word"),
-        (lambda: gaze(numpy.ones((8, 8)), -numpy.ones((1, 2, 2)), ["a"]), "negative"),
+        (lambda: gaze(numpy.ones((8, 8)), -numpy.ones((1, 2, 2)), ["a"]), ">= 0"),
         (lambda: hops([[1.0]], ["a", "b"]), "S = 1"),
         (lambda: tape(numpy.ones((2, 3)), numpy.ones((3, 2))), "write has shape (3, 2)"),
         (lambda: tape(numpy.ones((2, 3, 4))), "(T, N)"),
@@ -268,7 +272,7 @@ def test_image_in_svg_is_a_png_of_its_pixels():
     from PIL import Image
 
     picture = gaze(numpy.arange(64.0).reshape(8, 8) / 64, numpy.ones((1, 1, 1)), ["a"])
-    (image,) = ElementTree.fromstring(picture.svg()).iter(f"{SVG}image")
+    image, *_ = ElementTree.fromstring(picture.svg()).iter(f"{SVG}image")
     with Image.open(io.BytesIO(base64.b64decode(image.get("href").split(",")[1]))) as opened:
         assert (numpy.asarray(opened) == marks(picture, Raster)[0].pixels).all()
 

@@ -56,6 +56,13 @@ LARGE_TABLE = 1 << 24
 """If T x S is at least this number, "auto" prefers the backend flex to sdpa kernels that need a mask tensor
 with T x S elements. flex does not need this tensor, and it skips masked blocks."""
 
+CUDNN_TABLE = 1 << 14
+"""If T x S is at least this number, "auto" prefers sdpa-cudnn to sdpa-efficient for a call with a mask tensor
+or a bias. With 128,8,64,64 (B, H, T = S, D), sdpa-efficient takes 21 and sdpa-cudnn 34 microseconds; with
+128,8,128,64, they take 65 and 40 (an NVIDIA H200, benchmarks/results/2026-11-19-simplified-calls-cuda.md)."""
+
+HOPPER = (9, 0)
+
 
 def _not_requested(call: Call) -> list[str]:
     """Return why "auto" skips an sdpa kernel that can run the call; empty if "auto" may select the kernel.
@@ -68,8 +75,20 @@ def _not_requested(call: Call) -> list[str]:
         return []
     if sdpa.KERNELS["sdpa-flash"].skips_padding(call):
         return []
-    alone = call.mask.parts == ("causal",) and call.bias is None and call.start == 0 and queries == keys
-    return [] if alone or flex.reasons(call) else ["needs a T x S mask tensor, but flex needs none"]
+    return (
+        []
+        if sdpa.causal_alone(call) or flex.reasons(call)
+        else ["needs a T x S mask tensor, but flex needs none"]
+    )
+
+
+def _cudnn_not_requested(call: Call) -> list[str]:
+    """Return why "auto" skips sdpa-cudnn; empty if "auto" may select it."""
+    _, _, queries, keys = call.sizes
+    masked = call.bias is not None or (bool(call.mask.parts) and not sdpa.causal_alone(call))
+    if masked and (queries * keys < CUDNN_TABLE or sdpa.device_capability(call.query.device) < HOPPER):
+        return ["is measured faster than sdpa-efficient for large mask tensors on Hopper GPUs only"]
+    return _not_requested(call)
 
 
 BACKENDS: dict[str, Backend] = {
@@ -90,8 +109,15 @@ BACKENDS: dict[str, Backend] = {
         skips_hidden=masked.skips_hidden,
     ),
     **{
-        n: Backend(k.reasons, k.run, _not_requested, _SDPA_ABOUT[n], k.device, skips_hidden=k.skips_padding)
-        for n, k in sdpa.KERNELS.items()
+        name: Backend(
+            kernel.reasons,
+            kernel.run,
+            _cudnn_not_requested if name == "sdpa-cudnn" else _not_requested,
+            _SDPA_ABOUT[name],
+            kernel.device,
+            skips_hidden=kernel.skips_padding,
+        )
+        for name, kernel in sdpa.KERNELS.items()
     },
     "flex": Backend(
         flex.reasons, flex.run, flex.not_requested, "FlexAttention: compiles mask and bias into the kernel"

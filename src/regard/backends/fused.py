@@ -20,6 +20,7 @@ from torch import Tensor
 from regard.backends.kernel_reasons import reasons_of_kernels
 from regard.backends.transforms import differentiable
 from regard.call import Call, Forward
+from regard.kernels.launch import MAX_GRID
 from regard.masks.mask import PLAIN, Mask
 from regard.positions import Bias
 from regard.select import Soft
@@ -31,9 +32,6 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LARGE_TABLE = 1 << 28
 """Maximum number of elements of a bias that this backend creates from a mask or a position scheme: 1 GiB of
 float32."""
-
-MAX_GRID = 65535
-"""Maximum size of the second and third dimension of a CUDA grid."""
 
 
 def reasons(call: Call) -> list[str]:

@@ -24,7 +24,15 @@ from regard.masks.mask import Mask, readable
 from regard.positions import Bias
 from regard.select import Soft
 
-__all__ = ["FEW_KEYS", "KERNELS", "Kernel", "empty_rows", "with_missing_nan"]
+__all__ = [
+    "FEW_KEYS",
+    "KERNELS",
+    "Kernel",
+    "causal_alone",
+    "device_capability",
+    "empty_rows",
+    "with_missing_nan",
+]
 
 AMPERE = (8, 0)
 """The lowest compute capability with FlashAttention 2, cuDNN attention and bfloat16."""
@@ -89,7 +97,7 @@ class Kernel:
             reasons += self._missing_on(device, dtype)
         if call.dropout and not self.dropout:
             reasons.append("has no dropout")
-        if not self.bias and not (self._padded_alone(call) or _causal_alone(call) or _unmasked(call)):
+        if not self.bias and not (self._padded_alone(call) or causal_alone(call) or _unmasked(call)):
             also = ", or padding() with as many key heads as query heads" if self.padding else ""
             reasons.append(f"supports no bias, and no mask except causal() with start = 0 and T = S{also}")
         if self.bias and self.device == "cuda" and _loses_precision(call):
@@ -149,7 +157,7 @@ class Kernel:
 
     def is_causal(self, call: Call) -> bool:
         """Whether the kernel itself applies the causal part of the mask of this call."""
-        return _causal_alone(call) or (self.device == "cpu" and _causal_and_padding(call))
+        return causal_alone(call) or (self.device == "cpu" and _causal_and_padding(call))
 
     def attend(
         self,
@@ -282,7 +290,7 @@ def _unmasked(call: Call) -> bool:
     return call.bias is None and not call.mask.parts
 
 
-def _causal_alone(call: Call) -> bool:
+def causal_alone(call: Call) -> bool:
     """Whether a kernel can run the call with is_causal=True and without a bias tensor.
 
     This requires a causal mask without other parts, no bias, start = 0 and T = S. With is_causal=True, query
@@ -390,7 +398,7 @@ KERNELS = {
         _efficient,
         "cuda",
         _HALF,
-        bias=False,
+        bias=True,
         dropout=False,
         grouped=True,
         equal_widths=True,

@@ -59,6 +59,11 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 full or broken, or the stream was closed before the command started."""
 
 
+CLOSED_PIPE = 128 + 13
+"""Exit status if the reader of standard output has exited, as in regard ... | head -1. It is that of other
+commands, which the signal SIGPIPE (13) ends."""
+
+
 OTHER_PROCESSES = 15.0
 """Seconds that other processes of torchrun wait before they print an error; see _wait_for_first_process()."""
 
@@ -133,7 +138,10 @@ def regard(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit: 0 for success, 2 for wrong arguments or data, 1 for other errors."""
+    """Run the command line and exit: 0 for success, 2 for wrong arguments or data, 1 for other errors.
+
+    Ctrl-C exits with 130, and a closed pipe with 141 (CLOSED_PIPE).
+    """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # print ? for characters that the terminal cannot encode
@@ -166,6 +174,7 @@ def _flushed(status: int) -> int:
             sys.stdout.flush()
     except BrokenPipeError:
         _drop_output()
+        return status or CLOSED_PIPE
     except OSError as error:
         _drop_output()
         return status or _print_error(f"standard output: cannot be written: {error.strerror or error}", 1)
@@ -188,7 +197,12 @@ def _status(arguments: list[str] | None) -> int:
         return _print_error(error.message.spelled(partial(setting_option, arguments=arguments)), 2)
     except BrokenPipeError:  # e.g. regard ... | head: head has exited
         _drop_output()
-        return 1
+        return CLOSED_PIPE
+    except SystemExit as error:
+        if not isinstance(error.__context__, BrokenPipeError):  # rich raises SystemExit for a broken pipe
+            raise
+        _drop_output()
+        return CLOSED_PIPE
     except Exception as error:
         _wait_for_first_process(error)
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # an error of Typer

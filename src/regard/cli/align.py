@@ -20,7 +20,7 @@ from regard.decoding.unknown_words import UnknownWords
 from regard.decoding.word_alignment import pharaoh
 from regard.errors import ArgumentError, UnknownName, message
 from regard.evaluation import SYMMETRISATIONS, read_links
-from regard.evaluation.gold_alignment import evaluate_alignments
+from regard.evaluation.alignment_error_rate import evaluate_alignments
 from regard.roles import CROSS
 from regard.tasks.picture_outputs import ResultFiles, check_output_ending
 from regard.tasks.translation.alignment_choice import aligned_at, join_directions
@@ -153,7 +153,7 @@ def align(run: Path, **options: Any) -> None:
     """
     _check(options)
     check_output_ending(options["output"], page=True)
-    pairs = PairFiles.of(options, "regard align").stream()
+    pairs = PairFiles.of(options, "regard align", run).stream()
     page, choose, backward = ResultFiles("line", options["page"]), options["choose"], options["backward"]
     gold = None
     if options["gold_alignments"] is not None:

@@ -19,8 +19,7 @@ from regard.files.atomic_io import Leftover, beside, failed, flush_folder, lefto
 from regard.files.folder_lock import NAME as LOCK
 from regard.files.folder_lock import locked
 from regard.files.untrusted import open_regular
-from regard.runs.run_folder import DATA, made_folder
-from regard.runs.run_manifest import write_config_and_manifest
+from regard.runs.run_folder import DATA, made_folder, write_config_and_manifest
 from regard.runs.run_settings import RunSettings
 from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import check_one_seed
@@ -129,8 +128,12 @@ def average_run(
         except OSError:
             remove(place)  # so that the same command can be run again
             raise
-    except OSError as error:
-        raise failed(str(out), "the new run could not be written", error) from None
+    except (OSError, DataError) as error:  # a DataError of Checkpoints names the temporary folder
+        cause = error.__cause__ if isinstance(error, DataError) else error
+        if not isinstance(cause, OSError):
+            raise
+        size = sum(weight.nbytes for weight in weights.values())
+        raise failed(shown(out), "the new run could not be written", cause, size) from None
     finally:
         with suppress(OSError):
             remove(temporary)

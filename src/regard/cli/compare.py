@@ -17,6 +17,9 @@ from regard.training.command_options import CHOSEN, DATA, CommandOption
 
 __all__ = ["compare"]
 
+RUNS = "runs"
+"""The name of the study that compares trained runs."""
+
 SETTINGS = (
     *("source", "target", "tsv", "jsonl", "columns", "fields", "encoding"),
     *("valid_source", "valid_target", "valid_tsv", "valid_jsonl"),
@@ -243,8 +246,35 @@ def _seeds(text: str | None) -> int | tuple[int, ...] | None:
     return numbers if "," in text else (numbers or (0,))[0]
 
 
+def _scores(study: Any) -> Any:
+    """Return a table with the mean of each score of each compared run, and its deviation over the seeds."""
+    from regard.evaluation.confidence import Interval
+    from regard.runs.seed_scores import FittedTable, mean_text
+    from regard.training.logs.live_table import metric_title
+
+    rows = next(each.rows for each in study.tables if each.name == f"{RUNS}-summary")
+    names = list(dict.fromkeys(row["score"] for row in rows))
+    table = FittedTable()
+    for title in ("run", "seeds", *map(metric_title, names)):
+        table.add_column(title, justify="left" if title == "run" else "right")
+    for model in dict.fromkeys(row["model"] for row in rows):
+        own = {row["score"]: row for row in rows if row["model"] == model}
+        means = {
+            name: mean_text(name, Interval(row["mean"], None, None, row["seeds"], row["deviation"]))
+            for name, row in own.items()
+        }
+        seeds = max(row["seeds"] for row in own.values())
+        table.add_row(Text(model), str(seeds), *(means.get(name, "") for name in names))
+    return table
+
+
 def _printed(result: Any, say: Any) -> int:
     """Print the verdicts and what was written; return the exit status."""
+    for study in result.results:
+        if study.name == RUNS:
+            printable_console().print(_scores(study), "")
+            for note in study.notes:
+                say(f"note: {note}")
     table = Table(box=None, header_style="dim")
     for column in ("result", "claim"):
         table.add_column(column, no_wrap=column == "result")

@@ -17,6 +17,7 @@ from regard.cli.output_files import check_apart
 from regard.cli.pair_options import PairFiles
 from regard.cli.printing import printable_console
 from regard.data import hold_out, korean_english
+from regard.data.column_names import two_names
 from regard.data.fetch import fetch as fetch_set
 from regard.data.hold_out import HeldOut
 from regard.data.korean.corpus import SPLITS, Example
@@ -25,7 +26,6 @@ from regard.data.public_datasets import SETS
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.evaluation import Links
 from regard.files.file_group import check_free, written_together
-from regard.tasks.column_names import two_names
 from regard.training.command_options import CommandOption
 from regard.viewing import draw
 

@@ -27,10 +27,10 @@ from regard.cli.usage_errors import FORMATS
 from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.runs.run_commands import ChosenRun, Report
-from regard.runs.run_folder import config_of
+from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import seeds_of
-from regard.runs.seed_reports import evaluate_seeds
+from regard.runs.seed_scores import evaluate_seeds
 from regard.tasks.task_table import DEFAULT, find_task
 from regard.training.command_options import CommandOption, option_parameters
 
@@ -145,6 +145,10 @@ def _with_files(task: type[RunTask], files: Sequence[str], options: dict[str, An
     """
     if not files:
         return options
+    if runs := [file for file in files if is_run(Path(file))]:
+        problem = f"{shown(runs[0])} is a run folder, and only one run can be evaluated"
+        hint = f"to compare runs: regard compare RUN {' '.join(map(shell_word, runs))}"
+        raise ArgumentError(message("regard evaluate", problem, hint=hint))
     known = [name for name in ("test_file", "tsv", "jsonl", "source", "target") if name in options]
     ways = {_way(file) for file in files}
     has_columns = bool(options.get("columns") or options.get("fields"))

@@ -68,7 +68,11 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
         "--batch-tokens",
     ),
     ("--per-device-train-batch-size",): ("--batch-size", "--batch-tokens"),
-    ("--max-tokens", "--tokens-per-batch"): ("--batch-tokens", "--set training.batch_tokens=INT"),
+    ("--max-tokens", "--tokens-per-batch"): (
+        "--max-new-tokens",
+        "--batch-tokens",
+        "--set training.batch_tokens=INT",
+    ),
     ("--max-epoch", "--max-epochs", "--num-epochs", "--num-train-epochs", "--n-epochs"): ("--epochs",),
     ("--max-update", "--max-updates", "--max-steps", "--train-steps", "--num-steps"): ("--steps",),
     ("--max-minutes", "--max-time", "--time"): ("--minutes",),
@@ -115,12 +119,15 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--topp", "--sampling-topp", "--random-sampling-topp", "--nucleus"): ("--top-p",),
     ("--random-sampling-temp", "--sampling-temperature"): ("--temperature",),
     (
+        "--length",
         "--max-len",
         "--max-len-b",
         "--max-length",
         "--max-new-tokens",
         "--max-target-length",
         "--max-output-length",
+        "--n-predict",
+        "--num-tokens",
     ): (
         "--max-length",
         "--max-new-tokens",

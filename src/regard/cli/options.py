@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from regard.data.column_names import COLUMNS, FIELDS
 from regard.errors import ArgumentError, message
-from regard.tasks.column_names import COLUMNS, FIELDS
 from regard.tasks.file_options import ENCODING, SOURCE, TARGET
 from regard.training.command_options import CommandOption, option_parameters
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CORPUS",
     "COUNT",
+    "DEFAULT_COLUMNS",
     "HEADS",
     "JSON",
     "LINES",
@@ -75,6 +76,9 @@ TOKENS = 10_000_000
 
 THREADS = max(256, os.cpu_count() or 1)
 """Maximum number of CPU threads: torch crashes if the system cannot start as many threads as requested."""
+
+DEFAULT_COLUMNS = "1,2"
+"""The value of --columns if the option is not set."""
 
 REQUIRED = inspect.Parameter.empty
 """The default value of an argument or option that a command cannot be used without."""
@@ -172,7 +176,7 @@ OPTIONS = {
             "FILE",
             list[str],
         ),
-        CommandOption("--columns", COLUMNS, "A,B", default="1,2"),
+        CommandOption("--columns", COLUMNS, "A,B", default=DEFAULT_COLUMNS),
         CommandOption("--fields", FIELDS, "A,B", default="source,target"),
         CommandOption(
             "--choose",

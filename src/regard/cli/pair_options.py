@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
+from regard.cli.options import DEFAULT_COLUMNS
 from regard.data import Choices, Pairs, read_pairs
+from regard.data.column_names import two_columns, two_names
 from regard.data.line_io import check_standard_input
 from regard.data.pair_stream import LinePairs, PairStream, RowPairs
 from regard.errors import ArgumentError, UnknownName, message
-from regard.tasks.column_names import two_columns, two_names
-from regard.tasks.header_lines import check_first_lines
+from regard.runs.run_folder import config_of
+from regard.tasks.header_lines import check_first_lines, columns_of_header
 from regard.tasks.text_file_checks import check_sides
 
 __all__ = ["PairFiles", "read_choices"]
@@ -30,7 +33,7 @@ class PairFiles:
     encoding: str | None = None
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], command: str) -> PairFiles:
+    def of(cls, options: Mapping[str, Any], command: str, run: Path | None = None) -> PairFiles:
         """Return the files that the options of a command name.
 
         Raise ArgumentError unless exactly one kind of files is named: --source with --target, --tsv, or
@@ -38,10 +41,14 @@ class PairFiles:
 
         options: the values of all options of the command.
         command: the command, for the error message.
+        run: a run folder. Its columns are used if --columns is not set, and the header of --tsv names them.
         """
         files = cls(**{field.name: options[field.name] for field in fields(cls)})
         files.check(command)
-        return files
+        if run is None or files.columns != DEFAULT_COLUMNS or not files.tsv:
+            return files
+        columns = config_of(run).get("data", {}).get("columns")
+        return replace(files, columns=columns_of_header(files.tsv, columns, files.encoding) or files.columns)
 
     @property
     def all(self) -> list[str]:

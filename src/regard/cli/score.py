@@ -109,7 +109,7 @@ def _score_pairs(run: Path, files: list[str] | None, text: list[str] | None, opt
         hint = "give sentence pairs to a translator: --source FILE --target FILE"
         raise ArgumentError(message(option, problem, hint=hint))
     written = result_files(options, "line")
-    pairs = PairFiles.of(options, "regard score").stream()
+    pairs = PairFiles.of(options, "regard score", run).stream()
     more = {"tokens_per_batch": options["batch_tokens"], "longest": options["max_source_length"]}
     translator = open_run(run, options, look=None, **more)
     results = (pair for batch in in_batches(pairs, AT_ONCE) for pair in translator.score(*batch))

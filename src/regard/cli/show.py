@@ -19,17 +19,13 @@ from regard.cli.printing import print_json, printable_console
 from regard.data.line_io import say
 from regard.errors import DataError, RegardError, message, printable, shell_word, shown
 from regard.runs.run_facts import RunFacts, facts_of
-from regard.runs.seed_facts import SeedFacts, seed_facts_of
-from regard.runs.seed_scores import keep_words, mean_text, scores_table
+from regard.runs.seed_scores import FittedTable, SeedFacts, mean_text, scores_table, seed_facts_of
 from regard.training.logs.live_table import TITLES, best_title, in_time, in_words, metric_title
 
 __all__ = ["show", "sparkline"]
 
 ROWS = 12
 """Maximum number of evaluations in the table: the last evaluations, and always the best evaluation."""
-
-WIDEST = 24
-"""Maximum width, in characters, of the column with the names of runs."""
 
 BARS, PLAIN = "▁▂▃▄▅▆▇█", ".:-=+*#%"
 
@@ -247,7 +243,8 @@ def _evaluations(facts: RunFacts, console: Console) -> Table:
     best, rows = facts.best, facts.evaluations
     shown_rows = rows[-ROWS:] if best is None or best in rows[-ROWS:] else [best, *rows[-ROWS + 1 :]]
     names = list(dict.fromkeys(name for each in shown_rows for name in each if name != "step"))
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    best_name = facts.best_metric
+    table = FittedTable(metric_title(name) for name in reversed(names) if name not in ("loss", best_name))
     for name in ("evaluation", *names, ""):
         table.add_column(Text(printable(metric_title(name))), justify="right")
     star = "*" if console.options.ascii_only else "★"
@@ -292,11 +289,10 @@ def compared(facts: Sequence[RunFacts | SeedFacts]) -> Table:
     firsts = [next(iter(each.runs.values()), None) if isinstance(each, SeedFacts) else each for each in facts]
     folders = [each.folder for each, run in zip(facts, firsts, strict=True) if run is not None]
     runs = [run for run in firsts if run is not None]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = FittedTable(("weights", "time", "step", "model"))
     names = [min(shown(os.path.relpath(each)), shown(each), key=len) for each in folders]
-    widest = min(max(map(len, names), default=0), WIDEST)
-    table.add_column("run", min_width=widest, overflow="fold")
-    table.add_column("model", no_wrap=True)
+    for name in ("run", "model"):
+        table.add_column(name)
     criteria = sorted({each.best_metric for each in runs})
     # Runs of different tasks have different scores. So there is only one column of scores: the name and the
     # value of the score by which the best checkpoint of each run was chosen.
@@ -306,15 +302,15 @@ def compared(facts: Sequence[RunFacts | SeedFacts]) -> Table:
     differ = ["best score"] if several_tasks else ["best by"] if len(criteria) > 1 else []
     titles = {**TITLES, "exact": "exact"}  # short, so that the table fits into 80 columns
     for name in ("weights", "step"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in scored:  # without no_wrap, so that long names are wrapped
+        table.add_column(name, justify="right")
+    for name in scored:
         table.add_column(Text(printable(titles.get(name, metric_title(name)))), justify="right")
     for name in (*differ, "time"):
-        table.add_column(name, justify="right", no_wrap=name == "time")
+        table.add_column(name, justify="right")
     if not differ:
         table.caption = Text(f"scores of the checkpoint with the {best_title(*criteria)}", style="dim")
         table.caption_justify = "left"
-    table.add_column("status", min_width=9, overflow="fold")
+    table.add_column("status")
     for place, folder, each in zip(names, folders, runs, strict=True):
         best, at = each.best or {}, each.progress
         scores = [in_words(name, best[name]) if name in best else "" for name in scored]
@@ -339,6 +335,4 @@ def compared(facts: Sequence[RunFacts | SeedFacts]) -> Table:
             "" if at is None else in_time(at.seconds),
             Text(printable(status)),
         )
-    numbers = len(scored) + len(differ)
-    keep_words(table.columns[4 : 4 + numbers])
     return table

@@ -17,7 +17,8 @@ from regard.cli.open_runs import import_from_here, next_command, resume_command,
 from regard.cli.options import REQUIRED, but, command
 from regard.cli.printing import printable_console
 from regard.cli.train_settings import TRAINING_MACHINE, check_exclusive, setting_options, settings_of
-from regard.errors import printable, shell_word, shown
+from regard.data.line_io import say
+from regard.errors import DataError, message, printable, shell_word, shown
 from regard.training.command_options import LOGS, RUN, CommandOption
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
 
 __all__ = ["train"]
+
+TRAINING_FILES = ("train_file", "source", "target", "tsv", "jsonl")
+"""The settings in [data], and parameters of options, that name training files."""
 
 
 @command(
@@ -144,7 +148,47 @@ def _task_and_settings(arguments: Mapping[str, Any]) -> tuple[type[RunTask], dic
         kind = find_task(name or DEFAULT)
     settings = merged({}, settings_of(arguments, kind), assigned)
     check_names(kind.settings_type, recipe, str(arguments["recipe"]))
-    return kind, merged(without_alternatives(recipe, settings), settings)
+    _note_validation_files(recipe.get("data") or {}, settings.get("data") or {})
+    settings = merged(without_alternatives(recipe, settings), settings)
+    _check_public_files(settings.get("data") or {})
+    return kind, settings
+
+
+def _check_public_files(data: Mapping[str, Any]) -> None:
+    """Raise DataError if files of a public dataset are missing; name the command that downloads them.
+
+    data: the data settings.
+    """
+    from regard.data.fetch import SETS
+
+    files = [
+        file
+        for name, value in data.items()
+        if name.removeprefix("valid_") in TRAINING_FILES
+        for file in (value if isinstance(value, list) else [value])
+    ]
+    missing = [Path(file) for file in files if isinstance(file, str) and not os.path.exists(file)]
+    for name, each in SETS.items():
+        pieces = {piece.name for piece in each.pieces}
+        if missing and all(path.parent.name == each.folder and path.name in pieces for path in missing):
+            folder = missing[0].parent.parent
+            hint = f"to download it: regard data fetch {name} --output {shell_word(folder)}"
+            raise DataError(message(shown(missing[0]), "there is no such file", hint=hint))
+
+
+def _note_validation_files(recipe: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Print a note if the training files are those of the user, but the validation files those of the recipe.
+
+    recipe, own: the data settings of the recipe, and those of the options.
+    """
+    if os.environ.get("RANK", "0") != "0" or not any(name in TRAINING_FILES for name in own):
+        return
+    valid = [name for name in recipe if name.startswith("valid_")]
+    if valid and not any(name.startswith("valid_") for name in own):
+        values = [recipe[name] if isinstance(recipe[name], list) else [recipe[name]] for name in valid]
+        files = ", ".join(shown(str(file)) for each in values for file in each)
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in valid)
+        say(f"note: the validation set is that of the recipe: {files}; to use yours: {options}")
 
 
 def _run_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,7 +198,7 @@ def _run_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     from regard.runs.prepare_run import Machine
 
-    machine = Machine(arguments["device"], arguments["threads"])
+    machine = Machine(arguments["device"], arguments["threads"], jobs=None)
     return {"resume": arguments["resume"], "change": arguments["change"], "machine": machine}
 
 
@@ -192,9 +236,7 @@ def _print_inputs(arguments: Mapping[str, Any]) -> None:
     """
     if os.environ.get("RANK", "0") != "0":
         return
-    files = [
-        path for name in ("train_file", "source", "target", "tsv", "jsonl") for path in arguments[name] or ()
-    ]
+    files = [path for name in TRAINING_FILES for path in arguments[name] or ()]
     if files:
         sizes = _sizes(files)
         if not sizes:  # a file cannot be read; the error is raised later

@@ -11,8 +11,7 @@ from rich.console import Console
 from regard.errors import ArgumentError, message, shown
 from regard.huggingface.token_words import Tokens
 from regard.runs.devices import choose_device
-from regard.runs.long_text_view import LongTextView
-from regard.runs.run_commands import ViewOptions
+from regard.runs.run_commands import LongTextView, ViewOptions
 from regard.viewing import VIEWS, Picture, Seen
 from regard.viewing.word_groups import spelled
 

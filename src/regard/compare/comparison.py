@@ -133,6 +133,8 @@ def _compared(chosen: Sequence[Study], context: StudyContext, minutes: float | N
             cache.train(missing, until)
     late = bool(minutes) and time.monotonic() > until and bool(cache.missing(planned))
     stopped = cache.interrupted or ("time limit" if late else "")
+    if stopped:
+        context.say(f"stopped ({stopped}); measuring the finished trainings, Ctrl-C stops at once ...")
     results = []
     try:
         for study in chosen:

@@ -17,10 +17,6 @@ import hashlib
 import importlib.metadata
 import json
 import math
-import re
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -29,40 +25,24 @@ from typing import Any, TypeVar, cast
 
 from regard.compare.comparison_options import Options
 from regard.compare.study import PlannedRun
-from regard.errors import DataError, RegardError, message, printable, shown
+from regard.errors import DataError, RegardError, message, shown
 from regard.files.atomic_io import replace
 from regard.files.untrusted import parse_json, read_limited
 from regard.runs.devices import choose_device
-from regard.runs.estimate import duration_text
 from regard.runs.run_folder import made_folder
+from regard.runs.training_processes import STOPPING, Training, TrainingProcesses
 from regard.tasks.translation.translation_checks import PATHS
-from regard.training.interrupts import Interruption, interruptible
+from regard.training.interrupts import interruptible
 from regard.training.settings_toml import to_toml
 
-__all__ = ["RunCache", "TrainedRun", "digest", "key_of", "progress_line", "step_of"]
+__all__ = ["RunCache", "TrainedRun", "digest", "key_of"]
 
 Measured = TypeVar("Measured")
 
 MEASURED = 1
 """Version of the measurements. Increase it to measure all runs again."""
 
-PROGRESS_SECONDS = 20.0
-"""Seconds between two lines of progress."""
-
-STOP_SECONDS = 60.0
-"""Time that a training process has to save a checkpoint after the comparison was stopped."""
-
-STEP = re.compile(r"^step ([\d,]+)/([\d,]+) ", re.M)
-"""The line that `regard train` prints: "step 365/1,000  loss ..."."""
-
-NAMED = 3
-"""Maximum number of running training runs that are named; the others are only counted."""
-
-ENOUGH = 0.1
-"""The time left is shown from this mean share of the running trainings on: the first steps take longer."""
-
-LONG = 3600
-"""If more time than this is left, in seconds, a message says how to shorten it."""
+SHORTER = "to shorten it: --quick, --study NAME, --models NAME, or --stop-after MINUTES"
 
 
 @dataclass(frozen=True)
@@ -162,10 +142,28 @@ class RunCache:
         """
         if not runs:
             return
-        notice = "stopping: the trainings save their checkpoints (press Ctrl-C again to stop at once)"
-        with interruptible(notice) as interrupt:
-            _Pool(self, interrupt, until).run(runs)
+        with interruptible(STOPPING) as interrupt:
+            hint = "" if self.options.quick else SHORTER
+            processes = TrainingProcesses(self.options.jobs, self.say, interrupt, until, hint)
+            for end in processes.run(map(self._training, runs), len(runs)):
+                name = f"{processes.done}/{processes.total}: {end.training.name}"
+                if end.error:
+                    _write(end.training.log.with_name("failed.json"), {"error": end.error})
+                    self.say(f"failed {name}: {end.error}")
+                else:
+                    _write(end.training.log.with_name("finished.json"), {"seconds": end.seconds})
+                    self.say(f"trained {name} ({end.seconds:.0f} s)")
         self.interrupted = interrupt.cause
+
+    def _training(self, run: PlannedRun) -> Training:
+        """Write the recipe of a run, and return its training."""
+        place, options = made_folder(self.place(run)), self.options
+        (place / "failed.json").unlink(missing_ok=True)
+        replace(place / "recipe.toml", to_toml(run.settings).encode())
+        threads = [] if options.threads is None else ["--threads", str(options.threads)]
+        files = ["--recipe", str(place / "recipe.toml"), "--output", str(place / "run")]
+        arguments = [*files, "--resume", "--device", options.device, *threads]
+        return Training(f"{run.label}, seed {run.seed}", place / "log.txt", arguments)
 
     def measured(
         self, run: TrainedRun | None, name: str, parameters: Any, measure: Callable[[], Measured]
@@ -184,142 +182,6 @@ class RunCache:
         if "result" not in known:
             _write(path, {"parameters": parameters, "result": result})
         return cast(Measured, json.loads(json.dumps(result)))
-
-
-class _Pool:
-    """Several training processes at a time; each is `regard train` with a recipe."""
-
-    def __init__(self, runs_cache: RunCache, interrupt: Interruption, until: float):
-        self.cache, self.interrupt, self.until = runs_cache, interrupt, until
-        self.waiting: list[PlannedRun] = []
-        self.running: dict[Path, tuple[PlannedRun, subprocess.Popen[bytes], float]] = {}
-        self.total = self.done = 0
-        self.began = self.reported = time.monotonic()
-        self.hinted = runs_cache.options.quick
-
-    def run(self, runs: Sequence[PlannedRun]) -> None:
-        self.waiting, self.total = list(runs), len(runs)
-        try:
-            while self.waiting or self.running:
-                if self.interrupt or time.monotonic() > self.until:
-                    return
-                while self.waiting and len(self.running) < self.cache.options.jobs:
-                    self._start(self.waiting.pop(0))
-                time.sleep(0.1)
-                self._collect()
-                self._report()
-        finally:
-            self._stop()
-
-    def _start(self, run: PlannedRun) -> None:
-        place = made_folder(self.cache.place(run))
-        (place / "failed.json").unlink(missing_ok=True)
-        replace(place / "recipe.toml", to_toml(run.settings).encode())
-        options = self.cache.options
-        threads = [] if options.threads is None else ["--threads", str(options.threads)]
-        command = [sys.executable, "-m", "regard", "train", "--recipe", str(place / "recipe.toml")]
-        command += ["--output", str(place / "run"), "--resume", "--device", options.device, *threads]
-        with (place / "log.txt").open("ab") as log:
-            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            # A new session: Ctrl-C in the terminal reaches this process only, which then stops the others.
-            process = subprocess.Popen(command, start_new_session=True, **streams)
-        self.running[place] = run, process, time.monotonic()
-
-    def _report(self) -> None:
-        now = time.monotonic()
-        if not self.running or now < self.reported + PROGRESS_SECONDS:
-            return
-        self.reported = now
-        running = [
-            (f"{run.label}, seed {run.seed}", step_of(place / "log.txt"))
-            for place, (run, _, _) in self.running.items()
-        ]
-        self.cache.say(progress_line(self.done, self.total, running, now - self.began))
-        if not self.hinted and _seconds_left(self.done, self.total, running, now - self.began) > LONG:
-            self.hinted = True
-            self.cache.say("to shorten it: --quick, --study NAME, --models NAME, or --stop-after MINUTES")
-
-    def _collect(self) -> None:
-        for place, (run, process, began) in list(self.running.items()):
-            status = process.poll()
-            if status is None:
-                continue
-            del self.running[place]
-            self.done += 1
-            seconds = time.monotonic() - began
-            name = f"{self.done}/{self.total}: {run.label}, seed {run.seed}"
-            if status == 0:
-                _write(place / "finished.json", {"seconds": seconds})
-                self.cache.say(f"trained {name} ({seconds:.0f} s)")
-                continue
-            error = _last_lines(place / "log.txt") or f"exit status {status}"
-            _write(place / "failed.json", {"error": error})
-            self.cache.say(f"failed {name}: {error}")
-
-    def _stop(self) -> None:
-        for _, process, _ in self.running.values():
-            process.terminate()
-        for _, process, _ in self.running.values():
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-Running = Sequence[tuple[str, tuple[int, int] | None]]
-"""The name and the step of each running training, as returned by step_of()."""
-
-
-def step_of(log: Path) -> tuple[int, int] | None:
-    """Return the last step that the log of a training names, and its number of steps; None before that."""
-    found = STEP.findall(_end_of(log))
-    return (int(found[-1][0].replace(",", "")), int(found[-1][1].replace(",", ""))) if found else None
-
-
-def _seconds_left(done: int, total: int, running: Running, seconds: float) -> float:
-    """Return the time that the trainings still need; NaN before it can be estimated."""
-    finished = done + sum(place[0] / max(place[1], 1) for _, place in running if place is not None)
-    enough = finished >= ENOUGH * max(len(running), 1)
-    return seconds * (total - finished) / finished if enough else math.nan
-
-
-def progress_line(done: int, total: int, running: Running, seconds: float) -> str:
-    """Return a line about the trainings: how many are finished, the time left, and the running ones.
-
-    done, total: number of finished trainings, and of all trainings.
-    seconds: the time since the first training began.
-
-    >>> progress_line(1, 4, [("luong, seed 0", (500, 1000))], 90)
-    'trained 1 of 4, about 2 minutes left; running: luong, seed 0, step 500 of 1,000'
-    >>> progress_line(0, 4, [("luong, seed 0", (1, 1000))], 9)
-    'trained 0 of 4; running: luong, seed 0, step 1 of 1,000'
-    """
-    seconds = _seconds_left(done, total, running, seconds)
-    left = "" if math.isnan(seconds) else f", about {duration_text(seconds)} left"
-    names = [
-        f"{name}, starting" if place is None else f"{name}, step {place[0]:,} of {place[1]:,}"
-        for name, place in running[:NAMED]
-    ]
-    more = f"; and {len(running) - NAMED} more" if len(running) > NAMED else ""
-    return f"trained {done} of {total}{left}; running: {'; '.join(names)}{more}"
-
-
-def _end_of(log: Path) -> str:
-    """Return the last 4,000 bytes of a log as text; "" if it cannot be read."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(log.stat().st_size - 4000, 0))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def _last_lines(log: Path, count: int = 3) -> str:
-    """Return the last lines of a log, which contain the error message."""
-    kept = [printable(line.strip()) for line in _end_of(log).splitlines() if line.strip()]
-    start = next((at for at in range(len(kept) - 1, -1, -1) if kept[at].startswith("regard")), len(kept) - 1)
-    return " ".join(kept[max(start, 0) :][:count])
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -172,7 +172,9 @@ def _verdicts(rows: Sequence[Row], metric: str, what: str, lower: bool = False) 
             both = [[row[metric] for row in rows if row["model"] == model] for model in sides]
             values = [a - b for a, b in zip(*both, strict=False)]
         better = "lower" if lower else "higher"
-        claim = Claim(f"runs.{other}", f"{other} is better than {first}, by {what} ({better} is better).")
+        claim = Claim(
+            f"{other} against {first}", f"{other} is better than {first}, by {what} ({better} is better)."
+        )
         verdicts.append(judge(claim, values, f"{what} of {sides[0]} minus {what} of {sides[1]}"))
     return tuple(verdicts)
 

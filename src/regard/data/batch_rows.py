@@ -70,6 +70,10 @@ class BatchRows:
             lambda memory: memory.reorder(rows.to(memory.key.device)),
         )
 
+    def reorder(self, index: Tensor) -> Self:
+        """Alias of select(), for code written for earlier versions."""
+        return self.select(index)
+
     def repeat(self, count: int) -> Self:
         """Return a copy in which each row occurs `count` times, one after the other."""
         return self._map(

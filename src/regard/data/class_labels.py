@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from regard.errors import ArgumentError, DataError, UnknownName, message, printable
+from regard.errors import ArgumentError, DataError, UnknownName, list_item, message, printable
 
 __all__ = ["CLASS_WEIGHTS", "ClassBalance", "Labels", "class_weights"]
 
@@ -100,7 +100,7 @@ class Labels:
 
         If there are more than LISTED labels, the text ends for example with " and 40 more".
         """
-        names = [printable(name)[:80] for name in self.names[:LISTED]]
+        names = [list_item(name[:80]) for name in self.names[:LISTED]]
         more = f" and {len(self) - LISTED} more" if len(self) > LISTED else ""
         return ", ".join(names) + more
 

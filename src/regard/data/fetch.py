@@ -24,7 +24,7 @@ from regard.data.public_datasets import SETS, Piece, PublicSet
 from regard.errors import DataError, Hint, Setting, UnknownName, message, printable, shown
 from regard.files.atomic_io import naming_file, write_all, write_whole
 
-__all__ = ["Fetched", "digest", "fetch", "unpack"]
+__all__ = ["SETS", "Fetched", "digest", "fetch", "unpack"]
 
 ANY_EDITION = Setting("fetch", "edition", "any")
 

@@ -12,6 +12,7 @@ label and texts. To add a format, write its function and add a line to FORMATS.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,6 +50,7 @@ __all__ = [
     "fields_of_json",
     "format_of",
     "labelled_from_lists",
+    "likely_columns",
     "read_labelled",
     "text_of_json",
 ]
@@ -111,6 +113,29 @@ def tabbed(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
             cells = [""] * (max(places) + 1)
         label, *texts = (valid_cell(cells[at], shown(path), row.number, encoding) for at in places)
         yield Row(row.number, label.strip(), tuple(texts))
+
+
+def likely_columns(path: Path, encoding: str | None = None) -> str:
+    """Return the likely columns of label and text of a TSV or CSV file, as for --columns, or "" if none are.
+
+    The text is the column with the most characters; the label is the column with the fewest different values,
+    each of which occurs several times. Line 1 is a header if its value for the label is not such a value.
+    """
+    rows = [row.value for row in itertools.islice(column_rows(path, encoding), SAMPLE) if row.value]
+    header, *body = rows or [()]
+    columns = list(zip(*(cells for cells in body if len(cells) == len(header)), strict=True))
+    if len(columns) < 2:
+        return ""
+    text = max(range(len(columns)), key=lambda column: sum(map(len, columns[column])))
+    different = {at: len(set(values)) for at, values in enumerate(columns) if at != text and all(values)}
+    classes = {at: count for at, count in different.items() if 2 <= count <= len(body) // 4}
+    if not classes:
+        return ""
+    label = min(classes, key=lambda column: classes[column])
+    if header[label] in columns[label]:
+        return f"{label + 1},{text + 1}"
+    names = header[label], header[text]
+    return ",".join(names) if all(name.strip() and "," not in name for name in names) else ""
 
 
 def records(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
@@ -268,9 +293,12 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 EMPTY = ("skip", "error")
 """What to do with an empty text: "skip" drops and counts it, "error" raises DataError."""
 
+SAMPLE = 1000
+"""Number of lines from which likely_columns() guesses the columns of label and text."""
+
 MANY = 10
-"""With at least this many texts, label_set() raises DataError if every text has a different label. The labels
-were probably read from the wrong column."""
+"""With at least this many texts, label_set() raises DataError if nearly every text has a different label. The
+labels were probably read from the wrong column."""
 
 
 class LabelledText(NamedTuple):
@@ -365,15 +393,15 @@ class LabelledTexts:
     def label_set(self) -> Labels:
         """Return the different labels, sorted.
 
-        Raises DataError if there is only one label, or if there are at least MANY texts and no two of them
-        have the same label. In both cases, the labels were probably read from the wrong column.
+        Raises DataError if there is only one label, or if there are at least MANY texts and 9 of 10 have
+        different labels. In both cases, the labels were probably read from the wrong column.
         """
         different = set(self.labels)
         if len(different) < 2:
             problem = f"all {len(self):,} texts have the label {printable(self.labels[0])[:80]!r}"
             hint = "check which column the labels are in"
             raise DataError(message(self.name, problem, expected="at least two labels", hint=hint))
-        if len(different) == len(self) >= MANY:
+        if len(self) >= MANY and len(different) >= 0.9 * len(self):
             problem = f"the {len(self):,} texts have {len(different):,} different labels"
             hint = "check which column the labels are in"
             raise DataError(message(self.name, problem, expected="several texts for each label", hint=hint))

@@ -37,6 +37,7 @@ __all__ = [
     "say",
     "tell",
     "writing",
+    "table_note",
 ]
 
 Place = str | bytes
@@ -342,13 +343,29 @@ def given_lines(
             hint = f'for a {kind} instead of a file, use {option} "{printable(each[:60])}"'
             raise DataError(message(shown(each), "there is no such file", hint=hint))
     for each in files or ():
-        if TABLE.search(each):
-            hint = "save the texts alone, one in each line"
-            say(f"{shown(each)}: each line is read as one text, with its commas and quotes; {hint}")
+        if note := table_note(each):
+            say(note)
     lines = Lines(files or [STANDARD], encoding=encoding)
     if lines.keyboard:
         say("reading standard input; end with Ctrl-D")
     return lines
+
+
+def table_note(file: str) -> str:
+    """Return a note for a table that is read as plain text; "" if the file is no table by its name.
+
+    >>> table_note("a.csv")
+    'a.csv: each line is read as one text, with its commas and quotes; save the texts alone, one in each line'
+    >>> table_note("a.txt")
+    ''
+    """
+    match = TABLE.search(file)
+    if match is None:
+        return ""
+    kind = match[1].lower()
+    marks = {"csv": "commas and quotes", "tsv": "tabs"}.get(kind, "names of fields")
+    hint = "save the texts alone, one in each line"
+    return f"{shown(file)}: each line is read as one text, with its {marks}; {hint}"
 
 
 def check_standard_input(*files: str | None) -> None:

@@ -33,10 +33,10 @@ from regard.data.encoded_pairs import EncodedPairs, Reader, Side
 from regard.data.progress_bar import advancing
 from regard.data.tokenizers import Tokenizer
 from regard.data.tokenizers.normalize import sides
-from regard.errors import ArgumentError, DataError, UnknownName, message, shown
-from regard.files.atomic_io import flush_folder, naming_file, write_all
+from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.files.atomic_io import flush_folder, write_all
 from regard.files.untrusted import open_regular, parse_json, read_limited
-from regard.files.user_cache import LEFT_OVER
+from regard.files.user_cache import LEFT_OVER, cache_error
 
 __all__ = ["EncodedChunk", "EncodedPairs", "encode_pairs", "open_stored", "store"]
 
@@ -70,22 +70,19 @@ class Written:
     """
 
     def __init__(self, path: Path):
-        self.path = path
-        with naming_file(path):
-            self.file = path.open("xb", buffering=0)
+        self.file = path.open("xb", buffering=0)
         self.checksum = 0
 
     def put(self, content: bytes) -> None:
         """Append bytes to the file, and update its checksum."""
-        with naming_file(self.path):
-            write_all(self.file.fileno(), content)
+        write_all(self.file.fileno(), content)
         self.checksum = zlib.crc32(content, self.checksum)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self.file, naming_file(self.path):
+        with self.file:
             os.fsync(self.file.fileno())
 
 
@@ -277,14 +274,7 @@ def encode_pairs(
             shutil.rmtree(part, ignore_errors=True)
         return open_stored(place, key)
     except OSError as error:
-        hint = (
-            "use a writable folder with enough free space, 2 bytes per token and 24 bytes per pair: set the "
-            "environment variable REGARD_CACHE"
-        )
-        name = shown(error.filename or folder)
-        raise DataError(
-            message(name, f"the cache cannot be used: {error.strerror or error}", hint=hint)
-        ) from None
+        raise cache_error(error, folder) from None
 
 
 def _check(pairs: SizedPairs, longest: int | None, over: str) -> None:

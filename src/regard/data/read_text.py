@@ -32,7 +32,7 @@ from regard.data.text_encoding import (
     other_encoding,
     utf_8_chunks,
 )
-from regard.errors import DataError, Hint, RegardWarning, Setting, message, shown
+from regard.errors import ArgumentError, DataError, Hint, RegardWarning, Setting, message, shown
 
 __all__ = [
     "Marks",
@@ -117,6 +117,8 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
 
     A pipe is not allowed, because files are read more than once, and a pipe can be read only once.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentError(message("path", f"{path!r} is not a path", expected="a str or a pathlib.Path"))
     path = Path(path)
     if path.is_file():
         return path

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy
 
+from regard.data.column_names import is_column_name
 from regard.data.pair_checks import KINDS
 from regard.data.read_text import (
     LONGEST_LINE,
@@ -578,7 +579,15 @@ def _tabbed(raw: Raw, picked: tuple[int, int]) -> Two:
 
 
 def _picked(path: Path, header: Sequence[str], columns: tuple[int, int] | tuple[str, str]) -> tuple[int, int]:
-    """Return the indices of the source and the target column."""
+    """Return the indices of the source and the target column.
+
+    Raise DataError if the columns are numbers, but the header has usual column names, such as "source".
+    """
     hint = ("check ", COLUMNS, "; if the file has no header, use numbers, starting at 1")
     source, target = column_places(path, header, columns, hint)
+    names = [header[place].strip() for place in (source, target) if place < len(header)]
+    if isinstance(columns[0], int) and len(names) == 2 and all(map(is_column_name, names)):
+        problem = f"the line looks like a header: {printable(' and '.join(names))}"
+        hint = ("use ", replace(COLUMNS, value=printable(",".join(names))), "; or remove the line")
+        raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
     return source, target

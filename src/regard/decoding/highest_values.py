@@ -51,19 +51,20 @@ def highest_sums(first: Tensor, values: Tensor, count: int) -> tuple[Tensor, Ten
         largest_BC, chosen_BC = maxima_BKN.flatten(1).topk(count + 1)
         beam_BC, block_BC = chosen_BC // blocks, chosen_BC % blocks
         rows_B1 = torch.arange(len(values))[:, None]
-        sums = [(blocked_BKNT[rows_B1, beam_BC, block_BC] + first.gather(1, beam_BC)[..., None]).flatten(1)]
-        places = [(beam_BC * vocabulary + block_BC * BLOCK)[..., None] + torch.arange(BLOCK)]
+        sums_BN = (blocked_BKNT[rows_B1, beam_BC, block_BC] + first.gather(1, beam_BC)[..., None]).flatten(1)
+        first_BC = beam_BC * vocabulary + block_BC * BLOCK
+        place_BN = (first_BC[..., None] + torch.arange(BLOCK)).flatten(1)
         if rest:  # the tokens after the last whole block
-            sums.append((values[:, :, blocks * BLOCK :] + first[:, :, None]).flatten(1))
+            tail_BR = (values[:, :, blocks * BLOCK :] + first[:, :, None]).flatten(1)
             beams_K1 = torch.arange(values.shape[1])[:, None]
-            tail_1KR = (beams_K1 * vocabulary + torch.arange(vocabulary - rest, vocabulary))[None]
-            places.append(tail_1KR.expand(len(values), -1, -1))
-        sums_BN, place_BN = torch.cat(sums, 1), torch.cat([each.flatten(1) for each in places], 1)
+            place_R = (beams_K1 * vocabulary + torch.arange(vocabulary - rest, vocabulary)).flatten()
+            sums_BN = torch.cat((sums_BN, tail_BR), 1)
+            place_BN = torch.cat((place_BN, place_R.expand_as(tail_BR)), 1)
         at_BC = highest(sums_BN, count, place_BN)
         best_BC, lowest_B1 = sums_BN.gather(1, at_BC), largest_BC[:, -1:]
         # A sum equal to the lowest maximum may be in another block too, and then the lower index counts.
-        hidden_B1 = (lowest_B1 == -torch.inf) & (best_BC[:, :1] > -torch.inf)
-        if ((best_BC[:, -1:] > lowest_B1) | hidden_B1).all():
+        above_B1 = best_BC[:, -1:] > lowest_B1
+        if above_B1.all() or (above_B1 | (lowest_B1 == -torch.inf) & (best_BC[:, :1] > -torch.inf)).all():
             return best_BC, place_BN.gather(1, at_BC)
     sums_BN = (first[:, :, None] + values).flatten(1)
     place_BC = highest(sums_BN, count)
@@ -85,5 +86,8 @@ def sortable(values: Tensor, order: Tensor) -> Tensor:
 
 def _some_equal(descending: Tensor) -> bool:
     """Whether some adjacent values of a row (B, N) are equal; -inf counts only in rows of nothing else."""
+    equal = descending[:, 1:] == descending[:, :-1]
+    if not equal.any():  # mostly
+        return False
     first, later = descending[:, :1], descending[:, 1:]
-    return bool(((later == descending[:, :-1]) & ((later > -torch.inf) | (first == -torch.inf))).any())
+    return bool((equal & ((later > -torch.inf) | (first == -torch.inf))).any())

@@ -19,10 +19,8 @@ if TYPE_CHECKING:
         score_links,
     )
     from regard.evaluation.alignment_selection import rank_by_agreement, rank_by_links
-    from regard.evaluation.bleu import Score, bleu, chrf, ter
-    from regard.evaluation.caption_bleu import caption_bleu
-    from regard.evaluation.caption_words import caption_words
-    from regard.evaluation.cider import CiderD, cider_d
+    from regard.evaluation.bleu import Score, bleu, chrf, evaluate_corpus, exact_match, moses_bleu, ter
+    from regard.evaluation.caption_metrics import CiderD, caption_bleu, caption_words, cider_d
     from regard.evaluation.classification import Classification, ReadText
     from regard.evaluation.classification_report import (
         ClassificationReport,
@@ -30,10 +28,7 @@ if TYPE_CHECKING:
         classification_report,
     )
     from regard.evaluation.classifier_erasure import ClassifierErasure, TextErasure, erase_words
-    from regard.evaluation.corpus_report import evaluate_corpus
-    from regard.evaluation.exact_match import exact_match
     from regard.evaluation.faithfulness import Faithfulness, WordTruth, faithfulness
-    from regard.evaluation.moses_bleu import moses_bleu
     from regard.evaluation.perplexity import TextLoss, text_loss, token_losses
     from regard.evaluation.symmetrization import SYMMETRISATIONS, symmetrise
     from regard.evaluation.text_classifier import TextClassifier

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from regard.data.shapes import Scene, is_valid, word_regions
 from regard.evaluation.bleu import Score, bleu
-from regard.evaluation.caption_bleu import caption_bleu
-from regard.evaluation.cider import CiderD
+from regard.evaluation.caption_metrics import CiderD, caption_bleu
 
 __all__ = ["Pointing", "caption_scores", "exact_captions", "pointing"]
 

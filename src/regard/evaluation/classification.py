@@ -18,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
 from regard.data.tokenizers.normalize import clean
-from regard.errors import printable
+from regard.errors import list_item, printable
 from regard.roles import POOLING, BySite, Role, sites_matching
 from regard.viewing import Picture, Seen, Site, shaded
 from regard.viewing.result import Chances, listed
@@ -239,7 +239,7 @@ class Classification(Chances):
         """
         if self.label is None:
             return next((note for note in self.notes if note.startswith(UNCLASSIFIED)), UNCLASSIFIED)
-        return f"{printable(self.label)} ({self.chances(LISTED, ' classes')})"
+        return f"{list_item(self.label)} ({self.chances(LISTED, ' classes')})"
 
     def html(self) -> Iterator[str]:
         """Yield the lines of an HTML list with the label, the texts, the probabilities and the notes.

@@ -143,8 +143,13 @@ class ClassificationReport:
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        yield Text(f"accuracy {self.accuracy:.3f}   macro F1 {self.macro_f1:.3f}   texts {self.count:,}")
+        yield Text(self.summary("   "))
         yield from self.tables(options.max_width)
+
+    def summary(self, between: str = ", ") -> str:
+        """Return accuracy, macro F1 and the number of texts as one line of text."""
+        scores = f"accuracy {self.accuracy:.3f}", f"macro F1 {self.macro_f1:.3f}", f"texts {self.count:,}"
+        return between.join(scores)
 
     def tables(self, width: int) -> Iterator[RenderableType]:
         """Yield the confusion matrix and the scores of each class as rich tables.

@@ -10,7 +10,6 @@ unknown  the tokens of the word are replaced by UNK before the encoder; no infor
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,12 +25,13 @@ from regard.errors import ArgumentError, message
 from regard.evaluation.classification import SIDES, Classification, ReadText
 from regard.evaluation.erasure import (
     Erasure,
+    ErasureMeans,
     HideKeys,
+    Planned,
+    Sampling,
     Trials,
     check_counts,
-    effects,
-    in_nats,
-    ranked_and_random,
+    counted,
     trial_scores,
 )
 from regard.evaluation.text_classifier import Line, TextClassifier, batches_by_length, log_probabilities
@@ -70,7 +70,7 @@ class TextErasure:
 
 
 @dataclass(frozen=True)
-class ClassifierErasure:
+class ClassifierErasure(ErasureMeans):
     """The result of erase_words(): how much predicted labels depend on the words that the pooling attends to.
 
     texts: the measurements of each text; a pair has two texts.
@@ -87,12 +87,9 @@ class ClassifierErasure:
     k: int = 1
     skipped: int = 0
 
-    def mean(self, name: str) -> float:
-        """Return the mean over all texts of a field of TextErasure; NaN if there are no texts.
-
-        name: the name of the field, for example "hidden".
-        """
-        return float(numpy.mean([getattr(each, name) for each in self.texts])) if self.texts else math.nan
+    @property
+    def measured(self) -> tuple[TextErasure, ...]:
+        return self.texts
 
     @property
     def pairs(self) -> int:
@@ -104,45 +101,24 @@ class ClassifierErasure:
         has_seconds = any(each.side == SIDES[1] for each in self.texts)
         return len({each.line for each in self.texts}) if has_seconds else 0
 
-    @property
-    def better(self) -> float:
-        """The fraction of texts for which the most attended words matter more than random words.
-
-        For these texts, the field `hidden` of TextErasure is larger than `hidden_random`. NaN if there are no
-        texts.
-        """
-        wins = [each.hidden > each.hidden_random for each in self.texts]
-        return sum(wins) / len(wins) if wins else math.nan
-
     def summary(self) -> str:
-        """Return one sentence about the mean effect of masking words, to print below a picture.
-
-        For example: "hiding the most attended word lowers the log-probability of the predicted label by 3.0
-        nats on average; a random word by 0.50".
-        """
+        """Return one sentence about the mean effect of masking words; see ErasureMeans.sentence()."""
         if not self.texts:
             return "the texts have too few words to measure the effect of hiding words"
-        hidden = "most attended word" if self.k == 1 else f"{self.k} most attended words"
-        others = "a random word" if self.k == 1 else f"{self.k} random words"
-        costs = in_nats(self.mean("hidden"), self.mean("hidden_random"))
-        return f"hiding the {hidden} {effects(costs[0], {others: costs[1]}, ' of the predicted label')}"
+        return self.sentence("word", "words", of=" of the predicted label")
 
     def __str__(self) -> str:
         if not self.texts:
             return self.summary()
-        count = f"{len(self.texts):,} text{'s' * (len(self.texts) != 1)}"
-        if self.pairs:
-            count += f" of {self.pairs:,} pair{'s' * (self.pairs != 1)}"
-        return f"{self.summary()} ({count})"
+        pairs = f" of {counted(self.pairs, 'pair')}" if self.pairs else ""
+        return f"{self.summary()} ({counted(len(self.texts), 'text')}{pairs})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dict for JSON: k, the number of measured and skipped texts, and means over the texts.
 
         A mean that is undefined, because there are no texts, is None.
         """
-        names = ("weight", "hidden", "hidden_random", "unknown", "unknown_random")
-        numbers = {name: self.mean(name) for name in names} | {"better": self.better}
-        means = {name: None if math.isnan(number) else number for name, number in numbers.items()}
+        means = self.numbers("weight", "hidden", "hidden_random", "unknown", "unknown_random")
         return {"k": self.k, "texts": len(self.texts), "skipped": self.skipped, **means}
 
 
@@ -177,9 +153,37 @@ def erase_words(
         raise ArgumentError(message(call, problem, hint='use a classifier with pooling="attention"'))
     results = classifier.classify(lines, look=site)
     results = [results] if isinstance(results, Classification) else results
-    plan = _Plan(results, k, samples, seed)
-    scores = trial_scores(PredictedLabels(classifier, site, results), plan.trials.all)
-    return ClassifierErasure(tuple(each.measured(scores) for each in plan.texts), k, plan.skipped)
+    trials, planned, skipped = Trials[ClassifierTrial](), list[tuple[int, int, Planned]](), 0
+    for line, result in enumerate(results):
+        for side, read in enumerate(result.texts):
+            if result.label is None or read.weights is None or len(read.places) <= k:
+                skipped += 1
+                continue
+
+            def without(
+                words: Sequence[int], line: int = line, side: int = side, read: ReadText = read
+            ) -> dict[str, ClassifierTrial]:
+                places = tuple(sorted(place for word in words for place in read.places[word]))
+                hidden = ClassifierTrial(line, side, hidden=places)
+                return {"hidden": hidden, "unknown": ClassifierTrial(line, side, unknown=places)}
+
+            sampling, plain = Sampling(k, samples, seed), ClassifierTrial(line)
+            planned.append((line, side, trials.plan(read.weights, plain, without, sampling, line, side)))
+    scores = trial_scores(PredictedLabels(classifier, site, results), trials.all)
+    texts = tuple(
+        _measured(results[line], line, side, each, each.costs(scores)) for line, side, each in planned
+    )
+    return ClassifierErasure(texts, k, skipped)
+
+
+def _measured(
+    result: Classification, line: int, side: int, planned: Planned, costs: dict[str, float]
+) -> TextErasure:
+    """Return the measurement of one text from the mean decreases of the log-probability of its label."""
+    read, looked = result.texts[side], tuple(planned.looked)
+    words = tuple(read.words[word] for word in looked)
+    weight = sum((read.weights or ())[word] for word in looked)
+    return TextErasure(line, SIDES[side], str(result.label), looked, words, weight, **costs)
 
 
 @dataclass(frozen=True)
@@ -196,80 +200,6 @@ class ClassifierTrial:
     side: int = 0
     hidden: tuple[int, ...] = ()
     unknown: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Text:
-    """One text and the indices of its trials. A trial is one forward pass, with or without some of the words.
-
-    line: the index of the line (a text or a pair of texts) that the text is from.
-    side: 0, or 1 for the second text of a pair.
-    result: the classification of the line.
-    looked: the indices of the most attended words.
-    plain: the index of the trial with all words.
-    trials: maps a field of TextErasure, for example "hidden_random", to the indices of its trials.
-    """
-
-    line: int
-    side: int
-    result: Classification
-    looked: tuple[int, ...]
-    plain: int
-    trials: dict[str, list[int]]
-
-    def measured(self, scores: NDArray[numpy.float64]) -> TextErasure:
-        read = self.result.texts[self.side]
-        before = scores[self.plain]
-        costs = {name: float((before - scores[trials]).mean()) for name, trials in self.trials.items()}
-        words = tuple(read.words[word] for word in self.looked)
-        weight = sum((read.weights or ())[word] for word in self.looked)
-        label = str(self.result.label)
-        return TextErasure(self.line, SIDES[self.side], label, self.looked, words, weight, **costs)
-
-
-class _Plan:
-    """Collects the trials of all texts. A trial is one forward pass without some words.
-
-    The trials are collected first, so that they can be computed in large batches.
-    """
-
-    def __init__(self, results: Sequence[Classification], k: int, samples: int, seed: int):
-        self.k, self.samples, self.seed = k, samples, seed
-        self.trials = Trials[ClassifierTrial]()
-        self.texts: list[_Text] = []
-        self.skipped = 0
-        for line, result in enumerate(results):
-            for side, read in enumerate(result.texts):
-                if result.label is None or read.weights is None or len(read.places) <= k:
-                    self.skipped += 1
-                else:
-                    self._add(line, side, result, read, read.weights)
-
-    def _add(
-        self, line: int, side: int, result: Classification, read: ReadText, weights: Sequence[float]
-    ) -> None:
-        """Add the trials (forward passes without some words) of one text.
-
-        Which random words are removed depends only on the seed, `line` and `side`.
-
-        line: the index of the line (a text or a pair of texts).
-        side: 0, or 1 for the second text of a pair.
-        result: the classification of the line.
-        read: the text.
-        weights: the attention weight of each word in the pooling.
-        """
-        order, draws = ranked_and_random(weights, self.k, self.samples, (self.seed, line, side))
-        looked = order[: self.k]
-        plain, trials = self.trials.add(ClassifierTrial(line)), dict[str, list[int]]()
-        for end, chosen in (("", [looked]), ("_random", draws)):
-            for words in chosen:
-                places = tuple(sorted(place for word in words for place in read.places[word]))
-                for name, trial in (
-                    (f"hidden{end}", ClassifierTrial(line, side, hidden=places)),
-                    (f"unknown{end}", ClassifierTrial(line, side, unknown=places)),
-                ):
-                    trials.setdefault(name, []).append(self.trials.add(trial))
-        self.texts.append(_Text(line, side, result, tuple(looked), plain, trials))
 
 
 class PredictedLabels(Erasure[ClassifierTrial]):

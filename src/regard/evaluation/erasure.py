@@ -12,12 +12,13 @@ file is for all tasks: each task implements the interface Erasure. The second pa
 
 from __future__ import annotations
 
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy
 import torch
@@ -35,11 +36,15 @@ from regard.torch_modules.eval_mode import in_eval_mode
 
 __all__ = [
     "Erasure",
+    "ErasureMeans",
     "HideKeys",
     "Pair",
+    "Planned",
+    "Sampling",
     "Trial",
     "Trials",
     "check_counts",
+    "counted",
     "effects",
     "in_nats",
     "ranked_and_random",
@@ -106,6 +111,115 @@ class Trials(Generic[T]):
             self._indices[trial] = len(self.all)
             self.all.append(trial)
         return self._indices[trial]
+
+    def plan(
+        self,
+        weights: Sequence[float] | NDArray[numpy.float64],
+        plain: T,
+        without: Callable[[Sequence[int]], Mapping[str, T]],
+        sampling: Sampling,
+        *place: int,
+    ) -> Planned:
+        """Add the trials of one output: all words, without the most attended words, without random words.
+
+        weights: the attention weight of each word.
+        plain: the trial with all words.
+        without: returns the trials without some words, by the name of the measurement, such as "hidden".
+        place: what this output is; the random words depend only on the seed and on it.
+        """
+        order, draws = ranked_and_random(weights, sampling.k, sampling.samples, (sampling.seed, *place))
+        planned = Planned(order, order[: sampling.k], self.add(plain), {})
+        for end, chosen in (("", [planned.looked]), ("_random", draws)):
+            for words in chosen:
+                for name, trial in without(words).items():
+                    planned.trials.setdefault(f"{name}{end}", []).append(self.add(trial))
+        return planned
+
+
+class Sampling(NamedTuple):
+    """How many words are removed, how many times other words are sampled, and the random seed."""
+
+    k: int = 1
+    samples: int = 3
+    seed: int = 0
+
+
+class Planned(NamedTuple):
+    """The trials of one output.
+
+    order: the indices of all words, the most attended word first.
+    looked: the indices of the k most attended words.
+    plain: the index of the trial with all words.
+    trials: the name of a measurement, such as "hidden" or "hidden_random" -> the indices of its trials.
+    """
+
+    order: list[int]
+    looked: list[int]
+    plain: int
+    trials: dict[str, list[int]]
+
+    def costs(self, scores: NDArray[numpy.float64]) -> dict[str, float]:
+        """Return the mean decrease of the log-probability of the output in each measurement, in nats."""
+        before = scores[self.plain]
+        return {name: float((before - scores[trials]).mean()) for name, trials in self.trials.items()}
+
+
+class ErasureMeans:
+    """Means over measurements. A measurement has the fields `hidden` and `hidden_random`, in nats.
+
+    hidden: the decrease of the log-probability of an output without the k most attended words.
+    hidden_random: the mean decrease without k other words.
+    """
+
+    k: int
+
+    @property
+    def measured(self) -> Sequence[Any]:
+        """The measurements."""
+        raise TypeError(f"{type(self).__name__} does not implement measured")
+
+    def mean(self, name: str) -> float:
+        """Return the mean of a field of the measurements, such as "hidden"; NaN values are ignored.
+
+        The result is NaN if there are no values.
+        """
+        values = [getattr(each, name) for each in self.measured]
+        known = [float(value) for value in values if not math.isnan(value)]
+        return float(numpy.mean(known)) if known else math.nan
+
+    @property
+    def better(self) -> float:
+        """The fraction of outputs for which the most attended words matter more than random words.
+
+        For these measurements, `hidden` is larger than `hidden_random`. NaN if there are none.
+        """
+        wins = [each.hidden > each.hidden_random for each in self.measured]
+        return sum(wins) / len(wins) if wins else math.nan
+
+    def sentence(self, one: str, several: str, place: str = "", of: str = "") -> str:
+        """Return one sentence about the mean effects, to print below a picture.
+
+        For example: "hiding the most attended word lowers the log-probability by 3.0 nats on average; a
+        random word by 0.50".
+
+        one, several: what is hidden: "word" and "words".
+        place: where it is, such as "source ".
+        of: what the log-probability belongs to, such as " of the predicted label".
+        """
+        attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))
+        hidden = f"most attended {place}{one}" if self.k == 1 else f"{self.k} most attended {place}{several}"
+        others = f"a random {one}" if self.k == 1 else f"{self.k} random {several}"
+        return f"hiding the {hidden} {effects(attended, {others: random}, of)}"
+
+    def numbers(self, *names: str) -> dict[str, float | None]:
+        """Return the means of these fields, and `better`, for JSON. A mean that is undefined is None."""
+        means = {name: self.mean(name) for name in names} | {"better": self.better}
+        return {name: None if math.isnan(mean) else mean for name, mean in means.items()}
+
+
+def counted(number: int, name: str) -> str:
+    """Return a number of things as text: "1 word", "1,000 words"."""
+    return f"{number:,} {name}{'s' * (number != 1)}"
 
 
 def trial_scores(task: Erasure[T], trials: Sequence[T]) -> NDArray[numpy.float64]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, runtime_checkable
 
 import numpy
@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
 from regard.evaluation.erasure import (
+    ErasureMeans,
     Pair,
+    Planned,
+    Sampling,
     Trial,
     Trials,
     check_counts,
-    effects,
-    in_nats,
-    ranked_and_random,
+    counted,
     saliencies,
     word_scores,
 )
@@ -105,8 +106,13 @@ class WordTruth:
     spearman: float
 
 
+def mean_of(name: str) -> Any:
+    """Return a property of Faithfulness: the mean of a field of WordTruth over all target words."""
+    return property(lambda self: self.mean(name))
+
+
 @dataclass(frozen=True)
-class Faithfulness:
+class Faithfulness(ErasureMeans):
     """Faithfulness of attention over some sentences; the result of faithfulness().
 
     words: the measurements of each target word.
@@ -135,62 +141,18 @@ class Faithfulness:
     skipped: int = 0
     units: tuple[str, str] = ("word", "word")
 
-    def mean(self, name: str) -> float:
-        """Return the mean of a field of WordTruth over all target words; NaN values are ignored.
-
-        name: the name of the field, for example "hidden".
-        """
-        values = numpy.array([getattr(each, name) for each in self.words], dtype=float)
-        values = values[~numpy.isnan(values)]
-        return float(values.mean()) if len(values) else float("nan")
-
-    @property
-    def hidden(self) -> float:
-        """The mean decrease of the log-probability if the attended words are hidden; see WordTruth."""
-        return self.mean("hidden")
+    hidden = mean_of("hidden")
+    hidden_random = mean_of("hidden_random")
+    unknown = mean_of("unknown")
+    unknown_random = mean_of("unknown_random")
+    comprehensiveness = mean_of("comprehensiveness")
+    sufficiency = mean_of("sufficiency")
+    kendall = mean_of("kendall")
+    spearman = mean_of("spearman")
 
     @property
-    def hidden_random(self) -> float:
-        """The mean decrease of the log-probability if random words are hidden; see WordTruth."""
-        return self.mean("hidden_random")
-
-    @property
-    def unknown(self) -> float:
-        """The mean decrease of the log-probability if the attended words are replaced by UNK."""
-        return self.mean("unknown")
-
-    @property
-    def unknown_random(self) -> float:
-        """The mean decrease of the log-probability if random words are replaced by UNK."""
-        return self.mean("unknown_random")
-
-    @property
-    def comprehensiveness(self) -> float:
-        """The mean decrease of the probability without the most attended words; see WordTruth."""
-        return self.mean("comprehensiveness")
-
-    @property
-    def sufficiency(self) -> float:
-        """The mean decrease of the probability with the most attended words only; see WordTruth."""
-        return self.mean("sufficiency")
-
-    @property
-    def kendall(self) -> float:
-        """The mean of Kendall's tau between the attention weights and |gradient x input|; see WordTruth."""
-        return self.mean("kendall")
-
-    @property
-    def spearman(self) -> float:
-        """The mean of Spearman's rho between the attention weights and |gradient x input|; see WordTruth."""
-        return self.mean("spearman")
-
-    @property
-    def better(self) -> float:
-        """The fraction of target words for which the most attended words matter more than random words.
-
-        For these target words, the field `hidden` of WordTruth is larger than `hidden_random`.
-        """
-        return float(numpy.mean([each.hidden > each.hidden_random for each in self.words or [_NONE]]))
+    def measured(self) -> tuple[WordTruth, ...]:
+        return self.words
 
     def summary(self) -> str:
         """Return one sentence about the mean effect of hiding source words, to print below a picture.
@@ -200,31 +162,22 @@ class Faithfulness:
         """
         if not self.words:
             return f"the source has too few {self.units[0]}s to measure the faithfulness of the attention"
-        attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))
-        one, several = self.units[0], f"{self.units[0]}s"
-        hidden = f"most attended source {one}" if self.k == 1 else f"{self.k} most attended source {several}"
-        others = f"a random {one}" if self.k == 1 else f"{self.k} random {several}"
-        return f"hiding the {hidden} {effects(attended, {others: random})}"
+        return self.sentence(self.units[0], f"{self.units[0]}s", "source ")
 
     def __str__(self) -> str:
-        if not self.words:
-            return self.summary()
-        return f"{self.summary()} ({len(self.words):,} target {self.units[1]}{'s' * (len(self.words) != 1)})"
+        count = counted(len(self.words), f"target {self.units[1]}")
+        return f"{self.summary()} ({count})" if self.words else self.summary()
 
     def written(self) -> dict[str, Any]:
         """Return the settings, such as "k", and the means over target words, such as "hidden", for JSON.
 
         A mean that is undefined is None.
         """
-        names = [name for name in asdict(_NONE) if name not in ("sentence", "word", "text", "looked")]
-        numbers: dict[str, float] = {name: self.mean(name) for name in names}
-        numbers |= {"better": self.better if self.words else math.nan, "uniform": self.uniform}
+        names = [each.name for each in fields(WordTruth) if each.type == "float"]
         settings = {"at": self.at, "head": self.head, "k": self.k, "sentences": self.sentences}
         settings |= {"words": len(self.words), "skipped": self.skipped}
-        return settings | {name: None if math.isnan(number) else number for name, number in numbers.items()}
-
-
-_NONE = WordTruth(0, 0, "", (), *[math.nan] * 8)
+        uniform = None if math.isnan(self.uniform) else self.uniform
+        return settings | self.numbers(*names) | {"uniform": uniform}
 
 
 def faithfulness(
@@ -276,7 +229,7 @@ def faithfulness(
     if len(left) != len(right):
         problem = f"there are {len(left)} sources and {len(right)} targets"
         raise ArgumentError(message("faithfulness()", problem, expected="one target for each source"))
-    plan = _Plan(k, samples, seed)
+    plan = _Plan(Sampling(k, samples, seed))
     for number, scored in enumerate(translator.score(left, right, look=CROSS)):
         plan.add(number, translator.model, scored, at, head)
     return plan.run(translator.model, at, head)
@@ -305,9 +258,7 @@ class _Word:
     text: the target word.
     weights: the attention weight of each source word.
     tokens: for each source word, the indices of its tokens.
-    looked: the indices of the most attended source words.
-    trials: maps the kind of a trial, for example "hidden_random" (random source words are hidden), to the
-        indices of the trials of this kind.
+    planned: the indices of the trials of this word.
     """
 
     sentence: int
@@ -315,8 +266,7 @@ class _Word:
     text: str
     weights: NDArray[numpy.float64]
     tokens: tuple[tuple[int, ...], ...]
-    looked: tuple[int, ...]
-    trials: dict[str, list[int]]
+    planned: Planned
 
 
 class _Plan:
@@ -325,8 +275,8 @@ class _Plan:
     The trials are collected first, so that they can be computed in large batches.
     """
 
-    def __init__(self, k: int, samples: int, seed: int):
-        self.k, self.samples, self.seed = k, samples, seed
+    def __init__(self, sampling: Sampling):
+        self.sampling, self.k = sampling, sampling.k
         self.pairs: list[Pair] = []
         self.trials = Trials[Trial]()
         self.words: list[_Word] = []
@@ -378,26 +328,21 @@ class _Plan:
         tokens: for each source word, the indices of its tokens.
         rows: the indices of the tokens of the target word.
         """
-        order, drawn = ranked_and_random(weights, self.k, self.samples, (self.seed, sentence, word))
-        looked = order[: self.k]
-        most = [order[: max(1, math.ceil(part * len(order)))] for part in FRACTIONS]
-        all_tokens = range(len(self.pairs[-1].source))
-        trials: dict[str, list[int]] = {}
+        pair = len(self.pairs) - 1
 
-        def plan(name: str, hidden: Iterable[int] = (), unknown: Iterable[int] = ()) -> None:
-            trial = Trial(len(self.pairs) - 1, rows, tuple(sorted(hidden)), tuple(sorted(unknown)))
-            trials.setdefault(name, []).append(self.trials.add(trial))
+        def without(words: Iterable[int]) -> dict[str, Trial]:
+            places = tuple(sorted(place for word in words for place in tokens[word]))
+            return {"hidden": Trial(pair, rows, places), "unknown": Trial(pair, rows, (), places)}
 
-        plan("plain")
-        plan("hidden", _positions(tokens, looked))
-        plan("unknown", unknown=_positions(tokens, looked))
-        for each in drawn:
-            plan("hidden_random", _positions(tokens, each))
-            plan("unknown_random", unknown=_positions(tokens, each))
-        for each in most:
-            plan("without", _positions(tokens, each))
-            plan("alone", set(all_tokens) - set(_positions(tokens, each)))
-        return _Word(sentence, word, text, weights, tokens, tuple(looked), trials)
+        sampling, plain = self.sampling, Trial(pair, rows)
+        planned = self.trials.plan(weights, plain, without, sampling, sentence, word)
+        for part in FRACTIONS:
+            most = without(planned.order[: max(1, math.ceil(part * len(planned.order)))])["hidden"]
+            others = set(range(len(self.pairs[-1].source))) - set(most.hidden)
+            alone = Trial(pair, rows, tuple(sorted(others)))
+            for name, trial in (("without", most), ("alone", alone)):
+                planned.trials.setdefault(name, []).append(self.trials.add(trial))
+        return _Word(sentence, word, text, weights, tokens, planned)
 
     def run(self, model: Model, at: str, head: int | None) -> Faithfulness:
         """Run the forward passes of all trials, and compute from them the measurements of each target word.
@@ -406,43 +351,37 @@ class _Plan:
             `uniform` of the result.
         """
         scores = word_scores(model, self.pairs, self.trials.all)
-        plain = [self.trials.all[each.trials["plain"][0]] for each in self.words]
-        gradients = saliencies(model, self.pairs, plain)
+        plain = [each.planned.plain for each in self.words]
+        trials = [self.trials.all[index] for index in plain]
+        gradients = saliencies(model, self.pairs, trials)
         with intervene(uniform=True, at=at, head=head) if plain else nullcontext():
-            even = word_scores(model, self.pairs, plain)
-        words = []
-        for each, gradient in zip(self.words, gradients, strict=True):
-            by_name = {name: scores[numbers] for name, numbers in each.trials.items()}
-            words.append(_measure(each, by_name, gradient))
-        unchanged = scores[[each.trials["plain"][0] for each in self.words]]
-        uniform = float((unchanged - even).mean()) if len(even) else math.nan
+            even = word_scores(model, self.pairs, trials)
+        words = [_measure(*each, scores) for each in zip(self.words, gradients, strict=True)]
+        uniform = float((scores[plain] - even).mean()) if len(even) else math.nan
         count = len(self.pairs)
         return Faithfulness(tuple(words), uniform, self.k, count, at, head, self.skipped, self.units)
 
 
-def _measure(
-    word: _Word, scores: dict[str, NDArray[numpy.float64]], gradient: NDArray[numpy.float64]
-) -> WordTruth:
+def _measure(word: _Word, gradient: NDArray[numpy.float64], scores: NDArray[numpy.float64]) -> WordTruth:
     """Compute how much one target word depends on the source words that it attends to.
 
-    scores: maps the kind of a trial, for example "hidden_random" (random source words are hidden), to the
-        log-probability of the target word in each trial of this kind.
     gradient: |gradient x input| of each source token.
+    scores: the log-probability of the target word in each trial.
     """
-    before = scores["plain"][0]
-    costs = {
-        name: float((before - scores[name]).mean())
-        for name in ("hidden", "hidden_random", "unknown", "unknown_random")
+    costs, before = word.planned.costs(scores), math.exp(scores[word.planned.plain])
+    drops = {
+        name: float((before - numpy.exp(scores[word.planned.trials[name]])).mean())
+        for name in ("without", "alone")
     }
     by_word = [gradient[list(tokens)].sum() for tokens in word.tokens]
     return WordTruth(
         word.sentence,
         word.word,
         word.text,
-        word.looked,
-        **costs,
-        comprehensiveness=float((math.exp(before) - numpy.exp(scores["without"])).mean()),
-        sufficiency=float((math.exp(before) - numpy.exp(scores["alone"])).mean()),
+        tuple(word.planned.looked),
+        **{name: costs[name] for name in ("hidden", "hidden_random", "unknown", "unknown_random")},
+        comprehensiveness=drops["without"],
+        sufficiency=drops["alone"],
         kendall=kendall(word.weights, by_word),
         spearman=spearman(word.weights, by_word),
     )
@@ -458,7 +397,3 @@ def _places(words: Sequence[int]) -> dict[int, tuple[int, ...]]:
         if word >= 0:
             positions.setdefault(word, []).append(place)
     return {word: tuple(places) for word, places in positions.items()}
-
-
-def _positions(tokens: Sequence[tuple[int, ...]], words: Iterable[int]) -> tuple[int, ...]:
-    return tuple(place for word in words for place in tokens[word])

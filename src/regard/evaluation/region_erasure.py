@@ -16,7 +16,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
-from regard.evaluation.erasure import Trials, check_counts, effects, in_nats, ranked_and_random
+from regard.evaluation.erasure import ErasureMeans, Planned, Sampling, Trials, check_counts, counted
 from regard.viewing.image_attention import ImageAttention
 
 __all__ = ["RegionErasure", "WordRegion", "erase_regions", "hide_cells"]
@@ -56,7 +56,7 @@ class WordRegion:
 
 
 @dataclass(frozen=True)
-class RegionErasure:
+class RegionErasure(ErasureMeans):
     """The result of erase_regions(): how much the words of captions depend on the regions they attend to.
 
     words: one measurement for each word.
@@ -76,21 +76,9 @@ class RegionErasure:
     captions: int = 1
     skipped: int = 0
 
-    def mean(self, name: str) -> float:
-        """Return the mean over all words of a field of WordRegion; NaN if there are no words.
-
-        name: the name of the field, for example "hidden".
-        """
-        return float(numpy.mean([getattr(each, name) for each in self.words])) if self.words else math.nan
-
     @property
-    def better(self) -> float:
-        """The fraction of words for which the most attended cells of the image matter more than random cells.
-
-        For these words, the field `hidden` of WordRegion is larger than `hidden_random`.
-        """
-        wins = [each.hidden > each.hidden_random for each in self.words]
-        return sum(wins) / len(wins) if wins else math.nan
+    def measured(self) -> tuple[WordRegion, ...]:
+        return self.words
 
     def interval(self, name: str, seed: int = 0) -> tuple[float, float]:
         """Return the ends of the 95 % confidence interval of a mean over words (percentile bootstrap).
@@ -128,26 +116,22 @@ class RegionErasure:
             reason = "the attention maps have too few cells, or all their weights are 0"
             reason = reason if self.captions else "no caption has words"
             return f"the effect of hiding regions was not measured: {reason}"
-        attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))
-        regions = "region" if self.k == 1 else f"{self.k} cells"
-        others = "a random region" if self.k == 1 else f"{self.k} random cells"
-        return f"hiding the most attended {regions} {effects(attended, {others: random})}"
+        return self.sentence("region", "cells")
 
     def __str__(self) -> str:
         if not self.words:
             return self.summary()
         captions = f" of {self.captions:,} captions" if self.captions > 1 else ""
-        return f"{self.summary()} ({len(self.words):,} word{'s' * (len(self.words) != 1)}{captions})"
+        return f"{self.summary()} ({counted(len(self.words), 'word')}{captions})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings, such as "k", the means and their confidence intervals as a dict for JSON.
 
         A number that is undefined is None.
         """
-        names = ("weight", "hidden", "hidden_random")
-        numbers = {name: self.mean(name) for name in names} | {"better": self.better}
-        numbers["difference"] = numbers["hidden"] - numbers["hidden_random"]
-        means = {name: None if math.isnan(number) else number for name, number in numbers.items()}
+        means = self.numbers("weight", "hidden", "hidden_random")
+        hidden, random = means["hidden"], means["hidden_random"]
+        means["difference"] = None if hidden is None or random is None else hidden - random
         intervals = {
             f"{name}_interval": list(self.interval(name)) if self.words else None
             for name in ("hidden", "hidden_random", "difference")
@@ -195,7 +179,7 @@ def erase_regions(
     words: list[WordRegion] = []
     skipped = 0
     for index, each in enumerate(captions):
-        measured = _measured(log_probabilities, each, index, (k, samples, seed, batch_size))
+        measured = _measured(log_probabilities, each, index, Sampling(k, samples, seed), batch_size)
         skipped += len(each.words) - len(measured)
         words += measured
     return RegionErasure(tuple(words), k, len(captions), skipped)
@@ -220,25 +204,22 @@ def _measured(
     log_probabilities: LogProbabilities,
     seen: ImageAttention,
     caption: int,
-    numbers: tuple[int, int, int, int],
+    sampling: Sampling,
+    batch_size: int,
 ) -> list[WordRegion]:
     """Return the measurements of the words of one caption; for the arguments, see erase_regions().
 
     seen: the image with the caption and the attention of each word.
     caption: the index of `seen` in the list given to erase_regions(). The random cells depend only on the
         seed, the caption and the word.
-    numbers: k, samples, seed and batch_size.
+    sampling: how many cells are hidden, and how often other cells are sampled.
+    batch_size: maximum number of images in a call of log_probabilities.
     """
-    k, samples, seed, batch_size = numbers
-    trials = Trials[tuple[int, ...]]()
-    plain = trials.add(())
-    planned: list[tuple[int, tuple[int, ...], int, list[int]]] = []
+    trials, planned = Trials[tuple[int, ...]](), dict[int, Planned]()
     for word, weights_hw in enumerate(seen.weights):
-        if weights_hw.size > k and weights_hw.any():
-            order, draws = ranked_and_random(weights_hw.ravel(), k, samples, (seed, caption, word))
-            attended = trials.add(tuple(sorted(order[:k])))
-            random = [trials.add(tuple(sorted(draw))) for draw in draws]
-            planned.append((word, tuple(order[:k]), attended, random))
+        if weights_hw.size > sampling.k and weights_hw.any():
+            place = (caption, word)
+            planned[word] = trials.plan(weights_hw.ravel(), (), _hiding, sampling, *place)
     if not planned:
         return []
     scores_NT = _scores(log_probabilities, seen, caption, trials.all, batch_size)
@@ -247,13 +228,16 @@ def _measured(
             caption=caption,
             word=word,
             text=seen.words[word],
-            cells=cells,
-            weight=float(seen.weights[word].ravel()[list(cells)].sum()),
-            hidden=float(scores_NT[plain, word] - scores_NT[attended, word]),
-            hidden_random=float((scores_NT[plain, word] - scores_NT[random, word]).mean()),
+            cells=tuple(each.looked),
+            weight=float(seen.weights[word].ravel()[each.looked].sum()),
+            **each.costs(scores_NT[:, word]),
         )
-        for word, cells, attended, random in planned
+        for word, each in planned.items()
     ]
+
+
+def _hiding(cells: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    return {"hidden": tuple(sorted(cells))}
 
 
 def _scores(

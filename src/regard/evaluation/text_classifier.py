@@ -38,6 +38,8 @@ AT_ONCE = 4096
 
 BLANK = "not classified: the line is blank"
 
+ALL_UNKNOWN = "no word of the text is in the vocabulary of the model, so the label says nothing about it"
+
 
 class TextClassifier:
     """Classifies lines with a model. A line is a text, or a pair of texts if the model classifies pairs.
@@ -155,7 +157,7 @@ class TextClassifier:
 
         first: number of input lines that were read before `lines`, to compute the line number in the error.
         """
-        if isinstance(lines, str) or not isinstance(lines, Iterable):
+        if isinstance(lines, str | bytes) or not isinstance(lines, Iterable):
             problem = f"the argument is of type {type(lines).__name__}"
             raise ArgumentError(message("classify()", problem, expected="a line, or a list of lines"))
         texts: list[tuple[str, ...]] = []
@@ -216,6 +218,8 @@ class TextClassifier:
                         bytewise=self.tokenizer.bytewise,
                     )
                 )
+                if tokens and self.tokenizer.uncovered.issuperset(tokens):
+                    notes[row].append(ALL_UNKNOWN)
             sides.append(texts)
         return list(zip(zip(*sides, strict=True), notes, strict=True))
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from regard.data.batch import UNK
 from regard.errors import ArgumentError, message, printable
 from regard.evaluation.classification import SIDES, Classification
 from regard.evaluation.classifier_erasure import ClassifierTrial as Trial
@@ -41,6 +42,7 @@ class WordEffect:
     hidden: the probability if the word is masked in the pooling; None if the pooling is not attention, or if
         the text has no other word.
     unknown: the probability if the word is replaced by UNK.
+    known: False if the model reads UNK instead of the word already, because its vocabulary has no such word.
     """
 
     side: str
@@ -49,6 +51,7 @@ class WordEffect:
     weight: float | None
     hidden: float | None
     unknown: float
+    known: bool = True
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ class WordEffects:
     def sentence(self) -> str:
         """Return a sentence for a picture: which word lowers the probability of the label most if removed.
 
-        If no word changes the probability by more than 0.0005 (SMALLEST), the sentence says so.
+        Words that are not in the vocabulary are not named: the model does not read them as these words. If no
+        word changes the probability by more than 0.0005 (SMALLEST), the sentence says so.
         """
         if not self.words:
             return ""
@@ -94,13 +98,17 @@ class WordEffects:
             end = "" if masked else " by <unk>"
             chance = f"the probability of {printable(self.label)} ({self.probability:.3f})"
             return f"{removed} any one word{end} changes {chance} by at most {SMALLEST}"
-        strongest = min(self.words, key=self._without)
+        known = [each for each in self.words if each.known]
+        if not known:
+            return "no word of the text is in the vocabulary of the model"
+        strongest = min(known, key=self._without)
         word, after = repr(printable(strongest.word)), self._without(strongest)
         removed = f"hiding {word}" if strongest.hidden is not None else f"replacing {word} by <unk>"
         change = (
             f"changes the probability of {printable(self.label)} from {self.probability:.3f} to {after:.3f}"
         )
-        return f"{removed} {change}, the lowest of all words"
+        which = "all words" if len(known) == len(self.words) else "the words in the vocabulary"
+        return f"{removed} {change}, the lowest of {which}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the label, its probability, and its probability without each word as a dict for JSON."""
@@ -124,7 +132,9 @@ class WordEffects:
             weight = [] if not attends else ["" if each.weight is None else f"{each.weight:.3f}"]
             after = [each.hidden, each.unknown] if attends else [each.unknown]
             word = [each.side] * pairs + [printable(each.word)]
-            table.add_row(*map(Text, word), *weight, *map(self._change, after))
+            changes = list(map(self._change, after))
+            changes[-1] = changes[-1] if each.known else "unknown already"
+            table.add_row(*map(Text, word), *weight, *changes)
         return table
 
     def __str__(self) -> str:
@@ -182,5 +192,6 @@ def hide_each_word(classifier: TextClassifier, line: Line) -> WordEffects:
         weight = None if site is None or read.weights is None else read.weights[index]
         hidden = by_trial.get(Trial(0, side, hidden=each))
         unknown = by_trial[Trial(0, side, unknown=each)]
-        effects.append(WordEffect(SIDES[side], index, read.words[index], weight, hidden, unknown))
+        known = any(read.tokens[place] != UNK for place in read.places[index])
+        effects.append(WordEffect(SIDES[side], index, read.words[index], weight, hidden, unknown, known))
     return WordEffects(result.label, float(result.probability or 0.0), tuple(effects))

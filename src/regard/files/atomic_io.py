@@ -159,6 +159,7 @@ def naming_file(path: str | Path) -> Iterator[None]:
     ...     raise OSError(28, "No space left on device")
     Traceback (most recent call last):
     regard.errors.DataError: page.html: cannot be written: No space left on device
+    hint: free some space on this disk
     """
     try:
         yield
@@ -168,7 +169,8 @@ def naming_file(path: str | Path) -> Iterator[None]:
         folder = Path(path).parent
         hint = ""
         with contextlib.suppress(OSError):  # is_dir() fails if the name is too long
-            hint = "" if folder.is_dir() else f"create the folder first: {shown(folder)}"
+            full = HINTS[error.errno] if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+            hint = full if folder.is_dir() else f"create the folder first: {shown(folder)}"
         reason = error.strerror or str(error) or type(error).__name__
         raise DataError(message(shown(path), f"cannot be written: {reason}", hint=hint)) from None
 

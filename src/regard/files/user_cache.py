@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.errors import RegardWarning, message, shown
+from regard.errors import DataError, RegardWarning, message, shown
 from regard.files.atomic_io import leftover
 
-__all__ = ["KINDS", "LEFT_OVER", "CacheEntry", "cache_entries", "cache_folder"]
+__all__ = ["KINDS", "LEFT_OVER", "CacheEntry", "cache_entries", "cache_error", "cache_folder"]
 
 KINDS = {
     "encoded sentence pairs": re.compile("[0-9a-f]{32}"),
@@ -81,6 +81,22 @@ def _temporary_folder(place: str, reason: str) -> Path:
         hint = "to keep a cache, set the environment variable REGARD_CACHE to a writable folder"
         warnings.warn(message(place, problem, hint=hint), RegardWarning, stacklevel=3)
     return Path(folder)
+
+
+def cache_error(error: OSError, path: Path) -> DataError:
+    """Return the DataError for a file of the cache that cannot be written.
+
+    path: the file or folder, if `error` does not name one.
+
+    >>> cache_error(OSError(28, "No space left on device"), Path("cache")).message.problem
+    'the cache cannot be used: No space left on device'
+    """
+    hint = (
+        "set the environment variable REGARD_CACHE to a writable folder with free space; regard cache shows "
+        "what the cache has, and regard cache clear deletes it"
+    )
+    problem = f"the cache cannot be used: {error.strerror or error}"
+    return DataError(message(shown(error.filename or path), problem, hint=hint))
 
 
 def cache_entries(folder: Path) -> Iterator[CacheEntry]:

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.errors import ArgumentError, DataError, message
-from regard.files.atomic_io import naming_file, write_whole
+from regard.files.atomic_io import naming_file, replace
 from regard.files.requirements import install_command
 from regard.files.tensor_file import read_tensors, tensor_blocks
-from regard.files.user_cache import cache_folder
+from regard.files.user_cache import cache_error, cache_folder
 from regard.image_encoders.image_encoder import ImageEncoder
 
 __all__ = ["EfficientNetLite0"]
@@ -184,9 +184,11 @@ def pretrained_weights() -> dict[str, Tensor]:
         ):
             return weights
     weights = dict(converted(_read_package(package_file())))
-    with naming_file(cached):
+    try:
         cached.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(cached, b"".join(bytes(block) for block in tensor_blocks(weights)))
+        replace(cached, b"".join(bytes(block) for block in tensor_blocks(weights)))
+    except OSError as error:
+        raise cache_error(error, cached) from None
     return weights
 
 

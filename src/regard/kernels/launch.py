@@ -9,7 +9,10 @@ from torch import Tensor
 
 from regard.kernels import interpreting
 
-__all__ = ["in_eights", "in_rows", "power_of_two", "precision_of", "processors", "steps", "up"]
+__all__ = ["MAX_GRID", "in_eights", "in_rows", "power_of_two", "precision_of", "processors", "steps", "up"]
+
+MAX_GRID = 65535
+"""Maximum size of the second and third dimension of a CUDA grid."""
 
 
 def up(number: int, multiple: int) -> int:

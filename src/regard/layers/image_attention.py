@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -12,9 +12,9 @@ from regard.memory import Memory
 from regard.options.attention_options import ScoreOption, SelectOption
 from regard.options.model_checks import known
 from regard.roles import Role
-from regard.select import Best, Hard, Select, Soft, build_select
+from regard.select import Best, Hard, Select, Soft
 
-__all__ = ["IMAGE_ATTENTION", "NO_ATTENTION", "READINGS", "ImageAttention"]
+__all__ = ["IMAGE_ATTENTION", "NO_ATTENTION", "READINGS", "CaptionInputs", "ImageAttention"]
 
 IMAGE_ATTENTION = Role("cross", "target", "image")
 """The role of the attention of a captioner: the words of the caption attend to the image."""
@@ -28,6 +28,20 @@ READINGS: dict[str, Select] = {"argmax": Best(), "sample": Hard(), "expectation"
 Captioner.read. The values are the selections to use."""
 
 
+class CaptionInputs(Protocol):
+    """Type of the argument of Captioner.forward(). Any batch with these two attributes can be used.
+
+    image: images (B, 3, H, W) or feature vectors (B, L, F).
+    inputs: (B, T), the tokens that the decoder reads, beginning with BOS.
+    """
+
+    @property
+    def image(self) -> Tensor: ...
+
+    @property
+    def inputs(self) -> Tensor: ...
+
+
 class ImageAttention(SourceAttention):
     """Attention to the feature vectors of an image; for `read`, see Captioner."""
 
@@ -38,8 +52,7 @@ class ImageAttention(SourceAttention):
         """Create score function and selection; neither with the selection "none"."""
         self.score, self.narrow, self.select = None, None, None
         if select != NO_ATTENTION:
-            self.score, self.narrow = build_source_score(score, query_size, features)
-            self.select = build_select(select)
+            self.use(*build_source_score(score, query_size, features), select)
 
     def read_image(
         self, query: Tensor, memory: Memory, position: int, look: Look | None = None

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.attention import attention
+from regard.dimensions import full_precision
 from regard.errors import UnknownName, positive
-from regard.layers.precision import full_precision
 from regard.layers.recurrent import Hidden
 from regard.masks.constructors import window
 from regard.masks.mask import Mask

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from regard.attended import Attended
 from regard.attention import attention
-from regard.dimensions import autocast_on
-from regard.errors import ArgumentError, answer_torch_keywords, message, positive
+from regard.errors import answer_torch_keywords
 from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
+from regard.options.model_checks import check_acts_on_heads, check_multihead, check_multihead_call
 from regard.options.transformer_options import LayerSettings
 from regard.positions import Bias, Position, Rotary, build_position
 from regard.roles import Role
@@ -73,15 +73,7 @@ class MultiHead(nn.Module):
     ):
         super().__init__()
         key_heads = key_heads or heads
-        positive("MultiHead()", dropout, width=width, heads=heads, key_heads=key_heads)
-        if width % heads or heads % key_heads:
-            raise ArgumentError(
-                message(
-                    "MultiHead()",
-                    f"width={width}, heads={heads} and key_heads={key_heads} do not match",
-                    expected="width a multiple of heads, heads a multiple of key_heads",
-                )
-            )
+        check_multihead(width, heads, key_heads, dropout)
         size = width // heads
         self.heads: int = heads
         self.key_heads: int = key_heads
@@ -95,16 +87,7 @@ class MultiHead(nn.Module):
         self.score = build_score(score, size, size, heads if key_heads == heads else None)
         self.sharpness = learned_in(self.score)
         self.position = None if position is None else build_position(position, width, heads)
-        if self.position is not None and self.position.acts == "embeddings":
-            name = type(self.position).__name__
-            raise ArgumentError(
-                message(
-                    "MultiHead()",
-                    f"{name} is a position embedding, which is added to token embeddings",
-                    expected="a scheme for queries and keys or for scores: Rotary, Relative, T5Bias, ALiBi",
-                    hint=f"apply it to the embeddings before this layer: {name}(...)(embeddings)",
-                )
-            )
+        check_acts_on_heads(self.position)
         for linear in (self.query, self.key, self.value):
             nn.init.xavier_uniform_(linear.weight)
 
@@ -130,7 +113,7 @@ class MultiHead(nn.Module):
             so that the last query has the position of the last key.
         options: other arguments of attention(), such as look and backend.
         """
-        _check_arguments(self, query, key, value, start, options)
+        check_multihead_call(self, query, key, value, start, options)
         projected = self.query(self._batched(query))
         memory = key if isinstance(key, Memory) else self.remember(query if key is None else key, value)
         if start is None:
@@ -244,61 +227,6 @@ class MultiHead(nn.Module):
         True
         """
         return copied(cls, layer, batch_first)
-
-
-def _check_arguments(
-    layer: Any, query: Tensor, key: object, value: object, start: int | None, options: dict[str, Any]
-) -> None:
-    """Raise an ArgumentError if layer, a MultiHead, cannot compute a call with these arguments.
-
-    query, key, value: the arguments of forward(). options: further arguments of attention().
-    """
-    keys = query if key is None else key
-    inputs = [("query", query), ("key", keys)]
-    if value is not None or not isinstance(keys, Memory):
-        inputs.append(("value", keys if value is None else value))
-    for name, tensor in inputs:
-        if isinstance(tensor, Tensor):
-            _check_input(name, tensor, getattr(layer, name), 2 if query.dim() == 2 else 3, layer.batch_first)
-    position, problem, hint = layer.position, "", ""
-    if key is None and start:
-        problem, hint = (
-            f"start={start}, but there is no Memory of earlier positions",
-            "pass a Memory from remember(): layer(x, memory, start=t)",
-        )
-    elif isinstance(key, Memory) and value is not None:
-        problem = "value is set, but the Memory already contains values"
-        hint = "pass the values to remember(key, value) instead"
-    elif isinstance(position, Bias) and options.get("bias") is not None:
-        problem = f"bias is set, but this layer already adds the bias of {type(position).__name__}"
-        hint = "create the layer with position=None, and pass the sum of the two biases as bias=..."
-    if problem:
-        raise ArgumentError(message("MultiHead()", problem, hint=hint))
-
-
-def _check_input(name: str, tensor: Tensor, linear: nn.Module, dims: int, batch_first: bool) -> None:
-    """Raise an ArgumentError if the shape or the dtype of an input does not match its projection.
-
-    linear: an nn.Linear, or another module. If it has no in_features or weight, these are not checked.
-    dims: number of dimensions that the input must have: 2 without a batch, otherwise 3.
-    batch_first: that of the layer.
-    """
-    width = getattr(linear, "in_features", None)
-    shown = {name: (tensor, "TM" if tensor.dim() == 2 else "BTM" if batch_first else "TBM")}
-    if tensor.dim() != dims or (width is not None and tensor.shape[-1] != width):
-        sizes = "length" if dims == 2 else "B, length" if batch_first else "length, B"
-        expected = f"({sizes}, {'width' if width is None else width})"
-        raise ArgumentError(message("MultiHead()", f"{name} has the wrong shape", shown, expected))
-    weight = getattr(linear, "weight", None)
-    if isinstance(weight, Tensor) and tensor.dtype != weight.dtype and not autocast_on(weight.device.type):
-        raise ArgumentError(
-            message(
-                "MultiHead()",
-                f"{name} and the weights of the layer have different dtypes",
-                shown | {"weight": (weight, "MM")},
-                hint="use layer.to(x.dtype) or torch.autocast",
-            )
-        )
 
 
 def build_multihead(settings: LayerSettings, site: str, role: Role, *, causal: bool = False) -> MultiHead:

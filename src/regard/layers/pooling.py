@@ -25,6 +25,7 @@ __all__ = [
     "MeanPooling",
     "PoolingOption",
     "build_pooling",
+    "pooled",
 ]
 
 PoolingOption = str | Mapping[str, Any]
@@ -173,3 +174,15 @@ def build_pooling(
         "attention": partial(AttentionPooling, width),
     }
     return layers[options.pop("name")](**{**attention, **options})
+
+
+def pooled(pooling: nn.Module, states: Tensor, lengths: Tensor) -> Tensor:
+    """Pool the states (B, S, E) of texts that end with EOS to (B, E).
+
+    lengths: number of tokens of each text, including EOS, (B,).
+
+    MeanPooling and AttentionPooling skip the state of EOS, so that the weights of the words sum to 1. For a
+    text without words, the result is the state of EOS.
+    """
+    whole = isinstance(pooling, FirstPooling | LastPooling)
+    return pooling(states, lengths if whole else (lengths - 1).clamp(min=1))

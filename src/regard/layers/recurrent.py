@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from regard.dimensions import full_precision
 from regard.errors import UnknownName, positive
-from regard.layers.precision import full_precision
 
 __all__ = ["CELLS", "Hidden", "Recurrence", "Recurrent", "flip"]
 

@@ -26,6 +26,7 @@ __all__ = [
     "HeadParts",
     "Tape",
     "TapeSite",
+    "initialize_machine",
 ]
 
 ADDRESSING = ("both", "content", "location")
@@ -375,3 +376,27 @@ def check_tape(slots: int, needed: int, place: str, length: str, hint: str = "")
         problem = f"{length} needs {needed:,} slots, but the tape has {slots:,}"
         hint = hint or "use a shorter sequence, or train with more slots: model.slots"
         raise ArgumentError(message(place, problem, hint=hint))
+
+
+@torch.no_grad()
+def initialize_machine(machine: Any, initial_heads: str) -> None:
+    """Set all parameters of a NeuralTuringMachine to their initial values.
+
+    Weight matrices are Xavier uniform, except the weight matrices for the hidden state of an LSTM, which are
+    orthogonal. Biases are 0, except the biases in INITIAL_HEADS. The bias of the forget gate is 0 too: the
+    tape, not the LSTM, has to store information for many steps.
+    """
+    columns = machine.first_reads.shape[0]
+    for linear in (machine.input, machine.heads, machine.output):
+        nn.init.xavier_uniform_(linear.weight)
+        nn.init.zeros_(linear.bias)
+    machine.layout.fill_biases(machine.heads.bias, initial_heads)
+    nn.init.xavier_uniform_(machine.recurrent[:columns])
+    if machine.lstm:
+        for gate in machine.recurrent[columns:].split(machine.width, -1):
+            nn.init.orthogonal_(gate)
+    if machine.first_memory is not None:
+        nn.init.normal_(machine.first_memory, std=0.5)
+    for each in (machine.first_hidden, machine.first_cell, machine.first_reads):
+        if each is not None:
+            nn.init.uniform_(each, -0.1, 0.1)

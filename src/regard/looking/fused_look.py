@@ -20,6 +20,7 @@ from regard.call import Call, Forward
 from regard.dimensions import in_transform
 from regard.files.requirements import install_command
 from regard.kernels import TRITON, interpreting, on_device
+from regard.kernels.launch import MAX_GRID
 from regard.look import Look
 from regard.looking.blockwise import weights_of_rows
 from regard.looking.look_kernels import POOLED_STEP, Wanted, Weights, kernel_looks
@@ -34,9 +35,6 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_WIDTH = 256
 MAX_TOP = 16
 """Maximum k of Look(top=k). The kernel finds the largest scores of a tile one by one."""
-
-MAX_GRID = 65535
-"""Maximum size of the second dimension of a CUDA grid."""
 
 
 def reasons(call: Call, look: Look) -> list[str]:

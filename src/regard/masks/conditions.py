@@ -51,6 +51,12 @@ class Condition:
         yield from self.masks
 
 
+def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
+    """Return whether a tensor of this shape broadcasts to the shape `to`."""
+    sizes = zip(reversed(shape), reversed(to), strict=False)
+    return len(shape) <= len(to) and all(size in (1, other) for size, other in sizes)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Predicate(Condition):
     """A condition that calls a user function, may_see(batch, head, query position, key position).
@@ -66,8 +72,16 @@ class Predicate(Condition):
 
     def sees(self, batch: Tensor, head: Tensor, i: Tensor, j: Tensor, row: Tensor) -> Tensor:
         seen = self.may_see(batch if self.order is None else self.order[batch], head, i, j)
-        if isinstance(seen, bool) or (isinstance(seen, Tensor) and seen.dtype == torch.bool):
+        if isinstance(seen, bool):
             return seen
+        if isinstance(seen, Tensor) and seen.dtype == torch.bool:
+            shape = torch.broadcast_shapes(batch.shape, head.shape, i.shape, j.shape)
+            if _broadcasts(seen.shape, shape):
+                return seen
+            problem = f"the function returned a tensor of shape {tuple(seen.shape)}"
+            expected = f"a shape that broadcasts to that of the four indices, {tuple(shape)}"
+            hint = "compute the result from the indices, e.g. table[query, key]"
+            raise ArgumentError(message("where()", problem, expected=expected, hint=hint))
         kind = str(seen.dtype) if isinstance(seen, Tensor) else type(seen).__name__
         problem = f"the function returned {kind.removeprefix('torch.')}"
         expected = "a bool tensor, True where the query may see the key"

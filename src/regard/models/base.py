@@ -50,10 +50,6 @@ class Encoded(BatchRows):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def reorder(self, index: Tensor) -> Encoded:
-        """Alias of select(), for code written for earlier versions: select sources by index (B',)."""
-        return self.select(index)
-
 
 @dataclass(frozen=True, eq=False)
 class State(BatchRows):
@@ -72,10 +68,6 @@ class State(BatchRows):
     position: int = 0
     hidden: tuple[Tensor, ...] = ()
     past: tuple[Memory, ...] = ()
-
-    def reorder(self, index: Tensor) -> State:
-        """Alias of select(), for code written for earlier versions: select rows by index (rows',)."""
-        return self.select(index)
 
 
 class Model(nn.Module):

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.image_encoders import build_image_encoder
-from regard.layers.image_attention import IMAGE_ATTENTION, NO_ATTENTION, READINGS, ImageAttention
+from regard.layers.image_attention import (
+    IMAGE_ATTENTION,
+    NO_ATTENTION,
+    READINGS,
+    CaptionInputs,
+    ImageAttention,
+)
 from regard.layers.recurrent import Recurrence, Recurrent
 from regard.look import Look
 from regard.models.base import Encoded, Model, State, words
@@ -23,20 +29,6 @@ from regard.options.model_checks import (
 )
 
 __all__ = ["IMAGE_ATTENTION", "NO_ATTENTION", "READINGS", "Captioner", "doubly_stochastic_penalty"]
-
-
-class CaptionInputs(Protocol):
-    """Type of the argument of Captioner.forward(). Any batch with these two attributes can be used.
-
-    image: images (B, 3, H, W) or feature vectors (B, L, F).
-    inputs: (B, T), the tokens that the decoder reads, beginning with BOS.
-    """
-
-    @property
-    def image(self) -> Tensor: ...
-
-    @property
-    def inputs(self) -> Tensor: ...
 
 
 class Captioner(Model, ImageAttention):

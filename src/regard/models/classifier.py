@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.data.batch import EOS, UNK
 from regard.data.labelled_batch import LabelledBatch
-from regard.layers.pooling import POOL, FirstPooling, LastPooling
+from regard.layers.pooling import POOL, pooled
 from regard.options.model_checks import check_classifier, check_pairs, checked
 
 __all__ = ["POOL", "Classifier", "pooled"]
@@ -92,15 +92,3 @@ class Classifier(nn.Module):
             return tokens
         kept = torch.rand(tokens.shape, device=tokens.device) >= self.word_dropout
         return torch.where(kept | (tokens <= EOS), tokens, UNK)
-
-
-def pooled(pooling: nn.Module, states: Tensor, lengths: Tensor) -> Tensor:
-    """Pool the states (B, S, E) of texts that end with EOS to (B, E).
-
-    lengths: number of tokens of each text, including EOS, (B,).
-
-    MeanPooling and AttentionPooling skip the state of EOS, so that the weights of the words sum to 1. For a
-    text without words, the result is the state of EOS.
-    """
-    whole = isinstance(pooling, FirstPooling | LastPooling)
-    return pooling(states, lengths if whole else (lengths - 1).clamp(min=1))

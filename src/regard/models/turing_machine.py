@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch_rows import BatchRows
-from regard.layers.precision import full_precision
-from regard.layers.tape_heads import HeadLayout, Tape, clipped
+from regard.dimensions import full_precision
+from regard.layers.tape_heads import HeadLayout, Tape, clipped, initialize_machine
 from regard.options.model_checks import check_slots, check_turing_machine, checked
 
 __all__ = ["MachineState", "NeuralTuringMachine"]
@@ -105,30 +105,7 @@ class NeuralTuringMachine(nn.Module):
         self.first_reads = nn.Parameter(torch.zeros(columns))
         self.first_memory = nn.Parameter(torch.empty(slots, slot_width)) if self.blank is None else None
         self.tape = layout.sites()
-        self.initialize()
-
-    @torch.no_grad()
-    def initialize(self) -> None:
-        """Set all parameters to their initial values.
-
-        Weight matrices are Xavier uniform, except the weight matrices for the hidden state of an LSTM, which
-        are orthogonal. Biases are 0, except the biases in INITIAL_HEADS. The bias of the forget gate is 0
-        too: the tape, not the LSTM, has to store information for many steps.
-        """
-        columns = self.first_reads.shape[0]
-        for linear in (self.input, self.heads, self.output):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
-        self.layout.fill_biases(self.heads.bias, self.initial_heads)
-        nn.init.xavier_uniform_(self.recurrent[:columns])
-        if self.lstm:
-            for gate in self.recurrent[columns:].split(self.width, -1):
-                nn.init.orthogonal_(gate)
-        if self.first_memory is not None:
-            nn.init.normal_(self.first_memory, std=0.5)
-        for each in (self.first_hidden, self.first_cell, self.first_reads):
-            if each is not None:
-                nn.init.uniform_(each, -0.1, 0.1)
+        initialize_machine(self, initial_heads)
 
     def start(self, batch: int, slots: int | None = None) -> MachineState:
         """Return the state before the first step, for `batch` sequences.

@@ -8,11 +8,14 @@ from inspect import signature
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from regard.dimensions import autocast_on
 from regard.errors import ArgumentError, Setting, UnknownName, message, positive
+from regard.memory import Memory
 from regard.options.luong_views import Predicted, build_view
 from regard.options.transformer_options import NORMS, TIES, find_size
+from regard.positions import Bias, Position
 from regard.select import Soft, build_select
 
 __all__ = ["checked", "known"]
@@ -62,6 +65,80 @@ def known(kind: str, name: Name, names: Collection[str]) -> Name:
 def sizes_in(given: Any, *names: str) -> dict[str, Any]:
     """Return the arguments of these names, for positive()."""
     return {name: getattr(given, name) for name in names}
+
+
+def check_multihead(width: int, heads: int, key_heads: int, dropout: float) -> None:
+    positive("MultiHead()", dropout, width=width, heads=heads, key_heads=key_heads)
+    if width % heads or heads % key_heads:
+        problem = f"width={width}, heads={heads} and key_heads={key_heads} do not match"
+        expected = "width a multiple of heads, heads a multiple of key_heads"
+        raise ArgumentError(message("MultiHead()", problem, expected=expected))
+
+
+def check_acts_on_heads(position: Position | None) -> None:
+    if position is not None and position.acts == "embeddings":
+        name = type(position).__name__
+        problem = f"{name} is a position embedding, which is added to token embeddings"
+        expected = "a scheme for queries and keys or for scores: Rotary, Relative, T5Bias, ALiBi"
+        hint = f"apply it to the embeddings before this layer: {name}(...)(embeddings)"
+        raise ArgumentError(message("MultiHead()", problem, expected=expected, hint=hint))
+
+
+def check_multihead_call(
+    layer: Any, query: Tensor, key: object, value: object, start: int | None, options: dict[str, Any]
+) -> None:
+    """Raise an ArgumentError if layer, a MultiHead, cannot compute a call with these arguments.
+
+    query, key, value: the arguments of forward(). options: further arguments of attention().
+    """
+    keys = query if key is None else key
+    inputs = [("query", query), ("key", keys)]
+    if value is not None or not isinstance(keys, Memory):
+        inputs.append(("value", keys if value is None else value))
+    for name, tensor in inputs:
+        if isinstance(tensor, Tensor):
+            check_multihead_input(
+                name, tensor, getattr(layer, name), 2 if query.dim() == 2 else 3, layer.batch_first
+            )
+    position, problem, hint = layer.position, "", ""
+    if key is None and start:
+        problem, hint = (
+            f"start={start}, but there is no Memory of earlier positions",
+            "pass a Memory from remember(): layer(x, memory, start=t)",
+        )
+    elif isinstance(key, Memory) and value is not None:
+        problem = "value is set, but the Memory already contains values"
+        hint = "pass the values to remember(key, value) instead"
+    elif isinstance(position, Bias) and options.get("bias") is not None:
+        problem = f"bias is set, but this layer already adds the bias of {type(position).__name__}"
+        hint = "create the layer with position=None, and pass the sum of the two biases as bias=..."
+    if problem:
+        raise ArgumentError(message("MultiHead()", problem, hint=hint))
+
+
+def check_multihead_input(name: str, tensor: Tensor, linear: nn.Module, dims: int, batch_first: bool) -> None:
+    """Raise an ArgumentError if the shape or the dtype of an input does not match its projection.
+
+    linear: an nn.Linear, or another module. If it has no in_features or weight, these are not checked.
+    dims: number of dimensions that the input must have: 2 without a batch, otherwise 3.
+    batch_first: that of the layer.
+    """
+    width = getattr(linear, "in_features", None)
+    shown = {name: (tensor, "TM" if tensor.dim() == 2 else "BTM" if batch_first else "TBM")}
+    if tensor.dim() != dims or (width is not None and tensor.shape[-1] != width):
+        sizes = "length" if dims == 2 else "B, length" if batch_first else "length, B"
+        expected = f"({sizes}, {'width' if width is None else width})"
+        raise ArgumentError(message("MultiHead()", f"{name} has the wrong shape", shown, expected))
+    weight = getattr(linear, "weight", None)
+    if isinstance(weight, Tensor) and tensor.dtype != weight.dtype and not autocast_on(weight.device.type):
+        raise ArgumentError(
+            message(
+                "MultiHead()",
+                f"{name} and the weights of the layer have different dtypes",
+                shown | {"weight": (weight, "MM")},
+                hint="use layer.to(x.dtype) or torch.autocast",
+            )
+        )
 
 
 def check_seq2seq(call: str, given: Any) -> None:

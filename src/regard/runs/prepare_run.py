@@ -19,8 +19,7 @@ from regard.errors import ArgumentError, DataError, message, naming_place
 from regard.files.atomic_io import replace
 from regard.files.untrusted import read_limited
 from regard.runs.resolve_settings import ResolvedSettings, resolve_settings
-from regard.runs.run_folder import DATA, check_data, is_run
-from regard.runs.run_manifest import MANIFEST
+from regard.runs.run_folder import DATA, MANIFEST, check_data, is_run
 from regard.runs.run_task import Plan, RunTask
 from regard.training.checkpoints.averaging import averaged_from
 from regard.training.checkpoints.checkpoints import STATE, Checkpoints
@@ -48,10 +47,13 @@ class Machine:
 
     device: cpu, cuda, mps or auto.
     threads: number of CPU threads. None: it is chosen by set_threads().
+    jobs: the largest number of seeds that are trained at the same time, each in a process of `regard train`.
+        None: as many as the cores and the memory allow; see seed_runs.seed_jobs().
     """
 
     device: str = "auto"
     threads: int | None = None
+    jobs: int | None = 1
 
 
 @dataclass(frozen=True, eq=False)

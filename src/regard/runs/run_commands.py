@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -16,24 +16,31 @@ from rich.text import Text
 from regard.data.line_io import say
 from regard.errors import ArgumentError, message, printable, shown
 from regard.runs.devices import choose_device
-from regard.runs.prepare_run import build_from
 from regard.runs.run_folder import fingerprints_of
 from regard.runs.run_task import RunTask
 from regard.runs.stored_runs import open_stored
 from regard.training.distributed import Processes
 from regard.training.logs.live_table import Shown, metric_title
 from regard.training.task import Direction
-from regard.viewing import Picture, Seen, explore, picture
+
+if TYPE_CHECKING:
+    from regard.viewing import Picture, Seen
 
 __all__ = [
+    "MAP_VIEW",
     "ChosenRun",
+    "LongTextView",
     "Report",
     "RunView",
     "ValidationReport",
     "ViewOptions",
     "evaluate_validation",
     "report_changed_data",
+    "with_maps",
 ]
+
+MAP_VIEW = "long"
+"""The view that draws a map, in which each cell is the largest weight in a block of tokens."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,8 @@ class ValidationReport:
 
 def evaluate_validation(task: type[RunTask], run: ChosenRun) -> ValidationReport:
     """Compute the scores of a trained run on its validation data, in the same way as during training."""
+    from regard.runs.prepare_run import build_from
+
     stored = open_stored(task, run.folder, run.checkpoint)
     for note in stored.notes:
         say(note)
@@ -198,10 +207,47 @@ class RunView:
 
     def picture(self, options: ViewOptions) -> Picture:
         """Draw the attention with the view options.view, or with default_view if options.view is None."""
+        from regard.viewing.picture import picture
+
         options = replace(options, view=options.view or self.default_view)
         drawn = options.prepared(self.seen)
         return picture(drawn, str(options.view), site=options.site, head=options.head, word=options.word)
 
     def write_page(self, path: Path) -> None:
         """Write an HTML page that shows the recorded attention in every view."""
+        from regard.viewing.explorer import explore
+
         explore(self.seen, path)
+
+
+@dataclass(frozen=True, eq=False)
+class LongTextView(RunView):
+    """What `regard view` draws for a model that reads one text, such as a language model.
+
+    If the text is long, `seen` has only maps (see with_maps()), and MAP_VIEW is the only view.
+    """
+
+    def picture(self, options: ViewOptions) -> Picture:
+        """Draw the view options.view. Without an encoder, rollout follows the layers of the decoder."""
+        if self.seen.long and options.view not in (None, MAP_VIEW):
+            problem = f"the text has {len(self.seen.long[0].rows):,} tokens, which are drawn as a map"
+            expected = f"--view {MAP_VIEW}, or a shorter text"
+            raise ArgumentError(message(f"--view {options.view}", problem, expected=expected))
+        if self.seen.long or options.view == MAP_VIEW:
+            drawn = self.seen if self.seen.long else with_maps(self.seen)
+            return drawn.picture(MAP_VIEW, site=options.site, head=options.head)
+        encodes = any(site.kind == "encoder" for site in self.seen.sites)
+        if options.view == "rollout" and options.site is None and not encodes:
+            options = replace(options, site="decoder")
+        return super().picture(options)
+
+
+def with_maps(seen: Seen) -> Seen:
+    """Return a copy of `seen` with a map for each attention layer (site) instead of all attention weights.
+
+    Each cell of a map is the largest weight in a block of tokens.
+    """
+    from regard.viewing.pooled_attention import pooled
+
+    maps = [pooled(each.name, each.weights, each.rows, each.columns) for each in seen.sites]
+    return replace(seen, sites=(), long=tuple(maps))

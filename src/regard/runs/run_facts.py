@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoin
 from regard.training.progress import Progress
 from regard.training.settings import Section, build
 
-__all__ = ["Kept", "RunFacts", "facts_of"]
+__all__ = ["Kept", "RunFacts", "facts_of", "nonfinite_step"]
 
 
 @dataclass(frozen=True)
@@ -231,6 +232,14 @@ def _records(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
         notes.append(f"{path.name}: only the first {LIMITS['log']:,} bytes are read")
     if invalid:
         notes.append(f"{path.name} has {invalid} invalid lines")
+
+
+def nonfinite_step(folder: Path) -> tuple[int, str] | None:
+    """Return the step and the problem of a run that has stopped because a number was not finite; or None."""
+    last = deque(_records(folder / "log.jsonl", []), 1)
+    if not last or last[0].get("kind") != "nonfinite":
+        return None
+    return int(last[0].get("step", 0)), str(last[0].get("text", ""))
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -124,8 +124,8 @@ class RunSettings(Section):
     task: task: translation, language, classification, captioning, answering, algorithms, or
         package.module:Class for a task of your own.
     seed: random seed.
-    seeds: train N seeds together (0 to N - 1), or the seeds of a list such as 1,2,3. Each seed is an ordinary
-        run in the folder seed-0, seed-1, ... of --output. Cannot be combined with --minutes.
+    seeds: train N seeds (0 to N - 1), or the seeds of a list such as 1,2,3. Each seed is an ordinary run in
+        the folder seed-0, seed-1, ... of --output. Cannot be combined with --minutes.
     init_from: start from the weights and tokenizers of this run folder.
     """
 

@@ -3,6 +3,7 @@
 runs/x/config.toml     the settings, with seeds = [0, 1, 2]; also the tokenizers, data.json and manifest
 runs/x/log.jsonl       evaluations: the mean over the seeds, the deviation, and the scores of each seed
 runs/x/seed-0/         a run folder as `regard train --seed 0` writes it: every command and load() read it
+runs/x/seed-0.log      what `regard train` printed for this seed, if the seeds are trained side by side
 runs/x/failed.json     the seeds whose loss became NaN or infinite, if there are any
 """
 

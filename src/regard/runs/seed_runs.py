@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
+from regard.errors import RegardError, message
 from regard.files.folder_lock import FolderLock, locked
-from regard.runs.prepare_run import PreparedRun, copy_files
-from regard.runs.run_folder import made_folder, write_data
-from regard.runs.run_manifest import write_config_and_manifest
+from regard.runs.model_check import outline
+from regard.runs.prepare_run import Machine, PreparedRun, copy_files
+from regard.runs.run_facts import nonfinite_step
+from regard.runs.run_folder import made_folder, write_config_and_manifest, write_data
 from regard.runs.run_task import RunTask
-from regard.runs.run_trainer import Outcome
-from regard.runs.seed_facts import SeedFacts, seed_facts_of
 from regard.runs.seed_folders import failures_of, seed_folder, write_failures
-from regard.runs.seed_scores import scores_table, written_summary
+from regard.runs.seed_scores import SeedFacts, scores_table, seed_facts_of, written_summary
+from regard.runs.system_report import memory, usable_cores
+from regard.runs.training_processes import STOPPING, Training, TrainingProcesses
 from regard.training.budget import count
+from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import interruptible
 from regard.training.logs.log import Log
 from regard.training.nonfinite_steps import NonFinite
 from regard.training.progress import Progress
 
-__all__ = ["TrainSeed", "train_seeds"]
+__all__ = ["Jobs", "Outcome", "TrainSeed", "seed_jobs", "train_seeds"]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """The result of train_run().
+
+    progress: the counters of the run. For a run of several seeds, those of the last seed that was trained.
+    interrupted: the name of the signal that stopped training, or "".
+    warning: a message if training.minutes was too short for this model and these data, otherwise "".
+    failed: for a run of several seeds: the error message of each seed with a loss, gradient or weight that
+        became NaN or infinite.
+    """
+
+    folder: Path
+    progress: Progress
+    interrupted: str = ""
+    warning: str = ""
+    failed: Mapping[int, str] = field(default_factory=dict)
+
+
+SHORT, ROOM = 100, 1 << 30
+"""SHORT: trainings of fewer steps are not divided among processes. ROOM: bytes that a process needs in any
+case."""
 
 TrainSeed = Callable[[PreparedRun, Path, FolderLock | None], Outcome]
 """Train one seed in its run folder, which is locked."""
@@ -35,15 +65,17 @@ def train_seeds(
     folder: Path,
     train: TrainSeed,
     *,
+    jobs: Jobs | None = None,
     console: Console | None = None,
     change: bool = False,
 ) -> Outcome:
-    """Train the seeds of a run one after another. Each is an ordinary run in a folder of its own.
+    """Train the seeds of a run. Each is an ordinary run in a folder of its own.
 
     A seed whose loss becomes NaN or infinite fails, and the next one is trained. At the end, the mean and the
     deviation of the scores are logged. When training is stopped, the seeds that have not begun are trained
     after the run is resumed.
 
+    jobs: how many seeds are trained side by side, in processes. Default: one after another, in this process.
     change: whether settings of a resumed run may have changed. If True, seeds that have failed are trained
         again.
     """
@@ -51,19 +83,38 @@ def train_seeds(
     write_config_and_manifest(task, folder, run.settings.model_dump())
     if change:
         write_failures(folder, {})
-    log, last, seeds = Log(folder / "log.jsonl", console=console), None, list(run.settings.seeds)
+    log, seeds = Log(folder / "log.jsonl", console=console), list(run.settings.seeds)
     log.rewind(0)  # each seed has a log of its own, which is continued
-    with interruptible() as interrupt:
-        for place, seed in enumerate(seeds):
-            if interrupt or seed in failures_of(folder):
-                continue
-            log.event("seed", f"seed {seed} ({place + 1} of {len(seeds)})", seed=seed)
+    waiting = [seed for seed in seeds if seed not in failures_of(folder)]
+
+    def fail(seed: int, step: int, text: str) -> None:
+        write_failures(folder, {**failures_of(folder), seed: (step, text)})
+        log.event("failed", f"seed {seed} has failed: {text}", seed=seed, step=step)
+
+    with interruptible(*((STOPPING,) if jobs else ())) as interrupt:
+        if jobs is not None:
+            processes = TrainingProcesses(jobs.processes, lambda text: log.event("seeds", text), interrupt)
+            plans = ((seed, _prepared(task, run, folder, seed)) for seed in waiting)
+            trainings = (_training(task, own, folder, seed, jobs) for seed, own in plans)
+            log.event("seeds", f"{count(len(waiting), 'seed')}, {jobs.processes} at a time in processes")
+            for end in processes.run(trainings, len(waiting)):
+                seed = int(end.training.name.removeprefix("seed "))
+                step = nonfinite_step(seed_folder(folder, seed)) if end.status else None
+                if step is not None:
+                    fail(seed, *step)
+                elif end.status:
+                    raise RegardError(message(end.training.name, end.error))
+                else:
+                    log.event("seed", f"seed {seed} has ended ({end.seconds:.0f} s)", seed=seed)
+        for seed in () if jobs else waiting:
+            if interrupt:
+                break
+            log.event("seed", f"seed {seed} ({seeds.index(seed) + 1} of {len(seeds)})", seed=seed)
             try:
-                last = _train_seed(task, run, folder, seed, train)
+                with locked(made_folder(seed_folder(folder, seed))) as lock:
+                    last = train(_prepared(task, run, folder, seed), seed_folder(folder, seed), lock)
             except NonFinite as error:
-                text = str(error).splitlines()[0]
-                write_failures(folder, {**failures_of(folder), seed: (error.step, text)})
-                log.event("failed", f"seed {seed} has failed: {text}", seed=seed, step=error.step)
+                fail(seed, error.step, str(error).splitlines()[0])
             else:
                 interrupt.cause = interrupt.cause or last.interrupted
     failed = {seed: text for seed, (_, text) in failures_of(folder).items()}
@@ -73,19 +124,71 @@ def train_seeds(
     log.event(
         *(("stopped", f"stopped by {interrupt.cause}") if interrupt else ("ended", "all seeds have ended"))
     )
-    progress = Progress() if last is None else last.progress
-    return Outcome(folder, progress, interrupt.cause, failed=failed)
+    ended = [] if facts is None else [each.progress for each in facts.runs.values() if each.progress]
+    return Outcome(folder, ended[-1] if ended else Progress(), interrupt.cause, failed=failed)
 
 
-def _train_seed(task: type[RunTask], run: PreparedRun, folder: Path, seed: int, train: TrainSeed) -> Outcome:
-    """Create and lock the run folder of one seed, and train its model; see train_seeds()."""
-    own = made_folder(seed_folder(folder, seed))
-    with locked(own) as lock:
-        copy_files(task, folder, own)
-        values = {**run.settings.model_dump(), "seed": seed}
-        del values["seeds"]
-        settings = task.settings_type.model_validate(values)
-        return train(changed(run, settings=settings), own, lock)
+def _prepared(task: type[RunTask], run: PreparedRun, folder: Path, seed: int) -> PreparedRun:
+    """Create the run folder of one seed with the tokenizers, and return its run, with a single seed."""
+    copy_files(task, folder, made_folder(seed_folder(folder, seed)))
+    values = {**run.settings.model_dump(), "seed": seed}
+    del values["seeds"]
+    return changed(run, settings=task.settings_type.model_validate(values))
+
+
+class Jobs(NamedTuple):
+    """How seeds are trained side by side.
+
+    processes: the largest number of processes at the same time.
+    threads: the number of CPU threads of each.
+    device: the device of each.
+    """
+
+    processes: int
+    threads: int
+    device: str
+
+
+def seed_jobs(task: type[RunTask], run: PreparedRun, machine: Machine, device: str) -> Jobs | None:
+    """Return how many seeds to train side by side, or None to train them one after another.
+
+    machine.jobs: the largest number. None: as many as the cores of the CPU and the free memory allow; one on
+        other devices, and for trainings of fewer than SHORT steps, because starting a process takes seconds.
+
+    A process is expected to need the memory of this one, and that of its weights and activations.
+    """
+    seeds, cores = len(run.settings.seeds), usable_cores()
+    threads = machine.threads or max(cores // seeds, 1)
+    most = machine.jobs
+    if most is None:
+        steps = run.settings.training.steps
+        if device != "cpu" or (steps is not None and steps < SHORT):
+            return None
+        model = outline(task, run.settings.model, task.sizes(run.corpus), Path())
+        needed = ROOM + 32 * sum(each.numel() for each in model.parameters())
+        with suppress(ImportError):  # Windows
+            import resource
+
+            needed += resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+                1 if sys.platform == "darwin" else 1024
+            )
+        free = memory()[1]
+        most = min(cores // threads, free // needed if free else cores)
+    return Jobs(min(most, seeds), threads, device) if min(most, seeds) > 1 else None
+
+
+def _training(task: type[RunTask], run: PreparedRun, folder: Path, seed: int, jobs: Jobs) -> Training:
+    """Write the settings of a seed to its run folder, and return its training, which resumes this run."""
+    own = seed_folder(folder, seed)
+    with locked(own):
+        write_data(own, run.fingerprints)
+        write_config_and_manifest(task, own, run.settings.model_dump())
+    arguments = ["--output", str(own), "--resume", "--device", jobs.device]
+    if ":" in run.settings.task:  # a task of the user is never imported because a file names it
+        arguments += ["--task", run.settings.task]
+    if not Checkpoints(own).all():  # a resumed run keeps its number of threads
+        arguments += ["--threads", str(jobs.threads)]
+    return Training(f"seed {seed}", folder / f"seed-{seed}.log", arguments)
 
 
 def _log_scores(log: Log, facts: SeedFacts) -> None:

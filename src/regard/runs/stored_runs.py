@@ -8,8 +8,7 @@ from typing import Any
 
 from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.runs.model_check import check_weights
-from regard.runs.run_folder import config_of
-from regard.runs.run_manifest import check_manifest
+from regard.runs.run_folder import check_manifest, config_of
 from regard.runs.run_task import RunTask, StoredRun
 from regard.runs.seed_folders import check_one_seed
 from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints

@@ -8,12 +8,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.text import Text
+from torch import nn
 
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError, DataError, message
 from regard.files.folder_lock import FolderLock, locked
 from regard.runs.devices import choose_device, start_device
+from regard.runs.model_check import check_newest
 from regard.runs.prepare_run import (
     Machine,
     PreparedRun,
@@ -23,16 +26,17 @@ from regard.runs.prepare_run import (
     prepare_corpus,
     set_threads,
 )
-from regard.runs.run_folder import fingerprints_of, is_run, made_folder
+from regard.runs.run_folder import fingerprints_of, is_run, made_folder, write_config_and_manifest, write_data
 from regard.runs.run_task import RunTask
-from regard.runs.run_trainer import Outcome, build_trainer, introduce
-from regard.runs.seed_runs import train_seeds
-from regard.runs.stored_runs import checked_settings
+from regard.runs.seed_runs import Outcome, seed_jobs, train_seeds
+from regard.runs.stored_runs import WEIGHTS, checked_settings
 from regard.training.budget import budget_warning
+from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.distributed import Processes, joined
 from regard.training.interrupts import interruptible
 from regard.training.logs.log import Log
 from regard.training.logs.logger import Logger
+from regard.training.loop import Trainer
 
 __all__ = ["Outcome", "build_task", "train_run"]
 
@@ -60,7 +64,7 @@ def train_run(
     change: whether to resume the run even if its settings or data have changed.
     init_from: the folder of another run. The new run uses the model, the tokenizers and the weights of the
         other run.
-    machine: the device and the number of CPU threads.
+    machine: the device, the number of CPU threads, and how many seeds are trained at the same time.
     console: the rich console for the progress. None: standard output.
     loggers: functions that are called for each event of the run, such as an evaluation or a checkpoint; see
         regard.training.logs.logger.
@@ -100,7 +104,8 @@ def train_run(
                 introduced = own.settings.seed != prepared.settings.seeds[0]
                 return _trained(task, own, place, device, processes, console, lock, loggers, introduced)
 
-            return train_seeds(task, prepared, folder, train_seed, console=console, change=change)
+            jobs = None if loggers else seed_jobs(task, prepared, machine, device)
+            return train_seeds(task, prepared, folder, train_seed, jobs=jobs, console=console, change=change)
 
 
 def _progress_lines(console: Console | None, processes: Processes) -> Callable[[str], None]:
@@ -177,3 +182,76 @@ def _trained(
     if settings.training.minutes is not None:
         warning = budget_warning(progress.step, task.len_epoch(0) / settings.training.accumulation_steps)
     return Outcome(folder, progress, "" if progress.ended else interrupt.cause, warning)
+
+
+def build_trainer(
+    kind: type[RunTask],
+    run: PreparedRun,
+    folder: Path,
+    device: str,
+    processes: Processes,
+    make_log: Callable[[], Log],
+    lock: FolderLock | None,
+    **options: Any,
+) -> Trainer:
+    """Build the model and the trainer of a run, and write its settings to the folder.
+
+    make_log: a function that opens the log. It is called after config.toml is written.
+    options: further arguments of Trainer.
+    """
+    settings, corpus = run.settings, run.corpus
+    sizes = kind.sizes(corpus)
+    for run_folder in (folder, *([] if settings.init_from is None else [Path(settings.init_from)])):
+        check_newest(kind, run_folder, settings.model, sizes)
+    model = build_from(kind, settings, corpus)
+    if settings.init_from is not None:
+        _start_from(model, Path(settings.init_from), folder)
+    task = kind(model, corpus, settings, processes, device)
+    if processes.first:  # last, because config.toml makes the folder a run folder
+        write_data(folder, run.fingerprints)
+        write_config_and_manifest(kind, folder, settings.model_dump())
+    place = torch.device(device, processes.local) if device == "cuda" else torch.device(device)
+    return Trainer(
+        task,
+        settings.training,
+        folder,
+        seed=settings.seed,
+        device=place,
+        processes=processes,
+        log=make_log(),
+        lock=lock,
+        **options,
+    )
+
+
+def introduce(log: Log, run: PreparedRun, task: RunTask) -> None:
+    """Log the data, the model and the chosen settings of a new run."""
+    settings = run.settings
+    for note in (*run.notes, *task.corpus_notes()):
+        log.event("data", str(note), shown=note)
+    count = sum(each.numel() for each in task.model.parameters())
+    text = ", ".join(filter(None, (settings.model.name, f"{count:,} parameters", task.described())))
+    start = "" if settings.init_from is None else f", starting from {Path(settings.init_from).name}"
+    log.event("model", f"{text}{start}", parameters=count)
+    if run.plan is not None and run.plan.text:
+        log.event("plan", run.plan.text)
+
+
+def _start_from(model: nn.Module, other: Path, folder: Path) -> None:
+    """Load the weights of another run (--init-from) into the model. If this run has checkpoints, do nothing.
+
+    other: the folder of the other run. The weights of its best checkpoint are loaded. If no checkpoint is
+        marked as the best, the weights of the latest checkpoint are loaded.
+    folder: the folder of this run.
+    """
+    if Checkpoints(folder).all():
+        return
+    checkpoints = Checkpoints(other)
+    checkpoint = checkpoints.best(WEIGHTS) or checkpoints.latest(WEIGHTS)
+    if checkpoint is None:
+        raise DataError(message(str(other), "this run has no checkpoint to start from"))
+    try:
+        model.load_state_dict(checkpoint.model_weights())
+    except RuntimeError as error:
+        problem = f"the weights do not fit: {str(error).splitlines()[-1].strip()}"
+        raise DataError(message(str(checkpoint.path), problem)) from None

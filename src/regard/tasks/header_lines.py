@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
+from regard.data.column_names import is_column_name
 from regard.data.line_io import STANDARD
 from regard.data.read_text import checked_path, read_blocks
 from regard.data.table_formats import COLUMNS, column_rows, is_csv
 from regard.errors import DataError, Hint, RegardWarning, message, printable, shown
-from regard.tasks.column_names import is_column_name
 from regard.tasks.text_file_checks import check_separator
 
 __all__ = ["check_first_lines", "columns_of_header"]

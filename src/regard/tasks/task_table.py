@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -206,6 +207,9 @@ def load(
     ...         print(str(error).splitlines()[-1])
     hint: give a run folder, which regard train --output writes
     """
+    if not isinstance(folder, str | os.PathLike):
+        problem = f"folder is of type {type(folder).__name__}"
+        raise ArgumentError(message("load()", problem, expected="a path: str or pathlib.Path"))
     if seed is not None:
         folder = importlib.import_module("regard.runs.seed_folders").folder_of_seed(Path(folder), seed)
     kind = task_of(folder, task)

@@ -4,6 +4,5 @@
     checkpoints.save(100, {"weights": model.state_dict()}, {"epoch": 2})
     checkpoints.latest().tensors("weights")      # also after the process was killed
 
-loop.py has the Trainer, and training_steps.py its single steps. checkpoints/checkpoints.py describes the
-files of a checkpoint.
+loop.py has the Trainer. checkpoints/checkpoints.py describes the files of a checkpoint.
 """

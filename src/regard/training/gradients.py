@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.errors import RegardError, Setting, message
-from regard.fast.captured.gradients import CapturedGradients
 from regard.fast.captured.graphs import Uncaptured
 from regard.fast.freed_memory import keep_freed_memory
 from regard.fast.twins import Twins
@@ -49,8 +48,8 @@ class Gradients:
     compiled: whether to use torch.compile. The model is compiled once for each batch shape. More than
         task.shapes shapes are an error. With `captured`, it is compiled once for all shapes, because the
         graphs already have one shape each.
-    captured: whether to capture one CUDA graph per batch shape. The graph is replayed for later batches of
-        this shape.
+    captured: whether CapturedSteps captures the steps in CUDA graphs. Then several processes exchange their
+        gradients there.
     say: a function that is called once with a message if a CUDA graph cannot be captured. From then on, no
         CUDA graphs are used.
     """
@@ -90,10 +89,6 @@ class Gradients:
         self._say = say
         self.captures = captured
         """Whether steps are captured in CUDA graphs."""
-        alone = self.processes.world == 1
-        self._captured = (
-            CapturedGradients(self.loss, task.model, device, task.shapes) if captured and alone else None
-        )
 
     def add(self, step: int, batches: Sequence[Any], tokens: int) -> dict[str, Tensor]:
         """Compute the gradients of one training step, and add them to `.grad` of the parameters.
@@ -121,8 +116,8 @@ class Gradients:
         step, batches, tokens: see add().
         """
         for place, batch in enumerate(batches):
-            ready, seed = self.prepared(step, place, batch)
-            loss = self.of_one(ready, seed, tokens, last=place == len(batches) - 1)
+            ready, _ = self.prepared(step, place, batch)
+            loss = self.of_one(ready, tokens, last=place == len(batches) - 1)
             self.task.keep_state(batch, loss.state)
             yield Loss(loss.total, loss.shown)
 
@@ -136,19 +131,15 @@ class Gradients:
         seed_generators(seed, self.device)
         return self.task.prepare(batch, self.device), seed
 
-    def of_one(self, ready: Any, seed: int, tokens: int, last: bool = True) -> Loss:
+    def of_one(self, ready: Any, tokens: int, last: bool = True) -> Loss:
         """Add the gradients of one batch to the parameters, and return its detached loss.
 
         ready: the batch on the device, from prepared().
-        seed: the random seed of the batch, also from prepared(). It is set again before a CUDA graph runs.
         tokens: number of target tokens of the step in all processes. The gradients are divided by this
             number.
         last: whether this is the last batch of the step. After the last batch, processes exchange their
             gradients.
         """
-        replayed = self._replayed(ready, seed, tokens)
-        if replayed is not None:
-            return replayed
         # The twins are used in the backward pass too: activation checkpointing runs the forward pass again.
         with self.twins, self._together(last=last), coarse_products(self.coarse):
             loss = self.loss(ready)
@@ -156,24 +147,9 @@ class Gradients:
             (loss.total * (self.processes.world / tokens)).backward()
         return Loss(loss.total.detach(), loss.shown, loss.state)
 
-    def _replayed(self, ready: Any, seed: int, tokens: int) -> Loss | None:
-        """Compute the gradients of a batch with a CUDA graph, and return its loss.
-
-        Returns None, without gradients, if CUDA graphs are disabled or no graph can be captured.
-        """
-        if self._captured is None:
-            return None
-        try:
-            with coarse_products(self.coarse):
-                return self._captured.run(ready, seed, 1 / tokens)
-        except Uncaptured as error:
-            self.stop_capturing(error)
-            seed_generators(seed, self.device)
-            return None
-
     def stop_capturing(self, error: Uncaptured) -> None:
         """Use no CUDA graphs from now on, and log the error as the reason. All processes must call this."""
-        self._captured, self.captures = None, False
+        self.captures = False
         if self.processes.world > 1:
             # Only now: its nodes of the autograd graph belong to the default stream, so captures would fail.
             self._objective = DistributedDataParallel(self._own)

@@ -47,7 +47,7 @@ class OutputFeatures(NamedTuple):
 
 def output_features(model: Model, batch: Any) -> OutputFeatures | None:
     """Compute the inputs of the output layer of a model. None if they must be computed by model(batch)."""
-    if torch.compiler.is_compiling() or not enabled():
+    if torch.compiler.is_compiling():
         return None
     layer = model.output_layer() if separates_output(type(model)) else None
     if layer is None or not by_kernel(next(layer.parameters())) or contains_hooks(model):
@@ -86,7 +86,7 @@ def output_loss(
     >>> torch.allclose(smoothed, cross_entropy(layer(features), labels, 0.1)[0])
     True
     """
-    if torch.compiler.is_compiling() or not enabled() or not by_kernel(features) or not _is_linear(layer):
+    if torch.compiler.is_compiling() or not (by_kernel(features) and enabled() and _is_linear(layer)):
         return cross_entropy(layer(features), labels, smoothing)
     from regard.kernels.training.vocabulary_loss import VocabularyLoss
 

@@ -14,14 +14,13 @@ if TYPE_CHECKING:
     from regard.viewing.picture import VIEWS, Picture, picture
     from regard.viewing.pictures.animation import player
     from regard.viewing.pictures.attention_steps import steps
+    from regard.viewing.pictures.caption_panels import gaze
     from regard.viewing.pictures.head_grid import heads
-    from regard.viewing.pictures.image_overlay import gaze
     from regard.viewing.pictures.link_lines import lines
     from regard.viewing.pictures.long_sequences import long_map
     from regard.viewing.pictures.matrix import matrix
     from regard.viewing.pictures.memory_plots import hops, tape
-    from regard.viewing.pictures.reading_lines import reading
-    from regard.viewing.pictures.shaded_text import shaded
+    from regard.viewing.pictures.shaded_text import reading, shaded
     from regard.viewing.pictures.word_over_time import over_time
     from regard.viewing.pooled_attention import Pooled, pooled, pooled_from_top
     from regard.viewing.seen import Seen

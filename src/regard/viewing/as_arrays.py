@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
 
-__all__ = ["check_words", "checked_weights"]
+__all__ = ["as_numpy", "check_words", "checked_matrix", "checked_weights"]
 
 HINTS = {
     ("HTS", True): "select one sentence of the batch: weights[sentence]",
@@ -53,9 +53,7 @@ def checked_weights(
             message(call, "got a mask, not weights", expected=f"weights, ({', '.join(letters)})", hint=hint)
         )
     try:
-        # A tensor is recognised by its method detach(), so that drawing does not import torch.
-        numbers = weights.detach().cpu().double().numpy() if hasattr(weights, "detach") else weights
-        array = numpy.asarray(numbers, dtype=numpy.float64)
+        array = numpy.asarray(as_numpy(weights), dtype=numpy.float64)
     except (RuntimeError, TypeError, ValueError) as error:
         problem = f"weights are not an array of real numbers: {error}"
         raise ArgumentError(message(call, problem, expected=f"numbers, ({', '.join(letters)})")) from None
@@ -72,6 +70,25 @@ def checked_weights(
         raise ArgumentError(message(call, f"most is {most}", expected="a number greater than 0"))
     numbers = array[~numpy.isnan(array)]
     return array, float(most or numbers.max(initial=0.0) or 1.0)
+
+
+def as_numpy(array: Any) -> NDArray[Any]:
+    """Return a tensor, an array or lists as a NumPy array. Half precision becomes float32."""
+    if not hasattr(array, "detach"):  # a tensor is recognised by its methods, so that torch is not imported
+        return numpy.asarray(array)
+    tensor = array.detach().cpu()
+    halves = tensor.is_floating_point() and tensor.element_size() < 4
+    return numpy.asarray((tensor.float() if halves else tensor).numpy())
+
+
+def checked_matrix(
+    call: str, weights: Any, rows: Sequence[object], columns: Sequence[object], most: float | None = None
+) -> tuple[NDArray[numpy.float64], float]:
+    """Return weights (T, S) and the top of the colour scale, as checked_weights(), and check their words."""
+    array, top = checked_weights(call, weights, "TS", most)
+    check_words(call, "rows", rows, array, axis=0)
+    check_words(call, "columns", columns, array, axis=1)
+    return array, top
 
 
 def check_words(call: str, name: str, words: Sequence[object], weights: NDArray[Any], axis: int) -> None:

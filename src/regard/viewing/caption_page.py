@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator
-from html import escape
 from pathlib import Path
 
 import numpy
 
 from regard.errors import ArgumentError, message
-from regard.files.atomic_io import write_whole
-from regard.viewing.html_document import Page, check_ending, document, safe, static
+from regard.viewing.html_document import Page, article_page, fragment_of, image_uri, safe, save_html
 from regard.viewing.image_attention import ImageAttention, resized
 from regard.viewing.pictures.caption_panels import caption_panels, panel_size
 from regard.viewing.pictures.svg_writer import png_of
@@ -53,19 +51,13 @@ def caption_page(captions: Iterable[ImageAttention], title: str = TITLE, about: 
     if not 1 <= len(listed) <= CAPTIONS:
         problem = f"there are {len(listed)} captions"
         raise ArgumentError(message("caption_page()", problem, expected=f"1 to {CAPTIONS}"))
-    body = [
-        "<header>",
-        f'<h1 dir="auto">{safe(title)}</h1>',
-        f'<p dir="auto">{safe(about)}</p>' if about else "",
-        '<p class="quiet" id="hint" hidden>Point at a word, or move to it with Tab and the arrow keys, to '
-        "see where it attended. Point at the image to see which words attended to that region.</p>",
-        "</header>",
-        "<main>",
-        *(line for number, each in enumerate(listed) for line in _article(each, number, len(listed))),
-        "</main>",
-    ]
-    style = static("entry.css") + static("page.css") + static("caption.css")
-    return document(title, style, static("caption.js"), body, images=True)
+    hint = (
+        "Point at a word, or move to it with Tab and the arrow keys, to see where it attended. Point at the "
+        "image to see which words attended to that region."
+    )
+    body = (line for number, each in enumerate(listed) for line in _article(each, number, len(listed)))
+    files = ("caption.css", "caption.js")
+    return article_page(title, body, about=about, hint=hint, files=files, images=True)
 
 
 def save_caption_page(
@@ -76,9 +68,7 @@ def save_caption_page(
     path: the file to write, ending in .html.
     captions, title, about: see caption_page().
     """
-    path = Path(path)
-    check_ending(path, ".html", "a caption page is an HTML file")
-    write_whole(path, caption_page(captions, title, about).encode())
+    save_html(path, lambda: caption_page(captions, title, about))
 
 
 def caption_fragment(seen: ImageAttention) -> str:
@@ -91,14 +81,8 @@ def caption_fragment(seen: ImageAttention) -> str:
     >>> "<script" in text, "&lt;cat&gt;" in text
     (False, True)
     """
-    lines = [
-        '<div class="regard">',
-        f"<style>{static('entry.css')}</style>",
-        _panels(seen, INLINE),
-        *(f'<p class="quiet" dir="auto">{safe(note)}</p>' for note in (seen.summary(), *seen.notes)),
-        "</div>",
-    ]
-    return "\n".join(lines) + "\n"
+    notes = (f'<p class="quiet" dir="auto">{safe(note)}</p>' for note in (seen.summary(), *seen.notes))
+    return fragment_of((_panels(seen, INLINE), *notes))
 
 
 def _article(seen: ImageAttention, number: int, count: int) -> Iterator[str]:
@@ -118,7 +102,7 @@ def _article(seen: ImageAttention, number: int, count: int) -> Iterator[str]:
     yield f'<figure data-rows="{rows}" data-columns="{columns}">'
     yield (
         f'<img class="photo" width="{size[1]}" height="{size[0]}" alt="the image of the caption: '
-        f'{safe(seen.caption)}" src="{_data_uri("png", png_of(resized(seen.image, *size)))}">'
+        f'{safe(seen.caption)}" src="{image_uri("png", png_of(resized(seen.image, *size)))}">'
     )
     yield "</figure>"
     words = "\n".join(_word(seen, word) for word in range(len(seen.words)))
@@ -155,11 +139,7 @@ def _panels(seen: ImageAttention, pixels: float) -> str:
     pixels: maximum number of pixels of all copies together.
     """
     svg = caption_panels(seen, pixels=int(pixels)).svg()
-    return f'<img class="all" alt="{safe(seen.caption)}" src="{_data_uri("svg+xml", svg.encode())}">'
-
-
-def _data_uri(kind: str, data: bytes) -> str:
-    return escape(f"data:image/{kind};base64,{base64.b64encode(data).decode()}")
+    return f'<img class="all" alt="{safe(seen.caption)}" src="{image_uri("svg+xml", svg.encode())}">'
 
 
 def _sentence(text: str) -> str:

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from html import escape
 from importlib import resources
 from pathlib import Path
 
 from regard.errors import ArgumentError, message
+from regard.files.atomic_io import write_whole
 from regard.viewing.terminal_colors import clean
 
-__all__ = ["JOINERS", "Page", "check_ending", "document", "safe", "static"]
+__all__ = [
+    "JOINERS",
+    "Page",
+    "article_page",
+    "check_ending",
+    "document",
+    "fragment_of",
+    "image_uri",
+    "safe",
+    "save_html",
+    "static",
+]
 
 JOINERS = "\u200c\u200d"
 """Zero-width joiners. They are not escaped, because composed emoji and Persian need them. Other control
@@ -71,6 +83,67 @@ def document(title: str, style: str, script: str, body: Iterable[str], images: b
         "</html>",
     ]
     return Page("\n".join(lines) + "\n")
+
+
+def article_page(
+    title: str,
+    body: Iterable[str],
+    *,
+    about: str = "",
+    count: str = "",
+    hint: str = "",
+    files: Iterable[str] = (),
+    images: bool = False,
+    after: Iterable[str] = (),
+    name: str = "",
+) -> Page:
+    """Return a page with a heading and articles, in the style of all pages of attention.
+
+    title: the heading, as plain text.
+    body: lines of HTML, which the caller has already escaped.
+    about, count: lines below the heading, as plain text.
+    hint: how to use the page; the JavaScript of the page shows it.
+    files: the JavaScript files of the page, and its CSS files besides those of all pages.
+    images: whether the body contains images as data URIs.
+    after: lines of HTML after the articles.
+    name: the id of the element with the articles.
+    """
+    lines = [
+        "<header>",
+        f'<h1 dir="auto">{safe(title)}</h1>',
+        f'<p dir="auto">{safe(about)}</p>' if about else "",
+        f'<p class="quiet">{safe(count)}</p>' if count else "",
+        f'<p class="quiet" id="hint" hidden>{safe(hint)}</p>' if hint else "",
+        "</header>",
+        f'<main id="{name}">' if name else "<main>",
+        *body,
+        "</main>",
+        *after,
+    ]
+    names = ("entry.css", "page.css", *files)
+    style = "".join(static(each) for each in names if each.endswith(".css"))
+    script = "\n".join(static(each) for each in names if each.endswith(".js"))
+    return document(title, style, script, lines, images)
+
+
+def fragment_of(body: Iterable[str]) -> str:
+    """Return HTML for a notebook: the lines of `body`, which are escaped, with their CSS, no JavaScript."""
+    lines = ['<div class="regard">', f"<style>{static('entry.css')}</style>", *filter(None, body), "</div>"]
+    return "\n".join(lines) + "\n"
+
+
+def save_html(path: str | Path, page: Callable[[], str]) -> None:
+    """Write a page to a file, atomically. Raise ArgumentError if the name does not end in .html.
+
+    page: a function that returns the page; it is called after the name is checked.
+    """
+    check_ending(Path(path), ".html", "use the ending of an HTML file")
+    write_whole(Path(path), page().encode())
+
+
+def image_uri(kind: str, data: bytes) -> str:
+    """Return an image as the value of an attribute src. kind: "png" or "svg+xml"."""
+    return escape(f"data:image/{kind};base64,{base64.b64encode(data).decode()}")
 
 
 def safe(text: str) -> str:

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy
 
-from regard.files.atomic_io import write_whole
 from regard.viewing.entry import UNSEEN, Entry
-from regard.viewing.html_document import JOINERS, check_ending, document, safe, static
+from regard.viewing.html_document import JOINERS, article_page, fragment_of, safe, save_html
 from regard.viewing.terminal_colors import clean, cropped
 from regard.viewing.word_groups import SHOWN_SPACE
 
@@ -57,25 +56,14 @@ def page(entries: Iterable[Entry], title: str = "Translations", about: str = "")
     """
     listed = list(entries)
     many = f"{len(listed)} translations. Weights: {WEIGHTS}." if len(listed) != 1 else ""
-    body = [
-        "<header>",
-        f'<h1 dir="auto">{safe(title)}</h1>',
-        f'<p dir="auto">{safe(about)}</p>' if about else "",
-        f'<p class="quiet">{many}</p>' if many else "",
-        '<p class="quiet" id="hint" hidden>Point at a word, or move to it with Tab and the arrow keys, to '
-        "see what it attended to.</p>",
-        "</header>",
-        "<main>",
-        *(
-            line
-            for number, entry in enumerate(listed, 1)
-            for line in _article(
-                entry, number if len(listed) > 1 else None, len(listed) <= OPEN or number <= FIRST
-            )
-        ),
-        "</main>",
-    ]
-    return document(title, static("entry.css") + static("page.css"), static("page.js"), body)
+    several = len(listed) > 1
+    body = (
+        line
+        for number, entry in enumerate(listed, 1)
+        for line in _article(entry, number if several else None, len(listed) <= OPEN or number <= FIRST)
+    )
+    hint = "Point at a word, or move to it with Tab and the arrow keys, to see what it attended to."
+    return article_page(title, body, about=about, count=many, hint=hint, files=["page.js"])
 
 
 def fragment(entry: Entry) -> str:
@@ -86,13 +74,7 @@ def fragment(entry: Entry) -> str:
     >>> "<td" in text, "<script" in text
     (True, False)
     """
-    lines = [
-        '<div class="regard">',
-        f"<style>{static('entry.css')}</style>",
-        *_article(entry, None, True),
-        "</div>",
-    ]
-    return "\n".join(lines) + "\n"
+    return fragment_of(_article(entry, None, True))
 
 
 def save_page(
@@ -103,9 +85,7 @@ def save_page(
     path: the file to write, ending in .html.
     entries, title, about: see page().
     """
-    path = Path(path)
-    check_ending(path, ".html", "use the ending of an HTML file")
-    write_whole(path, page(entries, title, about).encode())
+    save_html(path, lambda: page(entries, title, about))
 
 
 def _article(entry: Entry, number: int | None, unfolded: bool) -> Iterator[str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderableType
 
 from regard.errors import ArgumentError, message
-from regard.viewing.as_arrays import checked_weights
+from regard.viewing.as_arrays import as_numpy, checked_weights
 from regard.viewing.image_cells import CellGrid
 from regard.viewing.pictures.picture_files import SUFFIXES, check_suffix
 from regard.viewing.terminal_colors import clean, cropped
@@ -186,7 +186,7 @@ class ImageAttention:
 
         seconds: duration of a frame.
         """
-        module = importlib.import_module("regard.viewing.pictures.caption_animation")
+        module = importlib.import_module("regard.viewing.pictures.caption_panels")
         return module.caption_animation(self, seconds)
 
     def save(self, path: str | Path) -> tuple[str, ...]:
@@ -235,7 +235,7 @@ def resized(image: NDArray[numpy.uint8], height: int, width: int) -> NDArray[num
 
 
 def _checked_image(image: Any) -> NDArray[numpy.uint8]:
-    array = numpy.asarray(image.detach().cpu() if hasattr(image, "detach") else image)
+    array = as_numpy(image)
     if array.dtype != numpy.uint8 or array.ndim != 3 or array.shape[2] != 3 or not array.size:
         hint = ""
         if array.ndim == 3 and array.shape[0] == 3 and array.shape[2] != 3:

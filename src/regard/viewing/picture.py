@@ -19,8 +19,7 @@ from regard.viewing.pictures.link_lines import lines
 from regard.viewing.pictures.long_sequences import long_map
 from regard.viewing.pictures.matrix import matrix
 from regard.viewing.pictures.picture_files import Picture
-from regard.viewing.pictures.reading_lines import reading
-from regard.viewing.pictures.shaded_text import shaded
+from regard.viewing.pictures.shaded_text import reading, shaded
 from regard.viewing.pictures.view_selection import Chosen, Word, chosen, matching, mean_of, place_of
 from regard.viewing.pictures.word_over_time import over_time
 from regard.viewing.seen import BEGIN, Seen, Site

@@ -17,7 +17,7 @@ import numpy
 from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
-from regard.viewing.as_arrays import checked_weights
+from regard.viewing.as_arrays import as_numpy, checked_weights
 
 __all__ = ["MAP", "Pooled", "block_side", "largest", "pooled", "pooled_from_top"]
 
@@ -169,7 +169,7 @@ def pooled_from_top(
     ((1, 300, 8), (1, 150, 150), False)
     """
     call = f"pooled_from_top({name!r})"
-    top_weights, top_keys = (_numpy(each) for each in (top.weights, top.keys))
+    top_weights, top_keys = (as_numpy(each) for each in (top.weights, top.keys))
     with_heads = top_weights if top_weights.ndim == 3 else top_weights[None]
     weights, _ = checked_weights(call, with_heads, "HTS", None)
     keys = top_keys.reshape(weights.shape).astype(numpy.int32)
@@ -187,7 +187,7 @@ def pooled_from_top(
         numpy.add.at(sums, place, weights[valid])
         exact = sums / _areas(*sizes)
     else:
-        exact = _numpy(means)
+        exact = as_numpy(means)
         if exact.size != sums.size:
             problem = f"means has the shape {exact.shape}"
             raise ArgumentError(message(call, problem, expected=f"the mean of each block, {sums.shape}"))
@@ -227,13 +227,13 @@ def _areas(rows: int, columns: int) -> NDArray[numpy.float64]:
 
 def _strips(weights: Any) -> Iterator[NDArray[Any]]:
     if not hasattr(weights, "shape"):
-        yield from (_numpy(strip) for strip in weights)
+        yield from (as_numpy(strip) for strip in weights)
         return
     *_, rows, columns = weights.shape
     heads = weights.shape[0] if len(weights.shape) == 3 else 1
     step = max(STRIP // max(heads * columns, 1), 1)
     for first in range(0, rows, step):
-        yield _numpy(weights[..., first : first + step, :])
+        yield as_numpy(weights[..., first : first + step, :])
 
 
 def largest(strip: NDArray[Any], top: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -285,8 +285,3 @@ def _pool(
     highest = numpy.maximum.reduceat(numpy.maximum.reduceat(strip, across, axis=2), down, axis=1)
     maxima[:, place] = numpy.maximum(maxima[:, place], highest)
     sums[:, place] += numpy.add.reduceat(numpy.add.reduceat(strip, across, axis=2), down, axis=1, dtype=float)
-
-
-def _numpy(array: Any) -> NDArray[Any]:
-    # A tensor is recognised by its method detach(), so that drawing does not import torch.
-    return numpy.asarray(array.detach().cpu().numpy() if hasattr(array, "detach") else array)

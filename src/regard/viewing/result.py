@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from regard.errors import printable
+from regard.errors import list_item
 from regard.files.atomic_io import write_whole
 from regard.viewing.html_document import check_ending, document, safe, static
 from regard.viewing.seen import Seen
@@ -138,7 +138,7 @@ class Chances(Result):
 
     def chances(self, listed: int, noun: str = "") -> str:
         """Return the probabilities of the most probable labels as text: "pos 0.750, neg 0.250"."""
-        text = ", ".join(f"{printable(label)} {chance:.3f}" for label, chance in self.ranked[:listed])
+        text = ", ".join(f"{list_item(label)} {chance:.3f}" for label, chance in self.ranked[:listed])
         return text + (f", and {len(self.ranked) - listed} more{noun}" if len(self.ranked) > listed else "")
 
     def chances_table(self, listed: int) -> str:

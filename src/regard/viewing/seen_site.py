@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
 from regard.roles import Role, role_by_name
-from regard.viewing.as_arrays import check_words, checked_weights
+from regard.viewing.as_arrays import as_numpy, check_words, checked_weights
 from regard.viewing.word_groups import grouped, joined, spelled_or_space
 
 __all__ = ["Site", "firsts", "real", "spelled_words", "taken", "word_numbers"]
@@ -45,7 +45,7 @@ class Site:
     role: Role = None  # type: ignore[assignment]  # set by __post_init__
 
     def __post_init__(self) -> None:
-        call, weights = f"Site({self.name!r})", _array(self.weights)
+        call, weights = f"Site({self.name!r})", as_numpy(self.weights)
         self._set("role", role_by_name(str(self.name)) if self.role is None else Role(*self.role))
         weights = weights[None] if weights.ndim == 2 else weights
         # Usually, the weights are valid and float32. Then they are not copied.
@@ -59,7 +59,7 @@ class Site:
             self._set(name, tuple(map(str, getattr(self, name))))
         self._set("weights", weights)
         if self.values is not None:
-            values = _array(self.values).astype(numpy.float32)
+            values = as_numpy(self.values).astype(numpy.float32)
             if values.shape != weights.shape[::2]:
                 expected = f"(H, S) = {weights.shape[::2]}"
                 raise ArgumentError(message(call, f"values have shape {values.shape}", expected=expected))
@@ -195,8 +195,3 @@ def spelled_words(pieces: Sequence[str], groups: Sequence[Sequence[int]]) -> tup
     groups: the positions of the subwords of each group.
     """
     return tuple(spelled_or_space([pieces[place] for place in group]) for group in groups)
-
-
-def _array(array: Any) -> NDArray[Any]:
-    # A tensor is recognised by its method detach(), so that drawing does not import torch.
-    return numpy.asarray(array.detach().cpu().float().numpy() if hasattr(array, "detach") else array)

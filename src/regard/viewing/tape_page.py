@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
 from pathlib import Path
 
 from regard.errors import ArgumentError, message
-from regard.files.atomic_io import write_whole
-from regard.viewing.html_document import Page, check_ending, document, safe, static
+from regard.viewing.html_document import Page, article_page, image_uri, safe, save_html
 from regard.viewing.tape_run import TapeRun
 
 __all__ = ["RUNS", "save_tape_page", "tape_fragment", "tape_page"]
@@ -36,27 +34,19 @@ def tape_page(runs: Iterable[TapeRun], title: str = TITLE, about: str = "") -> P
     if not 1 <= len(listed) <= RUNS:
         problem = f"there are {len(listed)} sequences"
         raise ArgumentError(message("tape_page()", problem, expected=f"1 to {RUNS}"))
-    body = [
-        "<header>",
-        f'<h1 dir="auto">{safe(title)}</h1>',
-        f'<p dir="auto">{safe(about)}</p>' if about else "",
-        "</header>",
-        "<main>",
-        *(line for each in listed for line in ("<article>", tape_fragment(each), "</article>")),
-        "</main>",
-    ]
-    return document(title, static("entry.css") + static("page.css"), "", body, images=True)
+    body = (line for each in listed for line in ("<article>", tape_fragment(each), "</article>"))
+    return article_page(title, body, about=about, images=True)
 
 
 def tape_fragment(run: TapeRun) -> str:
     """Return one sequence as an HTML fragment: its title, the picture, and its notes."""
-    svg = base64.b64encode(run.picture().svg().encode()).decode()
-    width, height = run.picture().frames[0].size
+    drawn = run.picture()
+    width, height = drawn.frames[0].size
     size = f'width="{width:.0f}" height="{height:.0f}"'
     about = f"inputs, answers, and the weights of the write and read heads at {run.steps} steps"
     lines = [
         f'<h2 dir="auto">{safe(run.title)}</h2>' if run.title else "",
-        f'<img src="data:image/svg+xml;base64,{svg}" alt="{safe(about)}" {size}>',
+        f'<img src="{image_uri("svg+xml", drawn.svg().encode())}" alt="{safe(about)}" {size}>',
         *(f'<p class="quiet" dir="auto">{safe(each)}</p>' for each in run.notes),
     ]
     return "\n".join(filter(None, lines))
@@ -64,6 +54,4 @@ def tape_fragment(run: TapeRun) -> str:
 
 def save_tape_page(path: str | Path, runs: Iterable[TapeRun], title: str = TITLE, about: str = "") -> None:
     """Write a page to a .html file, atomically. For the other arguments, see tape_page()."""
-    path = Path(path)
-    check_ending(path, ".html", "a page is an HTML file")
-    write_whole(path, tape_page(runs, title, about).encode())
+    save_html(path, lambda: tape_page(runs, title, about))

@@ -20,10 +20,10 @@ from rich.measure import Measurement
 from rich.style import Style
 from rich.text import Text
 
-from regard.viewing.as_arrays import check_words, checked_weights
+from regard.viewing.as_arrays import check_words, checked_matrix, checked_weights
 from regard.viewing.terminal_colors import Shades, clean, cropped, ramp
 
-__all__ = ["Bars", "Beside", "Matrix", "bars", "beside", "draw", "legend_line"]
+__all__ = ["Bars", "Beside", "Legend", "Matrix", "Thumbnails", "bars", "beside", "draw", "pooled_down"]
 
 LEGEND = 20
 """Maximum width of the legend in terminal cells. A cell has the width of one narrow character."""
@@ -93,7 +93,7 @@ class Matrix(Drawing):
                 line.append(*shades.cell(self._level(weight), cell_width, self._number(weight)))
             yield line
         if self.legend:
-            yield legend_line(shades, side, self.most)
+            yield from Legend(self.most, side).lines(shades, width)
         left_out = len(self.columns) - len(widths)
         if left_out:
             note = f"{len(widths)} of {len(self.columns)} keys fit, {left_out} are not drawn"
@@ -167,6 +167,74 @@ class Bars(Drawing):
             yield line
 
 
+@dataclass(frozen=True, eq=False)
+class Thumbnails(Drawing):
+    """Small matrices of weights side by side in the terminal, such as those of the heads of one site.
+
+    name: the text above the weights, such as the name of the site.
+    heads: one matrix per head, with weights from 0 to 1.
+    marked: the row and the column of a cell that is marked by [].
+    cell: the width of a cell in characters. Default: 2 for at most 8 columns, otherwise 1.
+
+    >>> print(Thumbnails("cat", (numpy.array([[0.0, 1.0], [0.5, 0.0]]),), (0, 1)))
+    cat
+      []
+    ▒▒
+    """
+
+    name: str
+    heads: tuple[NDArray[numpy.float64], ...]
+    marked: tuple[int, int] | None = None
+    cell: int = 0
+
+    @property
+    def _across(self) -> int:
+        return self.cell or (2 if self.heads[0].shape[1] <= 8 else 1)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        widest = max(len(self.heads) * (self.heads[0].shape[1] * self._across + 2) - 2, cell_len(self.name))
+        return Measurement(min(8, options.max_width), min(widest, options.max_width))
+
+    def lines(self, shades: Shades, width: int) -> Iterator[Text]:
+        yield Text(self.name, "bold")
+        rows, columns = self.heads[0].shape
+        per_line = max((width + 2) // (columns * self._across + 2), 1)
+        for first in range(0, len(self.heads), per_line):
+            some = self.heads[first : first + per_line]
+            if len(self.heads) > 1:
+                names = (f"{first + at}".ljust(columns * self._across + 2) for at in range(len(some)))
+                yield Text("".join(names).rstrip(), "dim")
+            for row in range(rows):
+                line = Text()
+                for at, levels in enumerate(some):
+                    line.append("  " if at else "")
+                    for column, level in enumerate(map(float, levels[row])):
+                        line.append(*self._cell(shades, level, "[]" if (row, column) == self.marked else ""))
+                yield line
+
+    def _cell(self, shades: Shades, level: float, mark: str) -> tuple[str, Style]:
+        if shades.colour:
+            return shades.cell(level, self._across, mark)
+        return mark or shades.blocks[round(min(max(level, 0.0), 1.0) * 4)] * self._across, Style()
+
+
+@dataclass(frozen=True, eq=False)
+class Legend(Drawing):
+    """A line in the terminal that explains the colours of weights, from 0 to `most`, the largest weight."""
+
+    most: float
+    indent: int = 0
+
+    def lines(self, shades: Shades, width: int) -> Iterator[Text]:
+        line = Text(" " * self.indent).append("0 ", "dim")
+        if shades.colour:
+            for step in range(12):
+                line.append("▄", Style(color=ramp(step / 11)))
+        else:
+            line.append(shades.blocks)
+        yield line.append(f" {self.most:.3g}", "dim")
+
+
 def draw(
     weights: Any,
     rows: Sequence[object],
@@ -197,9 +265,7 @@ def draw(
       cat    ·    ███████
           0  ░▒▓█ 1
     """
-    array, brightest = checked_weights("draw()", weights, "TS", most)
-    check_words("draw()", "rows", rows, array, axis=0)
-    check_words("draw()", "columns", columns, array, axis=1)
+    array, brightest = checked_matrix("draw()", weights, rows, columns, most)
     beside, above = _words(rows, longest_row), _words(columns, LONGEST)
     top = brightest if most else max(brightest, 1.0)
     return Matrix(array, beside, above, _cleaned_title(title), numbers, legend, top)
@@ -260,15 +326,20 @@ def _titles(lines: tuple[str, ...]) -> Iterator[Text]:
         yield Text(line, "dim" if number else "bold", no_wrap=False)
 
 
-def legend_line(shades: Shades, side: int, most: float) -> Text:
-    """Return a line of text with the colour scale from 0 to `most`, indented by `side` characters."""
-    line = Text(" " * side).append("0 ", "dim")
-    if shades.colour:
-        for step in range(12):
-            line.append("▄", Style(color=ramp(step / 11)))
-    else:
-        line.append(shades.blocks)
-    return line.append(f" {most:.3g}", "dim")
+def pooled_down(weights: NDArray[numpy.floating], rows: int, columns: int) -> NDArray[numpy.float64]:
+    """Max-pool weights (T, S) to at most `rows` x `columns` blocks.
+
+    >>> import numpy
+    >>> pooled_down(numpy.eye(4), 2, 2).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    blocks = numpy.asarray(weights, numpy.float64)
+    for axis, most in ((0, rows), (1, columns)):
+        size = blocks.shape[axis]
+        if size > most:
+            starts = numpy.arange(most) * size // most
+            blocks = numpy.maximum.reduceat(blocks, starts, axis=axis)
+    return blocks
 
 
 def _centred(text: str, width: int) -> str:

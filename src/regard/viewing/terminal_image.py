@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy
 from numpy.typing import NDArray
-from rich.cells import cell_len
 from rich.color import Color
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.measure import Measurement
@@ -15,10 +14,10 @@ from rich.style import Style
 from rich.text import Text
 
 from regard.viewing.image_attention import ImageAttention, resized
-from regard.viewing.terminal import Drawing, beside
+from regard.viewing.terminal import Drawing, Thumbnails, beside, pooled_down
 from regard.viewing.terminal_colors import Shades, clean, cropped
 
-__all__ = ["TerminalImage", "WordMap", "terminal_caption"]
+__all__ = ["TerminalImage", "terminal_caption"]
 
 WIDEST, TALLEST = 64, 24
 """Maximum size of an image in the terminal: WIDEST characters and TALLEST lines."""
@@ -30,9 +29,6 @@ drawn as one cell with the largest of their weights."""
 WORDS, LONGEST = 40, 22
 """WORDS: maximum number of words with an attention map. LONGEST: maximum width of the word above its map, in
 characters."""
-
-STRONGEST = "[]"
-"""The mark of the cell with the largest weight in the attention map of a word."""
 
 LEGEND = "number: largest weight of the word; []: cell with this weight; shades: from 0 to this weight"
 
@@ -80,42 +76,6 @@ class TerminalImage(Drawing):
             yield line
 
 
-@dataclass(frozen=True, eq=False)
-class WordMap(Drawing):
-    """The attention map of one word in the terminal, with two characters for each cell of the image.
-
-    name: the text above the map.
-    levels: (h, w), the attention weights divided by the largest weight.
-    strongest: row and column of the cell that is marked with [], or None.
-
-    >>> print(WordMap("cat", numpy.array([[0.0, 1.0], [0.5, 0.0]]), (0, 1)))
-    cat
-      []
-    ▒▒
-    """
-
-    name: str
-    levels: NDArray[numpy.float64]
-    strongest: tuple[int, int] | None
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        widest = max(2 * self.levels.shape[1], cell_len(self.name))
-        return Measurement(min(8, options.max_width), min(widest, options.max_width))
-
-    def lines(self, shades: Shades, width: int) -> Iterator[Text]:
-        yield Text(self.name, "bold")
-        for row, levels in enumerate(self.levels.tolist()):
-            line = Text()
-            for column, level in enumerate(levels):
-                mark = STRONGEST if (row, column) == self.strongest else ""
-                if shades.colour:
-                    text, style = shades.cell(level, 2, mark)
-                    line.append(text, style)
-                else:
-                    line.append(mark or shades.blocks[round(level * 4)] * 2)
-            yield line
-
-
 def terminal_caption(seen: ImageAttention) -> RenderableType:
     """Return an object that rich prints: the caption, the image, the attention map of each word, and notes.
 
@@ -141,15 +101,8 @@ def terminal_caption(seen: ImageAttention) -> RenderableType:
     return Group(*drawn)
 
 
-def _map(seen: ImageAttention, word: int) -> WordMap:
-    levels = seen.levels(word)
+def _map(seen: ImageAttention, word: int) -> Thumbnails:
+    levels = pooled_down(seen.levels(word), MAP, MAP)
     name = f"{cropped(clean(seen.words[word]), LONGEST)} {seen.weights[word].max():.2g}"
-    row, column = divmod(seen.strongest(word), levels.shape[1])
-    for axis, at in ((0, row), (1, column)):
-        size = levels.shape[axis]
-        if size > MAP:
-            starts = numpy.arange(MAP) * size // MAP
-            levels = numpy.maximum.reduceat(levels, starts, axis=axis)
-            place = int(numpy.searchsorted(starts, at, side="right")) - 1
-            row, column = (place, column) if axis == 0 else (row, place)
-    return WordMap(name, levels, None if seen.is_uniform(word) else (row, column))
+    row, column = divmod(int(levels.argmax()), levels.shape[1])
+    return Thumbnails(name, (levels,), None if seen.is_uniform(word) else (row, column), cell=2)

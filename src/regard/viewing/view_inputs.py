@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from regard.errors import ArgumentError, message
 from regard.roles import role_by_name
+from regard.viewing.as_arrays import as_numpy
 from regard.viewing.seen import Seen, Site
 
 __all__ = ["Drawable", "drawable", "seen_of"]
@@ -97,8 +98,7 @@ def _weights(name: str, attended: Any, call: str) -> NDArray[Any]:
     if weights is None:
         problem = f"the weights of site {name!r} were not recorded"
         raise ArgumentError(message(call, problem, hint="record them with record(Look(weights=True))"))
-    # A tensor is recognised by its method detach(), so that drawing does not import torch.
-    array = numpy.asarray(weights.detach().cpu().float().numpy() if hasattr(weights, "detach") else weights)
+    array = as_numpy(weights)
     if array.ndim > 2 and array.shape[0] != 1:
         problem = f"site {name!r} was called with a batch of {array.shape[0]} sequences"
         hint = "call the model with a batch of one sequence while it is recorded"

@@ -15,15 +15,18 @@ from torch import Tensor, nn
 
 from regard.data.batch import Batch
 from regard.data.packed_tensors import tensors_in
-from regard.fast.captured.gradients import CapturedGradients
+from regard.fast.captured.device_update import DeviceUpdate
 from regard.fast.captured.graphs import Uncaptured, capture_chosen, shape_of
+from regard.fast.captured.steps import CapturedSteps
 from regard.fast.twins import Twins
 from regard.models import build_model
 from regard.runs.prepare_run import Machine
 from regard.runs.train_run import train_run
 from regard.tasks.language import LanguageTask
+from regard.training.gradients import Gradients
 from regard.training.losses import cross_entropy
 from regard.training.settings import Training
+from regard.training.step_results import StepRequest
 from regard.training.task import Capture, Loss
 from tests.models.variants import SIZE, VARIANTS
 from tests.training.fake_graphs import FakeGraphs, choose, install
@@ -258,10 +261,12 @@ def test_device_other_than_the_current_one_is_not_captured(monkeypatch: pytest.M
     """The graph would record the current device and be empty; each replay would repeat the first batch."""
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     task = Toy()
-    captured = CapturedGradients(task.loss, task.model, torch.device("cpu"), most=2)
+    cpu = torch.device("cpu")
+    update = DeviceUpdate(torch.optim.SGD(task.model.parameters(), fused=True), None, cpu)
+    captured = CapturedSteps(Gradients(task, device=cpu, captured=True), update, most=2)
     captured._device = torch.device("cuda", 1)
     with pytest.raises(Uncaptured, match="cuda:1"):
-        captured.run(next(task.batches(0)), seed=0, factor=1.0)
+        captured.take(StepRequest(1, [next(task.batches(0))], 1, 0.1))
 
 
 def test_warm_up_steps_do_not_change_batch_norm_statistics(

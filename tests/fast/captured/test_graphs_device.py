@@ -12,10 +12,13 @@ from torch import Tensor, nn
 
 from benchmarks.eager_loop import Learned
 from regard.data.batch import Batch
-from regard.fast.captured.graphs import WARM_UPS
+from regard.fast.captured.device_update import DeviceUpdate
+from regard.fast.captured.graphs import WARM_UPS, Uncaptured
+from regard.fast.captured.steps import CapturedSteps
 from regard.models import build_model
 from regard.training.gradients import Gradients
 from regard.training.losses import cross_entropy
+from regard.training.step_results import StepRequest
 from tests.models.variants import SIZE, VARIANTS
 
 pytestmark = pytest.mark.gpu
@@ -33,58 +36,68 @@ def make_model(name: str, **more: Any) -> nn.Module:
     return build_model(kind, SIZE, SIZE, **{**options, "width": 24, **more}).train()
 
 
-def gradients_of(model: nn.Module, device: str, messages: list[str], **options: Any) -> Tensor:
+def captured_steps(gradients: Gradients, model: nn.Module) -> CapturedSteps:
+    """Return CapturedSteps that subtract the gradients from the weights at a learning rate of 1."""
+    update = DeviceUpdate(torch.optim.SGD(model.parameters(), fused=True), None, gradients.device)
+    return CapturedSteps(gradients, update, most=9)
+
+
+def gradients_of(model: nn.Module, device: str, **options: Any) -> Tensor:
     """Return the gradients of the last of three steps, which has two batches, as one vector."""
     task = Learned(model, lambda batch: cross_entropy(model(batch), batch.labels, 0.1))
-    gradients = Gradients(task, seed=1, device=torch.device(device), say=messages.append, **options)
+    gradients = Gradients(task, seed=1, device=torch.device(device), **options)
+    steps = captured_steps(gradients, model) if gradients.captures else None
+    before = [each.detach().clone() for each in model.parameters()]
     for step, batches in enumerate((BATCHES[:1], BATCHES[1:], BATCHES)):
-        model.zero_grad(set_to_none=True)
-        gradients.add(step, batches, 9)
-    parts = [each.grad.double().flatten().cpu() for each in model.parameters() if each.grad is not None]
-    return torch.cat(parts)
+        if steps is not None:
+            steps.take(StepRequest(step, list(batches), 9, 1.0 if step == 2 else 0.0)).wait()
+        else:
+            model.zero_grad(set_to_none=True)
+            gradients.add(step, batches, 9)
+    pairs = zip(before, model.parameters(), strict=True)
+    parts = [old - new.detach() if steps is not None else new.grad for old, new in pairs]
+    return torch.cat([each.double().flatten().cpu() for each in parts if each is not None])
 
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_gradients_equal_those_of_the_cpu(name: str):
-    model, messages = make_model(name), list[str]()
-    exact = gradients_of(copy.deepcopy(model).double(), "cpu", messages)
+    model = make_model(name)
+    exact = gradients_of(copy.deepcopy(model).double(), "cpu")
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False
     try:
         for captured in (False, True):
-            ours = gradients_of(copy.deepcopy(model).cuda(), "cuda", messages, captured=captured)
+            ours = gradients_of(copy.deepcopy(model).cuda(), "cuda", captured=captured)
             assert (ours - exact).norm() <= 1e-4 * exact.norm()
     finally:
         torch.backends.cudnn.allow_tf32 = before
-    assert messages == []
 
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_half_precision_is_close_and_captured_runs_are_bitwise_identical(name: str):
-    model, messages = make_model(name, dropout=0.3), list[str]()
+    model = make_model(name, dropout=0.3)
     runs = [
-        gradients_of(copy.deepcopy(model).cuda(), "cuda", messages, half=True, captured=captured)
+        gradients_of(copy.deepcopy(model).cuda(), "cuda", half=True, captured=captured)
         for captured in (False, True, True)
     ]
-    assert messages == []
     assert runs[1].equal(runs[2])
     assert (runs[1] - runs[0]).norm() <= 0.05 * runs[0].norm()
 
 
-def test_loss_that_synchronises_runs_eagerly():
-    model, messages = nn.Linear(5, 5).cuda(), list[str]()
+def test_loss_that_synchronises_is_not_captured():
+    model = nn.Linear(5, 5).cuda()
 
     def loss(batch: Batch) -> tuple[Tensor, Tensor]:
         total = nn.functional.dropout(model(batch.source.float()), 0.5).square().sum()
         assert total.item() >= 0
         return total, total.detach()
 
-    gradients = Gradients(
-        Learned(model, loss), seed=1, device=torch.device("cuda"), captured=True, say=messages.append
-    )
-    sources = Batch.collate([[4, 5, 6, 7]], [[4]])
-    losses = [gradients.add(1, [sources], 4)[""].item() for _ in range(3)]
-    assert len(messages) == 1 and losses[0] == losses[1] == losses[2]
+    gradients = Gradients(Learned(model, loss), seed=1, device=torch.device("cuda"), captured=True)
+    sources, before = Batch.collate([[4, 5, 6, 7]], [[4]]), model.weight.detach().clone()
+    with pytest.raises(Uncaptured):
+        captured_steps(gradients, model).take(StepRequest(1, [sources], 4, 1.0))
+    losses = [gradients.add(1, [sources], 4)[""].item() for _ in range(2)]
+    assert torch.equal(model.weight, before) and losses[0] == losses[1]
 
 
 class Old:
@@ -98,7 +111,7 @@ class Old:
 
 def test_garbage_collection_does_not_break_a_capture():
     """Freeing a collected CUDA graph during a capture would invalidate the capture."""
-    model, messages, calls = nn.Linear(5, 5).cuda(), list[str](), list[int]()
+    model, calls = nn.Linear(5, 5).cuda(), list[int]()
     old = [Old()]
 
     def loss(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -109,15 +122,14 @@ def test_garbage_collection_does_not_break_a_capture():
         total = model(batch.source.float()).square().sum()
         return total, total.detach()
 
-    gradients = Gradients(
-        Learned(model, loss), seed=1, device=torch.device("cuda"), captured=True, say=messages.append
-    )
+    gradients = Gradients(Learned(model, loss), seed=1, device=torch.device("cuda"), captured=True)
+    steps = captured_steps(gradients, model)
     gc.freeze()  # fewer old objects, so that a full collection starts soon
     try:
-        gradients.add(1, [Batch.collate([[4, 5, 6, 7]], [[4]])], 4)
+        steps.take(StepRequest(1, [Batch.collate([[4, 5, 6, 7]], [[4]])], 4, 1.0)).wait()
     finally:
         gc.unfreeze()
-    assert messages == [] and len(calls) == WARM_UPS + 2
+    assert steps.count == 1 and len(calls) == WARM_UPS + 2
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -16,15 +16,10 @@ from torch import Tensor, nn
 
 from regard.training.optimizer import Average
 
-__all__ = ["DeviceUpdate", "can_update_on_device", "own_gradients"]
+__all__ = ["DeviceUpdate", "own_gradients"]
 
 Lists = tuple[list[Tensor], ...]
 """Weights, gradients, and each tensor of the optimizer state, of the parameters of a group."""
-
-
-def can_update_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether DeviceUpdate supports this optimizer: AdamW or SGD with fused=True."""
-    return type(optimizer) in (torch.optim.AdamW, torch.optim.SGD) and bool(optimizer.defaults["fused"])
 
 
 class DeviceUpdate:

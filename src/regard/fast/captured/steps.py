@@ -12,7 +12,6 @@ the first batch. So a resumed run, which captures its graphs again, computes exa
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,15 +23,14 @@ from torch import Tensor, nn
 from regard.data.packed_tensors import copy_all, tensors_in
 from regard.errors import RegardError, Setting, message
 from regard.fast.captured import graphs
-from regard.fast.captured.device_update import DeviceUpdate, can_update_on_device, own_gradients
+from regard.fast.captured.device_update import DeviceUpdate, own_gradients
 from regard.fast.captured.graphs import Uncaptured, copied, shape_of
 from regard.kernels import is_current
 from regard.training.gradients import Gradients, coarse_products
-from regard.training.optimizer import Average
 from regard.training.progress import seed_generators
 from regard.training.step_results import StepLate, StepRequest
 
-__all__ = ["CapturedSteps", "captured_steps"]
+__all__ = ["CapturedSteps"]
 
 ALIGNED = 64
 """The gradients of all parameters are parts of one tensor. Each part begins at a multiple of this number of
@@ -250,23 +248,6 @@ class CapturedSteps:
         row = _stacked([*self._sums.unbind(), norm, failed])
         torch._foreach_zero_(self._accumulated())
         return (row,), unused
-
-
-def captured_steps(
-    gradients: Gradients, optimizer: torch.optim.Optimizer, average: Average | None, limit: float
-) -> CapturedSteps | None:
-    """Return the object that takes steps with CUDA graphs, or None if steps are not captured.
-
-    limit: the maximum norm of the gradients; 0 or inf disables clipping.
-    """
-    if not gradients.captures:
-        return None
-    if not can_update_on_device(optimizer):
-        if gradients.processes.world > 1:  # only CapturedSteps exchanges the gradients of captured batches
-            gradients.stop_capturing(Uncaptured(f"{type(optimizer).__name__} is not a fused AdamW or SGD"))
-        return None
-    update = DeviceUpdate(optimizer, average, gradients.device, limit or math.inf)
-    return CapturedSteps(gradients, update, gradients.task.shapes)
 
 
 def _joined_zeros(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:

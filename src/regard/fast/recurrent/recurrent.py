@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.dimensions import autocast_on, in_transform
+from regard.dimensions import autocast_on, full_precision, in_transform
 from regard.fast.aligned_linear import linear
 from regard.fast.hooks import is_hooked
 from regard.fast.recurrent.gru_cpu import gru_on_cpu
 from regard.fast.recurrent.gru_cuda import gru_ways
 from regard.fast.twin import Twin
 from regard.kernels import by_kernel
-from regard.layers.precision import full_precision
 from regard.layers.recurrent import Hidden, Recurrent, flip
 
 __all__ = ["LOOPS", "FastRecurrent", "encode_padded"]

@@ -2,10 +2,14 @@
 
 The context c_i = sum_j alpha_ij h_j is only used in linear layers: C c_i in the cell, and C_o c_i in the
 output layer. So [C; C_o] h_j is computed once for each source word, and its weighted sum at each step.
+
+For many beams on a CPU, the part of the gates and of the output layer that depends on the last word,
+W e(y) + b, is computed once in a search for each word that some beam reads.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Self
 
 import torch
@@ -24,6 +28,9 @@ from regard.select import Soft
 
 __all__ = ["BahdanauDecoder"]
 
+FEWEST_ROWS, MOST_TABLE_BYTES = 16, 2**26
+"""W e(y) + b is stored for at least so many beams, if the table for all words is not larger than this."""
+
 
 class BahdanauDecoder(SlotDecoder):
     """The decoder of a Bahdanau model with additive attention and softmax.
@@ -33,6 +40,8 @@ class BahdanauDecoder(SlotDecoder):
     lengths, mask: (B,) and (B, 1, S), the number of source tokens; 0 for them, and -inf for padding.
     states: (B, K, M), the decoder states s_{i-1}.
     weights: the joined weights and the first bias, see _joined().
+    table, known: (V, G) and (V,), W e(y) + b of the words y that were read, and whether a word was read.
+        They are None for few beams, on a GPU and for large vocabularies.
     """
 
     stops_at_position = True  # a recurrent decoder has no cache of earlier positions
@@ -96,6 +105,11 @@ class BahdanauDecoder(SlotDecoder):
         self.from_new = linear(from_new, None, rows, int8)
         self.to_output = linear(to_output, self.readout.output.bias, rows, int8)
         self.vector = 2 * self.score.vector.detach().flatten()
+        self.table = self.known = None
+        shape = len(self.embedding.weight), len(bias)
+        small = bias.itemsize * math.prod(shape) <= MOST_TABLE_BYTES
+        if small and rows >= FEWEST_ROWS and not bias.is_cuda:
+            self.table, self.known = bias.new_empty(shape), torch.zeros(shape[0], dtype=torch.bool)
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         (memory,) = encoded.memories
@@ -111,9 +125,7 @@ class BahdanauDecoder(SlotDecoder):
         state_RM = states_RM
         if self.beams > 1:
             state_RM = states_RM.index_select(0, (parents + self.rows * self.beams).flatten())
-        word_RE = functional.embedding(tokens.flatten(), self.embedding.weight)
-        missing = self.weights[0].shape[1] - word_RE.shape[1]
-        gates_RG = self.from_word(pad(word_RE, (0, missing)) if missing else word_RE)
+        gates_RG = self._of_words(tokens.flatten())
         own_RN = self.from_state(state_RM)
         weights_BKS = self._attend(own_RN[:, :hidden], position)
         gates_RG.view(self.slots, self.beams, -1).baddbmm_(weights_BKS, self.values)
@@ -123,7 +135,8 @@ class BahdanauDecoder(SlotDecoder):
         else:
             both_RG, new_RM = own_RG.tensor_split((2 * size,), 1)
             update_RM, reset_RM = both_RG.add_(own_RN[:, hidden:]).sigmoid_().chunk(2, 1)
-            new_RM.add_(self.from_reset(reset_RM * state_RM)).tanh_()
+            new_RM.add_(self.from_reset(reset_RM * state_RM))
+            new_RM.mul_(2).sigmoid_().mul_(2).sub_(1)  # tanh, see _attend()
             torch.lerp(state_RM, new_RM, update_RM, out=states_RM)
         if self.states.is_cuda:  # one kernel for product and sum
             pairs_RP.addmm_(states_RM, self.weights[3].T)
@@ -131,6 +144,18 @@ class BahdanauDecoder(SlotDecoder):
             pairs_RP.add_(self.from_new(states_RM))
         units_RU = torch.maximum(pairs_RP[:, ::2], pairs_RP[:, 1::2])
         return self.to_output(units_RU).view(*tokens.shape, -1)
+
+    def _of_words(self, tokens_R: Tensor) -> Tensor:
+        """Return W e(y) + b of the words y that the beams read, (R, G)."""
+        if self.table is None or self.known is None:
+            word_RE = functional.embedding(tokens_R, self.embedding.weight)
+            missing = self.weights[0].shape[1] - word_RE.shape[1]
+            return self.from_word(pad(word_RE, (0, missing)) if missing else word_RE)
+        new_N = tokens_R[~self.known[tokens_R]].unique()
+        if len(new_N):
+            self.table.index_copy_(0, new_N, self.from_word(self.embedding.weight.index_select(0, new_N)))
+            self.known.index_fill_(0, new_N, True)
+        return self.table.index_select(0, tokens_R)
 
     def _advance_by_kernel(
         self, gates_RG: Tensor, more_RN: Tensor, state_RM: Tensor, states_RM: Tensor

@@ -76,7 +76,7 @@ class BeamSlots(SearchSlots):
         else:
             *tree, sums_BK = (each[:, :size] for each in chosen)
         self.write_step(*tree)
-        self.sums.copy_(torch.where(self.done[:, None], self.sums, sums_BK))
+        torch.where(self.done[:, None], self.sums, sums_BK, out=self.sums)
         self.count.add_(~self.done)
 
         largest_B = torch.maximum(self.divisors[self.count + 1], self.divisors[self.limits])

@@ -198,8 +198,7 @@ class SearchSlots(ABC):
             alone_BKV = torch.full_like(scores_BKV, -torch.inf).scatter_(2, forced_BK1, score_BK1)
         scores_BKV.index_fill_(-1, self.forbidden, -torch.inf)
         if self.rules.minimum > 1:
-            short_B1 = (self.count + 1 < self.rules.minimum)[:, None]
-            scores_BKV[:, :, EOS] = torch.where(short_B1, -torch.inf, scores_BKV[:, :, EOS])
+            scores_BKV[:, :, EOS].masked_fill_((self.count + 1 < self.rules.minimum)[:, None], -torch.inf)
         if alone_BKV is None or forced_BK1 is None:
             return scores_BKV
         return torch.where(forced_BK1 == PAD, scores_BKV, alone_BKV)

@@ -22,6 +22,7 @@ from regard.kernels import on_device
 from regard.kernels.additive.backward import Backward
 from regard.kernels.additive.forward import Extra, Forward, Sight
 from regard.kernels.additive.tile_sizes import Shape
+from regard.kernels.launch import MAX_GRID
 
 __all__ = [
     "additive_backward",
@@ -147,13 +148,49 @@ def run_backward(
     tensors = with_heads(query, key, value, vector)
     sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with on_device(query):
-        extra = Extra(bias, seed, dropout)
-        forward = Forward(*tensors, sight, scale, hold=False, back=True, extra=extra)
-        doutput = doutput.unsqueeze(1) if flat[0] else doutput
-        dquery, dkey, dvalue, dvector, dbias = Backward(forward, doutput, norm, scores, others, learned).run()
+        dquery, dkey, dvalue, dvector, dbias = _backward(
+            doutput.unsqueeze(1) if flat[0] else doutput, *tensors, norm, scores, sight,
+            Extra(bias, seed, dropout), scale, others, learned,
+        )  # fmt: skip
     if flat[0]:
         dquery, dkey, dvalue = (each[:, 0] if each.dim() == 4 else each for each in (dquery, dkey, dvalue))
     return dquery, dkey, dvalue, dvector[0] if flat[1] and others else dvector, dbias
+
+
+MANY_QUERIES, ROWS_OF_PART = 1024, 64
+"""At least MANY_QUERIES queries, and 16 times as many as keys, are split into parts of ROWS_OF_PART queries
+for the backward pass. The kernels for the gradients of key and value run one program for some keys and all
+queries, which would use a small part of the GPU."""
+
+
+def _backward(
+    doutput: Tensor, query: Tensor, key: Tensor, value: Tensor, vector: Tensor, norm: Tensor, scores: Tensor,
+    sight: Sight, extra: Extra, scale: float, others: bool, learned: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """run_backward() for tensors with a head dimension.
+
+    Parts of many queries are computed like heads. All have the same keys and values, by a stride of 0, so
+    that they are not copied. The gradients that the parts have for them are added.
+    """
+    (batch, heads, queries, _), keys = query.shape, key.shape[2]
+    by_place = sight.document_of_query is not None or sight.left is not None or sight.right is not None
+    many = heads == 1 and queries >= max(MANY_QUERIES, 16 * keys) and queries % ROWS_OF_PART == 0
+    parts = queries // ROWS_OF_PART
+    plain = extra.bias is None and extra.seed is None and scores.numel() > 0
+    split = many and plain and not by_place and batch * parts <= MAX_GRID
+    if split:
+        doutput, query = (
+            each.reshape(batch, parts, ROWS_OF_PART, each.shape[3]) for each in (doutput, query)
+        )
+        key, value = (each.expand(-1, parts, -1, -1) for each in (key, value))
+        norm = norm.reshape(2, batch, parts, ROWS_OF_PART)
+        scores = scores.reshape(batch * parts, ROWS_OF_PART, keys)
+    forward = Forward(query, key, value, vector, sight, scale, hold=False, back=True, extra=extra)
+    dquery, dkey, dvalue, dvector, dbias = Backward(forward, doutput, norm, scores, others, learned).run()
+    if split:
+        dquery = dquery.reshape(batch, 1, queries, -1)
+        dkey, dvalue = (each.sum(1, keepdim=True) if others else each for each in (dkey, dvalue))
+    return dquery, dkey, dvalue, dvector, dbias
 
 
 additive_backward = torch.library.custom_op(

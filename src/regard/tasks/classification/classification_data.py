@@ -12,10 +12,17 @@ import numpy
 
 from regard.data.class_labels import ClassBalance, Labels
 from regard.data.labelled_batching import EncodedTexts, encode_texts
-from regard.data.labelled_text import MANY, LabelledTexts, checked_columns, format_of, read_labelled
+from regard.data.labelled_text import (
+    MANY,
+    LabelledTexts,
+    checked_columns,
+    format_of,
+    likely_columns,
+    read_labelled,
+)
 from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from regard.data.tokenizers.lowercased import Lowercased
-from regard.errors import ArgumentError, DataError, RegardError, message, naming_place, printable
+from regard.errors import ArgumentError, DataError, RegardError, message, naming_place, printable, shell_word
 from regard.files.atomic_io import replace
 from regard.files.untrusted import parse_json, read_limited
 from regard.tasks.classification.classification_settings import ClassificationData
@@ -91,7 +98,7 @@ def read_labelled_split(data: ClassificationData) -> LabelledSplit:
     label of the validation set does not occur in the training set.
     """
     whole = _read(data, data.train_file)
-    whole.label_set()
+    _check_labels(whole, data)
     if data.valid_file:
         train, valid = whole, _read(data, data.valid_file)
     else:
@@ -101,6 +108,20 @@ def read_labelled_split(data: ClassificationData) -> LabelledSplit:
         check_unknown_header(valid, labels, data.format)
     valid.label_indices(labels)
     return LabelledSplit(train, valid, labels, is_held_out=not data.valid_file)
+
+
+def _check_labels(texts: LabelledTexts, data: ClassificationData) -> None:
+    """Raise DataError if the labels were probably read from a wrong column; name the likely columns."""
+    try:
+        texts.label_set()
+    except DataError as error:
+        path = Path(data.train_file[0])
+        likely = likely_columns(path, data.encoding) if format_of(path, data.format) == "tsv" else ""
+        if not likely or data.second is not None:
+            raise
+        problem, expected = error.message.problem, error.message.expected
+        hint = f"name the columns of label and text: --columns {shell_word(likely)}"
+        raise DataError(message(texts.name, problem, expected=expected, hint=hint)) from None
 
 
 def _read(data: ClassificationData, files: Sequence[str]) -> LabelledTexts:

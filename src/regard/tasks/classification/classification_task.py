@@ -17,7 +17,7 @@ from torch.nn import functional
 from regard.data.labelled_batch import NO_LABEL, LabelledBatch
 from regard.data.labelled_batching import LabelledBatches
 from regard.data.labelled_text import LabelledText
-from regard.errors import ArgumentError, Setting, message, printable
+from regard.errors import ArgumentError, Setting, list_item, message
 from regard.evaluation.classification import Classification
 from regard.evaluation.classification_report import ClassificationReport, classification_report
 from regard.evaluation.text_classifier import TextClassifier
@@ -362,7 +362,7 @@ class _Sample:
     result: Classification
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(f"true class {printable(self.text.label)}, predicted {self.result.summary()}")
+        yield Text(f"true class {list_item(self.text.label)}, predicted {self.result.summary()}")
         yield from self.result.body()
 
 

@@ -151,7 +151,7 @@ def evaluate_classification(
     report = classifier.evaluate(texts)
     lines = [each.first if each.second is None else (each.first, each.second) for each in texts]
     if page is not None:
-        _write_page(page, classifier, lines, texts, name)
+        _write_page(page, classifier, lines, texts, report, name)
     erasure = _erasure(classifier, lines) if options["faithfulness"] else None
     about = {"folder": str(run.folder), "step": classifier.checkpoint.step}
     return ClassificationEvaluation(name, about, report, texts.balance(classifier.labels), erasure)
@@ -181,13 +181,18 @@ def _read(data: ClassificationData, labels: Labels, options: Mapping[str, Any]) 
 
 
 def _write_page(
-    page: Path, classifier: ClassificationRun, lines: Sequence[Any], texts: LabelledTexts, name: str
+    page: Path,
+    classifier: ClassificationRun,
+    lines: Sequence[Any],
+    texts: LabelledTexts,
+    report: ClassificationReport,
+    name: str,
 ) -> None:
     labels, found = texts.labels[:MOST_ENTRIES], classifier.classify(lines[:MOST_ENTRIES])
     results = [replace(each, true_label=label) for each, label in zip(found, labels, strict=True)]
     cut = f", the first {len(results)} of {len(lines):,} texts" if len(lines) > len(results) else ""
     title = f"Classifications by {classifier.folder.name}"
-    Classification.write_page(page, results, title, f"{name}{cut}")
+    Classification.write_page(page, results, title, f"{report.summary()}; {name}{cut}")
     say(f"Wrote {shown(page)}")
 
 

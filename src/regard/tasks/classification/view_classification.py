@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from rich.console import Group
 from rich.text import Text
 
-from regard.errors import ArgumentError, message, printable, shown
+from regard.errors import ArgumentError, list_item, message, printable, shown
 from regard.evaluation.classification import DRAWN, SIDES, Classification
 from regard.evaluation.word_effects import WordEffects, hide_each_word
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
@@ -93,7 +93,7 @@ class ClassificationView(RunView):
             drawn.frames[0].put(part.frames[0], 0.0, bottom + BETWEEN - bounds[1])
             bottom += BETWEEN + bounds[3] - bounds[1]
         drawn.terminal = Group(*(part.terminal for part in parts))
-        chances = ", ".join(f"{printable(name)} {chance:.3f}" for name, chance in self.result.ranked[:5])
+        chances = ", ".join(f"{list_item(name)} {chance:.3f}" for name, chance in self.result.ranked[:5])
         about = "shaded by the weights of the pooling"
         if view == ERASURE:
             about = "shaded by how much the probability decreases without the word"

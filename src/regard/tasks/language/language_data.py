@@ -11,6 +11,7 @@ from pathlib import Path
 
 from regard.data.batch import UNK
 from regard.data.encoded_text import EncodedText
+from regard.data.line_io import table_note
 from regard.data.read_text import read_lines
 from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from regard.data.tokenizers.lowercased import Lowercased
@@ -110,11 +111,12 @@ class TextSplit:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Messages for the log: the number of training lines and of validation lines."""
+        """Messages for the log: the number of training and validation lines, and tables read as text."""
         train, valid = self.scans["train"].lines, self.scans["valid"].lines
         held = ", held out from the end of the training text" if self.held_out else ""
         training = f"{train:,} training line{'s' * (train != 1)}"
-        return (f"{training}, {valid:,} validation line{'s' * (valid != 1)}{held}",)
+        tables = [note for file in self.train.files if (note := table_note(file))]
+        return (f"{training}, {valid:,} validation line{'s' * (valid != 1)}{held}", *tables)
 
 
 def read_texts(data: TextData) -> TextSplit:

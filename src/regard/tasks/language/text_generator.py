@@ -282,7 +282,7 @@ def checked_texts(call: str, name: str, texts: str | Iterable[str]) -> list[str]
     >>> checked_texts("score()", "line", "a rose")
     ['a rose']
     """
-    if not isinstance(texts, Iterable):
+    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
         problem = f"{name}s is of type {type(texts).__name__}"
         raise ArgumentError(message(call, problem, expected="a text (str), or several texts"))
     several = [texts] if isinstance(texts, str) else list(texts)

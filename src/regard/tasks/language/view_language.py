@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.errors import ArgumentError, message, shown
-from regard.runs.long_text_view import LongTextView, with_maps
-from regard.runs.run_commands import ChosenRun, ViewOptions
+from regard.runs.run_commands import ChosenRun, LongTextView, ViewOptions, with_maps
 from regard.runs.run_task import RunTask
 from regard.tasks.language.language_run import LanguageRun
 from regard.training.command_options import CommandOption

@@ -12,7 +12,7 @@ from regard.decoding import Choice
 from regard.decoding.alignment_units import count_units
 from regard.errors import DataError, message, shown
 from regard.evaluation import Links
-from regard.evaluation.gold_alignment import check_links
+from regard.evaluation.alignment_error_rate import check_links
 from regard.tasks.translation.alignment_choice import choose_by_agreement, choose_by_links, write_choice
 
 __all__ = ["search_alignments"]

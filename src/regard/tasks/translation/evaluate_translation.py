@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
+from regard.data.column_names import two_columns, two_names
 from regard.data.line_io import check_standard_input
 from regard.data.pair_stream import RowPairs
 from regard.decoding.alignment_units import check_units
@@ -18,7 +19,6 @@ from regard.errors import ArgumentError, UnknownName, message
 from regard.runs.run_commands import ChosenRun
 from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask
-from regard.tasks.column_names import two_columns, two_names
 from regard.tasks.file_options import COLUMNS, ENCODING, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
 from regard.tasks.header_lines import check_first_lines, columns_of_header
 from regard.tasks.picture_outputs import ResultFiles, check_output_ending

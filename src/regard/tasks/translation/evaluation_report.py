@@ -24,7 +24,7 @@ from regard.decoding.search_options import describe_search
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import DataError, UnknownName, message, shown
 from regard.evaluation import AlignmentScore, Links, Score, evaluate_corpus, read_links
-from regard.evaluation.gold_alignment import evaluate_alignments
+from regard.evaluation.alignment_error_rate import evaluate_alignments
 from regard.roles import CROSS
 from regard.tasks.picture_outputs import ResultFiles
 from regard.tasks.translation.alignment_choice import aligned_at

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from regard.data.column_names import two_columns, two_names
 from regard.runs.run_settings import ModelSettings, RunSettings
-from regard.tasks.column_names import two_columns, two_names
 from regard.tasks.file_options import ENCODING, SOURCE, TARGET, VOCAB_SIZE
 from regard.training.command_options import CHOSEN, CommandOption
 from regard.training.settings import Clash, Part, Section, Training, Weight, Whole

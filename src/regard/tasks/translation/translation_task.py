@@ -20,7 +20,6 @@ from regard.decoding import Beam, Greedy, Translation, Translator
 from regard.decoding.forced_decoding import pieces_of
 from regard.evaluation import bleu, chrf, exact_match
 from regard.fast.captured.graphs import capture_chosen
-from regard.fast.captured.losses import CapturedLosses
 from regard.fast.twins import Twins
 from regard.look import Look
 from regard.models import Model, build_model
@@ -149,7 +148,6 @@ class TranslationTask(RunTask):
         self._sample_places = spread_by_length(
             [source for source, _ in self._texts], settings.evaluation.samples
         )
-        self._valid_losses = CapturedLosses(self._valid_loss)
         self._guide = build_guide(corpus, settings, sampled=self._estimator is not None)
         self._site = CROSS if self._guide is None else guided_site(model)
 
@@ -361,14 +359,13 @@ class TranslationTask(RunTask):
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
         losses, count = list[Tensor](), 0
         device = next(self.model.parameters()).device
-        # The kernels of a Transformer take longer than their launches, so a graph would save no time.
-        captured = self.capture is not None and self.capture.chosen and small_steps(self.model)
-        loss = self._valid_losses.of if captured else self._valid_loss
         for batch in self._valid.epoch(0):
             if stopping():
                 raise Stopped
             for piece in pieces_of(batch, self.corpus.target.size):
-                losses.append(loss(piece.to(device)))
+                ready = piece.to(device)
+                with Twins(self.model):  # a plain recurrent encoder waits for the lengths
+                    losses.append(cross_entropy(self.model(ready), ready.labels)[1])
                 count += self.count(piece)
         mean = sum(torch.stack(losses).tolist() if losses else ()) / max(count, 1)
         translations = self._translations(stopping)
@@ -383,11 +380,6 @@ class TranslationTask(RunTask):
             "exact": exact_match(texts, references, lowercase=how.lowercase).value,
         }
         return Evaluation(scores, self._shown(translations))
-
-    def _valid_loss(self, batch: Batch) -> Tensor:
-        """Return the loss of a validation batch, summed over its tokens, without label smoothing."""
-        with Twins(self.model):  # a plain recurrent encoder waits for the lengths, and cannot be captured
-            return cross_entropy(self.model(batch), batch.labels)[1]
 
     def translator(self, **options: Any) -> Translator:
         """Return a Translator with the current weights. options: arguments of Translator()."""

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import numpy
 
-from regard.files.atomic_io import write_whole
 from regard.viewing.entry import Entry
 from regard.viewing.explorer.packing import LONG, pack
-from regard.viewing.html_document import Page, check_ending, document, safe, static
+from regard.viewing.html_document import Page, article_page, check_ending, save_html
 from regard.viewing.html_page import WEIGHTS, facts, table
 from regard.viewing.seen import Seen
 from regard.viewing.view_inputs import Drawable, seen_of
@@ -60,23 +59,17 @@ def explore(seen: Drawable, path: str | Path | None = None, title: str = "") -> 
     seen = seen_of(seen, "explore()")
     if path is not None:
         check_ending(Path(path), ".html", "use the ending of an HTML file")
-    style = static("entry.css") + static("page.css") + static("explorer/explorer.css")
-    script = "\n".join(static(f"explorer/{name}.js") for name in SCRIPTS)
+    files = ("explorer/explorer.css", *(f"explorer/{name}.js" for name in SCRIPTS))
     heading = title or seen.title or TITLE
-    page = document(heading, style, script, _body(seen, heading))
+    page = article_page(heading, _still(seen), files=files, after=_data(seen), name="explorer")
     if path is not None:
-        write_whole(Path(path), page.encode())
+        save_html(path, lambda: page)
     return page
 
 
-def _body(seen: Seen, heading: str) -> Iterator[str]:
+def _data(seen: Seen) -> Iterator[str]:
+    """Yield the elements with the weights, which the JavaScript of the page reads."""
     packed = pack(seen)
-    yield "<header>"
-    yield f'<h1 dir="auto">{safe(heading)}</h1>'
-    yield "</header>"
-    yield '<main id="explorer">'
-    yield from _still(seen)
-    yield "</main>"
     for number, block in enumerate(packed.blocks):
         text = base64.b64encode(block).decode()
         yield f'<script type="text/plain" id="block-{number}">{text}</script>'

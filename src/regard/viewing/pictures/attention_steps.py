@@ -12,8 +12,10 @@ from rich.console import Group
 from rich.text import Text
 
 from regard.errors import ArgumentError, UnknownName, message
-from regard.viewing.pictures.canvas import SIZE, Canvas
-from regard.viewing.pictures.colors import QUIET, label, text_color_on, width_of
+from regard.viewing.as_arrays import as_numpy
+from regard.viewing.pictures.canvas import Canvas
+from regard.viewing.pictures.colors import QUIET, label, width_of
+from regard.viewing.pictures.matrix import grid
 from regard.viewing.pictures.picture_files import Picture
 
 __all__ = ["FORMULAS", "steps"]
@@ -25,8 +27,8 @@ FORMULAS = {
 }
 """The score functions without learned parameters, and their formulas."""
 
-WIDTH, HEIGHT, GAP = 36.0, 18.0, 26.0
-"""WIDTH and HEIGHT: size of a cell. GAP: distance between grids. All in points."""
+WIDTH, GAP = 36.0, 26.0
+"""WIDTH: smallest width of a cell. GAP: distance between grids. Both in points."""
 
 ROWS, COLUMNS = 12, 8
 """Maximum number of words (ROWS), and of components of a vector (COLUMNS), that are drawn."""
@@ -154,7 +156,7 @@ def _steps(
 
 def _matrix(name: str, data: Any) -> NDArray[numpy.float64]:
     try:
-        array = numpy.asarray(data.detach().cpu().double() if hasattr(data, "detach") else data, float)
+        array = numpy.asarray(as_numpy(data), float)
     except (TypeError, ValueError) as error:
         raise ArgumentError(message("steps()", f"{name} is not an array of numbers: {error}")) from None
     if array.ndim != 2:
@@ -215,19 +217,11 @@ def _names(
 
 def _grid(step: Step) -> Canvas:
     """Return a canvas with the grid of one step. The first cell is at (0, 0). The name is above the grid."""
-    canvas, finite = Canvas(), numpy.where(numpy.isfinite(step.numbers), step.numbers, 0.0)
+    finite = numpy.where(numpy.isfinite(step.numbers), step.numbers, 0.0)
     most = float(numpy.abs(finite).max()) or 1.0
-    width = max([WIDTH, *(width_of(each, SIZE) + 6 for each in step.columns)])
     levels = finite / most * 0.85  # keep the cells light enough to read the numbers
-    canvas.cells(0, 0, levels, width, HEIGHT)
-    for row, column in numpy.ndindex(*levels.shape):
-        text, level = _formatted(float(step.numbers[row, column])), float(levels[row, column])
-        middle = (column + 0.5) * width - 0.5, (row + 0.5) * HEIGHT - 0.5
-        canvas.words(*middle, text, 8, anchor="middle", color=text_color_on(level))
-    for row, word in enumerate(step.rows):
-        canvas.words(-6, (row + 0.5) * HEIGHT, word, anchor="end")
-    for column, word in enumerate(step.columns):
-        canvas.words((column + 0.5) * width, -9, word, anchor="middle")
+    texts = [[_formatted(number) for number in row] for row in step.numbers.tolist()]
+    canvas = grid(levels, step.rows, step.columns, texts, least=WIDTH)
     title = -24.0 if step.columns else -9.0
     canvas.words(0, title, step.name, 11)
     canvas.words(width_of(step.name, 11) + 6, title, step.about, 8, color=QUIET)

@@ -7,12 +7,13 @@ of a canvas is the size of the bounding box of its marks, plus a margin.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy
 from numpy.typing import NDArray
 
-from regard.viewing.pictures.colors import DARK, QUIET, WHITE, shade, shades, width_of
+from regard.viewing.pictures.colors import DARK, QUIET, WHITE, shade, shades, text_color_on, width_of
 
 __all__ = ["Box", "Curve", "Mark", "Canvas", "Paper", "Raster", "Words", "same_size"]
 
@@ -198,7 +199,14 @@ class Canvas:
         self.marks.append(Curve(points, **more))  # type: ignore[arg-type]
 
     def cells(
-        self, x: float, y: float, levels: NDArray[numpy.floating], width: float, height: float, gap: float = 1
+        self,
+        x: float,
+        y: float,
+        levels: NDArray[numpy.floating],
+        width: float,
+        height: float,
+        gap: float = 1,
+        texts: Sequence[Sequence[str]] = (),
     ) -> None:
         """Add a grid of cells. Cells with a larger level are darker.
 
@@ -206,17 +214,22 @@ class Canvas:
         levels: (T, S), from 0 to 1. Negative levels, down to -1, have a second hue.
         width, height: the size of a cell, including the gap to the next cell.
         gap: the gap between cells.
+        texts: the text in each cell, such as its weight. Default: no texts.
 
         A grid of more than MANY cells is drawn as one image.
         """
         rows, columns = levels.shape
         if rows * columns > MANY:
             self.raster(x, y, columns * width, rows * height, shades(levels))
-            return
-        for row in range(rows):
-            for column in range(columns):
+        else:
+            for row, column in numpy.ndindex(rows, columns):
                 fill = shade(float(levels[row, column]))
                 self.box(x + column * width, y + row * height, width - gap, height - gap, fill)
+        for row, line in enumerate(texts):
+            for column, text in enumerate(line):
+                middle = x + (column + 0.5) * width - 0.5, y + (row + 0.5) * height - 0.5
+                color = text_color_on(float(levels[row, column]))
+                self.words(*middle, text, 8, anchor="middle", color=color)
 
     def raster(
         self,

@@ -1,4 +1,4 @@
-"""caption_panels(): draw a copy of an image for each word of its caption, bright where the word attends.
+"""Draw an image and the attention of each word of its caption: panels side by side, or an animation.
 
 The layout is the layout of figures 2 and 5 of Xu et al. (2015): the attention map of a word is interpolated
 to the size of the image. Here, the image is also dimmed where the weight is 0, and the cell with the largest
@@ -7,20 +7,23 @@ weight is outlined.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy
 from numpy.typing import NDArray
 from rich.console import RenderableType
 
+from regard.errors import ArgumentError, message
+from regard.viewing.as_arrays import as_numpy
 from regard.viewing.image_attention import ImageAttention, resized
 from regard.viewing.image_cells import CellGrid, upsampled
 from regard.viewing.pictures.canvas import Canvas
-from regard.viewing.pictures.colors import QUIET, label
+from regard.viewing.pictures.colors import DARK, QUIET, label, width_of
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.terminal_image import terminal_caption
 
-__all__ = ["MARK", "SCALE_NOTE", "caption_panels", "outline", "panel_size", "shaded_image"]
+__all__ = ["caption_animation", "caption_panels", "gaze", "panel_size", "shaded_image"]
 
 SIDE, NARROWEST, GAP, ACROSS = 118.0, 100.0, 12.0, 5
 """Layout of the panels (the image, and a copy of it for each word). Lengths are in points.
@@ -42,10 +45,42 @@ DIM, BRIGHT, GLOW = 0.3, 0.85, 0.15
 MARK = "#f28e2b"
 """The colour of the outline of the cell with the largest weight."""
 
+MOVING, TEXT, LINE, SPACE = 260.0, 12.0, 18.0, 5.0
+"""Layout of animations. MOVING: length of the longer side of the image. TEXT: font size of the caption. LINE:
+height of a line of the caption. SPACE: distance between words. All in points."""
+
+MOVING_PIXELS = 4_000_000
+"""Maximum number of pixels of the images of all frames together."""
+
 SCALE_NOTE = (
     "brightness: linear from weight 0 (dimmed) to the largest weight of the word, which is printed "
     "beside the word; outlined: the cell with the largest weight"
 )
+
+
+def gaze(image: Any, weights: Any, words: Sequence[object], title: str = "", about: str = "") -> Picture:
+    """Draw an image, and a copy for each word that is bright where its weights are large (Xu et al. 2015).
+
+    image: (height, width) or (height, width, 3), values from 0 to 1 or from 0 to 255.
+    weights: (T, h, w), the attention weights of each word for h x w regions of the image. They are
+        interpolated to the size of the image.
+    words: T words.
+    title: a title.
+    about: a line below the picture.
+
+    >>> from regard.viewing import gaze
+    >>> image = numpy.linspace(0, 1, 64).reshape(8, 8)
+    >>> gaze(image, numpy.eye(4).reshape(4, 2, 2), ["a", "cat", "sits", "."]).frames[0].about
+    '4 words over an image of 8 x 8 pixels; 2 x 2 cells'
+    """
+    pixels = as_numpy(image)
+    if pixels.ndim == 2:
+        pixels = numpy.repeat(pixels[..., None], 3, axis=-1)
+    if pixels.dtype != numpy.uint8 and pixels.size:
+        pixels = (pixels if pixels.max() > 1.5 else 255 * pixels).clip(0, 255).round().astype(numpy.uint8)
+    pixels = pixels[..., :3] if pixels.shape[-1] == 4 else pixels  # without transparency
+    seen = ImageAttention(pixels, list(map(str, words)), weights, title=title)
+    return caption_panels(seen.noted(about) if about else seen)
 
 
 def caption_panels(seen: ImageAttention, *, pixels: int = PIXELS) -> Picture:
@@ -168,3 +203,70 @@ def _scale(canvas: Canvas, x: float, y: float) -> None:
     canvas.words(x, y, "0", 8, color=QUIET)
     canvas.raster(x + 10, y - 4, 72, 8, shaded_image(grey, levels))
     canvas.words(x + 86, y, "largest weight of the word", 8, color=QUIET)
+
+
+def caption_animation(seen: ImageAttention, seconds: float = 0.8) -> Picture:
+    """Draw an animation of a caption, with one frame for each word.
+
+    In each frame, the image is bright where the word attends. Below the image is the caption up to this word.
+    The first frame is the image alone. All frames have the same size.
+
+    seen: the image with its caption and the attention of each word.
+    seconds: how long each frame is shown, from 0.05 to 60.
+
+    >>> image = numpy.full((8, 8, 3), 128, numpy.uint8)
+    >>> len(caption_animation(ImageAttention(image, ["a", "cat"], numpy.ones((2, 1, 1)))).frames)
+    3
+    """
+    if not 0.05 <= seconds <= 60:
+        problem = f"seconds is {seconds}"
+        raise ArgumentError(message("animation()", problem, expected="a number from 0.05 to 60"))
+    size = panel_size(seen, MOVING_PIXELS / (len(seen.words) + 1))
+    small = resized(seen.image, *size)
+    wide, high = (MOVING * each / max(size) for each in (size[1], size[0]))
+    places = _placed([label(word, 40) for word in seen.words], max(wide, MOVING))
+    frames = []
+    for now in range(-1, len(seen.words)):
+        canvas = Canvas(label(seen.heading, 200), "the image" if now < 0 else label(seen.words[now], 40))
+        pixels = small if now < 0 else shaded_image(small, seen.levels(now))
+        canvas.raster(0, 0, wide, high, pixels, smooth=True)
+        if now >= 0:
+            outline(canvas, seen, now, 0, 0, wide, high)
+            most = f"largest weight {seen.weights[now].max():.2g}"
+            canvas.words(0, high + 10, most, 8, color=QUIET)
+        for place, (x, line, word) in enumerate(places[: now + 1]):
+            color = DARK if place == now else QUIET
+            canvas.words(x, high + 30 + line * LINE, word, TEXT, color=color)
+            if place == now:
+                below = high + 30 + line * LINE + 9
+                canvas.line(x, below, x + width_of(word, TEXT), below, color=MARK, width=1.5)
+        _reserve(canvas, max(wide, MOVING), high + 30 + (places[-1][1] + 1) * LINE)
+        note = SCALE_NOTE.replace("beside the word", "below the image")
+        canvas.foot(note, *(label(each, 400) for each in (*seen.uniform_note(), *seen.notes)))
+        frames.append(canvas)
+    return Picture(frames, terminal_caption(seen), seconds)
+
+
+def _placed(words: list[str], width: float) -> list[tuple[float, int, str]]:
+    """Wrap the words of a caption to lines.
+
+    Returns (x, line, word) for each word: its left end in points, the index of its line, and its text.
+
+    width: maximum width of a line, in points.
+    """
+    places, x, line = [], 0.0, 0
+    for word in words:
+        wide = width_of(word, TEXT)
+        if x and x + wide > width:
+            x, line = 0.0, line + 1
+        places.append((x, line, word))
+        x += wide + SPACE
+    return places
+
+
+def _reserve(canvas: Canvas, width: float, height: float) -> None:
+    """Extend the bounds of a frame to (width, height), so that all frames have the same size.
+
+    For this, an invisible white line is drawn at this point. Notes that are added later are below the line.
+    """
+    canvas.line(width, height, width, height, color="#ffffff", width=0.1)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy
 from numpy.typing import NDArray
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType
-from rich.measure import Measurement
-from rich.style import Style
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from regard.errors import ArgumentError, message
@@ -18,10 +14,9 @@ from regard.viewing.pictures.canvas import Canvas
 from regard.viewing.pictures.colors import QUIET, label, shades
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.seen import Site
-from regard.viewing.terminal import Drawing, legend_line
-from regard.viewing.terminal_colors import Shades, ramp
+from regard.viewing.terminal import Legend, Thumbnails, pooled_down
 
-__all__ = ["heads", "pooled_down"]
+__all__ = ["heads"]
 
 SIDE, GAP = 66.0, 8.0
 """SIDE: length of the longer side of a thumbnail. GAP: distance between thumbnails. Both are in points."""
@@ -74,22 +69,6 @@ def heads(sites: Sequence[Site], title: str = "", about: str = "") -> Picture:
     return Picture([canvas], _terminal(sites, most, label(title, 90)))
 
 
-def pooled_down(weights: NDArray[numpy.floating], rows: int, columns: int) -> NDArray[numpy.float64]:
-    """Max-pool weights (T, S) to at most `rows` x `columns` blocks.
-
-    >>> import numpy
-    >>> pooled_down(numpy.eye(4), 2, 2).tolist()
-    [[1.0, 0.0], [0.0, 1.0]]
-    """
-    blocks = numpy.asarray(weights, numpy.float64)
-    for axis, most in ((0, rows), (1, columns)):
-        size = blocks.shape[axis]
-        if size > most:
-            starts = numpy.arange(most) * size // most
-            blocks = numpy.maximum.reduceat(blocks, starts, axis=axis)
-    return blocks
-
-
 def _thumbnail(
     canvas: Canvas,
     x: float,
@@ -106,62 +85,6 @@ def _thumbnail(
         canvas.cells(x, y, levels, width / columns, height / rows, gap=0.5)
 
 
-@dataclass(frozen=True, eq=False)
-class Thumbnails(Drawing):
-    """The weights of the heads of one site (attention layer), side by side in the terminal.
-
-    name: the name of the site, printed above the weights.
-    heads: one matrix per head. Each weight is one or two characters wide.
-    """
-
-    name: str
-    heads: tuple[NDArray[numpy.float64], ...]
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        columns = self.heads[0].shape[1]
-        widest = max(len(self.heads) * (columns * _across(columns) + 2) - 2, cell_len(self.name))
-        return Measurement(min(8, options.max_width), min(widest, options.max_width))
-
-    def lines(self, shades: Shades, width: int) -> Iterator[Text]:
-        yield Text(self.name, "bold")
-        rows, columns = self.heads[0].shape
-        each = _across(columns)
-        per_line = max((width + 2) // (columns * each + 2), 1)
-        for first in range(0, len(self.heads), per_line):
-            some = self.heads[first : first + per_line]
-            if len(self.heads) > 1:
-                names = (f"{first + place}".ljust(columns * each + 2) for place in range(len(some)))
-                yield Text("".join(names).rstrip(), "dim")
-            for row in range(rows):
-                line = Text()
-                for place, levels in enumerate(some):
-                    line.append("  " if place else "")
-                    for level in levels[row]:
-                        line.append(*_cell(shades, float(level), each))
-                yield line
-
-
-@dataclass(frozen=True, eq=False)
-class Scale(Drawing):
-    """A line in the terminal that explains the colours of weights, from 0 to `most`, the largest weight."""
-
-    most: float
-
-    def lines(self, shades: Shades, width: int) -> Iterator[Text]:
-        yield legend_line(shades, 0, self.most)
-
-
-def _across(columns: int) -> int:
-    """Return the width of each weight in characters: 2 for a matrix of at most 8 columns, otherwise 1."""
-    return 2 if columns * 2 <= 16 else 1
-
-
-def _cell(shades: Shades, level: float, width: int) -> tuple[str, Style]:
-    if shades.colour:
-        return " " * width, Style(bgcolor=ramp(level))
-    return shades.blocks[round(min(max(level, 0.0), 1.0) * 4)] * width, Style()
-
-
 def _terminal(sites: Sequence[Site], most: float, title: str) -> RenderableType:
     drawn: list[RenderableType] = [Text(title, "bold")] if title else []
     for site in sites:
@@ -171,4 +94,4 @@ def _terminal(sites: Sequence[Site], most: float, title: str) -> RenderableType:
         if small and size != cells:
             sizes = f"{size[0]} x {size[1]} weights in {cells[0]} x {cells[1]} cells"
             drawn.append(Text(f"{sizes}; each cell shows the largest weight of a block", "dim"))
-    return Group(*drawn, Scale(most))
+    return Group(*drawn, Legend(most))

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 
-from regard.viewing.as_arrays import check_words, checked_weights
+from regard.viewing.as_arrays import checked_matrix
 from regard.viewing.pictures.canvas import Canvas
 from regard.viewing.pictures.colors import LINK, label
 from regard.viewing.pictures.picture_files import Picture
@@ -46,9 +46,7 @@ def lines(
       a ━━ 나는 .90   ━ 고양이 .10
     cat ━━ 고양이 1.00
     """
-    array, most = checked_weights("lines()", weights, "TS", None)
-    check_words("lines()", "rows", rows, array, axis=0)
-    check_words("lines()", "columns", columns, array, axis=1)
+    array, most = checked_matrix("lines()", weights, rows, columns)
     right, left = [label(word) for word in rows], [label(word) for word in columns]
     canvas = Canvas(label(title, 90) or "Words joined by lines")
     tallest = max(len(left), len(right))

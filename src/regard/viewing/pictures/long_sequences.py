@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from regard.errors import ArgumentError, message
 from regard.viewing.pictures.canvas import Canvas
 from regard.viewing.pictures.colors import QUIET, label, shades
-from regard.viewing.pictures.head_grid import Thumbnails, pooled_down
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.pooled_attention import Pooled, block_side
+from regard.viewing.terminal import Thumbnails, pooled_down
 
 __all__ = ["long_map"]
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from regard.viewing.as_arrays import check_words, checked_weights
+from regard.viewing.as_arrays import checked_matrix
 from regard.viewing.pictures.canvas import SIZE, Canvas
-from regard.viewing.pictures.colors import DARK, QUIET, label, text_color_on, width_of
+from regard.viewing.pictures.colors import DARK, QUIET, label, width_of
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.terminal import draw
 
-__all__ = ["grid", "matrix"]
+__all__ = ["grid", "matrix", "numbers_of"]
 
 LONG = 48
 """If a matrix has more rows (or columns) than this, the cells are smaller, and labels that do not fit are
@@ -23,6 +23,9 @@ left out."""
 EDGE = 720.0
 """Height of a matrix with more than LONG rows, and width of a matrix with more than LONG columns, in
 points."""
+
+LABEL = 28
+"""Default maximum width of a label, in terminal cells."""
 
 LEVEL = 620.0
 """Maximum width in points of a matrix with horizontal column labels.
@@ -57,10 +60,9 @@ def matrix(
       cat    ·    ███████
           0  ░▒▓█ 1
     """
-    array, darkest = checked_weights("matrix()", weights, "TS", most)
-    check_words("matrix()", "rows", rows, array, axis=0)
-    check_words("matrix()", "columns", columns, array, axis=1)
-    canvas = grid(array, rows, columns, darkest, numbers)
+    array, darkest = checked_matrix("matrix()", weights, rows, columns, most)
+    texts = numbers_of(array) if numbers else ()
+    canvas = grid(array / darkest, rows, columns, texts)
     canvas.scale(0, canvas.bounds[3] + 14, darkest)
     canvas.head(label(title, 90), label(about, 110))
     canvas.title = label(title, 90) or "Alignment matrix"
@@ -71,37 +73,42 @@ def matrix(
 
 
 def grid(
-    weights: NDArray[numpy.floating],
+    levels: NDArray[numpy.floating],
     rows: Sequence[object],
     columns: Sequence[object],
-    most: float,
-    numbers: bool = False,
+    texts: Sequence[Sequence[str]] = (),
+    *,
+    least: float = 30.0,
+    longest: int = LABEL,
 ) -> Canvas:
     """Return a canvas with the cells and labels of a matrix. The top left corner of the cells is at (0, 0).
 
-    For the arguments, see matrix().
+    levels: (T, S), the weights divided by the weight of the darkest colour.
+    rows, columns: the labels of the rows and of the columns, or none of them.
+    texts: the text in each cell. Default: no texts.
+    least: the smallest width of a cell with a text, in points.
+    longest: maximum width of the label of a row, in terminal cells.
     """
-    canvas, levels = Canvas(), weights / most
-    beside, above = [label(word) for word in rows], [label(word) for word in columns]
+    canvas, count = Canvas(), levels.shape[1]
+    beside, above = [label(word, longest) for word in rows], [label(word) for word in columns]
     widest = max((width_of(word, SIZE) for word in above), default=0.0)
-    height, width = _cell(len(beside)), _cell(len(above))
+    least = least if len(texts) else 0.0
+    height, width = _cell(len(levels)), max(_cell(count), least)
     level = widest <= width - 4
-    if not level and len(above) <= LONG:
-        least = max(widest + 8, 30 if numbers else 0)
-        level = least <= 64 and least * len(above) <= LEVEL
-        width = least if level else 30 if numbers else width
+    if not level and count <= LONG:
+        needed = max(widest + 8, least)
+        level = needed <= 64 and needed * count <= LEVEL
+        width = needed if level else width
     width = round(width) if width > 6 else width
-    canvas.cells(0, 0, levels, width, height)
-    if numbers:
-        for row, column in numpy.ndindex(*weights.shape):
-            if weights[row, column] >= 0.005:
-                centre = (column + 0.5) * width - 0.5, (row + 0.5) * height - 0.5
-                number = f"{weights[row, column]:.2f}".removeprefix("0")
-                color = text_color_on(float(levels[row, column]))
-                canvas.words(*centre, number, 8, anchor="middle", color=color)
+    canvas.cells(0, 0, levels, width, height, texts=texts)
     _beside(canvas, beside, height)
     _above(canvas, above, width, level)
     return canvas
+
+
+def numbers_of(weights: NDArray[numpy.floating]) -> list[list[str]]:
+    """Return the weights as the texts of cells: two digits, and nothing for a weight below 0.005."""
+    return [[f"{each:.2f}".removeprefix("0") if each >= 0.005 else "" for each in row] for row in weights]
 
 
 def _beside(canvas: Canvas, words: Sequence[str], height: float) -> None:

@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy
 from rich.console import Group
 from rich.text import Text
 
 from regard.errors import ArgumentError, message
 from regard.viewing.as_arrays import check_words, checked_weights
 from regard.viewing.pictures.canvas import SIZE, Canvas
-from regard.viewing.pictures.colors import QUIET, label, text_color_on, width_of
-from regard.viewing.pictures.head_grid import Thumbnails, pooled_down
+from regard.viewing.pictures.colors import QUIET, label
+from regard.viewing.pictures.matrix import grid, numbers_of
 from regard.viewing.pictures.picture_files import Picture
-from regard.viewing.terminal import draw
+from regard.viewing.terminal import Thumbnails, draw, pooled_down
 
 __all__ = ["hops", "tape"]
-
-CELL, HEIGHT = 38.0, 19.0
-"""Width (CELL) and height (HEIGHT) of a cell of hops(), in points."""
 
 LONGEST = 60
 """Maximum width of a sentence of a story in character cells of the terminal.
@@ -67,25 +63,15 @@ def hops(
     check_words("hops()", "sentences", sentences, array, axis=1)
     names = [f"hop {number}" for number in range(1, len(array) + 1)]
     labels = [label(each, LONGEST) for each in sentences]
-    side = max((width_of(each, SIZE) for each in labels), default=0.0)
-    canvas = Canvas(label(title or question, 90) or "Hops over a story")
-    for row, sentence in enumerate(labels):
-        canvas.words(0, (row + 0.5) * HEIGHT, sentence)
-    left = round(side + 14)
-    canvas.cells(left, 0, array.T / most, CELL, HEIGHT)
-    for hop, row in numpy.ndindex(*array.shape):
-        middle = left + (hop + 0.5) * CELL - 0.5, (row + 0.5) * HEIGHT - 0.5
-        weight = f"{array[hop, row]:.2f}".removeprefix("0")
-        color = text_color_on(float(array[hop, row] / most))
-        canvas.words(*middle, weight, 8, anchor="middle", color=color)
-    for number, name in enumerate(names):
-        canvas.words(left + (number + 0.5) * CELL, -9, name, 9, anchor="middle", color=QUIET)
-    if answer:
-        canvas.words(0, len(labels) * HEIGHT + 14, f"answer: {label(answer, LONGEST)}")
+    canvas = grid(array.T / most, labels, names, numbers_of(array.T), longest=LONGEST)
+    canvas.title = label(title or question, 90) or "Hops over a story"
+    below = [f"answer: {label(answer, LONGEST)}"] if answer else []
+    for line in below:
+        canvas.words(canvas.bounds[0], canvas.bounds[3] + 14, line)
     canvas.head(label(title, 90), label(question, 100))
     room = max(TERMINAL - HOP_CELLS * len(names), SHORTEST)
     drawn = draw(array.T, labels, names, question or title or None, numbers=True, longest_row=room)
-    return Picture([canvas], Group(drawn, Text(f"answer: {label(answer, LONGEST)}")) if answer else drawn)
+    return Picture([canvas], Group(drawn, *map(Text, below)))
 
 
 def tape(read: Any, write: Any = None, title: str = "", about: str = "") -> Picture:

@@ -10,9 +10,9 @@ from rich.text import Text
 from regard.errors import ArgumentError, message
 from regard.viewing.pictures.canvas import SIZE, Canvas, same_size
 from regard.viewing.pictures.colors import DARK, QUIET, label
-from regard.viewing.pictures.head_grid import Thumbnails, pooled_down
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.tape_run import TapeRun
+from regard.viewing.terminal import Thumbnails, pooled_down
 
 __all__ = ["slot_history", "tape_animation", "tape_panels"]
 

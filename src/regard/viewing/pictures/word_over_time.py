@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from regard.viewing.as_arrays import check_words, checked_weights
+from regard.viewing.as_arrays import checked_matrix
 from regard.viewing.pictures.canvas import SIZE, Canvas
 from regard.viewing.pictures.colors import FAINT, LINK, QUIET, label, width_of
 from regard.viewing.pictures.picture_files import Picture
@@ -50,9 +50,7 @@ def over_time(
       a ━━━━ 0.100
     cat ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 1.000
     """
-    array, _ = checked_weights("over_time()", weights, "TS", None)
-    check_words("over_time()", "rows", rows, array, axis=0)
-    check_words("over_time()", "columns", columns, array, axis=1)
+    array, _ = checked_matrix("over_time()", weights, rows, columns)
     steps, keys = [label(each) for each in rows], [label(each) for each in columns]
     most = max(1.0, float(numpy.nanmax(array, initial=0.0)))
     if word is None:
