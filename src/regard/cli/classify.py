@@ -83,7 +83,7 @@ def classify(
     """
     check_drawing(options)
     written = result_files(options, "line")
-    lines = given_lines(files, text, encoding=options["encoding"])
+    lines = given_lines(files, text, encoding=options["encoding"], tables=True)
     classifier = open_task("classification", run, options, tokens_per_batch=options["batch_tokens"])
     if options["draw"] and classifier.model.pool_site is None:
         problem = "this classifier has no attention to draw: its pooling is not attention"

@@ -113,7 +113,9 @@ def solve(run: Path, files: list[str] | None, sequence: list[str] | None, **opti
         raise ArgumentError(message(option, "this model has no tape to draw"))
     look = solver.has_tape and (options["draw"] or options["json"] or written.enabled)
     if given:
-        results = solver.stream(sequences_in(given_lines(files, sequence, "--sequence")), look=look)
+        results = solver.stream(
+            sequences_in(given_lines(files, sequence, "--sequence", tables=True)), look=look
+        )
     else:
         if "repeats" in sizes and "repeats" not in solver.task.ranges:
             problem = f"sequences of the task {solver.task.name} have no repeats"

@@ -17,7 +17,6 @@ from regard.cli.open_runs import import_from_here, next_command, resume_command,
 from regard.cli.options import REQUIRED, but, command
 from regard.cli.printing import printable_console
 from regard.cli.train_settings import TRAINING_MACHINE, check_exclusive, setting_options, settings_of
-from regard.data.line_io import say
 from regard.errors import DataError, message, printable, shell_word, shown
 from regard.training.command_options import LOGS, RUN, CommandOption
 
@@ -181,6 +180,8 @@ def _note_validation_files(recipe: Mapping[str, Any], own: Mapping[str, Any]) ->
 
     recipe, own: the data settings of the recipe, and those of the options.
     """
+    from regard.data.line_io import say
+
     if os.environ.get("RANK", "0") != "0" or not any(name in TRAINING_FILES for name in own):
         return
     valid = [name for name in recipe if name.startswith("valid_")]

@@ -319,6 +319,7 @@ def given_lines(
     text: Sequence[str] | None,
     option: str = "--text",
     encoding: str | None = None,
+    tables: bool = False,
 ) -> Lines:
     """Return the input lines of a command.
 
@@ -326,6 +327,7 @@ def given_lines(
     text: the values of the option --text, one line each.
     option: the name of this option, if it is not --text.
     encoding: the encoding of the lines; None is UTF-8.
+    tables: whether the command reads tables and JSON lines. Otherwise, a note says that it does not.
 
     If both are missing, standard input is read. Raises ArgumentError if both are given.
     """
@@ -343,7 +345,7 @@ def given_lines(
             hint = f'for a {kind} instead of a file, use {option} "{printable(each[:60])}"'
             raise DataError(message(shown(each), "there is no such file", hint=hint))
     for each in files or ():
-        if note := table_note(each):
+        if not tables and (note := table_note(each)):
             say(note)
     lines = Lines(files or [STANDARD], encoding=encoding)
     if lines.keyboard:
