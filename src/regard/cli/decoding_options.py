@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from regard.cli.options import LINES, SEED, batch_tokens, finite
@@ -11,6 +11,7 @@ from regard.decoding.beam import MOST_BEAMS
 from regard.decoding.rules import MOST_TOKENS
 from regard.decoding.search_options import BEAM_SIZE, LENGTH_PENALTY, build_search
 from regard.errors import ArgumentError, message
+from regard.tasks.task_table import TASKS, find_task
 from regard.training.command_options import CommandOption
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "max_length",
     "n_best",
     "search_of",
+    "task_options",
 ]
 
 SEARCHING = "Decoding"
@@ -170,3 +172,17 @@ def search_of(options: Mapping[str, Any], **changes: Any) -> Search:
         names += ["temperature", "top_k", "top_p", "seed"]
     values = {**options, **changes}
     return build_search(**{name: values[name] for name in names if name in values})
+
+
+def task_options(attribute: str) -> Iterator[CommandOption]:
+    """Yield the options that the tasks declare for a command, each once.
+
+    attribute: the attribute of RunTask with the options: "evaluate_options" or "view_options". A str in it is
+        the name of an option that several commands share.
+    """
+    declared: dict[str, CommandOption] = {}
+    for each in (each for task in TASKS for each in getattr(find_task(task), attribute)):
+        option = SHARED.get(each) if isinstance(each, str) else each
+        if option is not None:
+            declared.setdefault(option.parameter, option)
+    yield from declared.values()

@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from regard.cli.decoding_options import task_options
 from regard.cli.open_runs import set_threads, task_of_run
 from regard.cli.option_names import OTHER_NAMES
 from regard.cli.options import (
@@ -20,7 +21,6 @@ from regard.cli.options import (
     command,
     given_parameters,
     options_of,
-    task_options,
 )
 from regard.cli.printing import print_json, printable_console
 from regard.cli.usage_errors import FORMATS

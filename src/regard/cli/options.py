@@ -55,7 +55,6 @@ __all__ = [
     "given_parameters",
     "options_of",
     "parameters_of",
-    "task_options",
 ]
 
 CORPUS = 10_000_000
@@ -285,23 +284,6 @@ def _typer_parameter(option: CommandOption) -> Any:
     if option.name.startswith("-"):
         return typer.Option(*option.name.split(" "), **arguments)
     return typer.Argument(**arguments | {"show_default": False})
-
-
-def task_options(attribute: str) -> Iterator[CommandOption]:
-    """Yield the options that the tasks declare for a command, each once.
-
-    attribute: the attribute of RunTask with the options: "evaluate_options" or "view_options". A str in it is
-        the name of an option that several commands share.
-    """
-    from regard.cli.decoding_options import SHARED
-    from regard.tasks.task_table import TASKS, find_task
-
-    declared: dict[str, CommandOption] = {}
-    for each in (each for task in TASKS for each in getattr(find_task(task), attribute)):
-        option = SHARED.get(each) if isinstance(each, str) else each
-        if option is not None:
-            declared.setdefault(option.parameter, option)
-    yield from declared.values()
 
 
 def options_of(task: type[RunTask], attribute: str, options: Mapping[str, Any]) -> dict[str, Any]:

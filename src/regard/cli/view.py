@@ -11,6 +11,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from regard.cli.decoding_options import task_options
 from regard.cli.open_runs import one_sentence, set_threads, task_of_run
 from regard.cli.options import (
     OF_RUN,
@@ -20,7 +21,6 @@ from regard.cli.options import (
     given_options,
     given_parameters,
     options_of,
-    task_options,
 )
 from regard.cli.printing import printable_console
 from regard.cli.view_huggingface import view_huggingface

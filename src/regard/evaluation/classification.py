@@ -145,6 +145,7 @@ class Classification(Chances):
     notes: tuple[str, ...] = ()
     true_label: str | None = None
     page_title = "A classification"
+    picture_view = "shaded"
 
     @property
     def text(self) -> str:

@@ -23,7 +23,7 @@ from regard.roles import BySite
 from regard.viewing import Picture, Seen, Site, hops
 from regard.viewing.html_document import safe
 from regard.viewing.picture import noted
-from regard.viewing.result import Chances, listed, unknown_note
+from regard.viewing.result import Chances, Saved, listed, unknown_note
 
 __all__ = ["EMPTY_SENTENCES", "NO_FURTHER_FACT", "StoryAnswer"]
 
@@ -224,9 +224,9 @@ class StoryAnswer(Chances):
             return f"{printable(self.answer)} ({self.probability:.3f}{true})"
         return f"{printable(self.answer)} ({self.chances(listed)}{true})"
 
-    def drawing(self) -> Picture:
+    def drawing(self) -> Saved:
         drawn = self.picture()
-        return self.seen().picture() if drawn is None else drawn
+        return super().drawing() if drawn is None else drawn
 
     def html(self) -> Iterator[str]:
         """Yield the lines of an HTML list with question, answer, hops, probabilities and notes.

@@ -6,6 +6,7 @@ writes a page.
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
@@ -41,10 +42,12 @@ class Result(ABC):
 
     page_title: the title of a page with one result.
     most: the maximum number of results on a page, which would be slow in a browser with more.
+    picture_view: the view of a picture (see regard.viewing.picture()), if drawing() is not overridden.
     """
 
     page_title: ClassVar[str] = "A result"
     most: ClassVar[int] = 300
+    picture_view: ClassVar[str] = "matrix"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -86,7 +89,7 @@ class Result(ABC):
 
     def drawing(self) -> Saved:
         """Return what save() writes to a picture file."""
-        drawn: Saved = self.seen().picture()
+        drawn: Saved = importlib.import_module("regard.viewing.picture").picture(self, self.picture_view)
         return drawn
 
     def save(self, path: str | Path, title: str = "") -> tuple[str, ...]:
@@ -96,7 +99,9 @@ class Result(ABC):
 
         title: the title of the page.
         """
-        if Path(path).suffix.lower() in (".png", ".svg", ".pdf", ".gif"):
+        files = importlib.import_module("regard.viewing.pictures.picture_files")
+        files.check_suffix(Path(path), (*files.SUFFIXES, ".html"))
+        if Path(path).suffix.lower() != ".html":
             return tuple(self.drawing().save(path))
         self.write_page(path, [self.page_entry()], title or self.page_title)
         return ()
