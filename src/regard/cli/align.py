@@ -25,7 +25,7 @@ from regard.roles import CROSS
 from regard.tasks.picture_outputs import ResultFiles, check_output_ending
 from regard.tasks.translation.alignment_choice import aligned_at, join_directions
 from regard.tasks.translation.alignment_search import search_alignments
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, flag
 
 __all__ = ["align"]
 
@@ -102,9 +102,7 @@ COMPARED, WHERE, BOTH = "Gold alignments", "Attention weights to align with", "T
         f"FILE|{AGREEMENT}",
         panel=WHERE,
     ),
-    CommandOption(
-        "--probabilities", "Also write the weight of each link, e.g. 0-2:0.830.", kind=bool, default=False
-    ),
+    flag("--probabilities", "Also write the weight of each link, e.g. 0-2:0.830."),
     CommandOption(
         "--threshold",
         "Write all links with at least this weight.",

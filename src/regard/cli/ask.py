@@ -16,7 +16,7 @@ from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, printable, shown
 from regard.evaluation.story_answer import StoryAnswer
 from regard.tasks.answering.story_files import questions_of_files, read_story
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, flag
 
 __all__ = ["ask"]
 
@@ -50,12 +50,7 @@ __all__ = ["ask"]
         "weights of every hop.",
     ),
     but("draw", "Draw the attention weights of every hop on the sentences of the story."),
-    CommandOption(
-        "--hide",
-        "Also compute the probability of the answer without each sentence of the story.",
-        kind=bool,
-        default=False,
-    ),
+    flag("--hide", "Also compute the probability of the answer without each sentence of the story."),
     but("page", "Also write an HTML page with the answers and the attention of every hop."),
     *OF_RUN,
 )

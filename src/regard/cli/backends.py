@@ -12,12 +12,12 @@ from regard.backends import BACKENDS
 from regard.cli.options import command
 from regard.cli.printing import printable_console
 from regard.looking import PASSES
-from regard.training.command_options import CommandOption
+from regard.training.command_options import flag
 
 __all__ = ["backends"]
 
 
-@command(CommandOption("--why", "Also print why the other backends are not used.", kind=bool, default=False))
+@command(flag("--why", "Also print why the other backends are not used."))
 def backends(why: bool) -> None:
     """List the backend that computes attention with each score function on this machine.
 

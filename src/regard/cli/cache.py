@@ -13,7 +13,7 @@ from regard.cli.options import command
 from regard.cli.printing import printable_console
 from regard.errors import ArgumentError, DataError, message, shown
 from regard.files.user_cache import CacheEntry, cache_entries, cache_folder
-from regard.training.command_options import CommandOption
+from regard.training.command_options import flag
 
 __all__ = ["cache"]
 
@@ -45,7 +45,7 @@ def about(context: typer.Context) -> None:
 
 
 @cache.command(cls=Command)
-@command(CommandOption("--yes -y", "Delete without asking.", kind=bool, default=False))
+@command(flag("--yes -y", "Delete without asking."))
 def clear(yes: bool) -> None:
     """Delete what Regard has written to its cache folder, after a question. Other files are not deleted.
 

@@ -13,7 +13,7 @@ from regard.cli.options import MOST_MINUTES, batch_tokens, but, command, finite
 from regard.cli.printing import printable_console
 from regard.cli.train_settings import TRAINING_MACHINE, setting_options, settings_of
 from regard.errors import ArgumentError, message, printable
-from regard.training.command_options import CHOSEN, DATA, CommandOption
+from regard.training.command_options import CHOSEN, DATA, CommandOption, flag
 
 __all__ = ["compare"]
 
@@ -48,12 +48,10 @@ STUDIES, MODELS, OUTPUT = "Studies", "Models and trainings", "Output and machine
         shown_default="all studies; with --quick, length, gradient and cost",
         panel=STUDIES,
     ),
-    CommandOption(
+    flag(
         "--quick",
         "Only seq2seq and bahdanau, smaller models and short trainings, three seeds: less than ten "
         "minutes on two CPU cores.",
-        kind=bool,
-        default=False,
         panel=STUDIES,
     ),
     CommandOption(

@@ -26,7 +26,7 @@ from regard.data.public_datasets import SETS
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.evaluation import Links
 from regard.files.file_group import check_free, written_together
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, flag
 from regard.viewing import draw
 
 __all__ = ["data"]
@@ -195,11 +195,9 @@ def _write_parts(parts: HeldOut, paths: list[Path]) -> None:
     ),
     but("output", "Output folder.", metavar="FOLDER", default=Path("data")),
     CommandOption("--from", "Read the files from this folder, instead of downloading them.", "FOLDER", Path),
-    CommandOption(
+    flag(
         "--any-edition",
         "Accept files with an unknown hash, e.g. of Tatoeba, which is updated from time to time.",
-        kind=bool,
-        default=False,
     ),
 )
 def fetch(name: str, **options: Any) -> None:

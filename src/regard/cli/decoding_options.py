@@ -12,7 +12,7 @@ from regard.decoding.rules import MOST_TOKENS
 from regard.decoding.search_options import BEAM_SIZE, LENGTH_PENALTY, build_search
 from regard.errors import ArgumentError, message
 from regard.tasks.task_table import TASKS, find_task
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, flag
 
 __all__ = [
     "BATCH_TOKENS",
@@ -71,9 +71,7 @@ PENALTY = CommandOption(
     given=True,
     panel=SEARCHING,
 )
-GREEDY = CommandOption(
-    "--greedy", "Use greedy search instead of beam search.", kind=bool, default=False, panel=SEARCHING
-)
+GREEDY = flag("--greedy", "Use greedy search instead of beam search.", panel=SEARCHING)
 MAX_LENGTH = max_length(
     "--max-length", "Maximum number of target tokens per sentence.", shown_default="2 x source tokens + 10"
 )
@@ -91,11 +89,9 @@ BATCH_TOKENS = batch_tokens("Batch size in source tokens.", None, "4096, or 8192
 """The option of translators. Its default is TOKENS_PER_BATCH in regard.decoding.translator."""
 
 SAMPLING = (
-    CommandOption(
+    flag(
         "--sample",
         "Sample tokens from the predicted probabilities, instead of searching for the best output.",
-        kind=bool,
-        default=False,
         panel=SEARCHING,
     ),
     CommandOption(

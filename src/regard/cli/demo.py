@@ -11,7 +11,7 @@ from rich.text import Text
 from regard.cli.options import MOST_MINUTES, but, command, finite
 from regard.cli.printing import printable_console
 from regard.errors import ArgumentError, message, shell_word
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, flag
 
 __all__ = ["SETTINGS", "demo"]
 
@@ -62,17 +62,9 @@ SENTENCES = (
         most=MOST_MINUTES,
         check=finite,
     ),
-    CommandOption(
-        "--quick",
-        "Train for a few seconds, to try the command. The model learns almost nothing.",
-        kind=bool,
-        default=False,
-    ),
-    CommandOption(
-        "--guided",
-        "Also train the attention weights to follow the gold alignments (guided-alignment loss).",
-        kind=bool,
-        default=False,
+    flag("--quick", "Train for a few seconds, to try the command. The model learns almost nothing."),
+    flag(
+        "--guided", "Also train the attention weights to follow the gold alignments (guided-alignment loss)."
     ),
     but("output", "Run folder to write.", metavar="RUN", shown_default="runs/demo"),
     "seed",

@@ -23,7 +23,7 @@ import typer
 from regard.data.column_names import COLUMNS, FIELDS
 from regard.errors import ArgumentError, message
 from regard.tasks.file_options import ENCODING, SOURCE, TARGET
-from regard.training.command_options import CommandOption, option_parameters
+from regard.training.command_options import CommandOption, flag, option_parameters
 
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
@@ -123,14 +123,14 @@ def batch_tokens(text: str, default: int | None, shown_default: str = "") -> Com
 
 
 RUN = CommandOption("run", "Run folder, written by regard train --output.", "RUN", Path, REQUIRED)
-JSON = CommandOption("--json", "Print JSON instead of a table.", kind=bool, default=False)
+JSON = flag("--json", "Print JSON instead of a table.")
 
 OPTIONS = {
     each.parameter: each
     for each in (
         CommandOption("--output", "Write to this file instead of standard output.", "FILE", Path),
         JSON,
-        CommandOption("--draw", "Draw the attention in the terminal.", kind=bool, default=False),
+        flag("--draw", "Draw the attention in the terminal."),
         CommandOption("--page", "Also write an HTML page with the attention.", "FILE.html", Path),
         replace(ENCODING, kind=str),
         CommandOption(
@@ -158,7 +158,7 @@ OPTIONS = {
             check=_threads,
         ),
         CommandOption("--seed", "Random seed.", "INT", int, 0, least=0, most=SEED),
-        CommandOption("--overwrite", "Overwrite existing files.", kind=bool, default=False),
+        flag("--overwrite", "Overwrite existing files."),
         CommandOption("--source", SOURCE.help, "FILE", list[str]),
         CommandOption("--target", TARGET.help, "FILE", list[str]),
         CommandOption(

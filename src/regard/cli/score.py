@@ -21,7 +21,7 @@ from regard.decoding import Scored
 from regard.errors import ArgumentError, message, shell_word, shown
 from regard.tasks.language import ScoredText
 from regard.tasks.task_table import find_task
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, flag
 from regard.training.logs.live_table import perplexity
 
 __all__ = ["score"]
@@ -42,11 +42,9 @@ AT_ONCE = 4096
     CommandOption("--text", "For a language model: a text to score. May be repeated.", "TEXT", list[str]),
     *PAIR_LINES,
     "output",
-    CommandOption(
+    flag(
         "--tokens",
         "Print a JSON object for each input line or pair, with its tokens and their log-probabilities.",
-        kind=bool,
-        default=False,
     ),
     but(
         "json",

@@ -19,7 +19,7 @@ from regard import attention
 from regard.cli.backends import explained
 from regard.cli.options import command
 from regard.cli.printing import printable_console
-from regard.training.command_options import CommandOption
+from regard.training.command_options import flag
 from regard.viewing import bars, beside, draw
 
 __all__ = ["TOUR_STEPS", "tour"]
@@ -31,7 +31,7 @@ WEIGHTS = regard.Look(weights=True)
 STEPS = 40
 
 
-@command(CommandOption("--quick", f"Show the first {QUICK} steps only.", kind=bool, default=False))
+@command(flag("--quick", f"Show the first {QUICK} steps only."))
 def tour(quick: bool) -> None:
     """Show every attention mechanism in the terminal: a short text, the call, and a drawing of the weights.
 

@@ -18,7 +18,7 @@ from regard.cli.options import REQUIRED, but, command
 from regard.cli.printing import printable_console
 from regard.cli.train_settings import TRAINING_MACHINE, check_exclusive, setting_options, settings_of
 from regard.errors import DataError, message, printable, shell_word, shown
-from regard.training.command_options import LOGS, RUN, CommandOption
+from regard.training.command_options import LOGS, RUN, CommandOption, flag
 
 if TYPE_CHECKING:
     from regard.runs.estimate import Estimate
@@ -49,17 +49,9 @@ TRAINING_FILES = ("train_file", "source", "target", "tsv", "jsonl")
         panel=RUN,
     ),
     *TRAINING_MACHINE,
-    CommandOption("--resume", "Resume the run in --output.", kind=bool, default=False, panel=RUN),
-    CommandOption(
-        "--change", "With --resume: accept changed settings or data.", kind=bool, default=False, panel=RUN
-    ),
-    CommandOption(
-        "--dry-run",
-        "Print the data report, the settings and the estimated time, and exit.",
-        kind=bool,
-        default=False,
-        panel=RUN,
-    ),
+    flag("--resume", "Resume the run in --output.", panel=RUN),
+    flag("--change", "With --resume: accept changed settings or data.", panel=RUN),
+    flag("--dry-run", "Print the data report, the settings and the estimated time, and exit.", panel=RUN),
     CommandOption(
         "--logger",
         "Call this function of yours, as module:function, for every event of the run, for example "

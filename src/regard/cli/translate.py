@@ -28,7 +28,7 @@ from regard.decoding.search_options import describe_search
 from regard.errors import ArgumentError, message
 from regard.roles import CROSS
 from regard.tasks.text_file_checks import check_text_files, report_tables
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, flag
 
 __all__ = ["translate"]
 
@@ -48,12 +48,7 @@ AT_ONCE = 4096
     CommandOption("--text", "A sentence to translate. May be repeated.", "TEXT", list[str]),
     "encoding",
     "output",
-    CommandOption(
-        "--scores",
-        "Print the log-probability of each translation before it, separated by a tab.",
-        kind=bool,
-        default=False,
-    ),
+    flag("--scores", "Print the log-probability of each translation before it, separated by a tab."),
     but(
         "json",
         "Print a JSON object for each line: source, text, tokens, log-probabilities, word alignment, "
@@ -68,12 +63,7 @@ AT_ONCE = 4096
         "FILE",
         Path,
     ),
-    CommandOption(
-        "--probabilities",
-        "With --alignments: also write the weight of each link, e.g. 0-2:0.830.",
-        kind=bool,
-        default=False,
-    ),
+    flag("--probabilities", "With --alignments: also write the weight of each link, e.g. 0-2:0.830."),
     "unit",
     at_once(AT_ONCE, "translated"),
     beam_size(),

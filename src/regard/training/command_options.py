@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CHOSEN", "DATA", "LOGS", "MODEL", "RUN", "TRAINING", "CommandOption", "option_parameters"]
+__all__ = ["CHOSEN", "DATA", "LOGS", "MODEL", "RUN", "TRAINING", "CommandOption", "flag", "option_parameters"]
 
 DATA, MODEL, TRAINING, RUN, LOGS = "Data", "Model", "Training", "Run", "Logs"
 """The headings of the help of `regard train`, in this order."""
@@ -66,6 +66,14 @@ class CommandOption:
         """The key of this option in the dict `options` of RunTask.evaluate_run() and RunTask.view_run()."""
         name = re.split("[/ ]", self.name)[0].lstrip("-").replace("-", "_")
         return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def flag(name: str, text: str, **more: Any) -> CommandOption:
+    """Return an option without a value, which is False unless it is on the command line.
+
+    more: further fields of CommandOption.
+    """
+    return CommandOption(name, text, kind=bool, default=False, **more)
 
 
 def option_parameters(options: Sequence[CommandOption | str]) -> tuple[str, ...]:
