@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.measure import environment
-from regard.data.tape_batch import TapeBatch
+from regard.data.batch import TapeBatch
 from regard.data.tape_tasks import build_tape_task
 from regard.evaluation.sequence_bits import answer_loss
 from regard.fast.captured.graphs import new_pool, recorded

@@ -30,9 +30,8 @@ import regard
 from benchmarks.measure import environment
 from benchmarks.published_babi import PUBLISHED, PUBLISHED_AS
 from benchmarks.recipe_runs import MEASURED, add_options, finish, measured_on, recipe_settings
-from regard.data.labelled_batch import NO_LABEL
-from regard.data.story_encoding import EncodedStories, encode_stories
-from regard.data.story_text import Stories, read_stories, task_of_file
+from regard.data.batch import NO_LABEL
+from regard.data.story_text import EncodedStories, Stories, encode_stories, read_stories, task_of_file
 from regard.evaluation.story_report import StoryReport, story_report, task_order
 from regard.models.supervised_memory_network import SupervisedMemoryNetwork
 from regard.runs.prepare_run import Machine

@@ -28,7 +28,7 @@ from torch.nn import functional
 
 from benchmarks.eager_loop import Learned
 from benchmarks.measure import RESULTS, environment, write_results
-from regard.data.text_batch import TextBatch
+from regard.data.batch import TextBatch
 from regard.models import LanguageModel, build_language_model
 from regard.training.gradients import Gradients
 

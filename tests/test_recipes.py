@@ -12,7 +12,7 @@ import torch
 from benchmarks import algorithms, answering, captioning, classification, language
 from benchmarks.multi30k import RECIPES, Measured, given, table
 from benchmarks.recipe_runs import Job
-from regard.data.public_datasets import SETS
+from regard.data.fetch import SETS
 from regard.models import build_classifier, build_language_model, build_model
 from regard.tasks.task_table import find_task
 from regard.tasks.translation import TranslationSettings

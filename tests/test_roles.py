@@ -8,9 +8,7 @@ import pytest
 import torch
 
 import regard
-from regard.data.batch import Batch
-from regard.data.labelled_batch import LabelledBatch
-from regard.data.text_batch import TextBatch
+from regard.data.batch import Batch, LabelledBatch, TextBatch
 from regard.decoding import Beam, Passage, Scored, averaged, search
 from regard.decoding.forced_decoding import observe, sites_of
 from regard.models import Model, Size, build_model

@@ -24,8 +24,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     encode_pairs(PAIRS, *train_tokenizers(PAIRS, "word"), folder)
     (folder / "efficientnet-lite0-0a1b2c3d-1.safetensors").write_bytes(bytes(3 * 2**20))
     for name, age in (("old", user_cache.LEFT_OVER + 60), ("new", 0)):
-        (folder / f".{'0' * 32}.{name.encode().hex()}00.part").mkdir()
-        os.utime(folder / f".{'0' * 32}.{name.encode().hex()}00.part", (time.time() - age,) * 2)
+        path = folder / f".{'0' * 32}.safetensors.{name.encode().hex()}00.part"
+        path.write_bytes(b"half")
+        os.utime(path, (time.time() - age,) * 2)
     (folder / "notes.txt").write_text("from the user")
     (folder / ("a" * 32)).mkdir()
     (folder / ("a" * 32) / "photo.jpg").write_bytes(b"from the user")
@@ -51,7 +52,7 @@ def test_clear_deletes_only_what_regard_wrote(command, folder, tmp_path):
     assert len(before) == 7
     assert command("cache", "clear", "--yes").status == 0
     left = {path.name for path in folder.iterdir()}
-    in_use = f".{'0' * 32}.{b'new'.hex()}00.part"
+    in_use = f".{'0' * 32}.safetensors.{b'new'.hex()}00.part"
     assert left == {in_use, "notes.txt", "a" * 32, "b" * 32}
     assert (folder / ("a" * 32) / "photo.jpg").is_file() and tmp_path.is_dir()
     assert len(encode_pairs(PAIRS, *train_tokenizers(PAIRS, "word"), folder)) == 2

@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from regard.cli import main
 from regard.cli.data import check, drawn
 from regard.data import korean_english, read_pairs
+from regard.data.fetch import SETS, Piece, PublicSet
 from regard.data.korean.corpus import Example
 from regard.data.pair_checks import KINDS, Choices
-from regard.data.public_datasets import SETS, Piece, PublicSet
 from regard.evaluation import read_links
 
 

@@ -19,7 +19,7 @@ import typer
 from PIL import Image
 from rich.console import Console
 
-from regard.data.public_datasets import SETS
+from regard.data.fetch import SETS
 from regard.data.shapes import shapes
 from regard.runs.prepare_run import Machine
 from regard.runs.train_run import train_run

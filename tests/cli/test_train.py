@@ -407,6 +407,10 @@ def test_poor_scores_are_named_by_train_show_translate_and_evaluate(command, her
     note = json.loads(found["show"].out)["quality"]
     assert note and note in found["translate"].err and note in " ".join(result.err.split())
     assert "test set" in found["evaluate"].out
+    shared = command("average", "runs/x", "--steps", "best", "--output", "runs/shared")
+    assert note in " ".join(shared.err.split())
+    assert json.loads(command("show", "runs/shared", "--json").out)["quality"] == note
+    assert note in command("translate", "runs/shared", "--text", "고양이가 잔다 .").err
     monkeypatch.setattr(expected_quality, "POOR", {})  # no scores are poor
     found = {name: command(*arguments) for name, arguments in commands.items()}
     assert json.loads(found["show"].out)["quality"] == "" and "BLEU" not in found["translate"].err

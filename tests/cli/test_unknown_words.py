@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regard.data.tokenizers import train_tokenizer
-from regard.data.tokenizers.lowercased import Lowercased
+from regard.data.tokenizers.tokenizer import Lowercased
 from regard.decoding import Scored, Translator
 from regard.decoding.unknown_words import NAMED, UnknownWords
 from regard.models import build_model

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.algorithms import TASKS, algorithm_batch
 from regard.data.batch import BOS, EOS, PAD, Batch
+from regard.data.tape_tasks import TASKS, algorithm_batch
 from regard.errors import ArgumentError, UnknownName
 
 

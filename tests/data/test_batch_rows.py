@@ -10,10 +10,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.data.batch import EOS, PAD, Batch
-from regard.data.batch_rows import BatchRows
-from regard.data.labelled_batch import NO_LABEL, LabelledBatch
-from regard.data.text_batch import TextBatch
+from regard.data.batch import EOS, NO_LABEL, PAD, Batch, BatchRows, LabelledBatch, TextBatch
 from regard.decoding.active_rows import ActiveRows
 from regard.decoding.beam import Beams
 from regard.decoding.forced_decoding import pieces_of

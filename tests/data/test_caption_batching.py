@@ -8,12 +8,11 @@ import numpy
 import pytest
 import torch
 
-from regard.data.batch import BOS, PAD
-from regard.data.caption_batching import CaptionBatches, EncodedCaptions
+from regard.data.batch import BOS, PAD, ImageBatch
+from regard.data.batching import CaptionBatches, EncodedCaptions
 from regard.data.encoded_pairs import Side
-from regard.data.image_batch import ImageBatch
 from regard.data.images import Augmentation
-from regard.data.images.pixels import Pixels
+from regard.data.images.image_file import Pixels
 from regard.errors import ArgumentError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.data.class_labels import CLASS_WEIGHTS, ClassBalance, Labels, class_weights
+from regard.data.labelled_text import CLASS_WEIGHTS, ClassBalance, Labels, class_weights
 from regard.errors import ArgumentError, UnknownName
 
 

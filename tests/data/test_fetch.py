@@ -15,11 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.data import download as downloading
 from regard.data import fetch as fetching
-from regard.data.download import download
-from regard.data.fetch import fetch
-from regard.data.public_datasets import SETS, Piece, PublicSet
+from regard.data.fetch import SETS, Piece, PublicSet, download, fetch
 from regard.errors import DataError, UnknownName
 
 TEXT = "".join(f"sentence {i}\t문장 {i}\tCC BY\n" for i in range(5000)).encode()
@@ -30,36 +27,25 @@ class Server:
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
-        self.requests: list[tuple[str, str | None]] = []
+        self.requests: list[str] = []
         self.cut = 0
         self.cuts = 0
-        self.tag: str | None = '"one"'
         self.status = 200
         self.elsewhere = ""
-        self.ranges = True
         self.length = True
 
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server: Server = self.server.settings
-        byte_range = self.headers.get("Range")
-        server.requests.append((self.path, byte_range))
+        server.requests.append(self.path)
         if server.elsewhere or server.status != 200:
             self.send_response(302 if server.elsewhere else server.status)
             self.send_header("Location", server.elsewhere)
             self.end_headers()
             return
-        data, start = server.files[self.path], 0
-        if byte_range and server.ranges and self.headers.get("If-Range") == server.tag:
-            start = int(byte_range.removeprefix("bytes=").removesuffix("-"))
-            self.send_response(206 if start < len(data) else 416)
-            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
-        else:
-            self.send_response(200)
-        if server.tag:
-            self.send_header("ETag", server.tag)
-        data = data[start:]
+        data = server.files[self.path]
+        self.send_response(200)
         if server.length:
             self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -73,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch) -> Iterator[Server]:
-    monkeypatch.setattr(downloading, "PAUSE", 0.0)
+    monkeypatch.setattr(fetching, "PAUSE", 0.0)
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
         running.settings = settings = Server()
         settings.address = f"http://127.0.0.1:{running.server_address[1]}"
@@ -127,52 +113,24 @@ def test_dataset_is_downloaded_unpacked_verified_and_read(
         fetched.pairs("train")
 
 
-def test_interrupted_download_is_resumed(server, tmp_path):
+def test_interrupted_download_is_repeated(server, tmp_path):
     server.files["/a"], server.cut, server.cuts = TEXT, 70_000, 2
     progress: list[int] = []
     download(f"{server.address}/a", tmp_path / "a", len(TEXT), progress.append)
     assert (tmp_path / "a").read_bytes() == TEXT and left(tmp_path) == {"a"}
-    assert [byte_range for _, byte_range in server.requests] == [None, "bytes=70000-", "bytes=140000-"]
-    assert progress == sorted(progress) and progress[-1] == len(TEXT)
+    assert len(server.requests) == 3 and progress[-1] == len(TEXT)
 
 
-def test_interrupted_download_is_resumed_by_the_next_call(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(downloading, "ATTEMPTS", 1)
+def test_failed_download_leaves_no_file(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(fetching, "ATTEMPTS", 1)
     server.files["/a"], server.cut, server.cuts = TEXT, 100_000, 1
     with pytest.raises(DataError, match=r"connection was closed|IncompleteRead"):
         download(f"{server.address}/a", tmp_path / "a", len(TEXT), len_of_nothing)
-    assert left(tmp_path) == {"a.part", "a.part-tag"}
-    download(f"{server.address}/a", tmp_path / "a", len(TEXT), len_of_nothing)
-    assert (tmp_path / "a").read_bytes() == TEXT and server.requests[-1][1] == "bytes=100000-"
+    assert left(tmp_path) == set()
 
 
 def len_of_nothing(_: int) -> None:
     """Ignore the progress."""
-
-
-def test_a_file_that_changed_is_downloaded_from_the_beginning(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(downloading, "ATTEMPTS", 1)
-    server.files["/a"], server.cut, server.cuts = b"old " * 50_000, 100_000, 1
-    with pytest.raises(DataError, match="after 1 attempts"):
-        download(f"{server.address}/a", tmp_path / "a", 10**6, len_of_nothing)
-    server.files["/a"], server.tag = TEXT, '"two"'
-    download(f"{server.address}/a", tmp_path / "a", 10**6, len_of_nothing)
-    assert (tmp_path / "a").read_bytes() == TEXT
-
-
-@pytest.mark.parametrize("tag, ranges", [(None, True), ('W/"weak"', True), ('"one"', False)])
-def test_without_a_strong_etag_all_is_downloaded_again(server, tmp_path, tag, ranges):
-    server.files["/a"], server.cut, server.cuts, server.tag, server.ranges = TEXT, 1000, 1, tag, ranges
-    download(f"{server.address}/a", tmp_path / "a", len(TEXT), len_of_nothing)
-    assert (tmp_path / "a").read_bytes() == TEXT and left(tmp_path) == {"a"}
-
-
-def test_a_partial_file_that_is_already_complete(server, tmp_path):
-    server.files["/a"] = TEXT
-    (tmp_path / "a.part").write_bytes(TEXT)
-    (tmp_path / "a.part-tag").write_text('"one"')
-    download(f"{server.address}/a", tmp_path / "a", len(TEXT), len_of_nothing)
-    assert (tmp_path / "a").read_bytes() == TEXT and left(tmp_path) == {"a"}
 
 
 @pytest.mark.parametrize("length", [True, False])
@@ -180,7 +138,7 @@ def test_a_too_large_file_raises(server, tmp_path, length):
     server.files["/a"], server.length = TEXT, length
     with pytest.raises(DataError, match="more than 1,000 bytes"):
         download(f"{server.address}/a", tmp_path / "a", 1000, len_of_nothing)
-    assert "a" not in left(tmp_path) and "a.part" not in left(tmp_path)
+    assert "a" not in left(tmp_path)
 
 
 @pytest.mark.parametrize("status, attempts", [(404, 1), (403, 1), (503, 5), (429, 5)])
@@ -192,7 +150,7 @@ def test_error_has_the_http_status(server, tmp_path, status, attempts):
 
 
 def test_unreachable_server_raises(tmp_path, server, monkeypatch):
-    monkeypatch.setattr(downloading, "ATTEMPTS", 2)
+    monkeypatch.setattr(fetching, "ATTEMPTS", 2)
     with pytest.raises(DataError, match=r"(?s)after 2 attempts.*hint: .*source="):
         download("http://127.0.0.1:1/a", tmp_path / "a", 1000, len_of_nothing)
 
@@ -337,8 +295,8 @@ class Slow(BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("path", ["body", "elsewhere"])
 def test_a_slow_server_cannot_exceed_the_time_limit(tmp_path, monkeypatch, path):
-    monkeypatch.setattr(downloading, "LIMIT", 0.6)
-    monkeypatch.setattr(downloading, "PAUSE", 0.0)
+    monkeypatch.setattr(fetching, "LIMIT", 0.6)
+    monkeypatch.setattr(fetching, "PAUSE", 0.0)
     with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as http:
         http.daemon_threads = True
         thread = threading.Thread(target=http.serve_forever, daemon=True)

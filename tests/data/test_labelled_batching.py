@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data import LabelledBatch, LabelledBatches, Labels, encode_texts, labelled_from_lists
-from regard.data.batch import EOS
-from regard.data.labelled_batch import NO_LABEL
-from regard.data.labelled_batching import EncodedTexts
+from regard.data.batch import EOS, NO_LABEL
+from regard.data.batching import EncodedTexts
 from regard.data.tokenizers import train_tokenizer
 from regard.errors import ArgumentError, DataError, UnknownName
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from regard.data import korean_english
 from regard.data.batch import BOS, EOS, PAD, UNK
 from regard.data.tokenizers import Morphemes, clean, load_tokenizer, train_tokenizer, train_tokenizers
-from regard.data.tokenizers.lowercased import Lowercased
 from regard.data.tokenizers.morphemes import ENDINGS, is_korean
+from regard.data.tokenizers.tokenizer import Lowercased
 from regard.decoding import Greedy, Rules, Translator
 from regard.decoding.alignment_units import count_units
 from regard.errors import ArgumentError, DataError, RegardWarning

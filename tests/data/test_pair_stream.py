@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from regard.data.pair_stream import LinePairs, RowPairs, in_batches
+from regard.data.pairs import LinePairs, RowPairs, in_batches
 from regard.errors import DataError, Setting
 
 

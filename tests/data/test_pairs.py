@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import read_text
-from regard.data.line_scan import INVISIBLE
+from regard.data.pair_blocks import INVISIBLE
 from regard.data.pair_checks import Choices
 from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
 from regard.errors import ArgumentError, DataError, UnknownName
@@ -313,6 +313,7 @@ def test_unknown_choices_raise():
 SENTENCES = st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]), max_size=30)
 
 
+@pytest.mark.filterwarnings("ignore:(?s).*looks as if:regard.RegardWarning")
 @given(st.lists(st.tuples(SENTENCES, SENTENCES), max_size=20), st.integers(3, 50))
 def test_text_round_trip(tmp_path_factory, both, block):
     """Any text is read back unchanged, for any block size; only blank sides are dropped."""

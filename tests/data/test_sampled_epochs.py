@@ -16,7 +16,7 @@ import torch
 
 from regard.data import korean_english, sampled_epochs, train_tokenizers
 from regard.data.sampled_epochs import SampledEpochs, Sampler, start_workers
-from regard.data.tokenizers.lowercased import Lowercased
+from regard.data.tokenizers.tokenizer import Lowercased
 from regard.errors import DataError
 from regard.tasks.translation import TranslationTask, sampled_pairs
 from regard.tasks.translation.translation_settings import TranslationSettings

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.data.labelled_batch import NO_LABEL
-from regard.data.story_batch import NO_FACT, StoryBatch
-from regard.data.story_encoding import StoryWords, encode_stories, last_sentences
-from regard.data.story_text import StoryQuestion
+from regard.data.batch import NO_FACT, NO_LABEL, StoryBatch
+from regard.data.story_text import StoryQuestion, StoryWords, encode_stories, last_sentences
 from regard.errors import ArgumentError, DataError
 
 MARY, ANN = "Mary went home.", "Ann went to the garden."

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data.tokenizers import BPE, Tokenizer, Unigram, clean, train_tokenizer
-from regard.data.tokenizers.subword_sampling import (
+from regard.data.tokenizers.subwords import (
     Lattice,
     all_segmentations,
     backpointers,

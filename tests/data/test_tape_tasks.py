@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.data.tape_batch import TapeBatch
+from regard.data.batch import TapeBatch
 from regard.data.tape_tasks import TAPE_TASKS, DynamicNGrams, build_tape_task
 from regard.errors import ArgumentError, DataError, UnknownName
 from regard.tasks.algorithms.evaluate_algorithms import optimal_bits

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.data.batch import BOS, EOS, PAD, Batch
-from regard.data.text_batch import TextBatch
+from regard.data.batch import BOS, EOS, PAD, Batch, TextBatch
 
 
 @dataclass(frozen=True, eq=False)

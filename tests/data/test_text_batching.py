@@ -10,10 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.batch import BOS, EOS, PAD
-from regard.data.encoded_text import EncodedText
-from regard.data.text_batch import TextBatch
-from regard.data.text_batching import DocumentBatches, SlidingWindows, StreamBatches, WindowBatches
+from regard.data.batch import BOS, EOS, PAD, TextBatch
+from regard.data.encoded_text import (
+    DocumentBatches,
+    EncodedText,
+    SlidingWindows,
+    StreamBatches,
+    WindowBatches,
+)
 from regard.data.tokenizers import train_tokenizer
 from regard.errors import ArgumentError, DataError
 

@@ -12,7 +12,7 @@ from benchmarks.encodings import ENCODINGS, cases, is_right
 from regard.data import pairs_from_lists, read_pairs
 from regard.data.labelled_text import read_labelled
 from regard.data.line_io import Lines
-from regard.data.pair_stream import RowPairs
+from regard.data.pairs import RowPairs
 from regard.data.read_text import read_lines
 from regard.data.text_encoding import check_encoding, find_mojibake, likely_encoding
 from regard.errors import DataError, RegardWarning, UnknownName

@@ -24,10 +24,10 @@ from regard.data.tokenizers import (
     Words,
     clean,
     load_tokenizer,
-    normalize,
     train_tokenizer,
     train_tokenizers,
 )
+from regard.data.tokenizers import tokenizer as tokenizing
 from regard.errors import ArgumentError, DataError, UnknownName
 
 KINDS = tuple(kind for kind in TOKENIZERS if kind != "morpheme")  # see test_morphemes.py
@@ -280,8 +280,8 @@ def test_unk_in_a_closed_vocabulary_is_the_unknown_token():
 
 
 def test_a_closed_vocabulary_has_the_words_of_all_lines(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(normalize, "SAMPLE_LINES", 10)
-    monkeypatch.setattr(normalize, "SAMPLE_CHARACTERS", 20)
+    monkeypatch.setattr(tokenizing, "SAMPLE_LINES", 10)
+    monkeypatch.setattr(tokenizing, "SAMPLE_CHARACTERS", 20)
     lines = [f"word{number}" for number in range(200)]
     assert train_tokenizer("closed-word", lines).size == 204
     assert train_tokenizer("closed-word", lines, sample=5).size == 9
@@ -350,15 +350,15 @@ def test_training_prints_nothing(capfd: pytest.CaptureFixture[str]):
 
 
 def test_large_text_is_sampled_uniformly(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(normalize, "SAMPLE_LINES", 100)
-    drawn, scale = normalize.draw_sample((f"line {number}" for number in range(1000)), "test()")
+    monkeypatch.setattr(tokenizing, "SAMPLE_LINES", 100)
+    drawn, scale = tokenizing.draw_sample((f"line {number}" for number in range(1000)), "test()")
     numbers = [int(line.split()[1]) for line in drawn]
     assert len(set(numbers)) == 100 and scale == 10.0
     assert 5 <= sum(number < 100 for number in numbers) <= 20 and 350 < sum(numbers) / 100 < 650
-    again, _ = normalize.draw_sample([f"line {number}" for number in range(1000)], "test()")
+    again, _ = tokenizing.draw_sample([f"line {number}" for number in range(1000)], "test()")
     assert again == drawn
-    monkeypatch.setattr(normalize, "SAMPLE_CHARACTERS", 70)
-    fewer, scale = normalize.draw_sample((f"line {number:03}" for number in range(50)), "test()")
+    monkeypatch.setattr(tokenizing, "SAMPLE_CHARACTERS", 70)
+    fewer, scale = tokenizing.draw_sample((f"line {number:03}" for number in range(50)), "test()")
     assert fewer == [f"line {number:03}" for number in range(9)] and math.isclose(scale, 50 / 9)
 
 

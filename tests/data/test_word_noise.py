@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from regard.data.batch import BOS, EOS, PAD, UNK
+from regard.data.batch import BOS, EOS, PAD, UNK, replace_words
 from regard.data.tokenizers.tokenizer import SPECIALS
-from regard.data.word_noise import replace_words
 
 
 def test_only_words_are_replaced_and_only_by_words():

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from regard.data.tokenizers import train_tokenizer
-from regard.data.tokenizers.lowercased import Lowercased
+from regard.data.tokenizers.tokenizer import Lowercased
 from regard.decoding import Greedy, Rules, Translator, choices
 from regard.errors import ArgumentError, UnknownName
 from regard.models import build_model

@@ -8,10 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from regard.data.batch import BOS, EOS, PAD
-from regard.data.encoded_text import EncodedText, TextCounts
-from regard.data.text_batch import TextBatch
-from regard.data.text_batching import DocumentBatches, SlidingWindows, StreamBatches, WindowBatches
+from regard.data.batch import BOS, EOS, PAD, TextBatch
+from regard.data.encoded_text import (
+    DocumentBatches,
+    EncodedText,
+    SlidingWindows,
+    StreamBatches,
+    TextCounts,
+    WindowBatches,
+)
 from regard.data.tokenizers import train_tokenizer
 from regard.errors import ArgumentError
 from regard.evaluation.perplexity import TextLoss, text_loss, token_losses

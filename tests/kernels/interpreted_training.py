@@ -15,9 +15,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from regard import record
-from regard.data.batch import Batch
-from regard.data.labelled_batch import LabelledBatch
-from regard.data.text_batch import TextBatch
+from regard.data.batch import Batch, LabelledBatch, TextBatch
 from regard.fast.transformer import ResidualStream
 from regard.fast.twins import Twins
 from regard.kernels.training import residual_norm

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from benchmarks.loop import accuracy, perplexity, steps, train
-from regard.data.algorithms import TASKS, algorithm_batch
 from regard.data.batch import Batch
+from regard.data.tape_tasks import TASKS, algorithm_batch
 from regard.models import build_model
 from regard.models.luong import Monotonic
 from tests.conftest import seed

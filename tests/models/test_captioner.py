@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.data.batch_rows import BatchRows
+from regard.data.batch import BatchRows
 from regard.decoding import Beam, Greedy, search
 from regard.errors import ArgumentError, UnknownName
 from regard.models.captioner import IMAGE_ATTENTION, Captioner, doubly_stochastic_penalty

@@ -13,8 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from regard.data.encoded_text import EncodedText
-from regard.data.text_batching import DocumentBatches, SlidingWindows, StreamBatches, WindowBatches
+from regard.data.encoded_text import (
+    DocumentBatches,
+    EncodedText,
+    SlidingWindows,
+    StreamBatches,
+    WindowBatches,
+)
 from regard.data.tokenizers import train_tokenizer
 from regard.evaluation.perplexity import text_loss
 from regard.models import LanguageModel, build_language_model

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import regard
-from regard.data.batch import EOS, PAD, Batch
-from regard.data.text_batch import TextBatch
+from regard.data.batch import EOS, PAD, Batch, TextBatch
 from regard.decoding import GNMT, Beam, Greedy, Rules, Sample, search
 from regard.errors import ArgumentError, RegardError, UnknownName
 from regard.layers.recurrent import Recurrent

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.data.batch import Batch
-from regard.data.labelled_batch import LabelledBatch
-from regard.data.text_batch import TextBatch
+from regard.data.batch import Batch, LabelledBatch, TextBatch
 from regard.errors import RegardError
 from regard.layers.pooling import AttentionPooling
 from regard.models import build_classifier, build_language_model, build_model

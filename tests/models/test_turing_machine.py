@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 import regard
-from regard.data.tape_batch import TapeBatch
+from regard.data.batch import TapeBatch
 from regard.errors import ArgumentError, UnknownName
 from regard.evaluation.sequence_bits import answer_loss
 from regard.layers.tape_heads import shifted

@@ -10,9 +10,8 @@ import torch
 from torch.nn import functional
 
 import regard
-from regard.data.class_labels import Labels
-from regard.data.labelled_batch import LabelledBatch
-from regard.data.text_batch import TextBatch
+from regard.data.batch import LabelledBatch, TextBatch
+from regard.data.labelled_text import Labels
 from regard.data.tokenizers import train_tokenizer
 from regard.decoding import Greedy, Rules, search
 from regard.decoding.active_rows import Prompts

@@ -17,8 +17,8 @@ import torch
 
 import regard
 from benchmarks.loop import perplexity, steps, train
-from regard.data.algorithms import algorithm_batch
 from regard.data.batch import Batch
+from regard.data.tape_tasks import algorithm_batch
 from regard.evaluation.erasure import Pair, Trial, ended, word_scores
 from regard.interventions import Force
 from regard.models import Model, build_model

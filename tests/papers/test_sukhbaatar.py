@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import regard
-from regard.data.story_batch import StoryBatch
+from regard.data.batch import StoryBatch
 from regard.errors import ArgumentError, UnknownName
 from regard.layers.memory_hop import STORY_MEMORY
 from regard.layers.sentence_encoding import position_weights

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import regard
-from regard.data.story_batch import StoryBatch
+from regard.data.batch import StoryBatch
 from regard.errors import ArgumentError, UnknownName
 from regard.models.supervised_memory_network import (
     ANSWER_FACT,

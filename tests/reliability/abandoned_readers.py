@@ -17,17 +17,17 @@ import random
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
 
-from regard.data import pair_cache, progress_bar, read_text
-from regard.data.caption_batching import CaptionBatches, EncodedCaptions
+from regard.data import encoded_pairs, progress_bar, read_text
+from regard.data.batching import CaptionBatches, EncodedCaptions
 from regard.data.encoded_pairs import Side
-from regard.data.images.pixels import Pixels
+from regard.data.images.image_file import Pixels
 from regard.data.pairs import read_pairs
 from regard.data.tokenizers import train_tokenizers
 from regard.errors import DataError
@@ -72,15 +72,19 @@ def encoding(folder: Path, draw: random.Random) -> Any:
     """The error of a disk that is full after a random number of chunks."""
     written = draw.randint(2, 40)
 
-    def store(folder: Path, key: str, chunks: Iterator[Any], sizes: tuple[int, int]) -> None:
-        for _ in range(written):
-            next(chunks)
-        raise OSError(errno.ENOSPC, "the disk is full")
-
     rows = [(line, line) for line in LINES]
-    pair_cache.store = store
+    source, target = train_tokenizers(rows[:1], "character")
+    encode_lines, calls = source.encode_lines, list[int]()
+
+    def encode(lines: Any) -> Any:
+        calls.append(len(lines))
+        if len(calls) > written:
+            raise OSError(errno.ENOSPC, "the disk is full")
+        return encode_lines(lines)
+
+    source.encode_lines = encode  # type: ignore[method-assign]
     try:
-        pair_cache.encode_pairs(rows, *train_tokenizers(rows[:1], "character"), folder)
+        encoded_pairs.encode_pairs(rows, source, target, folder)
     except DataError as error:
         return error
     raise AssertionError
@@ -128,7 +132,7 @@ def collect_at_random(abandoned: Callable[[], Any], draw: random.Random) -> None
 def main() -> None:
     folder, seed, count, *kinds = sys.argv[1:]
     draw = random.Random(seed)
-    read_text.BLOCK, pair_cache.CHUNK, progress_bar.PATIENCE = 16, 2, 0.0
+    read_text.BLOCK, encoded_pairs.CHUNK, progress_bar.PATIENCE = 16, 2, 0.0
     gc.disable()
     gc.freeze()  # so that later collections take little time
     for number in range(int(count)):

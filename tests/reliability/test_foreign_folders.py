@@ -283,22 +283,20 @@ def test_vocabulary_with_control_characters_raises():
         Characters.deserialized(content, "place")
 
 
-@pytest.mark.parametrize("name", ["header.json", "source", "numbers", ""])
 @pytest.mark.parametrize("kind", ["fifo", "link", "folder", "list"])
-def test_damaged_cache_is_rebuilt(tmp_path: Path, name: str, kind: str):
+def test_damaged_cache_is_rebuilt(tmp_path: Path, kind: str):
     pairs = [("ein Haus", "a house"), ("ein Hut", "a hat")]
     tokenizers = train_tokenizers(pairs, "word")
     first = encode_pairs(pairs, *tokenizers, tmp_path)
     (cache,) = tmp_path.iterdir()
-    place = cache / name if name else cache
-    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    cache.unlink()
     makers = {
         "fifo": os.mkfifo,
         "link": lambda path: path.symlink_to("nowhere"),
         "folder": Path.mkdir,
         "list": lambda path: path.write_text("[1]"),
     }
-    makers[kind](place)
+    makers[kind](cache)
     with pytest.warns(UserWarning, match="cache"):
         again = encode_pairs(pairs, *tokenizers, tmp_path)
     assert len(again) == len(first) and again.source(1).tolist() == first.source(1).tolist()

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from regard.data.public_datasets import SETS, Piece, PublicSet
+from regard.data.fetch import SETS, Piece, PublicSet
 from regard.errors import RegardError
 from tests.cli.conftest import CommandResult, command, trained  # noqa: F401
 from tests.reading import PACKAGE, import_path

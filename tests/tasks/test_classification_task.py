@@ -15,7 +15,7 @@ from rich.console import Console
 from torch.nn import functional
 
 import regard
-from regard.data.labelled_batch import NO_LABEL
+from regard.data.batch import NO_LABEL
 from regard.data.labelled_text import labelled_from_lists, read_labelled
 from regard.errors import ArgumentError, DataError, RegardError, UnknownName
 from regard.runs.estimate import estimate

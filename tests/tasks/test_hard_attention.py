@@ -16,9 +16,7 @@ from torch import Tensor
 
 import regard
 from regard.cli import main
-from regard.data.batch import Batch
-from regard.data.labelled_batch import LabelledBatch
-from regard.data.text_batch import TextBatch
+from regard.data.batch import Batch, LabelledBatch, TextBatch
 from regard.errors import ArgumentError, RegardError
 from regard.runs.prepare_run import Machine
 from regard.runs.run_folder import config_of

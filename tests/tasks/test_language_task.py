@@ -13,8 +13,7 @@ import torch
 import regard
 from regard.cli import main
 from regard.data.batch import EOS
-from regard.data.encoded_text import EncodedText
-from regard.data.text_batching import StreamBatches
+from regard.data.encoded_text import EncodedText, StreamBatches
 from regard.errors import ArgumentError, DataError
 from regard.evaluation import text_loss
 from regard.runs.estimate import estimate

@@ -16,10 +16,8 @@ TRAIN = """
 import random, resource, sys
 from pathlib import Path
 from rich.console import Console
-from regard.data import pair_cache
 from regard.tasks.translation import Machine, train_translation
 
-encoded_files.LARGE = 0  # read the tokens as they are read in a large corpus, without a memory map
 folder, pairs = Path(sys.argv[1]), int(sys.argv[2])
 draw, words = random.Random(0), [f"word{number}" for number in range(2000)]
 with open(folder / "a.ko", "w") as source, open(folder / "a.en", "w") as target:

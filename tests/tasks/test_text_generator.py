@@ -14,8 +14,7 @@ import torch
 from torch.nn.functional import one_hot
 
 import regard
-from regard.data.batch import BOS, EOS
-from regard.data.text_batch import TextBatch
+from regard.data.batch import BOS, EOS, TextBatch
 from regard.data.tokenizers import Tokenizer, train_tokenizer
 from regard.decoding import Beam, Greedy, Rules, Sample
 from regard.errors import ArgumentError

@@ -238,7 +238,7 @@ def test_page_is_written_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_save_page_raises_for_bad_paths(tmp_path: Path):
     entry = Entry(["a"], ["b"])
     for name in ("page.pdf", "page", "page.html.txt"):
-        with pytest.raises(ArgumentError, match=r"page(.|\n)*expected: \.html(.|\n)*hint: .*page.*\.html"):
+        with pytest.raises(ArgumentError, match=r"page(.|\n)*expected: .*\.html(.|\n)*hint: .*page.*\.html"):
             save_page(tmp_path / name, [entry])
     with pytest.raises(DataError, match=r"No such file or directory\n.*nowhere"):
         save_page(tmp_path / "nowhere" / "page.html", [entry])

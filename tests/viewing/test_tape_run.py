@@ -42,6 +42,15 @@ def test_slots_that_heads_point_to():
     )
 
 
+def test_terminal_leaves_out_slots_that_no_head_uses():
+    heads = numpy.full((1, STEPS, SLOTS), 0.001)
+    heads[0, :, 0] = heads[0, :, 36] = heads[0, :, 37] = 0.5
+    text = str(tape_run(write=heads, read=heads).picture())
+    weights = text[text.index("write weights") :].splitlines()
+    assert "slots 0, 36 to 37" in weights[0] and "read weights" in weights[4]
+    assert all(line.strip() for line in weights[1:4])
+
+
 def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     run = tape_run()
     svg = run.picture().svg()
@@ -49,7 +58,7 @@ def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     moving = run.animation()
     assert len(moving.frames) == STEPS and len({frame.size for frame in moving.frames}) == 1
     assert "slot 11" in run.slot_picture().svg()
-    assert "write weights, slots 10 to 17" in str(run.picture())
+    assert "write weights, slots 10 to 14\n" in str(run.picture())
     save_tape_page(tmp_path / "a.html", [run, run])
     page = (tmp_path / "a.html").read_text()
     assert page.count("<article>") == 2 and "<b>copy" not in page and "<i>note" not in page

@@ -14,7 +14,7 @@ from regard.cli.open_runs import open_run
 from regard.cli.options import OF_RUN, PAIR_LINES, RUN, but, command, finite
 from regard.cli.pair_options import PairFiles
 from regard.data.line_io import Notes, say, tell, writing
-from regard.data.pair_stream import PairStream, in_batches
+from regard.data.pairs import PairStream, in_batches
 from regard.decoding import Scored, Translator
 from regard.decoding.unknown_words import UnknownWords
 from regard.decoding.word_alignment import pharaoh

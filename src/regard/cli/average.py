@@ -23,7 +23,7 @@ from regard.runs.run_folder import DATA, made_folder, write_config_and_manifest
 from regard.runs.run_settings import RunSettings
 from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import check_one_seed
-from regard.runs.stored_runs import checked_settings, find_checkpoint
+from regard.runs.stored_runs import checked_settings, find_checkpoint, stored_scores
 from regard.training.checkpoints.averaging import Averaged, mean_weights
 from regard.training.checkpoints.checkpoint_files import folder_name
 from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkpoints
@@ -82,6 +82,8 @@ def average(run: Path, output: Path, last: int | None, steps: str | None, task: 
     several = f"the mean of {len(chosen)} checkpoints (steps {named})"
     about = several if len(chosen) > 1 else f"the weights of step {named}"
     console.print(Text(f"Wrote {shown(output)}: {about}"))
+    if quality := kind.describe_quality(stored_scores(chosen[-1]), settings):
+        say(f"step {chosen[-1].step:,}: {quality}" if len(chosen) > 1 else quality)
     console.print(Text(f"Next: {next_command(kind, averaged.path.parent)}", "dim"))
 
 
@@ -105,7 +107,8 @@ def average_run(
     newest = chosen[-1].state
     about = Averaged(run.resolve().name, [each.step for each in chosen])
     copied = {key: value for key, value in newest.items() if key not in ("log", "best", "best_step")}
-    state = {**copied, "averaged": asdict(about), "ended": str(about)}
+    scores = {"scores": stored_scores(chosen[0])} if len(chosen) == 1 else {}  # a mean was not evaluated
+    state = {**copied, **scores, "averaged": asdict(about), "ended": str(about)}
     place = Path(os.path.abspath(out))
     made_folder(place.parent)
     _remove_interrupted(place)

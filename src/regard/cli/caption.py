@@ -20,7 +20,7 @@ from regard.tasks.captioning import Caption
 from regard.tasks.captioning.image_captioner import set_reading
 from regard.tasks.picture_outputs import check_folder
 from regard.training.command_options import CommandOption
-from regard.viewing.pictures.picture_files import SUFFIXES
+from regard.viewing.html_document import SUFFIXES
 
 __all__ = ["caption"]
 

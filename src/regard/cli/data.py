@@ -18,11 +18,11 @@ from regard.cli.pair_options import PairFiles
 from regard.cli.printing import printable_console
 from regard.data import hold_out, korean_english
 from regard.data.column_names import two_names
+from regard.data.fetch import SETS
 from regard.data.fetch import fetch as fetch_set
 from regard.data.hold_out import HeldOut
 from regard.data.korean.corpus import SPLITS, Example
 from regard.data.progress_bar import advancing
-from regard.data.public_datasets import SETS
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.evaluation import Links
 from regard.files.file_group import check_free, written_together

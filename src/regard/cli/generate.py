@@ -15,7 +15,7 @@ from regard.cli.open_runs import open_task
 from regard.cli.options import RUN, batch_tokens, but, command
 from regard.cli.predict import CheckedInputs, check_drawing, result_files, write_results
 from regard.data.line_io import Lines, say
-from regard.data.tokenizers.normalize import clean
+from regard.data.tokenizers.tokenizer import clean
 from regard.decoding import Beam, Search
 from regard.errors import ArgumentError, message
 from regard.sites import declared_sites

@@ -11,7 +11,7 @@ from regard.cli.options import DEFAULT_COLUMNS
 from regard.data import Choices, Pairs, read_pairs
 from regard.data.column_names import two_columns, two_names
 from regard.data.line_io import check_standard_input
-from regard.data.pair_stream import LinePairs, PairStream, RowPairs
+from regard.data.pairs import LinePairs, PairStream, RowPairs
 from regard.errors import ArgumentError, UnknownName, message
 from regard.runs.run_folder import config_of
 from regard.tasks.header_lines import check_first_lines, columns_of_header

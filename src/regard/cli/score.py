@@ -16,7 +16,7 @@ from regard.cli.pair_options import PairFiles
 from regard.cli.predict import result_files, write_results
 from regard.cli.printing import json_text
 from regard.data.line_io import Lines, given_lines, say
-from regard.data.pair_stream import in_batches
+from regard.data.pairs import in_batches
 from regard.decoding import Scored
 from regard.errors import ArgumentError, message, shell_word, shown
 from regard.tasks.language import ScoredText

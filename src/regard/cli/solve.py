@@ -14,7 +14,7 @@ from regard.errors import ArgumentError, message
 from regard.tasks.algorithms.given_sequences import sequences_in
 from regard.tasks.algorithms.solution import Solution
 from regard.training.command_options import CommandOption
-from regard.viewing.pictures.picture_files import SUFFIXES
+from regard.viewing.html_document import SUFFIXES
 
 __all__ = ["solve"]
 

@@ -30,22 +30,34 @@ from typing import TYPE_CHECKING
 from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
-    from regard.data.algorithms import algorithm_batch
-    from regard.data.batching import Batches
-    from regard.data.class_labels import ClassBalance, Labels, class_weights
+    from regard.data.batch import LabelledBatch, TextBatch
+    from regard.data.batching import Batches, EncodedTexts, LabelledBatches, encode_texts
     from regard.data.data_report import Report
-    from regard.data.encoded_pairs import EncodedPairs
-    from regard.data.encoded_text import EncodedText, TextCounts, count_text, encode_text
+    from regard.data.encoded_pairs import EncodedPairs, encode_pairs
+    from regard.data.encoded_text import (
+        DocumentBatches,
+        EncodedText,
+        SlidingWindows,
+        StreamBatches,
+        TextCounts,
+        WindowBatches,
+        count_text,
+        encode_text,
+    )
     from regard.data.hold_out import hold_out
     from regard.data.korean import KoreanEnglish, korean_english
-    from regard.data.labelled_batch import LabelledBatch
-    from regard.data.labelled_batching import EncodedTexts, LabelledBatches, encode_texts
-    from regard.data.labelled_text import LabelledText, LabelledTexts, labelled_from_lists, read_labelled
-    from regard.data.pair_cache import encode_pairs
+    from regard.data.labelled_text import (
+        ClassBalance,
+        LabelledText,
+        LabelledTexts,
+        Labels,
+        class_weights,
+        labelled_from_lists,
+        read_labelled,
+    )
     from regard.data.pair_checks import Choices
     from regard.data.pairs import Pair, Pairs, pairs_from_dataset, pairs_from_lists, read_pairs
-    from regard.data.text_batch import TextBatch
-    from regard.data.text_batching import DocumentBatches, SlidingWindows, StreamBatches, WindowBatches
+    from regard.data.tape_tasks import algorithm_batch
     from regard.data.tokenizer_suggestion import suggest_tokenizer
     from regard.data.tokenizers import (
         TOKENIZERS,

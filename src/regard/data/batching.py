@@ -1,24 +1,42 @@
-"""Batches: group sentence pairs of similar length into batches with a limited number of tokens.
+"""Group samples of similar length into batches with a limited number of tokens.
 
-For the same data and settings, the order of the batches depends only on (seed, epoch).
-"""
+The samples are pairs (Batches), labelled texts (LabelledBatches) or captions of images (CaptionBatches).
+
+For the same data and settings, the order of the batches depends only on (seed, epoch)."""
 
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batch import BOS, EOS, PAD, Batch
+from regard.data.batch import BOS, EOS, PAD, Batch, ImageBatch, LabelledBatch
 from regard.data.encoded_pairs import EncodedPairs, Side
-from regard.errors import ArgumentError, DataError, message
+from regard.data.images.image_file import Augmentation, Pixels, centre_crop
+from regard.data.labelled_text import LabelledTexts, Labels
+from regard.data.tokenizers import Tokenizer
+from regard.errors import ArgumentError, DataError, UnknownName, message
 
-__all__ = ["Batches", "Plan", "SimilarLengths", "padded_rows"]
+__all__ = [
+    "Batches",
+    "CaptionBatches",
+    "EncodedCaptions",
+    "EncodedTexts",
+    "LabelledBatches",
+    "Plan",
+    "SimilarLengths",
+    "encode_captions",
+    "encode_texts",
+    "padded_rows",
+]
+
 
 WINDOW = 2**18
 """Maximum number of samples (sentence pairs) that are sorted by length together.
@@ -276,3 +294,294 @@ def padded_rows(side: Side, rows: NDArray[numpy.int32], begin: bool) -> tuple[Te
     if begin:
         padded[:, 0] = BOS
     return torch.from_numpy(padded), torch.from_numpy(lengths + 1)
+
+
+OVER = ("truncate", "skip")
+
+
+class EncodedTexts:
+    """Labelled texts as token ids, without EOS, in flat arrays.
+
+    firsts: the tokens of the texts, or of the first text of each pair, as a Side (a flat array).
+    seconds: the tokens of the second text of each pair, as a Side; None if the data are not pairs.
+    labels: (N,), class indices.
+    numbers: (N,), index of each text in the LabelledTexts from which it was encoded. Skipped texts are not
+        included.
+    skipped: number of texts (or pairs) that were dropped because they were too long.
+    truncated: number of texts (or pairs) that were cut because they were too long.
+
+    >>> data = EncodedTexts.in_memory([[7, 8], [9]], labels=[1, 0])
+    >>> len(data), data.labels, data.firsts.at(0)
+    (2, array([1, 0]), array([7, 8], dtype=uint32))
+    """
+
+    def __init__(
+        self,
+        firsts: Side,
+        seconds: Side | None,
+        labels: NDArray[numpy.int64],
+        numbers: NDArray[numpy.int64],
+        skipped: int = 0,
+        truncated: int = 0,
+    ):
+        self.firsts, self.seconds, self.labels, self.numbers = firsts, seconds, labels, numbers
+        self.skipped, self.truncated = skipped, truncated
+
+    @classmethod
+    def in_memory(
+        cls,
+        firsts: Sequence[Sequence[int]],
+        labels: Sequence[int],
+        seconds: Sequence[Sequence[int]] | None = None,
+    ) -> EncodedTexts:
+        """Create encoded texts from lists of token ids.
+
+        firsts: the token ids of each text, or of the first text of each pair.
+        labels: the class index of each text (or pair).
+        seconds: the token ids of the second text of each pair; None if the data are not pairs.
+        """
+        for name, values in (("labels", labels), ("seconds", seconds)):
+            if values is not None and len(values) != len(firsts):
+                problem = f"there are {len(firsts)} firsts and {len(values)} {name}"
+                raise ArgumentError(message("EncodedTexts.in_memory()", problem, expected="the same number"))
+        return cls(
+            Side.of(firsts),
+            None if seconds is None else Side.of(seconds),
+            numpy.array(labels, numpy.int64),
+            numpy.arange(len(firsts)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether each example is a pair of texts, not a single text."""
+        return self.seconds is not None
+
+    def __repr__(self) -> str:
+        unit = "pairs" if self.pairs else "texts"
+        return f"EncodedTexts({len(self)} {unit}, {self.skipped} skipped, {self.truncated} truncated)"
+
+
+def encode_texts(
+    texts: LabelledTexts,
+    labels: Labels,
+    tokenizer: Tokenizer,
+    *,
+    longest: int | None = 256,
+    over: str = "truncate",
+) -> EncodedTexts:
+    """Encode labelled texts. Both texts of a pair are encoded with the same tokenizer.
+
+    labels: the classes of the training data. A text with another label raises DataError, which names its file
+        and line.
+    longest: maximum number of tokens of a text, without EOS, or None for no limit.
+    over: what to do with longer texts: "truncate" cuts them, "skip" drops them. The result has the number of
+        cut texts in `truncated`, and the number of dropped texts in `skipped`.
+
+    >>> from regard.data.labelled_text import labelled_from_lists
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> texts = labelled_from_lists(["good film", "bad film"], ["pos", "neg"])
+    >>> tokenizer = train_tokenizer("word", texts.texts)
+    >>> data = encode_texts(texts, texts.label_set(), tokenizer, longest=1)
+    >>> data, data.labels
+    (EncodedTexts(2 texts, 0 skipped, 2 truncated), array([1, 0]))
+    """
+    call = "encode_texts()"
+    if over not in OVER:
+        raise UnknownName("value of over", over, OVER)
+    if longest is not None and longest < 1:
+        expected = "1 or more, or None for no limit"
+        raise ArgumentError(message(call, f"longest is {longest}", expected=expected))
+    indices = texts.label_indices(labels)
+    sides = [tokenizer.encode_lines(side) for side in (texts.firsts, texts.seconds) if side is not None]
+    longer = numpy.zeros(len(texts), bool)
+    for rows in sides:
+        longer |= numpy.fromiter(map(len, rows), numpy.int64, len(rows)) > (longest or numpy.inf)
+    kept = numpy.flatnonzero(~longer) if over == "skip" else numpy.arange(len(texts))
+    if not len(kept):
+        problem = f"all {len(texts)} texts have over {longest} tokens"
+        raise DataError(message(call, problem, hint="increase longest, or use over='truncate'"))
+    cut = [Side.of([rows[row][:longest] for row in kept]) for rows in sides]
+    return EncodedTexts(
+        cut[0],
+        cut[1] if len(cut) > 1 else None,
+        indices[kept],
+        kept.astype(numpy.int64),
+        skipped=len(texts) - len(kept),
+        truncated=int(longer.sum()) if over == "truncate" else 0,
+    )
+
+
+class LabelledBatches(SimilarLengths[LabelledBatch]):
+    """Batches of labelled texts with about the same number of tokens each.
+
+    The texts of a batch have similar lengths.
+
+    data: the encoded texts.
+    tokens: token budget, the maximum number of tokens in a batch, including padding, per process.
+    options: the other arguments of Batches: sentences, longest, rounded, shuffle, seed, rank and world.
+
+    The order depends only on the data, these arguments and (seed, epoch). The field `index` of a batch has
+    the index of each text in the LabelledTexts from which `data` was encoded.
+
+    >>> data = EncodedTexts.in_memory([[7, 8], [9], [5], [6, 6]], labels=[1, 0, 0, 1])
+    >>> [(batch.index.tolist(), batch.labels.tolist()) for batch in LabelledBatches(data, tokens=6).epoch(0)]
+    [([2, 1], [0, 0]), ([3, 0], [1, 1])]
+    """
+
+    def __init__(self, data: EncodedTexts, tokens: int = 4096, **options: Any):
+        self.texts = data
+        second = data.seconds
+        # Two sides are needed. Empty second texts are added; they do not count in the token budget.
+        if second is None:
+            second = Side(numpy.zeros(0, numpy.uint32), numpy.zeros(len(data) + 1, numpy.int64))
+        super().__init__(EncodedPairs(data.firsts, second, data.numbers), tokens, **options)
+
+    def build(self, rows: NDArray[numpy.int32], data: EncodedPairs) -> LabelledBatch:
+        first = padded_rows(data.sources, rows, begin=False)
+        second = padded_rows(data.targets, rows, begin=False) if self.texts.pairs else (None, None)
+        labels, index = self.texts.labels[rows], data.numbers[rows]
+        numbers = torch.from_numpy(labels), torch.from_numpy(index)
+        return LabelledBatch(first[0], first[1], numbers[0], numbers[1], second[0], second[1])
+
+
+AHEAD = 4
+"""Number of batches that worker threads prepare before they are needed."""
+
+
+class EncodedCaptions:
+    """The captions of all images as token ids. Each caption is one training example.
+
+    captions: the token ids of all N captions.
+    image_rows: (N,), the index of the image of each caption.
+    truncated: number of captions that were truncated because they had too many tokens.
+
+    >>> captions = EncodedCaptions(Side.of([[7, 8], [9], [5]]), numpy.array([0, 0, 1]))
+    >>> len(captions)
+    3
+    """
+
+    def __init__(self, captions: Side, image_rows: NDArray[numpy.int64], truncated: int = 0):
+        self.captions, self.image_rows, self.truncated = captions, image_rows, truncated
+
+    def __len__(self) -> int:
+        return len(self.image_rows)
+
+
+def encode_captions(
+    captions: Sequence[Sequence[str]], tokenizer: Tokenizer, *, longest: int
+) -> EncodedCaptions:
+    """Encode the captions of images as token ids.
+
+    captions: the captions of each image.
+    tokenizer: the tokenizer.
+    longest: maximum number of tokens of a caption; longer captions are truncated.
+    """
+    texts = [caption for several in captions for caption in several]
+    rows = [row for row, several in enumerate(captions) for _ in several]
+    encoded = tokenizer.encode_lines(texts)
+    truncated = sum(len(tokens) > longest for tokens in encoded)
+    side = Side.of([tokens[:longest] for tokens in encoded])
+    return EncodedCaptions(side, numpy.array(rows, numpy.int64), truncated)
+
+
+class CaptionBatches:
+    """Batches of images with captions; the captions of a batch have similar lengths.
+
+    data: the captions.
+    pixels: the images.
+    size: width and height in pixels of the images of a batch. Larger images are cropped: by `augmentation`,
+        or at the centre if `augmentation` is None.
+    augmentation: random crops and flips, for training; different for each caption of an image.
+    images: whether batches contain images. If False, ImageBatch.source has the index of each image, (B,), and
+        the caller replaces the indices by stored images or feature vectors. If `augmentation` is also set,
+        ImageBatch.source is (B, 4): the index of each image, then the result of augmentation.draw().
+    workers: number of threads that prepare the next batches; 0 prepares each batch when it is needed. The
+        threads are started by epoch() and ended by close(), or when this object is deleted.
+    tokens: maximum number of tokens of a batch, see Batches.
+    options: other keyword arguments of Batches: sentences, rounded, shuffle, seed, rank, world and so on.
+
+    The order of the captions and the augmentation depend only on the data, these arguments, and the epoch.
+
+    >>> captions = EncodedCaptions(Side.of([[7, 8], [9], [5]]), numpy.array([0, 0, 1]))
+    >>> pixels = Pixels(4, torch.zeros(2, 3, 4, 4, dtype=torch.uint8))
+    >>> batches = CaptionBatches(captions, pixels, size=4, tokens=None, sentences=2)
+    >>> [batch.image.shape[0] for batch in batches.epoch(0)]
+    [2, 1]
+    """
+
+    def __init__(
+        self,
+        data: EncodedCaptions,
+        pixels: Pixels,
+        *,
+        size: int,
+        augmentation: Augmentation | None = None,
+        images: bool = True,
+        workers: int = 0,
+        tokens: int | None = None,
+        **options: Any,
+    ):
+        self.data, self.pixels, self.size = data, pixels, size
+        self.augmentation, self.images, self.workers = augmentation, images, workers
+        count = len(data)
+        nothing = Side(numpy.zeros(0, numpy.uint32), numpy.zeros(count + 1, numpy.int64))
+        pairs = EncodedPairs(nothing, data.captions, numpy.arange(count))
+        self._batches = Batches(pairs, tokens, **options)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def len_epoch(self, epoch: int) -> int:
+        """Return the number of batches of an epoch.
+
+        epoch: index of the epoch, from 0.
+        """
+        return self._batches.len_epoch(epoch)
+
+    def largest(self, epoch: int) -> int:
+        """Return the index of the batch of an epoch that has the most tokens, including padding."""
+        return self._batches.largest(epoch)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[ImageBatch]:
+        """Iterate over the batches of an epoch from batch `start` on; earlier batches are not computed."""
+        texts = self._batches.epoch(epoch, start)
+        if not self.workers:
+            return (self._with_images(text, epoch) for text in texts)
+
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="captions")
+        return self._ahead(texts, epoch, self._pool)
+
+    def close(self) -> None:
+        """End the worker threads. The next call of epoch() starts them again."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def _ahead(self, texts: Iterator[Batch], epoch: int, pool: ThreadPoolExecutor) -> Iterator[ImageBatch]:
+        """Yield the batches of an epoch in order, while worker threads load the images of the next batches.
+
+        texts: the captions of each batch, without images.
+        pool: the worker threads. They are not ended here: the garbage collector may close an abandoned
+            generator while a lock is held that an ending thread needs.
+        """
+        waiting: deque[Future[ImageBatch]] = deque()
+        for text in texts:
+            waiting.append(pool.submit(self._with_images, text, epoch))
+            if len(waiting) > AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def _with_images(self, text: Batch, epoch: int) -> ImageBatch:
+        rows = torch.from_numpy(self.data.image_rows[text.index.numpy()])
+        if not self.images:
+            if self.augmentation is not None:
+                choices = self.augmentation.draw(text.index, epoch, self.pixels.size, self.pixels.size)
+                rows = torch.cat((rows[:, None], choices), 1)
+            return ImageBatch.of_text(rows, text)
+        images = self.pixels[rows]
+        if self.augmentation is not None:
+            return ImageBatch.of_text(self.augmentation(images, text.index, epoch), text)
+        return ImageBatch.of_text(centre_crop(images, self.size), text)

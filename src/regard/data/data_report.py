@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.data.line_scan import Block, Examiner
 from regard.data.misaligned_pairs import (
     BOUNDED,
     MOST_FEATURES,
@@ -26,23 +25,17 @@ from regard.data.misaligned_pairs import (
     features_of,
     shifted_lines,
 )
+from regard.data.pair_blocks import Block, Chunk, CountsDiffer, Examiner, Origin, Parallel
 from regard.data.pair_checks import KINDS, Choices
-from regard.data.pair_formats import Chunk, CountsDiffer, Origin, Parallel
 from regard.data.progress_bar import advancing
 from regard.data.read_text import Raw, invalid_line
 from regard.errors import DataError, Setting, UnknownName, message
 from regard.viewing.html_document import safe
 
-__all__ = ["DuplicateCounter", "Example", "Finding", "Report", "inspect_pairs", "odd_side", "refusal"]
+__all__ = ["Example", "Finding", "Report", "inspect_pairs", "odd_side", "refusal"]
 
 EXAMPLES = 3
 """Maximum number of examples of each kind of problem."""
-
-MOST_KEYS = 16_000_000
-"""Maximum number of pairs whose hashes are held in memory to count duplicates, with 16 bytes for each pair.
-
-If there are more pairs, repeated hashes are removed. If more than MOST_KEYS / 2 hashes are left, only a
-sample of the hashes is stored, and the number of duplicates is estimated."""
 
 REFUSED = "refused"
 COLUMNS, NUMBERS = ("problem", "pairs", "dropped", "action", "first"), ("pairs", "dropped")
@@ -278,7 +271,7 @@ class _Tally:
         self.histogram = numpy.zeros(256, numpy.int64)
         self.examples: dict[str, list[Example]] = {kind: [] for kind in KINDS}
         self.refused: DataError | None = None
-        self.keys = DuplicateCounter(EXAMPLES)
+        self.keys: list[tuple[int, NDArray[numpy.int64], NDArray[numpy.bool_]]] = []
         self.lost = 0
         self.encoding: str | None = None
         self.places: tuple[list[tuple[int, str, int]], list[tuple[int, str, int]]] = ([], [])
@@ -295,8 +288,7 @@ class _Tally:
         assert source.keys is not None and target.keys is not None
         lost = (marks & (self.choices.bits("skip") | self.choices.bits("error"))) != 0
         self.lost += int(lost.sum())
-        keys = _joined_keys(source.keys, target.keys)
-        self.keys.add(keys, numpy.arange(chunk.position, chunk.position + chunk.pairs), ~lost)
+        self.keys.append((chunk.position, _joined_keys(source.keys, target.keys), ~lost))
         for places, block in zip(self.places, chunk.sides, strict=True):
             places.append((chunk.position, f"{block.raw.name}, {block.raw.unit}", block.first))
         if not marks.any():
@@ -352,13 +344,26 @@ class _Tally:
         """Return the number of kept pairs that repeat an earlier pair, as a Finding.
 
         The duplicates are only counted here; hold_out() drops them. Pairs are compared by 64-bit hashes, so
-        the count can be wrong. For 6 million pairs, the probability of this is 1e-6.
+        the count can be wrong. For 6 million pairs, the probability of this is 1e-6. The hashes take 16 bytes
+        of memory for each pair.
         """
-        count, first = self.keys.duplicates()
-        examples = [Example(p + 1, self._place(p), "") for p in first] if count else []
-        says, every = "duplicate pair", self.keys.every
-        says += f" (estimated from 1 pair in {every:,})" if every > 1 else ""
-        return Finding("duplicate", says, count, "kept", 0, tuple(examples))
+        every, end = numpy.empty(sum(int(kept.sum()) for _, _, kept in self.keys), numpy.int64), 0
+        for _, keys, kept in self.keys:
+            begin, end = end, end + int(kept.sum())
+            every[begin:end] = keys[kept]
+        every.sort()
+        repeated = every[1:][every[1:] == every[:-1]]
+        first, examples = set[int](), list[Example]()
+        for position, keys, kept in self.keys if len(repeated) else ():
+            at = numpy.minimum(numpy.searchsorted(repeated, keys), len(repeated) - 1)
+            for index in numpy.flatnonzero((repeated[at] == keys) & kept).tolist():
+                if (key := int(keys[index])) in first and len(examples) < EXAMPLES:
+                    number = position + index
+                    examples.append(Example(number + 1, self._place(number), ""))
+                first.add(key)
+            if len(examples) == EXAMPLES:
+                break
+        return Finding("duplicate", "duplicate pair", len(repeated), "kept", 0, tuple(examples))
 
     def _misaligned(self) -> Finding:
         """Return a Finding with the number of lines that are probably shifted by one; see shifted_lines()."""
@@ -392,66 +397,6 @@ def odd_side(chunk: Chunk, index: int, bit: int) -> Block:
 def _example(chunk: Chunk, index: int, bit: int) -> Example:
     block = odd_side(chunk, index, bit)
     return Example(chunk.position + index + 1, block.place(index), block.excerpt(index))
-
-
-class DuplicateCounter:
-    """Counts duplicate sentence pairs. Pairs are compared by their keys, which are 64-bit hashes.
-
-    examples: maximum number of duplicates whose positions are stored.
-
-    If there are more than MOST_KEYS / 2 distinct keys, only about one in `every` distinct keys is stored. The
-    lowest bits of a key decide whether it is stored. The number of distinct pairs is then estimated as
-    `every` times the number of stored keys. The number of all pairs (`total`) is always exact.
-    """
-
-    def __init__(self, examples: int) -> None:
-        self.examples = examples
-        self.every, self.total, self.pending = 1, 0, 0
-        self.first: list[int] = []
-        self.parts: list[tuple[NDArray[numpy.int64], NDArray[numpy.int64]]] = []
-
-    def add(
-        self, keys: NDArray[numpy.int64], positions: NDArray[numpy.int64], kept: NDArray[numpy.bool_]
-    ) -> None:
-        self.total += int(kept.sum())
-        kept = kept & self._sampled(keys)
-        self.parts.append((keys[kept], positions[kept]))
-        self.pending += len(self.parts[-1][0])
-        if self.pending > MOST_KEYS:
-            self._distinct()
-
-    def duplicates(self) -> tuple[int, list[int]]:
-        """Return the number of pairs that repeat an earlier pair, and the positions of the first such pairs.
-
-        The number is an estimate if `every` is more than 1. There are at most `examples` positions.
-        """
-        return max(self.total - self.every * self._distinct(), 0), self.first
-
-    def _distinct(self) -> int:
-        """Remove repeated keys and return the number of distinct keys that are stored.
-
-        As long as there are too many keys (see MOST_KEYS), about half of them are removed, and `every` is
-        doubled.
-        """
-        empty = numpy.zeros(0, numpy.int64)
-        keys, positions = map(numpy.concatenate, zip((empty, empty), *self.parts, strict=True))
-        order = numpy.argsort(keys, kind="stable")
-        keys, positions = keys[order], positions[order]
-        new = numpy.ones(len(keys), bool)
-        new[1:] = keys[1:] != keys[:-1]
-        self.first = sorted([*self.first, *numpy.sort(positions[~new])[: self.examples].tolist()])[
-            : self.examples
-        ]
-        keys, positions = keys[new], positions[new]
-        while len(keys) > MOST_KEYS // 2:
-            self.every *= 2
-            new = self._sampled(keys)
-            keys, positions = keys[new], positions[new]
-        self.parts, self.pending = [(keys, positions)], 0
-        return len(keys)
-
-    def _sampled(self, keys: NDArray[numpy.int64]) -> NDArray[numpy.bool_]:
-        return (keys & (self.every - 1)) == 0
 
 
 def _joined_keys(source: NDArray[numpy.int64], target: NDArray[numpy.int64]) -> NDArray[numpy.int64]:

@@ -1,38 +1,35 @@
-"""EncodedPairs: sentence pairs as token ids in flat arrays, in memory or memory-mapped."""
+"""Sentence pairs as token ids in flat arrays: in memory, or in a cache on disk that is memory-mapped."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
+import json
 import os
-import weakref
-from collections.abc import Sequence
+import time
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from tempfile import TemporaryFile
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy
+import torch
 from numpy.typing import NDArray
 
-from regard.errors import ArgumentError, message
+from regard.data.progress_bar import advancing
+from regard.data.tokenizers.tokenizer import Tokenizer, sides
+from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.files.atomic_io import beside, flush_folder, remove, write
+from regard.files.tensor_file import read_tensors, tensor_blocks
+from regard.files.user_cache import LEFT_OVER, cache_error
 
-__all__ = ["EncodedPairs", "Side"]
+__all__ = ["EncodedPairs", "Side", "encode_pairs"]
 
-
-class Reader:
-    """Reads parts of a file without memory-mapping it.
-
-    Reading a sentence through a memory map also loads up to 64 KiB around it. Reading sentences in random
-    order would soon load a large file into memory completely.
-    """
-
-    def __init__(self, path: Path):
-        self.handle = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self.handle)
-
-    def read(self, begins: NDArray[numpy.int64], ends: NDArray[numpy.int64]) -> bytes:
-        """Return the bytes from begins[i] to ends[i] - 1 of the file, for all i, concatenated."""
-        bounds = zip(begins.tolist(), ends.tolist(), strict=True)
-        return b"".join([os.pread(self.handle, end - begin, begin) for begin, end in bounds])
+SIDES = ("source", "target")
 
 
 class Side(NamedTuple):
@@ -40,13 +37,10 @@ class Side(NamedTuple):
 
     tokens: the token ids of all sentences, concatenated.
     offsets: (N + 1,), index in `tokens` at which each sentence starts, then the end of the last sentence.
-    reader: the object that reads the tokens if they are in a large file, which is not memory-mapped;
-        otherwise None.
     """
 
     tokens: NDArray[Any]
     offsets: NDArray[numpy.int64]
-    reader: Reader | None = None
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Side:
@@ -64,11 +58,8 @@ class Side(NamedTuple):
 
         rows: the indices of the sentences.
         """
-        begins, ends = self.offsets[rows], self.offsets[rows + 1]
-        lengths = ends - begins
-        if self.reader is not None:
-            size = self.tokens.itemsize
-            return numpy.frombuffer(self.reader.read(begins * size, ends * size), self.tokens.dtype), lengths
+        begins = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - begins
         shifts = begins - (numpy.cumsum(lengths) - lengths)
         return self.tokens[numpy.arange(int(lengths.sum())) + numpy.repeat(shifts, lengths)], lengths
 
@@ -145,3 +136,184 @@ class EncodedPairs:
 
     def __repr__(self) -> str:
         return f"EncodedPairs({len(self)} pairs, {self.skipped} skipped, {self.truncated} truncated)"
+
+
+VERSION = 2
+"""Version of the file format and of the cleaning of the text by clean(). Increase it if one of them changes.
+
+The version is part of the key of a cache, so that a cache of another version is never opened."""
+
+CHUNK = 20_000
+"""Number of pairs that are encoded at a time, to limit the memory use."""
+
+OVER = ("skip", "truncate")
+
+
+class SizedPairs(Protocol):
+    """A collection of (source, target) pairs that has a length and can be iterated over repeatedly."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+def encode_pairs(
+    pairs: SizedPairs,
+    source_tokenizer: Tokenizer,
+    target_tokenizer: Tokenizer,
+    folder: str | Path,
+    *,
+    longest: int | None = 256,
+    over: str = "skip",
+) -> EncodedPairs:
+    """Encode sentence pairs into a cache in `folder`, or open the cache if it already exists.
+
+    A cache is a file of tensors with the token ids, which is memory-mapped. Its name is its key: a hash of
+    the text, the tokenizers and the settings. If one of them changes, another cache is created.
+
+    pairs: Pairs, or a list of (source, target).
+    source_tokenizer, target_tokenizer: the tokenizers of the source sentences and of the target sentences.
+    folder: the folder of all caches; it is created if it does not exist.
+    longest: maximum number of tokens of the source and of the target of a pair, without BOS and EOS; None for
+        no limit.
+    over: what to do with longer pairs: "skip" drops them, "truncate" cuts both sides to `longest` tokens. The
+        result has the number of dropped pairs in `skipped`, and the number of cut pairs in `truncated`.
+
+    If the cache is damaged, it is created again, with a warning. The text is not held in memory, only a few
+    numbers for each pair.
+
+    >>> import tempfile
+    >>> from regard.data.tokenizers import train_tokenizers
+    >>> pairs = [("ein Haus", "a house"), ("ein Hut", "a hat"), ("ein Haus ein Haus", "a house a house")]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     data = encode_pairs(pairs, *train_tokenizers(pairs, "word"), folder, longest=3)
+    >>> data, data.source(1), data.target(1)
+    (EncodedPairs(2 pairs, 1 skipped, 0 truncated), array([4, 6], dtype=uint16), array([4, 6], dtype=uint16))
+    """
+    if over not in OVER:
+        raise UnknownName("value of over", over, OVER)
+    if longest is not None and longest < 1:
+        expected = "1 or more, or None for no limit"
+        raise ArgumentError(message("encode_pairs()", f"longest is {longest}", expected=expected))
+    if not hasattr(pairs, "__len__"):
+        problem = f"pairs is of type {type(pairs).__name__}, which has no length"
+        expected = "Pairs, or a list of (source, target)"
+        raise ArgumentError(message("encode_pairs()", problem, expected=expected, hint="use list(pairs)"))
+    if not len(pairs):
+        raise DataError(message("encode_pairs()", "there are no pairs to encode"))
+    tokenizers = (source_tokenizer, target_tokenizer)
+    content = getattr(pairs, "fingerprint", None) or _fingerprint(pairs)
+    parts = [VERSION, content, *(each.fingerprint for each in tokenizers), longest, over]
+    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+    folder = Path(folder)
+    place = folder / f"{key}.safetensors"
+    try:
+        if os.path.lexists(place):
+            try:
+                return _opened(place)
+            except DataError as error:
+                warnings.warn(f"{error}\nthe cache is created again", stacklevel=2)
+                remove(place)
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.glob(".*.part"):  # of processes that were killed
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - path.lstat().st_mtime > LEFT_OVER:
+                    remove(path)
+        part = beside(place, "part")
+        try:
+            _store(part, pairs, tokenizers, longest, over)
+            os.replace(part, place)
+        finally:
+            part.unlink(missing_ok=True)
+        flush_folder(folder)
+        return _opened(place)
+    except OSError as error:
+        raise cache_error(error, folder) from None
+
+
+def _opened(path: Path) -> EncodedPairs:
+    """Open a cache as a memory map. Raises DataError if the file is damaged."""
+    arrays = {name: tensor.numpy() for name, tensor in read_tensors(path).items()}
+    try:
+        skipped, truncated, checksum = arrays.pop("counts").tolist()
+        sides = [Side(arrays[name], arrays[f"{name} offsets"]) for name in SIDES]
+        numbers = arrays["numbers"]
+    except (KeyError, ValueError) as error:
+        raise DataError(message(str(path), f"the cache is damaged ({error})")) from None
+    if checksum != _checksum(arrays):
+        raise DataError(message(str(path), "the cache is damaged"))
+    for array in arrays.values():
+        array.flags.writeable = False
+    return EncodedPairs(sides[0], sides[1], numbers, skipped, truncated)
+
+
+def _checksum(arrays: Mapping[str, NDArray[Any]]) -> int:
+    checksum = 0
+    for name in sorted(arrays):
+        checksum = zlib.crc32(arrays[name].data, checksum)
+    return checksum
+
+
+def _store(
+    path: Path, pairs: SizedPairs, tokenizers: tuple[Tokenizer, Tokenizer], longest: int | None, over: str
+) -> None:
+    """Encode sentence pairs and write them to a new file.
+
+    The tokens are first written to two temporary files without names, because their number is not known.
+    Raises DataError if all pairs are skipped.
+    """
+    dtypes = [numpy.dtype(numpy.uint16 if each.size <= 2**16 else numpy.uint32) for each in tokenizers]
+    lengths: tuple[list[NDArray[Any]], list[NDArray[Any]]] = ([], [])
+    numbers, read, over_long, iterator = list[NDArray[numpy.int64]](), 0, 0, iter(pairs)
+    with (
+        TemporaryFile(dir=path.parent) as source,
+        TemporaryFile(dir=path.parent) as target,
+        advancing("encoding pairs", len(pairs)) as reached,
+    ):
+        files: tuple[IO[bytes], IO[bytes]] = (source, target)
+        while chunk := list(itertools.islice(iterator, CHUNK)):
+            texts = zip(*map(sides, chunk), strict=True)
+            rows = [each.encode_lines(text) for each, text in zip(tokenizers, texts, strict=True)]
+            sizes = numpy.array([list(map(len, side)) for side in rows])
+            long = sizes.max(0) > (longest or numpy.inf)
+            kept = numpy.flatnonzero(~long) if over == "skip" else numpy.arange(len(chunk))
+            for side, file, dtype, counts in zip(rows, files, dtypes, lengths, strict=True):
+                cut = Side.of([side[at][:longest] for at in kept.tolist()] if long.any() else side)
+                file.write(cut.tokens.astype(dtype).tobytes())
+                counts.append(cut.lengths())
+            numbers.append(kept + read)
+            read, over_long = read + len(chunk), over_long + int(long.sum())
+            reached(read)
+        if read != len(pairs):
+            problem, hint = (
+                f"expected {len(pairs)} pairs, but read {read}",
+                "do not change the files during encoding",
+            )
+            raise DataError(message("encode_pairs()", problem, hint=hint))
+        if over == "skip" and over_long == read:
+            problem = f"all {read} pairs have a side with over {longest} tokens"
+            raise DataError(
+                message("encode_pairs()", problem, hint="increase longest, or use over='truncate'")
+            )
+        arrays: dict[str, NDArray[Any]] = {"numbers": numpy.concatenate(numbers)}
+        for name, file, dtype, counts in zip(SIDES, files, dtypes, lengths, strict=True):
+            offsets = numpy.cumsum(numpy.concatenate([[0], *counts]), dtype=numpy.int64)
+            file.flush()
+            tokens = numpy.memmap(file, dtype) if offsets[-1] else numpy.zeros(0, dtype)
+            arrays |= {name: tokens, f"{name} offsets": offsets}
+        dropped = (over_long, 0) if over == "skip" else (0, over_long)
+        arrays["counts"] = numpy.array([*dropped, _checksum(arrays)])
+        write(path, tensor_blocks({name: torch.from_numpy(array) for name, array in arrays.items()}))
+
+
+def _fingerprint(pairs: Iterable[Any]) -> str:
+    """Return a hash of the text of all pairs, for collections that have no attribute `fingerprint`."""
+    digest = hashlib.sha256()
+    for number, pair in enumerate(pairs):
+        for text in sides(pair):
+            if not isinstance(text, str):
+                problem = f"pair {number} has a side of type {type(text).__name__}"
+                raise ArgumentError(message("encode_pairs()", problem, expected="two strings in each pair"))
+            encoded = text.encode("utf-8", "surrogatepass")
+            digest.update(b"%d " % len(encoded) + encoded)
+    return digest.hexdigest()

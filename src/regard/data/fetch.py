@@ -1,30 +1,138 @@
-"""Download public datasets, or copy them from a folder; unpack and verify them, and print their licence."""
+"""Download public datasets, or copy them from a folder; unpack and verify them, and print their licence.
+
+This is the only network code in the package.
+"""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
 import os
+import time
+import urllib.error
 import urllib.parse
+import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
 from rich.console import Console
 
-from regard.data.download import download
 from regard.data.pair_checks import Choices
 from regard.data.pairs import Pairs, read_pairs
 from regard.data.progress_bar import advancing
-from regard.data.public_datasets import SETS, Piece, PublicSet
 from regard.errors import DataError, Hint, Setting, UnknownName, message, printable, shown
 from regard.files.atomic_io import naming_file, write_all, write_whole
 
-__all__ = ["SETS", "Fetched", "digest", "fetch", "unpack"]
+__all__ = ["Fetched", "Piece", "PublicSet", "SETS", "fetch"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One file of a public dataset.
+
+    name: the name of the file on this computer.
+    url: the URL from which the file is downloaded.
+    size: the size of the unpacked text in bytes.
+    sha256: the SHA-256 of the unpacked text.
+    member: if the URL leads to a zip archive, the name of the file in the archive; otherwise "".
+    """
+
+    name: str
+    url: str
+    size: int
+    sha256: str
+    member: str = ""
+
+
+@dataclass(frozen=True)
+class PublicSet:
+    """A public dataset: its description, licence, home page and files.
+
+    about: the description.
+    licence: the licence, or the conditions of use.
+    home: the URL of the home page.
+    folder: name of the subfolder to which fetch() writes the files; several datasets may share a folder.
+    pieces: the files.
+    parts: for each part, such as "train", the arguments with which read_pairs() reads it. They contain file
+        names, relative to the folder.
+    editions: whether its publisher updates the dataset from time to time, so that the SHA-256 changes.
+
+    >>> SETS["tatoeba-en-ko"].licence
+    'CC BY 2.0 FR: name tatoeba.org and the authors in the third column'
+    """
+
+    about: str
+    licence: str
+    home: str
+    folder: str
+    pieces: tuple[Piece, ...]
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    editions: bool = False
+
+
+_MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
+
+_MULTI30K_FILES = {
+    "train.en": (1801238, "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6"),
+    "train.de": (2110398, "2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72"),
+    "train.fr": (2111303, "5925a3c18f1587b6b54b87743106e6e8ab93618edb6f65d19eac0621f853a10d"),
+    "val.en": (63297, "1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227"),
+    "val.de": (75981, "660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660"),
+    "val.fr": (73924, "5304e444d842e962b2dda4d816b70b22a1765b15401642b7ca37a67477e708dc"),
+    "test_2016_flickr.en": (62076, "399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182"),
+    "test_2016_flickr.de": (70649, "4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16"),
+    "test_2016_flickr.fr": (72261, "cb3160d69b002bb638e66cc7612fcd56cb0af82eadc9c142dedc438afb885ef6"),
+}
+"""Size in bytes and SHA-256 of the unpacked text of each file of Multi30k."""
+
+
+def _multi30k(language: str, called: str) -> PublicSet:
+    parts = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
+    names = [f"{part}.{side}" for part in parts.values() for side in ("en", language)]
+    return PublicSet(
+        about=f"Multi30k, task 1: 31,014 captions of images in English and {called} (Elliott et al. 2016)",
+        licence="for research and education only; the images belong to their owners",
+        home="https://github.com/multi30k/dataset",
+        folder="multi30k",
+        pieces=tuple(Piece(name, f"{_MULTI30K}{name}.gz", *_MULTI30K_FILES[name]) for name in names),
+        parts={
+            part: {"source": f"{name}.en", "target": f"{name}.{language}"} for part, name in parts.items()
+        },
+    )
+
+
+def _tatoeba(code: str, called: str, size: int, sha256: str) -> PublicSet:
+    name = f"eng-{code}.txt"
+    url = f"https://www.manythings.org/anki/{code}-eng.zip"
+    return PublicSet(
+        about=f"Tatoeba via Anki: English sentences, many of them repeated, and {called} translations",
+        licence="CC BY 2.0 FR: name tatoeba.org and the authors in the third column",
+        home="https://www.manythings.org/anki/",
+        folder="tatoeba",
+        pieces=(Piece(name, url, size, sha256, member=f"{code}.txt"),),
+        parts={"all": {"tsv": name, "columns": (1, 2)}},
+        editions=True,
+    )
+
+
+SETS = {
+    "multi30k-en-de": _multi30k("de", "German"),
+    "multi30k-en-fr": _multi30k("fr", "French"),
+    "tatoeba-en-de": _tatoeba(
+        "deu", "German", 12266002, "7a363bf8587f1a9f895583574c7195071b02f9dfdf4d0d6605947c6b5e0c25a8"
+    ),
+    "tatoeba-en-ko": _tatoeba(
+        "kor", "Korean", 484226, "c119d4fd78dd5f8064528c5a267095a3b54338fd5a5fe2f4e0c22329089f3901"
+    ),
+}
+
 
 ANY_EDITION = Setting("fetch", "edition", "any")
 
@@ -122,14 +230,8 @@ def fetch(
         with advancing(f"downloading {name}", sum(piece.size for piece in dataset.pieces)) as reached:
             done = 0
             for piece in dataset.pieces:
-                _fetch_piece(
-                    name,
-                    piece,
-                    into,
-                    None if source is None else Path(source),
-                    edition,
-                    _after(done, reached),
-                )
+                at = None if source is None else Path(source)
+                _fetch_piece(name, piece, into, at, edition, partial(_add, reached, done))
                 done += piece.size
     except OSError as error:
         place = shown(error.filename or into)
@@ -139,8 +241,8 @@ def fetch(
     return Fetched(name, into)
 
 
-def _after(done: int, reached: Callable[[int], None]) -> Callable[[int], None]:
-    return lambda more: reached(done + more)
+def _add(reached: Callable[[int], None], done: int, more: int) -> None:
+    reached(done + more)
 
 
 def _fetch_piece(
@@ -203,6 +305,105 @@ def _find(name: str, piece: Piece, source: Path) -> Path:
             shown(source), f"the folder has no file for {piece.name}", expected=f"one of {', '.join(names)}"
         )
     )
+
+
+TIMEOUT = 30.0
+"""Seconds to wait for data from the server before an attempt to download a file fails."""
+
+ATTEMPTS = 5
+PAUSE = 1.0
+"""Seconds to wait before the second attempt to download a file; doubled before each further attempt."""
+
+LIMIT = 3600.0
+"""Maximum duration of a download in seconds, all attempts together."""
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+AGAIN = "call again, or use source= with a folder that has the file"
+
+
+def download(url: str, path: Path, most: int, reached: Callable[[int], None]) -> None:
+    """Download a file to `path`. If an attempt fails, the file is downloaded again from its beginning.
+
+    most: maximum size of the file in bytes.
+    reached: function that is called with the number of bytes downloaded so far.
+
+    `path` exists only if the download is complete. Raises DataError after LIMIT seconds, even if the server
+    is still sending.
+    """
+    _check_address(url)
+    end, problem = time.monotonic() + LIMIT, ""
+    try:
+        for attempt in range(ATTEMPTS):
+            try:
+                if attempt:
+                    time.sleep(min(PAUSE * 2 ** (attempt - 1), max(end - time.monotonic(), 0)))
+                _check_time(url, end)
+                _attempt(url, path, most, reached, end)
+                return
+            except urllib.error.HTTPError as error:
+                with error:
+                    problem = f"the server answers {error.code} {printable(str(error.reason))}"
+                if error.code not in (408, 429) and error.code < 500:
+                    raise DataError(message(url, problem, hint="check whether the URL has changed")) from None
+            except (OSError, http.client.HTTPException) as error:
+                _check_time(url, end)
+                problem = printable(str(getattr(error, "reason", None) or error) or type(error).__name__)
+        problem = f"cannot be downloaded after {ATTEMPTS} attempts: {problem}"
+        raise DataError(message(url, problem, hint=AGAIN))
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _attempt(url: str, path: Path, most: int, reached: Callable[[int], None], end: float) -> None:
+    request = urllib.request.Request(url, headers={"User-Agent": "regard", "Accept-Encoding": "identity"})
+    with _opener(url).open(request, timeout=TIMEOUT) as answer:
+        length, size = answer.headers.get("Content-Length", ""), 0
+        with naming_file(path):
+            file = path.open("wb", buffering=0)
+        with file:
+            while data := answer.read1(
+                1 << 16
+            ):  # returns what has arrived, without waiting for a whole block
+                _check_time(url, end)
+                size += len(data)
+                if max(size, int(length or 0)) > most:
+                    raise DataError(message(url, f"the file has more than {most:,} bytes, the maximum"))
+                with naming_file(path):
+                    write_all(file.fileno(), data)
+                reached(size)
+    if length and size < int(length):
+        raise OSError(f"the connection was closed after {size:,} of {int(length):,} bytes")
+
+
+def _check_time(url: str, end: float) -> None:
+    if time.monotonic() >= end:
+        raise DataError(message(url, f"the download took over {LIMIT:,.0f} seconds", hint=AGAIN))
+
+
+def _check_address(url: str) -> None:
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK):
+        return
+    raise DataError(
+        message(printable(url), "this URL is not allowed: it is not https", expected="https://...")
+    )
+
+
+class _SafeRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect only if _check_address() allows its URL."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        _check_address(newurl)
+        fp.close()  # otherwise urllib would read the whole body of the redirect, however long or slow it is
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener(url: str) -> urllib.request.OpenerDirector:
+    handlers: list[Any] = [_SafeRedirect()]
+    if urllib.parse.urlsplit(url).hostname in LOOPBACK:
+        handlers.append(urllib.request.ProxyHandler({}))
+    return urllib.request.build_opener(*handlers)
 
 
 BLOCK = 1 << 20

@@ -155,7 +155,8 @@ def _lines(name: str, file: BinaryIO, encoding: str | None) -> Iterator[bytes]:
             raise DataError(message(f"{name}, line {number}", problem))
         if not checked and not line.isascii():
             checked = True
-            check_likely_encoding(Raw(name, line + _ahead(file)), 0, f"{name}, line {number}")
+            ahead = (line + _ahead(file)).decode("utf-8", "surrogateescape")
+            check_likely_encoding(Raw(name, ahead), 0, f"{name}, line {number}")
         line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
@@ -365,7 +366,7 @@ def table_note(file: str) -> str:
     if match is None:
         return ""
     kind = match[1].lower()
-    marks = {"csv": "commas and quotes", "tsv": "tabs"}.get(kind, "names of fields")
+    marks = {"csv": "commas and quotes", "tsv": "columns"}.get(kind, "names of fields")
     hint = "save the texts alone, one in each line"
     return f"{shown(file)}: each line is read as one text, with its {marks}; {hint}"
 

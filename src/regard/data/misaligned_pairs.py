@@ -5,20 +5,20 @@ Lines are compared by features that do not depend on the language: length, final
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy
 from numpy.typing import NDArray
 
-from regard.data.line_scan import Block
+from regard.data.pair_blocks import Block, CountsDiffer
 from regard.data.pair_checks import SHORT
-from regard.data.pair_formats import CountsDiffer
-from regard.data.read_text import read_blocks
+from regard.data.read_text import Raw, read_blocks, to_bytes
 from regard.errors import DataError, message, printable, shown
 
 __all__ = [
@@ -122,13 +122,21 @@ class Features(NamedTuple):
 
 def features_of(block: Block) -> Features:
     """Return length, last byte and digits of each line of a block as Features."""
-    data = numpy.frombuffer(block.data, numpy.uint8)[block.start : int(block.ends[-1]) + 1]
-    ends = block.ends - block.start
+    marks, digits = _bytes_of(block.raw)
+    part = slice(block.index, block.index + len(block))
+    return Features(block.lengths, marks[part], digits[part])
+
+
+@functools.lru_cache(maxsize=2)
+def _bytes_of(raw: Raw) -> tuple[NDArray[numpy.uint8], NDArray[numpy.uint8]]:
+    """Return the last byte and the digits of each line. A raw block is often divided into two blocks."""
+    data = numpy.frombuffer((raw.data or to_bytes(raw.text)) + b"\n", numpy.uint8)
+    ends = numpy.flatnonzero(data == ord("\n"))
     starts = numpy.concatenate(([0], ends[:-1] + 1))
     values = numpy.where((data >= ord("0")) & (data <= ord("9")), data - (ord("0") - 1), numpy.uint8(0))
     sums = numpy.add.reduceat(values, starts, dtype=numpy.int64)
     digits = numpy.where(sums > 0, 1 + sums % (DIGITS - 1), 0).astype(numpy.uint8)
-    return Features(block.lengths, data[ends - 1], digits)
+    return data[ends - 1], digits
 
 
 def likeness(aligned: LinePairs, candidates: LinePairs) -> list[Scores]:
@@ -240,16 +248,7 @@ def lines_without_counterpart(source: Features, target: Features) -> list[Missin
         one, other = short.part(first, last), long.part(first + offset, last + offset)
         return (other, one) if swapped else (one, other)
 
-    every = [pair_lines(0, shared, offset) for offset in offsets]
-    aligned, jumps = every, [shared] * (len(offsets) - 1)
-    for _ in range(3):
-        scores = likeness(aligned, every)
-        jumps, gain = _best_jumps(scores)
-        bounds = [0, *jumps, shared]
-        aligned = [
-            pair_lines(first, last, offset)
-            for offset, first, last in zip(offsets, bounds[:-1], bounds[1:], strict=True)
-        ]
+    jumps, gain, scores = _aligned(pair_lines, shared, offsets, 3)
     if gain < CLEAR:
         return []
     lines_per_jump = 1 if few else extra
@@ -258,6 +257,35 @@ def lines_without_counterpart(source: Features, target: Features) -> list[Missin
         for number, jump in enumerate(jumps)
         for more in range(lines_per_jump)
     ]
+
+
+def _aligned(
+    pair_lines: Callable[[int, int, int], tuple[Features, Features]],
+    shared: int,
+    offsets: Sequence[int],
+    rounds: int,
+) -> tuple[list[int], float, list[Scores]]:
+    """Find the lines at which the offset between two files changes. See _best_jumps().
+
+    pair_lines: returns the features of the paired lines from index `first` to `last` - 1 with an offset.
+    shared: number of lines that are paired.
+    offsets: the offset of the first lines, then the offsets to which it changes in turn.
+    rounds: how many times the lines are scored; each time, the features of the pairs found before are used.
+
+    Returns the lines, the gain, and the scores of all lines for each offset.
+    """
+    every = {offset: pair_lines(0, shared, offset) for offset in offsets}
+    aligned = list(every.values())
+    for _ in range(rounds):
+        known = dict(zip(every, likeness(aligned, list(every.values())), strict=True))
+        scores = [known[offset] for offset in offsets]
+        jumps, gain = _best_jumps(scores)
+        bounds = [0, *jumps, shared]
+        aligned = [
+            pair_lines(first, last, offset)
+            for offset, first, last in zip(offsets, bounds[:-1], bounds[1:], strict=True)
+        ]
+    return jumps, gain, scores
 
 
 def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
@@ -274,17 +302,14 @@ def _best_jumps(scores: list[Scores]) -> tuple[list[int], float]:
     the scores, minus the sum of the scores if all lines had offset 0.
     """
     sums = [numpy.concatenate(([0.0], numpy.cumsum(each, dtype=numpy.float64))) for each in scores]
-    best, changes = sums[0], []
+    best, gains = sums[0], []
     for each in sums[1:]:
-        before = best - each
-        highest = numpy.maximum.accumulate(before)
-        first = numpy.where(before == highest, numpy.arange(len(before)), 0)
-        changes.append(numpy.maximum.accumulate(first))
-        best = each + highest
-    place, jumps = len(best) - 1, list[int]()
-    for change in reversed(changes):
-        place = int(change[place])
-        jumps.insert(0, place)
+        gains.append(best - each)
+        best = each + numpy.maximum.accumulate(gains[-1])
+    jumps = [len(best) - 1]
+    for before in reversed(gains):
+        jumps.insert(0, int(numpy.argmax(before[: jumps[0] + 1])))
+    jumps.pop()
     return jumps, float(best[-1] - sums[0][-1])
 
 
@@ -302,26 +327,17 @@ def shifted_lines(source: Features, target: Features) -> Shifted | None:
     count = len(source) - 1
     if count < 1:
         return None
-    own = (source.part(0, count), target.part(0, count))
+
+    def pair_lines(first: int, last: int, offset: int) -> tuple[Features, Features]:
+        before, after = max(-offset, 0), max(offset, 0)
+        return source.part(first + before, last + before), target.part(first + after, last + after)
+
     best, shifted = 10.0 + 2.0 * math.log(count + 1), None
-    for forward in (True, False):
-        moved = (
-            (source.part(0, count), target.part(1, count + 1))
-            if forward
-            else (source.part(1, count + 1), target.part(0, count))
-        )
-        aligned = [own, moved]
-        for _ in range(2):
-            plain, other = likeness(aligned, [own, moved])
-            sums = numpy.concatenate(([0.0], numpy.cumsum(other - plain, dtype=numpy.float64)))
-            gains = sums - numpy.minimum.accumulate(sums)
-            last = int(numpy.argmax(gains))
-            first = int(numpy.argmin(sums[: last + 1]))
-            before, after = ((own[0].part(*at), own[1].part(*at)) for at in ((0, first), (last + 1, None)))
-            aligned = [before, (moved[0].part(first, last), moved[1].part(first, last)), after]
-        if gains[last] > best:
-            best = float(gains[last])
-            shifted = Shifted(last, first, last - first) if forward else Shifted(first, last, last - first)
+    for offset in (1, -1):
+        (first, last), gain, _ = _aligned(pair_lines, count, [0, offset, 0], 2)
+        if gain > best:
+            places = (last, first) if offset > 0 else (first, last)
+            best, shifted = gain, Shifted(*places, last - first)
     return shifted
 
 
@@ -366,7 +382,8 @@ def counts_differ(
             lines.append(
                 f"line {line + 1:,} of {names[longer]} seems to have no counterpart in {names[1 - longer]}:"
             )
-            lines.append(f"  {_line(difference.paths[longer], line, difference.encoding)}")
+            text = _lines(difference.paths[longer], line, line + 1, difference.encoding)
+            lines.append(f"  {printable(''.join(text))[:60]}")
         more = len(unmatched) - NAMED
         lines += [f"and {more:,} more lines of {names[longer]}"] if more > 0 else []
         hint = "compare the files near this line: a line is missing, or one line was split in two"
@@ -400,9 +417,9 @@ def _by_words(short: Path, long: Path, missing: Missing, offset: int, encoding: 
     """
     jump = missing.line - offset
     first = max(jump - NEAR, 0)
-    ours = [frozenset(line.split()) for line in _lines(short, first, jump + NEAR, encoding)]
+    ours = [frozenset(line.lower().split()) for line in _lines(short, first, jump + NEAR, encoding)]
     last = jump + NEAR + offset + 1
-    theirs = [frozenset(line.split()) for line in _lines(long, first + offset, last, encoding)]
+    theirs = [frozenset(line.lower().split()) for line in _lines(long, first + offset, last, encoding)]
     count = min(len(ours), len(theirs) - 1)
     place = begun = jump - first
     least, most = max(begun - FAR, 0), begun + FAR
@@ -461,16 +478,6 @@ class _Dictionary:
 
 
 def _lines(path: Path, first: int, last: int, encoding: str | None) -> list[str]:
-    """Return the lines of a file from index `first` to `last` - 1, in lower case."""
-    raws = (line for raw in read_blocks(path, encoding) for line in raw.data.split(b"\n")[:-1])
-    return [line.decode("utf-8", "replace").lower() for line in itertools.islice(raws, first, last)]
-
-
-def _line(path: Path, index: int, encoding: str | None) -> str:
-    """Return the first 60 characters of the line at this index of a file, for messages.
-
-    Control characters are replaced.
-    """
-    raws = (line for raw in read_blocks(path, encoding) for line in raw.data.split(b"\n")[:-1])
-    line = next(itertools.islice(raws, index, None), b"")
-    return printable(line[:240].decode("utf-8", "replace"))[:60]
+    """Return the lines of a file from index `first` to `last` - 1. Invalid bytes are replaced."""
+    lines = (line for raw in read_blocks(path, encoding) for line in raw.text.split("\n"))
+    return [to_bytes(line).decode("utf-8", "replace") for line in itertools.islice(lines, first, last)]

@@ -44,6 +44,7 @@ __all__ = [
     "read_blocks",
     "read_chunks",
     "read_lines",
+    "to_bytes",
 ]
 
 Marks = NDArray[numpy.uint8]
@@ -81,35 +82,49 @@ FOREIGN: dict[bytes, tuple[str, Hint]] = {
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Raw:
-    """A block of whole lines of a file as bytes, before the lines are checked.
+    """A block of whole lines of a file, before the lines are checked.
 
     name: name of the file, for messages.
-    data: the lines, each ended by "\\n".
+    text: the lines, with "\\n" between them. Invalid bytes are lone surrogates (surrogateescape).
+    first: line number of the first line.
     marks: one integer for each line, with a bit set for each problem that the reader of the format has found
         (see Kind.bit). None: no problems.
     unit: what a line is called in messages: "line", "row" or "pair".
     reached: number of bytes or rows read so far, including this block.
     reasons: for each malformed line, its index in the block, and why it is malformed.
     remedy: the name of the setting that the user should check if a line is malformed, for the error message.
-    whole: if `data` has only one column of the file, the lines with all columns; otherwise empty.
+    whole: if `text` has only one column of the file, the lines with all columns; otherwise empty.
     encoding: the encoding of the file before it was converted; None is UTF-8.
-    first: line number of the first line; None: one more than the line number of the last line before.
+    data: the bytes of `text` if they are valid UTF-8 and have been read from a file; otherwise empty.
     """
 
     name: str
-    data: bytes
+    text: str
+    first: int = 1
     marks: Marks | None = None
     unit: str = "line"
     reached: int = 0
     reasons: Mapping[int, str] = field(default_factory=dict)
     remedy: Setting | None = None
-    whole: Sequence[bytes] = ()
+    whole: Sequence[str] = ()
     encoding: str | None = None
-    first: int | None = None
+    data: bytes = b""
+
+    def lines(self) -> Sequence[str]:
+        """Return the lines of the block as they are in the file, with all their columns."""
+        return self.whole or self.text.split("\n")
 
     def line(self, index: int) -> bytes:
         """Return the line at this index of the block, as it is in the file, with all its columns."""
-        return self.whole[index] if self.whole else self.data.split(b"\n")[index]
+        return to_bytes(self.lines()[index])
+
+
+def to_bytes(text: str) -> bytes:
+    """Return the bytes of a text in UTF-8. Lone surrogates that are not from surrogateescape are invalid."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
@@ -143,15 +158,14 @@ def read_blocks(path: Path, encoding: str | None = None) -> Iterator[Raw]:
 
     Warns if the first lines look as if they had been decoded with a wrong encoding.
     """
-    ended, rest, lines, reached = False, b"", 0, 0
+    rest, lines, reached = b"", 0, 0
     encoding = other_encoding(encoding)
     for data, reached in read_chunks(path, encoding):
         end = data.rfind(b"\n") + 1
         if end:
-            block = _whole(path, rest + data[:end], reached, encoding)
-            if not ended:
+            block = _whole(path, rest + data[: end - 1], lines + 1, reached, encoding)
+            if not lines:
                 _warn_mojibake(block)
-            ended = True
             lines += data.count(b"\n")
             yield block
             rest = data[end:]
@@ -161,11 +175,11 @@ def read_blocks(path: Path, encoding: str | None = None) -> Iterator[Raw]:
             place = f"{shown(path)}, line {lines + 1}"
             problem = f"the line is longer than {LONGEST_LINE >> 20} MiB"
             raise DataError(message(place, problem, hint=RETURNS if b"\r" in rest else ""))
-    if not ended and b"\r" in rest.rstrip(b"\r"):
+    if not lines and b"\r" in rest.rstrip(b"\r"):
         problem = "the file contains \\r but no \\n"
         raise DataError(message(shown(path), problem, expected="lines that end with \\n", hint=RETURNS))
     if rest:
-        yield _whole(path, rest + b"\n", reached, encoding)
+        yield _whole(path, rest, lines + 1, reached, encoding)
 
 
 def read_chunks(path: Path, encoding: str | None = None) -> Iterator[tuple[bytes, int]]:
@@ -210,16 +224,23 @@ def read_lines(path: str | os.PathLike[str], encoding: str | None = None) -> Ite
     ...     list(read_lines(path))
     ['one', 'two']
     """
-    number = 0
     for raw in read_blocks(checked_path(path), encoding):
-        for index, line in enumerate(raw.data.split(b"\n")[:-1]):
-            number += 1
-            try:
-                yield line.decode("utf-8")
-            except UnicodeDecodeError:
-                place = f"{shown(path)}, line {number}"
-                problem, hint = invalid_line(raw, index)
-                raise DataError(message(place, problem, hint=hint)) from None
+        lines = raw.text.split("\n")
+        if not raw.text.isascii():
+            yield from _valid(raw, lines)
+        else:
+            yield from lines
+
+
+def _valid(raw: Raw, lines: list[str]) -> Iterator[str]:
+    for index, line in enumerate(lines):
+        try:
+            line.encode()
+        except UnicodeEncodeError:
+            problem, hint = invalid_line(raw, index)
+            place = f"{raw.name}, line {raw.first + index}"
+            raise DataError(message(place, problem, hint=hint)) from None
+        yield line
 
 
 def invalid_line(raw: Raw, index: int) -> tuple[str, tuple[str | Setting, ...]]:
@@ -241,9 +262,9 @@ def invalid_line(raw: Raw, index: int) -> tuple[str, tuple[str | Setting, ...]]:
 
 def _around(raw: Raw, index: int) -> bytes:
     """Return the lines around the line at this index, from which its encoding is guessed."""
-    lines = raw.whole or raw.data.split(b"\n")
-    before = b"".join(line + b"\n" for line in lines[max(index - 20, 0) : index])
-    after = b"\n".join(lines[index : index + 1_000])
+    lines = raw.lines()
+    before = b"".join(to_bytes(line) + b"\n" for line in lines[max(index - 20, 0) : index])
+    after = b"\n".join(map(to_bytes, lines[index : index + 1_000]))
     return before + after if len(before) < START // 2 else after
 
 
@@ -294,10 +315,10 @@ def check_start(name: str, data: bytes, encoding: str | None) -> None:
 
 
 def _warn_mojibake(raw: Raw) -> None:
-    if raw.data.isascii():
+    if raw.text.isascii():
         return
-    numbered = ((i, line) for i, line in enumerate(raw.data.split(b"\n"), 1) if not line.isascii())
-    sample = [(i, line.decode("utf-8", "ignore")) for i, line in itertools.islice(numbered, SAMPLED)]
+    numbered = ((i, line) for i, line in enumerate(raw.text.split("\n"), 1) if not line.isascii())
+    sample = [(i, line.encode("utf-8", "ignore").decode()) for i, line in itertools.islice(numbered, SAMPLED)]
     mojibake = find_mojibake([line for _, line in sample])
     if mojibake is not None:
         hint = "make the file again from its original, and name the encoding of the original"
@@ -305,12 +326,14 @@ def _warn_mojibake(raw: Raw) -> None:
         warnings.warn(message(place, str(mojibake), hint=hint), RegardWarning, stacklevel=2)
 
 
-def _whole(path: Path, data: bytes, reached: int, encoding: str | None) -> Raw:
-    if b"\r" not in data or b"\r\n" not in data:  # searching for one byte first is much faster
-        return Raw(shown(path), data, reached=reached, encoding=encoding)
-    bytes_ = numpy.frombuffer(data, numpy.uint8)
-    # Look at the byte before each "\n". For a "\n" at index 0, this is index -1, the last byte of the block.
-    # The last byte is always "\n", so it is never counted as "\r".
-    returns = bytes_[numpy.flatnonzero(bytes_ == ord("\n")) - 1] == ord("\r")
-    marks, data = returns.astype(numpy.uint8) * RETURN, data.replace(b"\r\n", b"\n")
-    return Raw(shown(path), data, marks, reached=reached, encoding=encoding)
+def _whole(path: Path, data: bytes, first: int, reached: int, encoding: str | None) -> Raw:
+    marks = None
+    if b"\r" in data and (b"\r\n" in data or data.endswith(b"\r")):  # one byte first is much faster
+        lines = data.split(b"\n")
+        marks = numpy.array([line.endswith(b"\r") for line in lines]) * numpy.uint8(RETURN)
+        data = b"\n".join(line.removesuffix(b"\r") for line in lines)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text, data = data.decode("utf-8", "surrogateescape"), b""
+    return Raw(shown(path), text, first, marks, reached=reached, encoding=encoding, data=data)

@@ -23,7 +23,6 @@ from regard.data.column_names import is_column_name
 from regard.data.pair_checks import KINDS
 from regard.data.read_text import (
     LONGEST_LINE,
-    Marks,
     Raw,
     check_likely_encoding,
     invalid_line,
@@ -65,15 +64,19 @@ class Row(NamedTuple):
     """A row of a table.
 
     number: in a CSV file, the line number at which the row begins; otherwise the number of the row, from 1.
-    value: the cells of the row as a list (CSV), or a dict; None if the row cannot be read.
+    value: the cells of the row as a list (CSV), or a dict; None if the row is blank or cannot be read.
     reason: why the row cannot be read.
     reached: number of bytes or rows of the file that have been read.
+    line: the row as it is in the file, if it is one line.
+    mark: the bits of the problems of the line (see Kind.bit).
     """
 
     number: int
     value: Any
     reason: str = ""
     reached: int = 0
+    line: str = ""
+    mark: int = 0
 
 
 def is_csv(path: Path) -> bool:
@@ -176,7 +179,7 @@ def _lines(path: Path, encoding: str | None, position: list[int]) -> Iterator[st
     """Yield the lines of a file with their line ends; keep the number of bytes read in position[0]."""
     for raw in read_blocks(path, encoding):
         position[0] = raw.reached
-        yield from (f"{line}\n" for line in raw.data.decode("utf-8", "surrogateescape").split("\n")[:-1])
+        yield from (f"{line}\n" for line in raw.text.split("\n"))
 
 
 def _separator(line: str) -> str:
@@ -191,8 +194,7 @@ def valid_cell(cell: str, name: str, line: int, encoding: str | None) -> str:
     line: the number of the line.
     """
     if not cell.isascii() and any("\udc80" <= each <= "\udcff" for each in cell):
-        data = cell.encode("utf-8", "surrogateescape")
-        problem, hint = invalid_line(Raw("", data, encoding=other_encoding(encoding)), 0)
+        problem, hint = invalid_line(Raw("", cell, encoding=other_encoding(encoding)), 0)
         raise DataError(message(f"{name}, line {line}", problem, hint=hint))
     return cell
 
@@ -236,8 +238,7 @@ def json_array_rows(path: Path, encoding: str | None = None) -> Iterator[Row]:
                     break  # the rest of the element is in the next chunk
                 place = f"{shown(path)}, line {lines + text.count(chr(10), 0, at)}"
                 if other_encoding(encoding) is None:  # in Shift-JIS, bytes of characters are backslashes
-                    data = text[at:].encode("utf-8", "surrogateescape")
-                    check_likely_encoding(Raw(shown(path), data), 0, place)
+                    check_likely_encoding(Raw(shown(path), text[at:]), 0, place)
                 raise DataError(message(place, f"row {number + 1} is not valid JSON: {error}")) from None
             number += 1
             yield Row(number, value, reached=reached)
@@ -301,43 +302,80 @@ def column_pairs(
     encoding: the encoding of the file; None is UTF-8.
     """
     check_format(path, "tsv", "read_pairs")
-    return (_separated_rows if is_csv(path) else _tabbed_rows)(path, columns, encoding)
+    return (_separated_pairs if is_csv(path) else _tabbed_pairs)(path, columns, encoding)
 
 
-def _tabbed_rows(
+def _tabbed_pairs(
     path: Path, columns: tuple[int, int] | tuple[str, str], encoding: str | None
 ) -> Iterator[Two]:
-    picked: tuple[int, int] | None = None
+    places: list[int] = []
     for raw in read_blocks(path, encoding):
-        if picked is None:
-            header = raw.data.split(b"\n", 1)[0].decode("utf-8", "replace").split("\t")
-            picked = _picked(path, header, columns)
+        lines = raw.text.split("\n")
+        marks = numpy.zeros(len(lines), numpy.uint8) if raw.marks is None else raw.marks
+        if not places:
+            places = _places(path, lines[0].split("\t"), columns)
             if isinstance(columns[0], str):
-                marks = None if raw.marks is None else raw.marks[1:]
-                raw = replace(raw, data=raw.data.split(b"\n", 1)[1], marks=marks, first=2)
-        if raw.data:
-            yield _tabbed(raw, picked)
+                lines, marks, raw = lines[1:], marks[1:], replace(raw, first=2)
+        if not lines:
+            continue
+        least = max(places) + 1
+        rows = [line.split("\t", least) for line in lines]
+        # A blank line is not malformed: it is a pair with empty sides, as in the other formats.
+        reasons = {
+            i: too_few_columns(row, places)
+            for i, row in enumerate(rows)
+            if len(row) < least and lines[i].strip()
+        }
+        marks[list(reasons)] |= MALFORMED
+        source, target = (
+            replace(
+                raw,
+                text="\n".join([row[place] if len(row) >= least else "" for row in rows]),
+                marks=marks,
+                reasons=reasons,
+                remedy=COLUMNS,
+                whole=lines,
+                data=b"",
+            )
+            for place in places
+        )
+        yield source, target
 
 
-def _separated_rows(
+def _separated_pairs(
     path: Path, columns: tuple[int, int] | tuple[str, str], encoding: str | None
 ) -> Iterator[Two]:
     rows = csv_rows(path, encoding)
     header = next(rows, None)
     if header is None:
         return
-    picked = _picked(path, header.value or [], columns)
+    places = _places(path, header.value or [], columns)
     if isinstance(columns[0], int):
         rows = chain([header], rows)
 
     def pair(cells: Any) -> tuple[Any, Any]:
-        if problem := too_few_columns(cells, picked):
+        if problem := too_few_columns(cells, places):
             if not any(cell.strip() for cell in cells):
                 return None, None
             raise LookupError(problem)
-        return cells[picked[0]], cells[picked[1]]
+        return cells[places[0]], cells[places[1]]
 
-    yield from _blocks(path, rows, pair, "line", encoding)
+    yield from _blocks(shown(path), rows, pair, "line", encoding, lambda cells: COLUMNS)
+
+
+def _places(path: Path, header: Sequence[str], columns: tuple[int, int] | tuple[str, str]) -> list[int]:
+    """Return the indices of the source and the target column.
+
+    Raise DataError if the columns are numbers, but the header has usual column names, such as "source".
+    """
+    hint: Hint = ("check ", COLUMNS, "; if the file has no header, use numbers, starting at 1")
+    places = column_places(path, header, columns, hint)
+    names = [header[place].strip() for place in places if place < len(header)]
+    if isinstance(columns[0], int) and len(names) == 2 and all(map(is_column_name, names)):
+        problem = f"the line looks like a header: {printable(' and '.join(names))}"
+        hint = ("use ", replace(COLUMNS, value=printable(",".join(names))), "; or remove the line")
+        raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
+    return places
 
 
 def field_pairs(path: Path, fields: tuple[str, str], encoding: str | None = None) -> Iterator[Two]:
@@ -351,57 +389,28 @@ def field_pairs(path: Path, fields: tuple[str, str], encoding: str | None = None
     check_format(path, "jsonl", "read_pairs")
     kind = record_format(path, encoding)
     if kind == "lines":
-        return _json_lines(path, fields, encoding)
-    rows = parquet_rows(path, fields) if kind == "parquet" else json_array_rows(path, encoding)
-    return _blocks(path, rows, lambda row: fields_of(row, fields), "row", encoding)
+        rows, unit = json_line_rows(path, encoding), "line"
+    else:
+        rows, unit = (
+            parquet_rows(path, fields) if kind == "parquet" else json_array_rows(path, encoding),
+            "row",
+        )
+    return _blocks(shown(path), rows, lambda row: fields_of(row, fields), unit, encoding)
 
 
-def _json_lines(path: Path, fields: tuple[str, str], encoding: str | None) -> Iterator[Two]:
-    encoding = other_encoding(encoding)
+def json_line_rows(path: Path, encoding: str | None = None) -> Iterator[Row]:
+    """Yield the rows of a file with one JSON value in each line. Invalid bytes are lone surrogates."""
     for raw in read_blocks(path, encoding):
-        sides, lines = _Sides(raw.marks), raw.data.split(b"\n")[:-1]
-        for line in lines:
-            if not line.strip():
-                sides.add(None, None)
-                continue
-            try:
-                # Decode invalid bytes as lone surrogates. encode() in _line() restores these bytes.
-                row = json.loads(line.decode("utf-8", "surrogateescape"))
-            except (ValueError, RecursionError) as error:
-                sides.add_malformed(f"not valid JSON: {error}")
-            else:
-                sides.add_fields(row, fields)
-        yield sides.raws(raw.name, "line", raw.reached, lines, encoding=encoding)
-
-
-def _blocks(
-    path: Path,
-    rows: Iterable[Row],
-    pair: Callable[[Any], Sequence[Any]],
-    unit: str,
-    encoding: str | None,
-) -> Iterator[Two]:
-    """Yield source and target of the rows of a table, in blocks of rows with consecutive numbers.
-
-    pair: returns source and target of a row; raises LookupError if the row does not have them.
-    """
-    sides, first, row, encoding = _Sides(None), 1, Row(0, None), other_encoding(encoding)
-    for row in rows:
-        count = len(sides.lines[0])
-        if count == ROWS or (count and row.number != first + count):
-            yield sides.raws(shown(path), unit, row.reached, first=first, encoding=encoding)
-            sides, count = _Sides(None), 0
-        first = first if count else row.number
-        if row.reason:
-            sides.add_malformed(row.reason)
-            continue
-        try:
-            sides.add(*pair(row.value))
-        except LookupError as error:
-            remedy = COLUMNS if unit == "line" else _fields_to_use(row.value)
-            sides.add_malformed(str(error.args[0]), remedy)
-    if sides.lines[0]:
-        yield sides.raws(shown(path), unit, row.reached, first=first, encoding=encoding)
+        lines = raw.text.split("\n")
+        marks = itertools.repeat(0) if raw.marks is None else raw.marks.tolist()
+        for number, (line, mark) in enumerate(zip(lines, marks, strict=False), raw.first):
+            value, reason = None, ""
+            if line.strip():
+                try:
+                    value = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    reason = f"not valid JSON: {error}"
+            yield Row(number, value, reason, raw.reached, line, mark)
 
 
 def list_pairs(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[Two]:
@@ -410,100 +419,73 @@ def list_pairs(rows: Iterable[Any], fields: tuple[str, str] | None) -> Iterator[
     rows: the rows: tuples (source, target), or dicts with a source field and a target field.
     fields: the names of the source field and the target field; None if the rows are tuples.
     """
-    iterator, reached = iter(rows), 0
-    while batch := list(itertools.islice(iterator, ROWS)):
-        sides = _Sides(None)
-        for row in batch:
-            if fields is None:
-                sides.add(*row)
-            else:
-                sides.add_fields(row, fields)
-        reached += len(batch)
-        yield sides.raws("data", "row", reached) if fields else sides.raws("lists", "pair", reached)
+    numbered = (Row(number, row, reached=number) for number, row in enumerate(rows, 1))
+    if fields is None:
+        return _blocks("lists", numbered, lambda row: row, "pair", None)
+    return _blocks("data", numbered, lambda row: fields_of(row, fields), "row", None)
 
 
-class _Sides:
-    """Collects the source lines and target lines of a block. Each line has bits for its problems (Kind.bit).
+def _blocks(
+    name: str,
+    rows: Iterable[Row],
+    pair: Callable[[Any], Sequence[Any]],
+    unit: str,
+    encoding: str | None,
+    remedy: Callable[[Any], Setting | None] | None = None,
+) -> Iterator[Two]:
+    """Yield source and target of the rows of a table, in blocks of rows with consecutive numbers.
 
-    marks: for each row, the bits of the problems of the whole row, such as "\\r" at the end of the row. The
-        source line and the target line get these bits. None: no problems.
-    lines: the source lines and the target lines.
-    own: for each source line and each target line, the bits of all other problems.
+    pair: returns source and target of a row; raises LookupError if the row does not have them.
+    remedy: returns the setting that the error of a malformed row recommends. Default: the fields to use.
     """
-
-    def __init__(self, marks: Marks | None):
-        self.marks, self.lines, self.own = marks, ([], []), ([], [])
-        self.reasons: dict[int, str] = {}
-        self.remedy: Setting | None = None
-
-    lines: tuple[list[bytes], list[bytes]]
-    own: tuple[list[int], list[int]]
-
-    def add(self, source: Any, target: Any) -> None:
-        for side, value in enumerate((source, target)):
-            line, mark = _line(value)
-            if mark == MALFORMED:
-                self.reasons[len(self.lines[side])] = f"expected a string, got {type(value).__name__}"
-            self.lines[side].append(line)
-            self.own[side].append(mark)
-
-    def add_fields(self, row: Any, fields: tuple[str, str]) -> None:
-        try:
-            values = fields_of(row, fields)
-        except LookupError as error:
-            self.add_malformed(str(error.args[0]), _fields_to_use(row))
-        else:
-            self.add(*values)
-
-    def add_malformed(self, reason: str, remedy: Setting | None = None) -> None:
-        """Add a row that has no source or no target.
-
-        remedy: the setting that the error recommends.
-        """
-        self.remedy = self.remedy or remedy
-        self.reasons[len(self.lines[0])] = reason
-        for lines, own in zip(self.lines, self.own, strict=True):
-            lines.append(b"")
-            own.append(MALFORMED)
-
-    def raws(self, name: str, unit: str, reached: int, whole: Sequence[bytes] = (), **more: Any) -> Two:
-        source, target = (
-            Raw(
-                name,
-                b"\n".join(lines) + b"\n",
-                self._marks(own),
-                unit,
-                reached,
-                self.reasons,
-                self.remedy,
-                whole,
-                **more,
-            )
-            for lines, own in zip(self.lines, self.own, strict=True)
+    encoding, remedy = other_encoding(encoding), remedy or _fields_to_use
+    numbered = iter(rows)
+    row = next(numbered, None)
+    while row is not None:
+        first, reached, whole = row.number, row.reached, list[str]()
+        sides: tuple[list[str], list[str]] = ([], [])
+        marks: tuple[list[int], list[int]] = ([], [])
+        reasons, advised = dict[int, str](), None
+        while row is not None and len(whole) < ROWS and row.number == first + len(whole):
+            values: Sequence[Any] = ("", "")
+            reason = row.reason
+            if row.value is not None and not reason:
+                try:
+                    values = pair(row.value)
+                except LookupError as error:
+                    reason, advised = str(error.args[0]), advised or remedy(row.value)
+            mark = row.mark | MALFORMED if reason else row.mark
+            for value, texts, own in zip(values, sides, marks, strict=True):
+                if isinstance(value, str) and "\n" not in value:
+                    texts.append(value)
+                    own.append(mark)
+                    continue
+                text, problem = _repaired(value)
+                if problem == MALFORMED:
+                    reason = f"expected a string, got {type(value).__name__}"
+                texts.append(text)
+                own.append(mark | problem)
+            if reason:
+                reasons[len(whole)] = reason
+            whole.append(row.line)
+            reached = row.reached
+            row = next(numbered, None)
+        lines = whole if any(whole) else ()
+        block = Raw(name, "", first, None, unit, reached, reasons, advised, lines, encoding)
+        one, other = (
+            replace(block, text="\n".join(texts), marks=numpy.array(own, numpy.uint8))
+            for texts, own in zip(sides, marks, strict=True)
         )
-        return source, target
-
-    def _marks(self, own: list[int]) -> Marks:
-        marks = numpy.array(own, numpy.uint8)
-        return marks if self.marks is None else marks | self.marks
+        yield one, other
 
 
-def _line(value: Any) -> tuple[bytes, int]:
-    """Return a value as one line of bytes, and the bit of its problem (see Kind.bit), or 0.
-
-    Line breaks inside the value are replaced by spaces. None becomes an empty line.
-    """
+def _repaired(value: Any) -> tuple[str, int]:
+    """Return a value as one line, and the bit of its problem (see Kind.bit), or 0. None is an empty line."""
     if value is None:
-        return b"", 0
+        return "", 0
     if not isinstance(value, str):
-        return b"", MALFORMED
-    mark = 0
-    if "\n" in value:
-        value, mark = value.replace("\r\n", " ").replace("\n", " "), BREAK
-    try:
-        return value.encode("utf-8", "surrogateescape"), mark
-    except UnicodeEncodeError:
-        return value.encode("utf-8", "surrogatepass"), mark
+        return "", MALFORMED
+    return value.replace("\r\n", " ").replace("\n", " "), BREAK
 
 
 def field_of(row: Any, name: str) -> Any:
@@ -558,36 +540,3 @@ def _fields_to_use(row: Any) -> Setting | None:
 def fields_of(row: Any, names: Sequence[str]) -> list[Any]:
     """Return the values of fields of a row; raise LookupError if there is no such field. See field_of()."""
     return [field_of(row, name) for name in names]
-
-
-def _tabbed(raw: Raw, picked: tuple[int, int]) -> Two:
-    lines = raw.data.split(b"\n")[:-1]
-    rows = [line.split(b"\t", max(picked) + 1) for line in lines]
-    least = max(picked) + 1
-    # A blank line is not malformed: it is a pair with empty sides, as in the other formats.
-    reasons = {
-        i: too_few_columns(row, picked) for i, row in enumerate(rows) if len(row) < least and lines[i].strip()
-    }
-    own = numpy.zeros(len(lines), numpy.uint8) if raw.marks is None else raw.marks.copy()
-    own[list(reasons)] |= MALFORMED
-    sides = []
-    for column in picked:
-        cells = [row[column] if len(row) >= least else b"" for row in rows]
-        data = b"\n".join(cells) + b"\n"
-        sides.append(replace(raw, data=data, marks=own, reasons=reasons, remedy=COLUMNS, whole=lines))
-    return sides[0], sides[1]
-
-
-def _picked(path: Path, header: Sequence[str], columns: tuple[int, int] | tuple[str, str]) -> tuple[int, int]:
-    """Return the indices of the source and the target column.
-
-    Raise DataError if the columns are numbers, but the header has usual column names, such as "source".
-    """
-    hint = ("check ", COLUMNS, "; if the file has no header, use numbers, starting at 1")
-    source, target = column_places(path, header, columns, hint)
-    names = [header[place].strip() for place in (source, target) if place < len(header)]
-    if isinstance(columns[0], int) and len(names) == 2 and all(map(is_column_name, names)):
-        problem = f"the line looks like a header: {printable(' and '.join(names))}"
-        hint = ("use ", replace(COLUMNS, value=printable(",".join(names))), "; or remove the line")
-        raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
-    return source, target

@@ -8,14 +8,14 @@ TAPE_TASKS.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from regard.data.tape_batch import TapeBatch
+from regard.data.batch import EOS, Batch, TapeBatch
 from regard.errors import ArgumentError, DataError, UnknownName, message, printable
 
 __all__ = [
@@ -28,7 +28,9 @@ __all__ = [
     "RepeatCopy",
     "Sizes",
     "TAPE_TASKS",
+    "TASKS",
     "TapeTask",
+    "algorithm_batch",
     "build_tape_task",
     "empty",
     "random_bits",
@@ -36,6 +38,7 @@ __all__ = [
     "read_count",
     "read_vectors",
 ]
+
 
 Sizes = dict[str, int]
 """The sizes of a sequence by name, such as {"length": 20}."""
@@ -592,3 +595,53 @@ def build_tape_task(name: str, **options: Any) -> TapeTask:
     for end in (0, 1):
         task.check_sizes({name: each[end] for name, each in task.ranges.items()}, "[data]")
     return task
+
+
+FIRST = EOS + 1
+"""The token id of the first symbol. The special tokens have smaller ids."""
+
+TASKS: dict[str, Callable[[list[int]], list[int]]] = {
+    "copy": list,
+    "reverse": lambda symbols: symbols[::-1],
+    "sort": sorted,
+}
+"""All tasks by name. Each function computes the target from the source, both lists of token ids."""
+
+
+def algorithm_batch(
+    name: str,
+    count: int,
+    length: int,
+    symbols: int,
+    generator: torch.Generator | None = None,
+    *,
+    shortest: int | None = None,
+) -> Batch:
+    """Return a batch of random sequences of symbols, with copied, reversed or sorted targets.
+
+    name: the task: "copy", "reverse" or "sort".
+    count: number of sequences (batch size).
+    length: number of symbols in each sequence.
+    symbols: number of different symbols; their token ids start at 4, so a model needs a vocabulary of
+        symbols + 4 tokens.
+    generator: a CPU generator; the default is torch's global generator.
+    shortest: if set, each sequence has a random number of symbols from `shortest` to `length`.
+
+    In the example, a row has 6 tokens: 5 symbols and EOS.
+
+    >>> import torch
+    >>> batch = algorithm_batch("reverse", 2, length=5, symbols=9, generator=torch.Generator().manual_seed(0))
+    >>> batch.source.shape, batch.labels[:, :-1].equal(batch.source[:, :-1].flip(1))
+    (torch.Size([2, 6]), True)
+    """
+    if name not in TASKS:
+        raise UnknownName("task", name, TASKS)
+    shortest = length if shortest is None else shortest
+    if count < 1 or symbols < 1 or not 0 <= shortest <= length:
+        problem = f"count is {count}, symbols is {symbols}, shortest is {shortest}, length is {length}"
+        expected = "count >= 1, symbols >= 1 and 0 <= shortest <= length"
+        raise ArgumentError(message("algorithm_batch()", problem, expected=expected))
+    drawn = torch.randint(FIRST, FIRST + symbols, (count, length), generator=generator).tolist()
+    lengths = torch.randint(shortest, length + 1, (count,), generator=generator).tolist()
+    sources = [row[:end] for row, end in zip(drawn, lengths, strict=True)]
+    return Batch.collate(sources, [TASKS[name](source) for source in sources])

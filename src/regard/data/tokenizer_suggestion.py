@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from regard.data.tokenizers.normalize import clean, sides
+from regard.data.tokenizers.tokenizer import clean, sides
 
 __all__ = ["suggest_tokenizer"]
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regard.data.batch import BOS, Batch
-from regard.data.batch_rows import BatchRows
+from regard.data.batch import BOS, Batch, BatchRows
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules, pad_prefixes
 from regard.errors import ArgumentError, RegardWarning, message
 from regard.models.base import Encoded, Model, State

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regard.data.tokenizers.normalize import clean
+from regard.data.tokenizers.tokenizer import clean
 from regard.errors import ArgumentError, UnknownName, message
 from regard.viewing.word_groups import SHOWN_SPACE, spelled, spelled_or_space
 

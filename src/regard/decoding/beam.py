@@ -29,8 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.data.batch import EOS, Batch
-from regard.data.batch_rows import BatchRows
+from regard.data.batch import EOS, Batch, BatchRows
 from regard.decoding.active_rows import ActiveRows, Ends, Prompts, start_decoding, state_rows
 from regard.decoding.hypothesis import ROOM, SearchResult
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules, check_integers

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.data.batch import EOS, PAD
-from regard.data.batch_rows import BatchRows
+from regard.data.batch import EOS, PAD, BatchRows
 from regard.decoding.word_alignment import Place, averaged
 from regard.roles import BySite
 

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console, ConsoleOptions
 from torch import Tensor
 
-from regard.data.tokenizers.normalize import clean
+from regard.data.tokenizers.tokenizer import clean
 from regard.decoding.alignment_units import shown_units
 from regard.decoding.hypothesis import LazyAttention
 from regard.decoding.word_alignment import Alignment, Choice, align

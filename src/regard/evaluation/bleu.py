@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from regard.data.tokenizers.normalize import clean
+from regard.data.tokenizers.tokenizer import clean
 from regard.errors import ArgumentError, DataError, UnknownName, message
 from regard.files.requirements import install_command, pip_command
 

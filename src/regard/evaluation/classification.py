@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from regard.data.tokenizers.normalize import clean
+from regard.data.tokenizers.tokenizer import clean
 from regard.errors import list_item, printable
 from regard.roles import POOLING, BySite, Role, sites_matching
 from regard.viewing import Picture, Seen, Site, shaded

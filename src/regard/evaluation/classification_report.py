@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from regard.data.class_labels import Labels
+from regard.data.labelled_text import Labels
 from regard.errors import ArgumentError, DataError, message, printable
 
 __all__ = ["ClassScore", "ClassificationReport", "classification_report"]

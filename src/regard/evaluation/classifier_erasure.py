@@ -19,8 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from regard.call import Call
-from regard.data.batch import UNK
-from regard.data.labelled_batch import LabelledBatch
+from regard.data.batch import UNK, LabelledBatch
 from regard.errors import ArgumentError, message
 from regard.evaluation.classification import SIDES, Classification, ReadText
 from regard.evaluation.erasure import (
@@ -137,7 +136,7 @@ def erase_words(
     samples: how many times k other words are sampled.
     seed: random seed.
 
-    >>> from regard.data.class_labels import Labels
+    >>> from regard.data.labelled_text import Labels
     >>> from regard.data.tokenizers import train_tokenizer
     >>> from regard.named_models.classifiers import build_classifier
     >>> tokenizer, labels = train_tokenizer("word", ["a good film", "a bad film"]), Labels(("neg", "pos"))

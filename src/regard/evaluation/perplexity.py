@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.data.batch import PAD
+from regard.data.batch import PAD, TextBatch
 from regard.data.encoded_text import EncodedText, TextCounts
-from regard.data.text_batch import TextBatch
 from regard.errors import ArgumentError, message
 from regard.models.base import State
 from regard.models.language_base import LanguageModel
@@ -98,7 +97,7 @@ def text_loss(
 
     In the example, the tokens are words, so the perplexity per token and per word are equal.
 
-    >>> from regard.data.text_batching import SlidingWindows
+    >>> from regard.data.encoded_text import SlidingWindows
     >>> from regard.data.tokenizers import train_tokenizer
     >>> from regard.models import build_language_model
     >>> lines = ["a rose is a rose"]

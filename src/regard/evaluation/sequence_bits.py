@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.data.tape_batch import TapeBatch
+from regard.data.batch import TapeBatch
 
 __all__ = ["SequenceBits", "answer_loss", "sequence_bits"]
 

@@ -13,11 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.batch import UNK
+from regard.data.batch import UNK, StoryBatch
 from regard.data.progress_bar import advancing
-from regard.data.story_batch import StoryBatch
-from regard.data.story_encoding import StoryWords, last_sentences
-from regard.data.story_text import StoryQuestion, sentences_of
+from regard.data.story_text import StoryQuestion, StoryWords, last_sentences, sentences_of
 from regard.errors import ArgumentError, message, positive, printable
 from regard.evaluation.erasure import HideKeys, ranked_and_random
 from regard.evaluation.sentence_effects import SentenceEffect, SentenceEffects, StoryErasure

@@ -13,10 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from regard.attended import Attended
-from regard.data.batch import EOS
-from regard.data.class_labels import Labels
-from regard.data.labelled_batch import LabelledBatch
-from regard.data.labelled_text import LabelledTexts
+from regard.data.batch import EOS, LabelledBatch
+from regard.data.labelled_text import LabelledTexts, Labels
 from regard.data.progress_bar import advancing
 from regard.data.tokenizers import Tokenizer
 from regard.errors import ArgumentError, DataError, message, positive

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import os
 import re
@@ -21,13 +20,10 @@ from regard.files.atomic_io import leftover
 __all__ = ["KINDS", "LEFT_OVER", "CacheEntry", "cache_entries", "cache_error", "cache_folder"]
 
 KINDS = {
-    "encoded sentence pairs": re.compile("[0-9a-f]{32}"),
+    "encoded sentence pairs": re.compile(r"[0-9a-f]{32}\.safetensors"),
     "weights of image encoders": re.compile(r"efficientnet-lite0-[0-9a-f]{8}-\d+\.safetensors"),
 }
-"""What is in the cache folder -> names of its files and folders. Other files are not from Regard."""
-
-FILES = {"source", "target", "numbers", "header.json"}
-"""Names of the files in a folder of encoded sentence pairs (see data/pair_cache.py)."""
+"""What is in the cache folder -> names of its files. Other files are not from Regard."""
 
 LEFT_OVER = 24 * 60 * 60.0
 """Age in seconds after which an unfinished file counts as left over, e.g. from a process that was killed."""
@@ -35,7 +31,7 @@ LEFT_OVER = 24 * 60 * 60.0
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """A file or folder that Regard has written to its cache folder.
+    """A file that Regard has written to its cache folder.
 
     kind: a key of KINDS, or "unfinished" for a temporary file.
     size: size in bytes.
@@ -48,9 +44,8 @@ class CacheEntry:
     is_used: bool = False
 
     def delete(self) -> None:
-        """Delete the file or folder. If another process has deleted it, do nothing."""
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self.path) if self.path.is_dir() else self.path.unlink()
+        """Delete the file. If another process has deleted it, do nothing."""
+        self.path.unlink(missing_ok=True)
 
 
 def cache_folder() -> Path:
@@ -102,19 +97,16 @@ def cache_error(error: OSError, path: Path) -> DataError:
 def cache_entries(folder: Path) -> Iterator[CacheEntry]:
     """Yield what Regard has written to a cache folder; other files in the folder are skipped.
 
-    Symbolic links, and folders with other files than those of Regard, are not from Regard.
+    Folders and symbolic links are not from Regard.
     """
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         temporary = leftover(path.name)
         name = temporary.name if temporary else path.name
         kind = next((kind for kind, pattern in KINDS.items() if pattern.fullmatch(name)), None)
-        files = list(path.iterdir()) if path.is_dir() and not path.is_symlink() else [path]
-        if kind is None or any(file.is_symlink() or not file.is_file() for file in files):
-            continue
-        if files != [path] and not {file.name for file in files} <= FILES:
+        if kind is None or path.is_symlink() or not path.is_file():
             continue
         try:
-            size, age = sum(file.stat().st_size for file in files), time.time() - path.stat().st_mtime
+            size, age = path.stat().st_size, time.time() - path.stat().st_mtime
         except FileNotFoundError:  # another process has deleted it
             continue
         yield CacheEntry(path, "unfinished" if temporary else kind, size, bool(temporary) and age < LEFT_OVER)

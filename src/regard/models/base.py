@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.data.batch import PAD, Batch
-from regard.data.batch_rows import BatchRows
+from regard.data.batch import PAD, Batch, BatchRows
 from regard.layers.source_attention import attend
 from regard.memory import Memory
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.data.batch import EOS, UNK
-from regard.data.labelled_batch import LabelledBatch
+from regard.data.batch import EOS, UNK, LabelledBatch
 from regard.layers.pooling import POOL, pooled
 from regard.options.model_checks import check_classifier, check_pairs, checked
 

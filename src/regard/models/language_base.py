@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.data.batch import Batch
-from regard.data.text_batch import TextBatch
+from regard.data.batch import Batch, TextBatch
 from regard.models.base import Encoded, Model, State
 from regard.options.model_checks import check_carried
 

@@ -42,7 +42,7 @@ class LSTMNClassifier(Classifier):
     word_dropout: probability of replacing a token by UNK in training.
     pairs: whether the classifier takes pairs of texts.
 
-    >>> from regard.data.labelled_batch import LabelledBatch
+    >>> from regard.data.batch import LabelledBatch
     >>> model = LSTMNClassifier(vocabulary_size=9, classes=3, width=8, pairs=True)
     >>> model(LabelledBatch.collate([[4, 5], [6]], [[7], [8]])).shape
     torch.Size([2, 3])

@@ -45,7 +45,7 @@ class LSTMNLanguageModel(WindowReading, StatefulLanguageModel):
     tie: whether embedding and output layer share their weights. Then embedding must equal width.
     uniform: if set, all initial weights and biases are sampled uniformly from [-uniform, uniform].
 
-    >>> from regard.data.text_batch import TextBatch
+    >>> from regard.data.batch import TextBatch
     >>> model = LSTMNLanguageModel(vocabulary_size=9, width=8, depth=2)
     >>> model(TextBatch.collate([[4, 5, 6], [7]])).shape
     torch.Size([2, 4, 9])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from regard.data.story_batch import StoryBatch
+from regard.data.batch import StoryBatch
 from regard.layers.memory_hop import HopNetwork, MemoryHop
 from regard.layers.sentence_ages import encode_ages, noise_size, sentence_ages, shifted_ages
 from regard.layers.sentence_encoding import encode_sentences

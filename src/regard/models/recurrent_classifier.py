@@ -73,7 +73,7 @@ class RecurrentClassifier(Classifier):
 class LSTMClassifier(RecurrentClassifier):
     """Text classifier with an LSTM. For the options, see RecurrentClassifier.
 
-    >>> from regard.data.labelled_batch import LabelledBatch
+    >>> from regard.data.batch import LabelledBatch
     >>> model = LSTMClassifier(vocabulary_size=9, classes=3, width=8)
     >>> model(LabelledBatch.collate([[4, 5], [6]])).shape  # (B, classes)
     torch.Size([2, 3])
@@ -85,7 +85,7 @@ class LSTMClassifier(RecurrentClassifier):
 class GRUClassifier(RecurrentClassifier):
     """Text classifier with a GRU. For the options, see RecurrentClassifier.
 
-    >>> from regard.data.labelled_batch import LabelledBatch
+    >>> from regard.data.batch import LabelledBatch
     >>> model = GRUClassifier(vocabulary_size=9, classes=3, width=8, pooling="last", pairs=True)
     >>> model(LabelledBatch.collate([[4, 5], [6]], [[7], [8]])).shape
     torch.Size([2, 3])

@@ -131,7 +131,7 @@ class RecurrentLanguageModel(StatefulLanguageModel):
 class LSTMLanguageModel(RecurrentLanguageModel):
     """Language model of LSTM layers (Zaremba et al. 2015); for the options, see RecurrentLanguageModel.
 
-    >>> from regard.data.text_batch import TextBatch
+    >>> from regard.data.batch import TextBatch
     >>> model = LSTMLanguageModel(vocabulary_size=9, width=8, depth=2, tie=True)
     >>> model(TextBatch.collate([[4, 5, 6], [7]])).shape  # (B, T, V); T = 4 with EOS
     torch.Size([2, 4, 9])
@@ -143,7 +143,7 @@ class LSTMLanguageModel(RecurrentLanguageModel):
 class GRULanguageModel(RecurrentLanguageModel):
     """Language model of GRU layers (Cho et al. 2014); for the options, see RecurrentLanguageModel.
 
-    >>> from regard.data.text_batch import TextBatch
+    >>> from regard.data.batch import TextBatch
     >>> model = GRULanguageModel(vocabulary_size=9, width=8, depth=1)
     >>> state, logits = model.read(TextBatch.collate([[4, 5, 6], [7]]))
     >>> state.hidden[0].shape, logits.shape

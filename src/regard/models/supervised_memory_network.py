@@ -10,8 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.data.labelled_batch import NO_LABEL
-from regard.data.story_batch import StoryBatch
+from regard.data.batch import NO_LABEL, StoryBatch
 from regard.layers.memory_hop import HopNetwork, MemoryHop
 from regard.layers.sentence_ages import encode_ages, sentence_ages
 from regard.layers.sentence_encoding import encode_sentences

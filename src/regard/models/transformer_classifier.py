@@ -45,7 +45,7 @@ class TransformerClassifier(Classifier):
     pairs: whether the classifier takes pairs of texts.
     longest: number of positions in the table of position embeddings, for "learned" and "noise".
 
-    >>> from regard.data.labelled_batch import LabelledBatch
+    >>> from regard.data.batch import LabelledBatch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)
     >>> model = TransformerClassifier(vocabulary_size=9, classes=3, size=size, position="rotary")
     >>> model(LabelledBatch.collate([[4, 5], [6]])).shape  # (B, classes)

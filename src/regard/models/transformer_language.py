@@ -36,7 +36,7 @@ class TransformerLanguageModel(LanguageModel):
         dropout.
     longest: number of positions in the table of position embeddings, for "learned" and "noise".
 
-    >>> from regard.data.text_batch import TextBatch
+    >>> from regard.data.batch import TextBatch
     >>> size = Size(width=8, heads=2, inner=16, layers=1)
     >>> model = TransformerLanguageModel(vocabulary_size=9, size=size, position="rotary")
     >>> model(TextBatch.collate([[4, 5, 6], [7]])).shape  # (B, T, V); T = 4 with EOS

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from regard.data.batch_rows import BatchRows
+from regard.data.batch import BatchRows
 from regard.dimensions import full_precision
 from regard.layers.tape_heads import HeadLayout, Tape, clipped, initialize_machine
 from regard.options.model_checks import check_slots, check_turing_machine, checked

@@ -12,11 +12,10 @@ from typing import Any
 
 from regard.errors import DataError, RegardError
 from regard.files.untrusted import LIMITS, open_regular, parse_json, read_limited
-from regard.runs.model_check import outline
 from regard.runs.run_folder import config_of, fingerprints_of
 from regard.runs.run_settings import RunSettings
 from regard.runs.run_task import RunTask
-from regard.runs.stored_runs import WEIGHTS, checked_settings
+from regard.runs.stored_runs import WEIGHTS, checked_settings, outline, stored_scores
 from regard.training.checkpoints.averaging import Averaged, averaged_from
 from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoints
 from regard.training.progress import Progress
@@ -160,7 +159,8 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         damaged=damaged or vocabulary is None,
         usual_metric=task.best,
     )
-    return replace(facts, quality=task.describe_quality(facts.best or {}, settings))
+    copied = [stored_scores(each) for each in Checkpoints(folder).all()[-1:] if averaged is not None]
+    return replace(facts, quality=task.describe_quality(facts.best or dict(*copied), settings))
 
 
 def _size(

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from regard.errors import ArgumentError, UnknownName, message, naming_place
-from regard.runs.meta_models import on_meta_device
 from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.training.checkpoints.checkpoints import Checkpoint
 from regard.training.command_options import CommandOption
@@ -30,7 +32,7 @@ from regard.training.task import Task
 if TYPE_CHECKING:
     from regard.runs.run_commands import ChosenRun, Report, RunView, ViewOptions
 
-__all__ = ["Plan", "ReadData", "RunTask", "StoredRun"]
+__all__ = ["Plan", "ReadData", "RunTask", "StoredRun", "on_meta_device"]
 
 
 class ReadData(Protocol):
@@ -374,3 +376,30 @@ def check_memory(model: nn.Module) -> None:
         problem = f"the model needs {needed / 1e9:,.0f} GB for its weights"
         expected = f"less than the {memory / 1e9:,.0f} GB of memory of this machine"
         raise ArgumentError(message("the settings", problem, expected=expected, hint="use a smaller model"))
+
+
+@contextmanager
+def on_meta_device() -> Iterator[None]:
+    """Create tensors on the meta device inside the `with` block. Their initial values are not sampled.
+
+    >>> with on_meta_device():
+    ...     nn.Embedding(10**12, 512).weight.shape
+    torch.Size([1000000000000, 512])
+    """
+    with torch.device("meta"), _WithoutSampling():
+        yield
+
+
+class _WithoutSampling(TorchFunctionMode):
+    """Context manager in which normal_() does nothing to tensors on the meta device.
+
+    Such tensors have no values. The first normal_() of a process on this device makes PyTorch import about
+    900 modules, which takes seconds.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        if function in (Tensor.normal_, nn.init.normal_):
+            tensor = arguments[0] if arguments else options["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return function(*arguments, **(options or {}))

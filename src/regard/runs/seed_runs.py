@@ -14,13 +14,13 @@ from rich.console import Console
 
 from regard.errors import RegardError, message
 from regard.files.folder_lock import FolderLock, locked
-from regard.runs.model_check import outline
 from regard.runs.prepare_run import Machine, PreparedRun, copy_files
 from regard.runs.run_facts import nonfinite_step
 from regard.runs.run_folder import made_folder, write_config_and_manifest, write_data
 from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import failures_of, seed_folder, write_failures
 from regard.runs.seed_scores import SeedFacts, scores_table, seed_facts_of, written_summary
+from regard.runs.stored_runs import outline
 from regard.runs.system_report import memory, usable_cores
 from regard.runs.training_processes import STOPPING, Training, TrainingProcesses
 from regard.training.budget import count

@@ -1,23 +1,45 @@
-"""Read the settings of a run folder, check them against its manifest, and find its checkpoints."""
+"""Open a run folder: check its settings against its manifest, and its weights against its model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from regard.errors import ArgumentError, DataError, UnknownName, message
-from regard.runs.model_check import check_weights
-from regard.runs.run_folder import check_manifest, config_of
-from regard.runs.run_task import RunTask, StoredRun
+from regard.files.tensor_file import TensorInfo
+from regard.runs.run_folder import CONFIG, check_manifest, config_of
+from regard.runs.run_settings import ModelSettings
+from regard.runs.run_task import RunTask, StoredRun, on_meta_device
 from regard.runs.seed_folders import check_one_seed
+from regard.training.checkpoints.checkpoint_files import ESTIMATOR
 from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
 from regard.training.settings import build
 
-__all__ = ["WEIGHTS", "checked_settings", "find_checkpoint", "open_stored", "stored_scores"]
+__all__ = [
+    "WEIGHTS",
+    "check_newest",
+    "check_weights",
+    "checked_settings",
+    "find_checkpoint",
+    "open_stored",
+    "outline",
+    "stored_scores",
+]
 
 WEIGHTS = ("weights",)
 """The tensor files that inference needs. Damage to other files, such as the optimizer state, is ignored."""
+
+REPEATED = ("layers", "decoder_layers", "depth")
+"""Model options for numbers of layers. A layer has at least one tensor. So the value of such an option cannot
+be larger than the number of tensors in the checkpoint."""
+
+MOST_LAYERS, MOST = 1000, 2**24
+"""Limits of integer options, if there is no checkpoint: MOST_LAYERS for the options in REPEATED, MOST for
+other options."""
 
 
 def checked_settings(task: type[RunTask], folder: Path, fixed: Sequence[str] | bool | None = True) -> Any:
@@ -72,7 +94,10 @@ def stored_scores(checkpoint: Checkpoint) -> dict[str, float]:
     without the scores.
     """
     try:
-        evaluations = checkpoint.state["log"]["state"]["evaluations"]
+        state = checkpoint.state
+        if "scores" in state:  # a copy of a checkpoint by regard average
+            return {name: float(value) for name, value in state["scores"].items()}
+        evaluations = state["log"]["state"]["evaluations"]
         scores = [each["scores"] for each in evaluations if each["step"] == checkpoint.step]
         return {name: float(value) for name, value in scores[-1].items()}
     except (DataError, LookupError, TypeError, ValueError, AttributeError, OverflowError):
@@ -89,3 +114,92 @@ def open_stored(task: type[RunTask], folder: Path, checkpoint: str | int = "best
     found, notes = find_checkpoint(folder, checkpoint)
     check_weights(task, found, settings.model, task.stored_sizes(folder, settings))
     return StoredRun(folder, settings, found, notes)
+
+
+def outline(
+    task: type[RunTask],
+    settings: ModelSettings,
+    sizes: tuple[int, ...],
+    folder: Path,
+    weights: Mapping[str, TensorInfo] | None = None,
+) -> nn.Module:
+    """Build the model of a run on the meta device: its tensors have names and shapes, but use no memory.
+
+    sizes: the result of RunTask.sizes(), such as vocabulary sizes.
+    weights: the tensors of a checkpoint of the run. None: the settings are only compared with fixed limits.
+        If a number in `settings` is too large for these weights, DataError is raised before the model is
+        built: building a billion layers would take long even on the meta device.
+    """
+    layers, most = MOST_LAYERS, MOST
+    if weights is not None:
+        layers = len(weights)
+        most = max(sum(math.prod(each.shape) for each in weights.values()), 2**20)
+    for name, value in _numbers(settings.options):
+        limit = layers if name in REPEATED else most
+        if value > limit:
+            problem = f"model.{name} is {_brief(value)}"
+            expected = f"at most {limit:,}" + (", to fit the saved weights" if weights is not None else "")
+            raise DataError(message(str(folder / CONFIG), problem, expected=expected))
+    try:
+        with on_meta_device():
+            return task.build_model(settings, sizes)
+    except Exception as error:  # constructors raise many kinds of errors for invalid options
+        problem = f"[model] cannot be built: {error}"
+        raise DataError(message(str(folder / CONFIG), problem)) from None
+
+
+def check_weights(
+    task: type[RunTask], checkpoint: Checkpoint, settings: ModelSettings, sizes: tuple[int, ...]
+) -> None:
+    """Raise DataError if the weights of a checkpoint do not fit the model that `settings` describe.
+
+    Names and shapes must be equal. The checkpoint may also have the weights of an estimator, because training
+    adds an estimator to the model (see sampled_loss.add_estimator()).
+    """
+    weights, folder = checkpoint.shapes("weights"), checkpoint.path.parent
+    expected = outline(task, settings, sizes, folder, weights).state_dict()
+    for name, tensor in expected.items():
+        if name not in weights:
+            raise _misfit(checkpoint, f"{name} is missing")
+        if weights[name].shape != tuple(tensor.shape):
+            shapes = f"{weights[name].shape}, but {tuple(tensor.shape)} in the model of config.toml"
+            raise _misfit(checkpoint, f"{name} has shape {shapes}")
+    for name in weights:
+        if name not in expected and not name.startswith(f"{ESTIMATOR}."):
+            raise _misfit(checkpoint, f"the model has no {name[:80]!r}")
+
+
+def check_newest(task: type[RunTask], folder: Path, settings: ModelSettings, sizes: tuple[int, ...]) -> None:
+    """Check the weights of the newest readable checkpoint of a run (see check_weights()).
+
+    Damaged checkpoints are skipped. Checkpoints.latest() reports them.
+    """
+    for checkpoint in reversed(Checkpoints(folder).all()):
+        try:
+            checkpoint.shapes("weights")
+        except DataError:
+            continue
+        check_weights(task, checkpoint, settings, sizes)
+        return
+
+
+def _misfit(checkpoint: Checkpoint, problem: str) -> DataError:
+    hint = "restore config.toml and the tokenizers that this run was trained with"
+    return DataError(
+        message(str(checkpoint.path), f"the weights do not fit config.toml: {problem}", hint=hint)
+    )
+
+
+def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _numbers(inner, str(key))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _numbers(inner, name)
+    elif isinstance(value, int):
+        yield name, value
+
+
+def _brief(value: int) -> str:
+    return str(value) if value < 10**18 else "a number of over 18 digits"

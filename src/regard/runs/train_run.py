@@ -16,7 +16,6 @@ from torch import nn
 from regard.errors import ArgumentError, DataError, message
 from regard.files.folder_lock import FolderLock, locked
 from regard.runs.devices import choose_device, start_device
-from regard.runs.model_check import check_newest
 from regard.runs.prepare_run import (
     Machine,
     PreparedRun,
@@ -29,7 +28,7 @@ from regard.runs.prepare_run import (
 from regard.runs.run_folder import fingerprints_of, is_run, made_folder, write_config_and_manifest, write_data
 from regard.runs.run_task import RunTask
 from regard.runs.seed_runs import Outcome, seed_jobs, train_seeds
-from regard.runs.stored_runs import WEIGHTS, checked_settings
+from regard.runs.stored_runs import WEIGHTS, check_newest, checked_settings
 from regard.training.budget import budget_warning
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.distributed import Processes, joined

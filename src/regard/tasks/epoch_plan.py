@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from regard.runs.meta_models import on_meta_device
-from regard.runs.run_task import Plan, RunTask
+from regard.runs.run_task import Plan, RunTask, on_meta_device
 from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
 from regard.training.distributed import Processes
 from regard.training.settings import BATCHES, build, merged

@@ -98,8 +98,8 @@ def _rows(path: str, encoding: str | None) -> Iterator[list[str]]:
         yield from (row.value for row in column_rows(file, encoding) if row.value is not None)
         return
     for raw in read_blocks(file, encoding):
-        for line in raw.data.split(b"\n")[:-1]:
-            yield line.decode("utf-8", "replace").split("\t")
+        for line in raw.text.split("\n"):
+            yield line.encode("utf-8", "replace").decode().split("\t")
 
 
 def _above_numbers(first: Sequence[str], following: Sequence[Sequence[str]]) -> bool:

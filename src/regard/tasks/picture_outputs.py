@@ -8,7 +8,7 @@ from typing import Any
 
 from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, message, shown
-from regard.viewing.pictures.picture_files import SUFFIXES
+from regard.viewing.html_document import SUFFIXES
 from regard.viewing.result import Result, Saved
 
 __all__ = ["ResultFiles", "check_folder", "check_output_ending", "check_page", "is_picture"]

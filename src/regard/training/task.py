@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from rich.console import RenderableType
 from torch import Tensor, nn
 
-from regard.data.batch_rows import BatchRows
+from regard.data.batch import BatchRows
 from regard.errors import DataError, message
 
 __all__ = ["Capture", "Direction", "Evaluation", "Loss", "Stopped", "Task"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from html import escape
 from importlib import resources
@@ -16,6 +16,7 @@ from regard.viewing.terminal_colors import clean
 
 __all__ = [
     "JOINERS",
+    "SUFFIXES",
     "Page",
     "article_page",
     "check_ending",
@@ -169,12 +170,17 @@ def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def check_ending(path: Path, ending: str, hint: str) -> None:
-    """Raise ArgumentError if the file name does not end in `ending`.
+SUFFIXES = (".png", ".svg", ".pdf", ".gif")
+"""The endings of picture files."""
+
+
+def check_ending(path: Path, endings: str | Sequence[str], hint: str = "") -> None:
+    """Raise ArgumentError if the name of a file to write does not end in one of `endings`.
 
     hint: the beginning of the hint in the error message. An example of a valid name is appended.
     """
-    if path.suffix.lower() != ending:
-        hint = f"{hint}: {clean(path.stem) or 'page'}{ending}"
-        problem = f"{clean(path.name)!r} does not end in {ending}"
-        raise ArgumentError(message("save()", problem, expected=ending, hint=hint))
+    known = (endings,) if isinstance(endings, str) else tuple(endings)
+    if path.suffix.lower() not in known:
+        problem, expected = f"{clean(path.name)!r} does not end in {' or '.join(known)}", ", ".join(known)
+        hint = f"{hint}: {clean(path.stem) or 'page'}{known[0]}" if hint else ""
+        raise ArgumentError(message("save()", problem, expected=f"a name ending in {expected}", hint=hint))

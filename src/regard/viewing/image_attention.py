@@ -14,8 +14,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 
 from regard.errors import ArgumentError, message
 from regard.viewing.as_arrays import as_numpy, checked_weights
+from regard.viewing.html_document import SUFFIXES, check_ending
 from regard.viewing.image_cells import CellGrid
-from regard.viewing.pictures.picture_files import SUFFIXES, check_suffix
 from regard.viewing.terminal_colors import clean, cropped
 
 __all__ = ["ImageAttention", "resized"]
@@ -194,7 +194,7 @@ class ImageAttention:
 
         Returns hints about characters that no installed font has. Usually the result is empty.
         """
-        check_suffix(Path(path), (*SUFFIXES, ".html"))
+        check_ending(Path(path), (*SUFFIXES, ".html"))
         if Path(path).suffix.lower() == ".html":
             importlib.import_module("regard.viewing.caption_page").save_caption_page(path, [self])
             return ()

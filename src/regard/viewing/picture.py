@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
@@ -76,9 +76,10 @@ def picture(
     """
     if view not in VIEWS:
         raise UnknownName("view", view, VIEWS)
+    _check(view, head, word)
     recorded = isinstance(seen, Mapping)
     seen = drawable(seen, "picture()")
-    drawn = VIEWS[view](seen, site, head, word, seen.title if title is None else title)
+    drawn = VIEWS[view](Asked(seen, site, head, word, seen.title if title is None else title))
     sites = _sites_drawn(seen) if recorded and site is None and view not in NOT_AVERAGED else ()
     return noted(drawn, *sites, *_uniformity(seen, view, site, head), *seen.notes)
 
@@ -121,52 +122,49 @@ def _uniformity(seen: Seen, view: str, site: str | None, head: int | None) -> It
     yield f"nearly uniform: all weights are close to 1/{keys} = {1 / keys:.3g}"
 
 
-def _matrix(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    return matrix(*_drawn("matrix", seen, site, head, word, title))
+class Asked(NamedTuple):
+    """What to draw: the arguments of picture()."""
+
+    seen: Seen
+    site: str | None
+    head: int | None
+    word: Word | None
+    title: str
+
+    @property
+    def choice(self) -> Chosen:
+        """The mean weights of the sites that match."""
+        return chosen(self.seen, self.site, self.head)
 
 
-def _lines(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    return lines(*_drawn("lines", seen, site, head, word, title))
-
-
-def _word(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    choice = chosen(seen, site, head)
+def _word(asked: Asked) -> Picture:
+    choice, word = asked.choice, asked.word
     if isinstance(word, str):
         side = "target" if choice.kind == "decoder" else "source"
         word = place_of(word, choice.columns, "picture()", side, choice.rows)
-    return over_time(*_values(choice, "" if word is not None else title), word=word)
+    return over_time(*_values(choice, "" if word is not None else asked.title), word=word)
 
 
-def _shaded(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    choice = chosen(seen, site, head)
+def _shaded(asked: Asked) -> Picture:
+    choice, word = asked.choice, asked.word
     if isinstance(word, str):
         side = "source" if choice.kind == "encoder" else "target"
         word = place_of(word, choice.rows, "picture()", side, choice.columns)
-    return shaded(*_values(choice, title), word=word)
+    return shaded(*_values(choice, asked.title), word=word)
 
 
-def _heads(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    if head is not None:
-        raise ArgumentError(
-            message(
-                "picture()", "view 'heads' always draws every head", hint="use view='matrix' to draw one head"
-            )
-        )
-    _no_word("heads", word)
-    return heads(matching(seen, site), title)
-
-
-def _self(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
+def _self(asked: Asked) -> Picture:
     """Draw the self-attention of the encoder and of the decoder as two matrices side by side.
 
-    If `site` is set, there is only one matrix: the mean of the matching sites. For the other arguments, see
-    picture(). `word` must be None.
+    If `site` is set, there is only one matrix: the mean of the matching sites.
     """
-    _no_word("self", word)
-    groups = [matching(seen, site)] if site else [_own(seen, part) for part in ("encoder", "decoder")]
+    seen, title = asked.seen, asked.title
+    groups = (
+        [matching(seen, asked.site)] if asked.site else [_own(seen, part) for part in ("encoder", "decoder")]
+    )
     if not any(groups):
         raise _no_self_attention(seen)
-    drawn = [matrix(*_values(mean_of(sites, head), "")) for sites in groups if sites]
+    drawn = [matrix(*_values(mean_of(sites, asked.head), "")) for sites in groups if sites]
     canvas, left = Canvas(label(title, 90) or "Self-attention"), 0.0
     for each in drawn:
         bounds = each.frames[0].bounds
@@ -177,21 +175,14 @@ def _self(seen: Seen, site: str | None, head: int | None, word: Word | None, tit
     return Picture([canvas], Group(*(each.terminal for each in drawn)))
 
 
-def _rollout(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    if head is not None:
-        raise ArgumentError(
-            message("picture()", "view 'rollout' uses all heads of all layers, so head=... is not allowed")
-        )
-    _no_word("rollout", word)
-    rolled = seen.rollout(site or "encoder")
-    return matrix(
-        rolled.weights[0], rolled.rows, rolled.columns, title, f"{rolled.name}: attention through all layers"
-    )
+def _rollout(asked: Asked) -> Picture:
+    rolled = asked.seen.rollout(asked.site or "encoder")
+    about = f"{rolled.name}: attention through all layers"
+    return matrix(rolled.weights[0], rolled.rows, rolled.columns, asked.title, about)
 
 
-def _player(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    _no_word("player", word)
-    choice = chosen(seen, site, head)
+def _player(asked: Asked) -> Picture:
+    choice, seen = asked.choice, asked.seen
     if choice.kind != "cross":
         problem = f"view 'player' needs cross-attention, but {choice.about} is not a cross-attention site"
         hint = "choose another view: there is no cross-attention"
@@ -199,34 +190,34 @@ def _player(seen: Seen, site: str | None, head: int | None, word: Word | None, t
             hint = "use site='cross' (--site cross) to draw all cross-attention, or another view"
         raise ArgumentError(message("picture()", problem, hint=hint))
     encoder, decoder = _own(seen, "encoder"), _own(seen, "decoder")
-    reading = mean_of(encoder, head).weights if encoder else None
-    past = _past(mean_of(decoder, head), len(choice.rows)) if decoder else None
-    return player(choice.weights, choice.columns, choice.rows, title, reading=reading, past=past)
+    reading = mean_of(encoder, asked.head).weights if encoder else None
+    past = _past(mean_of(decoder, asked.head), len(choice.rows)) if decoder else None
+    return player(choice.weights, choice.columns, choice.rows, asked.title, reading=reading, past=past)
 
 
-def _long(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    _no_word("long", word)
-    names = [each.name for each in seen.long]
+def _long(asked: Asked) -> Picture:
+    names = [each.name for each in asked.seen.long]
     if not names:
         problem = "there are no sites of long sequences (Seen.long is empty)"
         hint = "make them with regard.viewing.pooled(...), or use view='matrix' to draw the other sites"
         raise ArgumentError(message("picture()", problem, hint=hint))
-    if site is not None and site not in names:
-        raise UnknownName("long site", site, names)
-    return long_map(seen.long[names.index(site) if site else 0], title, head=head)
+    if asked.site is not None and asked.site not in names:
+        raise UnknownName("long site", asked.site, names)
+    place = names.index(asked.site) if asked.site else 0
+    return long_map(asked.seen.long[place], asked.title, head=asked.head)
 
 
-def _reading(seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Picture:
-    """Draw the view "reading": one line of text for each word, with the earlier words that it attends to.
+def _reading(asked: Asked) -> Picture:
+    """Draw one line of text for each word, with the earlier words that it attends to.
 
     If `site` is None, the self-attention of the decoder is drawn. If there is none, the self-attention of the
-    encoder is drawn. For the other arguments, see picture(). `word` must be None.
+    encoder is drawn.
     """
-    _no_word("reading", word)
-    sites = matching(seen, site) if site else _own(seen, "decoder") or _own(seen, "encoder")
+    seen = asked.seen
+    sites = matching(seen, asked.site) if asked.site else _own(seen, "decoder") or _own(seen, "encoder")
     if not sites:
         raise _no_self_attention(seen)
-    choice = mean_of(sites, head)
+    choice = mean_of(sites, asked.head)
     later = len(choice.rows) != len(choice.columns) or numpy.triu(choice.weights, 1).any()
     if later or choice.kind == "cross":
         problem = f"view 'reading' needs attention to earlier words only, unlike {choice.about}"
@@ -234,15 +225,15 @@ def _reading(seen: Seen, site: str | None, head: int | None, word: Word | None, 
             "the attention of language models and of an lstmn has this form; use view='self' for other sites"
         )
         raise ArgumentError(message("picture()", problem, hint=hint))
-    return reading(choice.weights, choice.columns, title, choice.about)
+    return reading(choice.weights, choice.columns, asked.title, choice.about)
 
 
-View = Callable[[Seen, str | None, int | None, Word | None, str], Picture]
+View = Callable[[Asked], Picture]
 
 VIEWS: dict[str, View] = {
-    "matrix": _matrix,
-    "lines": _lines,
-    "heads": _heads,
+    "matrix": lambda asked: matrix(*_values(asked.choice, asked.title)),
+    "lines": lambda asked: lines(*_values(asked.choice, asked.title)),
+    "heads": lambda asked: heads(matching(asked.seen, asked.site), asked.title),
     "word": _word,
     "shaded": _shaded,
     "self": _self,
@@ -253,12 +244,21 @@ VIEWS: dict[str, View] = {
 }
 """Every view by name. To add a view, write its module and add one line here."""
 
+OF_ONE_WORD, OF_ALL_HEADS = ("word", "shaded"), ("heads", "rollout")
+"""The views that can draw one word, and those that draw all heads."""
+
 Drawn = tuple[NDArray[numpy.float64], Sequence[str], Sequence[str], str, str]
 
 
-def _drawn(view: str, seen: Seen, site: str | None, head: int | None, word: Word | None, title: str) -> Drawn:
-    _no_word(view, word)
-    return _values(chosen(seen, site, head), title)
+def _check(view: str, head: int | None, word: Word | None) -> None:
+    """Raise ArgumentError if the view cannot draw a single word or a single head."""
+    if word is not None and view not in OF_ONE_WORD:
+        hint = "leave out word=..., or use view='word' or view='shaded'"
+        raise ArgumentError(message("picture()", f"view {view!r} draws all words", hint=hint))
+    if head is not None and view in OF_ALL_HEADS:
+        hint = "use view='matrix' to draw one head"
+        problem = f"view {view!r} always uses every head, so head=... is not allowed"
+        raise ArgumentError(message("picture()", problem, hint=hint))
 
 
 def _values(choice: Chosen, title: str) -> Drawn:
@@ -298,9 +298,3 @@ def _past(choice: Chosen, count: int) -> NDArray[numpy.float64] | None:
     if BEGIN in choice.columns[skipped:] or weights.shape[0] != count or weights.shape[1] > count:
         return None
     return numpy.pad(weights, ((0, 0), (0, count - weights.shape[1])))
-
-
-def _no_word(view: str, word: Word | None) -> None:
-    if word is not None:
-        hint = "leave out word=..., or use view='word' or view='shaded'"
-        raise ArgumentError(message("picture()", f"view {view!r} draws all words", hint=hint))

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from regard.errors import list_item
-from regard.files.atomic_io import write_whole
-from regard.viewing.html_document import check_ending, document, safe, static
+from regard.viewing.html_document import SUFFIXES, article_page, check_ending, fragment_of, safe, save_html
 from regard.viewing.seen import Seen
 
 __all__ = ["Chances", "Result", "Saved", "listed", "unknown_note"]
@@ -99,8 +98,7 @@ class Result(ABC):
 
         title: the title of the page.
         """
-        files = importlib.import_module("regard.viewing.pictures.picture_files")
-        files.check_suffix(Path(path), (*files.SUFFIXES, ".html"))
+        check_ending(Path(path), (".html", *SUFFIXES))
         if Path(path).suffix.lower() != ".html":
             return tuple(self.drawing().save(path))
         self.write_page(path, [self.page_entry()], title or self.page_title)
@@ -118,17 +116,11 @@ class Result(ABC):
         entries: the values of page_entry().
         title, about: the heading of the page, and a line below it.
         """
-        check_ending(Path(path), ".html", "use the ending of an HTML file")
-        body = ["<header>", f'<h1 dir="auto">{safe(title)}</h1>', f"<p>{safe(about)}</p>" * bool(about)]
-        body += ["</header>", "<main>"]
-        for entry in entries:
-            body += ["<article>", *entry.html(), "</article>"]
-        style = static("entry.css") + static("page.css")
-        write_whole(Path(path), document(title, style, "", [*body, "</main>"]).encode())
+        body = (line for entry in entries for line in ("<article>", *entry.html(), "</article>"))
+        save_html(path, lambda: article_page(title, body, about=about))
 
     def _repr_html_(self) -> str:
-        lines = ['<div class="regard">', f"<style>{static('entry.css')}</style>", *self.html(), "</div>"]
-        return "\n".join(lines) + "\n"
+        return fragment_of(self.html())
 
 
 class Chances(Result):

@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 
-from regard.data.images.augmentation import Augmentation, centre_crop
+from regard.data.images.image_file import Augmentation, centre_crop
 from regard.errors import ArgumentError
 
 IMAGES = torch.arange(5 * 3 * 6 * 7, dtype=torch.int32).view(5, 3, 6, 7)

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from regard.data.images.caption_files import coco_image_id, list_images
-from regard.data.images.pixels import decode_files
+from regard.data.images.image_file import decode_files
 from regard.errors import DataError, RegardWarning
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regard.data.korean.conjugation import ENDINGS, KINDS, Stem, conjugate
-from regard.data.korean.lexicon import ADJECTIVES, STATES, VERBS, WEATHER
+from regard.data.korean.lexicon import ADJECTIVES, ENDINGS, KINDS, STATES, VERBS, WEATHER, Stem, conjugate
 from regard.errors import UnknownName
 
 ORDER = ("ㄴ다", "었다", "ㅂ니다", "니", "ㄹ", "ㄴ", "는", "고", "지", "서")

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from regard.data.korean import grammar
-from regard.data.korean.actions import Plan, action
 from regard.data.korean.corpus import (
     SPLITS,
     Example,
@@ -22,9 +21,9 @@ from regard.data.korean.corpus import (
     tenth,
     unmarked,
 )
+from regard.data.korean.grammar import Plan, action
 from regard.data.korean.lexicon import ADDED_NAMES, FRAMES, TRAITS, Frame, Noun, Person
-from regard.data.korean.nominals import person
-from regard.data.korean.phrases import Dice
+from regard.data.korean.phrases import Dice, person
 from regard.errors import ArgumentError, UnknownName
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.korean.conjugation import close, final, join, split
+from regard.data.korean.lexicon import close, final, join, split
 from regard.errors import ArgumentError
 
 SYLLABLES = st.integers(ord("가"), ord("힣")).map(chr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regard.data.korean.conjugation import PARTICLES, attach
+from regard.data.korean.lexicon import PARTICLES, attach
 from regard.errors import UnknownName
 
 FORMS = {

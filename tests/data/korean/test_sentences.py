@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from regard.data.korean import descriptions, grammar
+from regard.data.korean import grammar
 from regard.data.korean.corpus import Example, linked
 from regard.data.korean.phrases import Dice, Phrase
 
@@ -20,13 +20,13 @@ SENTENCES = Path(__file__).with_name("sentences.txt")
 
 CLAUSES: dict[Callable[..., Phrase], int] = {
     grammar.deed: 32,
-    descriptions.quality: 15,
-    descriptions.state: 5,
-    descriptions.identity: 8,
-    descriptions.there_is: 8,
-    descriptions.location: 6,
-    descriptions.rain: 3,
-    descriptions.weather: 3,
+    grammar.quality: 15,
+    grammar.state: 5,
+    grammar.identity: 8,
+    grammar.there_is: 8,
+    grammar.location: 6,
+    grammar.rain: 3,
+    grammar.weather: 3,
     grammar.errand: 30,
 }
 CONSTRUCTIONS: dict[Callable[..., Phrase], int] = {

@@ -9,8 +9,7 @@ import numpy
 import pytest
 
 from regard.data.shapes import Scene, SceneObject, render, shapes
-from regard.data.shapes.scene_rendering import object_mask
-from regard.data.shapes.scenes import COLOURS, SHAPES, SIZES
+from regard.data.shapes.scenes import COLOURS, SHAPES, SIZES, object_mask
 
 
 def alone(shape: str, size: str, colour: str = "red") -> SceneObject:

@@ -8,9 +8,8 @@ pixels = centre_crop(pixels, 128)                                            # f
 
 from __future__ import annotations
 
-from regard.data.images.augmentation import Augmentation, centre_crop
 from regard.data.images.caption_files import CaptionedImage, CaptionedImages, read_captions
-from regard.data.images.image_file import decode_image, read_image
+from regard.data.images.image_file import Augmentation, centre_crop, decode_image, read_image
 
 __all__ = [
     "Augmentation",

@@ -19,9 +19,7 @@ The modules, from one object to the corpus:
 
 from __future__ import annotations
 
-from regard.data.shapes.scene_captions import Region, all_captions, is_valid, word_regions
-from regard.data.shapes.scene_rendering import render
-from regard.data.shapes.scenes import Scene, SceneObject
+from regard.data.shapes.scenes import Region, Scene, SceneObject, all_captions, is_valid, render, word_regions
 from regard.data.shapes.shapes_corpus import Shapes, ShapesExample, shapes
 
 __all__ = [

@@ -15,8 +15,6 @@ import numpy
 import torch
 from torch import Tensor
 
-from regard.data.shapes.scene_captions import all_captions
-from regard.data.shapes.scene_rendering import render
 from regard.data.shapes.scenes import (
     COLOURS,
     SHAPES,
@@ -25,6 +23,8 @@ from regard.data.shapes.scenes import (
     SQUARE_STARTS,
     Scene,
     SceneObject,
+    all_captions,
+    render,
 )
 from regard.errors import ArgumentError, UnknownName, message
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.tokenizers.morphemes import Morphemes, is_korean
-from regard.data.tokenizers.normalize import clean, draw_sample, sides
 from regard.data.tokenizers.subwords import BPE, Unigram, subword_kind
-from regard.data.tokenizers.tokenizer import Tokenizer, read_bytes, read_vocabulary
+from regard.data.tokenizers.tokenizer import Tokenizer, clean, draw_sample, read_bytes, read_vocabulary, sides
 from regard.data.tokenizers.word_character import Characters, ClosedWords, Words
 from regard.errors import ArgumentError, DataError, Setting, UnknownName, message
 

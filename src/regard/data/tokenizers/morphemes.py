@@ -17,9 +17,17 @@ from random import Random
 from typing import Any, NamedTuple, Self
 
 from regard.data.batch import BOS, EOS, PAD, UNK
-from regard.data.tokenizers.normalize import SPACE, Sample, clean
 from regard.data.tokenizers.subwords import BYTES, LARGEST, available_cores, covering_characters
-from regard.data.tokenizers.tokenizer import DAMAGED, SPECIALS, UNKNOWN, Tokenizer, read_vocabulary
+from regard.data.tokenizers.tokenizer import (
+    DAMAGED,
+    SPACE,
+    SPECIALS,
+    UNKNOWN,
+    Sample,
+    Tokenizer,
+    clean,
+    read_vocabulary,
+)
 from regard.errors import ArgumentError, DataError, RegardWarning, message
 from regard.files.requirements import install_command, pip_command
 

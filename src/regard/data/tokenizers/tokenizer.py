@@ -1,21 +1,129 @@
-"""Tokenizer: the base class of all tokenizers."""
+"""Tokenizer: the base class of all tokenizers, and the normalization of text before it is encoded."""
 
 from __future__ import annotations
 
+import random
+import sys
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from regard.data.batch import BOS, EOS, PAD, UNK
-from regard.data.tokenizers.normalize import SPACE, Sample
-from regard.data.tokenizers.subword_sampling import Segmenter
 from regard.errors import ArgumentError, DataError, message
 from regard.files.atomic_io import write_whole
 from regard.files.untrusted import parse_json, read_limited
 
-__all__ = ["Tokenizer"]
+__all__ = [
+    "Lowercased",
+    "Sample",
+    "Tokenizer",
+    "clean",
+    "draw_sample",
+    "sides",
+]
+
+
+SPACE = "\u2581"
+"""The character that represents a space in a subword, as in sentencepiece: "▁the"."""
+
+SAMPLE_LINES = 50_000
+SAMPLE_CHARACTERS = 20_000_000
+"""A vocabulary is trained on at most SAMPLE_LINES lines with at most SAMPLE_CHARACTERS characters.
+
+More text takes longer and hardly changes the vocabulary.
+"""
+
+_BLANKED = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), ord(SPACE)], " ")
+
+
+def clean(line: str) -> str:
+    """Normalize a string for encoding.
+
+    - Control characters and the character ▁, which represents a space in subwords, become spaces.
+    - Several spaces in a row become one space, and spaces at the beginning and the end are removed.
+    - Characters are composed (Unicode NFC): Korean syllables from their letters, é from e and its accent. So
+      two strings that look the same are the same. NFKC is not used: it would also change ½, … and full-width
+      letters, and decoding could not restore them.
+    - Lone surrogates, which come from decoding invalid bytes, become U+FFFD.
+
+    >>> clean("  a\\x00b\\t\\u3000c \\udc80 e\\u0301 ")
+    'a b c � é'
+    """
+    if not isinstance(line, str):
+        raise ArgumentError(message("clean()", f"a line is of type {type(line).__name__}", expected="a str"))
+    # Most lines are clean already. This check takes a tenth of the time of the code below.
+    if line.isprintable() and "  " not in line and SPACE not in line:
+        if not unicodedata.is_normalized("NFC", line):
+            line = unicodedata.normalize("NFC", line)
+        return line.strip()
+    # Surrogate pairs, which JSON escapes can produce, become one character. Lone surrogates become U+FFFD.
+    whole = line.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return " ".join(unicodedata.normalize("NFC", whole.translate(_BLANKED)).split())
+
+
+def sides(pair: Any) -> tuple[str, str]:
+    """Return source and target of a sentence pair: its attributes `source` and `target`, or its two items."""
+    return (pair.source, pair.target) if hasattr(pair, "source") else (pair[0], pair[1])
+
+
+class Sample(NamedTuple):
+    """A random sample of lines, on which a tokenizer is trained.
+
+    lines: the lines, cleaned and not empty.
+    scale: the number of all lines divided by the number of lines in the sample.
+    """
+
+    lines: list[str]
+    scale: float
+
+
+def draw_sample(lines: Iterable[str], call: str, most: int | None = None, *, whole: bool = False) -> Sample:
+    """Return a random sample of lines, on which a tokenizer is trained.
+
+    If the lines are the same, the sample is always the same.
+
+    The method is reservoir sampling (Vitter 1985, algorithm R). Every line has the same probability, and only
+    the sample is held in memory.
+
+    most: maximum number of lines. Default: SAMPLE_LINES, or all lines if `whole` is True.
+    whole: if True, the number of characters is not limited. If False, the limit is SAMPLE_CHARACTERS.
+    call: the name of the calling function, for error messages.
+    """
+    if isinstance(lines, str):
+        problem, hint = "lines is a str", "use a list of lines: [text]"
+        raise ArgumentError(message(call, problem, expected="an iterable of strings", hint=hint))
+    most = (sys.maxsize if whole else SAMPLE_LINES) if most is None else most
+    most_characters = sys.maxsize if whole else SAMPLE_CHARACTERS
+    generator = random.Random(0)
+    reservoir: list[str] = []
+    seen = 0
+    for line in lines:
+        seen += 1
+        if len(reservoir) < most:
+            reservoir.append(line)
+        elif (place := int(generator.random() * seen)) < most:
+            reservoir[place] = line
+    if seen > len(reservoir):
+        # The order in the reservoir depends on the order of the lines. Without this shuffle, the character
+        # limit would remove some lines with a higher probability than others.
+        generator.shuffle(reservoir)
+    texts: list[str] = []
+    taken = characters = 0
+    for line in reservoir:
+        if characters >= most_characters:
+            break
+        cleaned = clean(line)
+        taken, characters = taken + 1, characters + len(cleaned)
+        if cleaned:
+            texts.append(cleaned)
+    if not texts:
+        problem = f"all {seen} lines are empty" if seen else "there are no lines"
+        raise DataError(message(call, problem, expected="at least one line with text"))
+    return Sample(texts, seen / taken)
+
 
 SPECIALS = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 UNKNOWN = "⁇"
@@ -61,14 +169,6 @@ class Tokenizer(ABC):
             merge dropout of Provilkov et al. (2020), usually 0.1; higher is more random.
         generator: the random generator. Default: Python's global generator, which random.seed() seeds.
         """
-
-    def segmenters(self, line: str, sample: float) -> Sequence[Segmenter] | None:
-        """Return a Segmenter for each word of a line, to sample the line many times in less time.
-
-        The token ids that the segmenters return, one after the other, are those of encode() with the same
-        random generator. None (default): the tokenizer does not sample words separately.
-        """
-        return None
 
     @abstractmethod
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
@@ -200,3 +300,69 @@ def read_vocabulary(content: bytes, place: str, kind: str | None = None) -> dict
         problem = f"this tokenizer is not of kind '{kind}'"
         raise DataError(message(place, problem, hint="use load_tokenizer(path), which loads any kind"))
     return saved
+
+
+class Lowercased(Tokenizer):
+    """A wrapper around another tokenizer that converts all text to lower case before encoding.
+
+    save() writes only the inner tokenizer. To load it: Lowercased(load_tokenizer(path)).
+
+    >>> from regard.data.tokenizers import train_tokenizer
+    >>> inner = train_tokenizer("word", ["the cat"])
+    >>> inner.encode("The cat"), Lowercased(inner).encode("The cat")
+    ([1, 4], [5, 4])
+    """
+
+    kind = "lowercased"
+
+    def __init__(self, inner: Tokenizer):
+        self.inner, self.size, self.unit = inner, inner.size, inner.unit
+        self.fingerprint = f"lowercased {inner.fingerprint}"
+        self.uncovered = inner.uncovered
+
+    def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
+        return self.inner.encode(line.lower(), sample=sample, generator=generator)
+
+    def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
+        return self.inner.encode_lines([line.lower() for line in lines])
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        return self.inner.pieces(tokens)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self.inner.decode(tokens)
+
+    def decode_lines(self, lines: Sequence[Sequence[int]]) -> list[str]:
+        return self.inner.decode_lines(lines)
+
+    def words(self, tokens: Sequence[int]) -> list[int]:
+        return self.inner.words(tokens)
+
+    def units(self, tokens: Sequence[int]) -> list[int]:
+        return self.inner.units(tokens)
+
+    def unknown(self, line: str) -> tuple[str, ...]:
+        return self.inner.unknown(line.lower())
+
+    def serialized(self) -> bytes:
+        return self.inner.serialized()
+
+    @classmethod
+    def deserialized(cls, content: bytes, place: str) -> Self:
+        raise ArgumentError(
+            message(
+                "Lowercased",
+                "this class cannot be loaded from a file",
+                hint="use Lowercased(load_tokenizer(path))",
+            )
+        )
+
+    @classmethod
+    def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
+        raise ArgumentError(
+            message(
+                "Lowercased",
+                "this class cannot be trained",
+                hint="train a tokenizer, and pass it to Lowercased()",
+            )
+        )

@@ -12,8 +12,16 @@ from random import Random
 from typing import ClassVar, Self
 
 from regard.data.batch import BOS, EOS, PAD, UNK
-from regard.data.tokenizers.normalize import SPACE, Sample, clean
-from regard.data.tokenizers.tokenizer import DAMAGED, SPECIALS, UNKNOWN, Tokenizer, read_vocabulary
+from regard.data.tokenizers.tokenizer import (
+    DAMAGED,
+    SPACE,
+    SPECIALS,
+    UNKNOWN,
+    Sample,
+    Tokenizer,
+    clean,
+    read_vocabulary,
+)
 from regard.errors import ArgumentError, DataError, message
 
 __all__ = ["Characters", "ClosedWords", "Words"]

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.data.batch import Batch
-from regard.data.batch_rows import BatchRows
+from regard.data.batch import Batch, BatchRows
 from regard.decoding.active_rows import ActiveRows, Ends, Prompts, start_decoding, without_encoding
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy

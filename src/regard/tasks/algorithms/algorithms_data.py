@@ -9,7 +9,7 @@ from functools import cached_property
 
 import torch
 
-from regard.data.tape_batch import TapeBatch
+from regard.data.batch import TapeBatch
 from regard.data.tape_tasks import Sizes, TapeTask
 from regard.tasks.algorithms.algorithms_settings import AlgorithmsData
 

@@ -15,7 +15,7 @@ import torch
 from rich.console import RenderableType
 from torch import Tensor, nn
 
-from regard.data.tape_batch import TapeBatch
+from regard.data.batch import TapeBatch
 from regard.data.tape_tasks import TapeTask
 from regard.errors import ArgumentError, Setting, message
 from regard.evaluation.sequence_bits import answer_loss, sequence_bits

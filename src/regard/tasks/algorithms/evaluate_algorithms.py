@@ -14,8 +14,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from regard.data.batch import TapeBatch
 from regard.data.progress_bar import advancing
-from regard.data.tape_batch import TapeBatch
 from regard.data.tape_tasks import DynamicNGrams, Sizes, TapeTask
 from regard.errors import ArgumentError, RegardError, message, shown
 from regard.evaluation.sequence_bits import sequence_bits

@@ -9,7 +9,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from regard.data.tape_batch import TapeBatch
+from regard.data.batch import TapeBatch
 from regard.data.tape_tasks import Sizes, TapeTask
 from regard.errors import ArgumentError, message
 from regard.fast.twins import Twins

@@ -7,9 +7,15 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from regard.data.labelled_batch import NO_LABEL
-from regard.data.story_encoding import EncodedStories, StoryWords, encode_stories
-from regard.data.story_text import Stories, StoryQuestion, read_stories
+from regard.data.batch import NO_LABEL
+from regard.data.story_text import (
+    EncodedStories,
+    Stories,
+    StoryQuestion,
+    StoryWords,
+    encode_stories,
+    read_stories,
+)
 from regard.errors import DataError, RegardError, message
 from regard.evaluation.story_report import task_order
 from regard.files.atomic_io import replace

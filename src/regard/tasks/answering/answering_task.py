@@ -15,9 +15,7 @@ from rich.console import RenderableType
 from torch import Tensor
 from torch.nn import functional
 
-from regard.data.batch_rows import BatchRows
-from regard.data.labelled_batch import NO_LABEL
-from regard.data.story_batch import StoryBatch
+from regard.data.batch import NO_LABEL, BatchRows, StoryBatch
 from regard.data.story_text import format_of_stories
 from regard.errors import ArgumentError, DataError, Setting, message
 from regard.evaluation.story_answerer import StoryAnswerer

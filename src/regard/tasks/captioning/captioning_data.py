@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from regard.data.caption_batching import EncodedCaptions, encode_captions
+from regard.data.batching import EncodedCaptions, encode_captions
 from regard.data.images import Augmentation, CaptionedImages, read_captions
-from regard.data.images.pixels import Pixels, decode_files, memory_limit
+from regard.data.images.image_file import Pixels, decode_files, memory_limit
 from regard.data.shapes import Scene, render, shapes
 from regard.data.shapes.shapes_corpus import SPLITS
 from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
-from regard.data.tokenizers.lowercased import Lowercased
+from regard.data.tokenizers.tokenizer import Lowercased
 from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
 from regard.tasks.captioning.captioning_settings import ImageData
 

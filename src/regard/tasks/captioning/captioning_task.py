@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.data.caption_batching import CaptionBatches
-from regard.data.image_batch import ImageBatch
-from regard.data.word_noise import replace_words
+from regard.data.batch import ImageBatch, replace_words
+from regard.data.batching import CaptionBatches
 from regard.errors import ArgumentError, Setting, message
 from regard.fast.captured.graphs import capture_chosen
 from regard.models.captioner import NO_ATTENTION, Captioner, doubly_stochastic_penalty

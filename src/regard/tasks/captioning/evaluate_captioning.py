@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.data.images import centre_crop
-from regard.data.images.caption_formats import SUFFIXES, detected_ending
+from regard.data.images.caption_files import SUFFIXES, detected_ending
 from regard.data.line_io import say
 from regard.data.progress_bar import advancing
 from regard.decoding.search_options import build_search

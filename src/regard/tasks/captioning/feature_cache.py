@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.data.images import centre_crop
-from regard.data.images.pixels import Pixels, memory_limit
+from regard.data.images.image_file import Pixels, memory_limit
 from regard.data.progress_bar import advancing
 from regard.image_encoders import ImageEncoder
 

@@ -12,8 +12,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from regard.data.batch import EOS
-from regard.data.image_batch import ImageBatch
+from regard.data.batch import EOS, ImageBatch
 from regard.data.images import centre_crop, decode_image, read_image
 from regard.data.tokenizers import Tokenizer
 from regard.decoding import Beam, Greedy, LengthLimit, Search, observe, search

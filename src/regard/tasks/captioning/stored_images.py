@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.data.images import Augmentation, centre_crop
-from regard.data.images.pixels import Pixels
+from regard.data.images.image_file import Pixels
 from regard.image_encoders import ImageEncoder
 from regard.tasks.captioning.feature_cache import FeatureCache, fits_on_device
 

@@ -10,18 +10,19 @@ from pathlib import Path
 
 import numpy
 
-from regard.data.class_labels import ClassBalance, Labels
-from regard.data.labelled_batching import EncodedTexts, encode_texts
+from regard.data.batching import EncodedTexts, encode_texts
 from regard.data.labelled_text import (
     MANY,
+    ClassBalance,
     LabelledTexts,
+    Labels,
     checked_columns,
     format_of,
     likely_columns,
     read_labelled,
 )
 from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
-from regard.data.tokenizers.lowercased import Lowercased
+from regard.data.tokenizers.tokenizer import Lowercased
 from regard.errors import ArgumentError, DataError, RegardError, message, naming_place, printable, shell_word
 from regard.files.atomic_io import replace
 from regard.files.untrusted import parse_json, read_limited

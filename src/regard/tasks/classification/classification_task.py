@@ -14,8 +14,8 @@ from rich.text import Text
 from torch import Tensor
 from torch.nn import functional
 
-from regard.data.labelled_batch import NO_LABEL, LabelledBatch
-from regard.data.labelled_batching import LabelledBatches
+from regard.data.batch import NO_LABEL, LabelledBatch
+from regard.data.batching import LabelledBatches
 from regard.data.labelled_text import LabelledText
 from regard.errors import ArgumentError, Setting, list_item, message
 from regard.evaluation.classification import Classification

@@ -10,8 +10,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from regard.data.class_labels import ClassBalance, Labels
-from regard.data.labelled_text import LabelledTexts, read_labelled
+from regard.data.labelled_text import ClassBalance, LabelledTexts, Labels, read_labelled
 from regard.data.line_io import say
 from regard.errors import ArgumentError, message, shown
 from regard.evaluation.classification import Classification

@@ -10,10 +10,9 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from regard.data.encoded_text import EncodedText
+from regard.data.batch import TextBatch
+from regard.data.encoded_text import EncodedText, SlidingWindows
 from regard.data.progress_bar import advancing
-from regard.data.text_batch import TextBatch
-from regard.data.text_batching import SlidingWindows
 from regard.errors import ArgumentError, message, shown
 from regard.evaluation.perplexity import TextLoss, text_loss
 from regard.runs.run_commands import ChosenRun, report_changed_data

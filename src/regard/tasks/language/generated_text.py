@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from regard.data.tokenizers.normalize import clean
+from regard.data.tokenizers.tokenizer import clean
 from regard.tasks.language.text_result import TextResult
 from regard.viewing.html_document import safe
 

@@ -14,8 +14,7 @@ from regard.data.encoded_text import EncodedText
 from regard.data.line_io import table_note
 from regard.data.read_text import read_lines
 from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
-from regard.data.tokenizers.lowercased import Lowercased
-from regard.data.tokenizers.tokenizer import SPECIALS
+from regard.data.tokenizers.tokenizer import SPECIALS, Lowercased
 from regard.errors import DataError, message, naming_place, shown
 from regard.tasks.language.language_settings import TextData
 

@@ -10,10 +10,8 @@ from typing import overload
 
 import torch
 
-from regard.data.batch import EOS
-from regard.data.encoded_text import EncodedText, encode_text
-from regard.data.text_batch import TextBatch
-from regard.data.text_batching import SlidingWindows, StreamBatches
+from regard.data.batch import EOS, TextBatch
+from regard.data.encoded_text import EncodedText, SlidingWindows, StreamBatches, encode_text
 from regard.data.tokenizers import Tokenizer
 from regard.decoding import Greedy, LengthLimit, Search
 from regard.decoding.rules import MOST_TOKENS, check_integers

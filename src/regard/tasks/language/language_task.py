@@ -13,8 +13,8 @@ import torch
 from rich.text import Text
 from torch import Tensor
 
-from regard.data.text_batch import TextBatch
-from regard.data.text_batching import DocumentBatches, StreamBatches, WindowBatches
+from regard.data.batch import TextBatch
+from regard.data.encoded_text import DocumentBatches, StreamBatches, WindowBatches
 from regard.decoding import Prompts, Rules, Sample, search
 from regard.errors import ArgumentError, DataError, Setting, message
 from regard.evaluation.perplexity import text_loss

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.attended import Attended, Top
-from regard.data.batch import PAD
-from regard.data.text_batch import TextBatch
+from regard.data.batch import PAD, TextBatch
 from regard.errors import ArgumentError, message
 from regard.evaluation.perplexity import token_losses
 from regard.look import Look

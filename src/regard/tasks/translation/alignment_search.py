@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.data.line_io import Notes, say, tell
-from regard.data.pair_stream import PairStream
+from regard.data.pairs import PairStream
 from regard.decoding import Choice
 from regard.decoding.alignment_units import count_units
 from regard.errors import DataError, message, shown

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from regard.data.column_names import two_columns, two_names
 from regard.data.line_io import check_standard_input
-from regard.data.pair_stream import RowPairs
+from regard.data.pairs import RowPairs
 from regard.decoding.alignment_units import check_units
 from regard.decoding.search_options import build_search
 from regard.errors import ArgumentError, UnknownName, message

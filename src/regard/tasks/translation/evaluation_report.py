@@ -18,7 +18,7 @@ from rich.text import Text
 
 from regard.data import korean_english
 from regard.data.line_io import Lines, Notes, place_name, say, tell, writing
-from regard.data.pair_stream import PairStream, in_batches
+from regard.data.pairs import PairStream, in_batches
 from regard.decoding.alignment_units import count_units
 from regard.decoding.search_options import describe_search
 from regard.decoding.unknown_words import UnknownWords

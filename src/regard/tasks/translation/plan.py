@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from regard.data import suggest_tokenizer
-from regard.data.tokenizers.normalize import sides
+from regard.data.tokenizers.tokenizer import sides
 from regard.models.transformer import SIZES
 from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED, epochs_text
 from regard.training.settings import LENGTHS, merged

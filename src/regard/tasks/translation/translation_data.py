@@ -25,7 +25,7 @@ from regard.data import (
     train_tokenizers,
 )
 from regard.data.data_report import Report
-from regard.data.tokenizers.lowercased import Lowercased
+from regard.data.tokenizers.tokenizer import Lowercased
 from regard.errors import DataError, Setting, UnknownName, message, naming_place
 from regard.evaluation import Links, read_links
 from regard.files.user_cache import cache_folder

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderableType
 
-from regard.errors import ArgumentError, message
+from regard.errors import ArgumentError
 from regard.files.atomic_io import write_whole
+from regard.viewing.html_document import SUFFIXES, check_ending, image_uri
 from regard.viewing.pictures.canvas import Canvas, same_size
 from regard.viewing.pictures.svg_writer import svg_of
 from regard.viewing.terminal import Shown
-from regard.viewing.terminal_colors import clean
 
-__all__ = ["SUFFIXES", "Picture", "check_suffix"]
-
-SUFFIXES = (".png", ".svg", ".pdf", ".gif")
-"""The supported file name extensions."""
-
-
-def check_suffix(path: Path, known: Sequence[str]) -> None:
-    """Raise ArgumentError if a file name does not end in one of the known extensions.
-
-    path: the file to write.
-    known: the extensions, such as (".png", ".svg").
-    """
-    suffix, name = path.suffix.lower(), clean(path.name)
-    if suffix not in known:
-        problem = f"{name!r} has {'an unsupported' if suffix else 'no'} file extension"
-        raise ArgumentError(message("save()", problem, expected=f"a name ending in {', '.join(known)}"))
+__all__ = ["Picture"]
 
 
 class Picture(Shown):
@@ -72,7 +56,7 @@ class Picture(Shown):
         """
         path = Path(path)
         suffix = path.suffix.lower()
-        check_suffix(path, SUFFIXES)
+        check_ending(path, SUFFIXES)
         if suffix == ".gif" or not self.moves:
             write_whole(path, self._makers()[suffix]())
         else:
@@ -134,8 +118,7 @@ class Picture(Shown):
     def _repr_html_(self) -> str:
         moving = _or_none(self.gif) if self.moves else None
         kind, drawn = ("svg+xml", self.svg().encode()) if moving is None else ("gif", moving)
-        data = base64.b64encode(drawn).decode()
-        return f'<img alt="{escape(self.frames[-1].title)}" src="data:image/{kind};base64,{data}">'
+        return f'<img alt="{escape(self.frames[-1].title)}" src="{image_uri(kind, drawn)}">'
 
 
 def _or_none(make: Callable[[], bytes]) -> bytes | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy
 from numpy.typing import NDArray
 from rich.console import Group, RenderableType
@@ -27,6 +29,12 @@ FRAMES = 400
 
 SHOWN_ROWS, SHOWN_COLUMNS = 24, 76
 """The largest number of rows and columns of a panel in the terminal."""
+
+VISIBLE = 0.125
+"""In the terminal, weights up to this one are drawn like 0."""
+
+MOST_RANGES = 4
+"""The largest number of ranges of slots in a title on the terminal."""
 
 
 def tape_panels(run: TapeRun) -> Picture:
@@ -110,20 +118,37 @@ def _about(run: TapeRun, step: int) -> str:
 
 
 def _terminal(run: TapeRun) -> RenderableType:
+    """Return the panels for the terminal. Slots that no head uses are left out: their rows would be blank."""
     first, last = run.slots
+    most_N = numpy.maximum(run.write.max((0, 1)), run.read.max((0, 1)))[first:last]
+    used = numpy.flatnonzero(most_N > VISIBLE).tolist() or list(range(last - first))
+    slots = _ranges([first + slot for slot in used])
     heading = [Text(label(run.title, 90), "bold")] if run.title else []
     names = {
-        "write weights": f"write weights, slots {first} to {last - 1}",
-        "read weights": f"read weights, slots {first} to {last - 1}",
+        "write weights": f"write weights, slots {slots}",
+        "read weights": f"read weights, slots {slots}",
     }
     drawn = [
         Thumbnails(
             names.get(name, name),
-            (pooled_down(numpy.abs(values), SHOWN_ROWS, SHOWN_COLUMNS),),
+            (pooled_down(numpy.abs(values[used] if name in names else values), SHOWN_ROWS, SHOWN_COLUMNS),),
         )
         for name, values in _panels(run).items()
     ]
     return Group(*heading, *drawn, *(Text(each, "dim") for each in run.notes))
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return ascending integers as text: the ranges that they form, or the smallest and largest of many.
+
+    >>> _ranges([0, 1, 2, 7, 120, 121])
+    '0 to 2, 7, 120 to 121'
+    """
+    starts = [each for each in numbers if each - 1 not in numbers]
+    ends = [each for each in numbers if each + 1 not in numbers]
+    if len(starts) > MOST_RANGES:
+        return f"{numbers[0]} to {numbers[-1]} ({len(numbers)} of them are used)"
+    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in zip(starts, ends, strict=True))
 
 
 def slot_history(run: TapeRun, slot: int) -> Picture:

@@ -1,32 +1,138 @@
-"""The formats from which sentence pairs are read. Each format yields chunks of consecutive pairs.
+"""Blocks of sentence pairs: read from files or collections, and checked for problems line by line.
 
-The lines of a chunk are already checked for problems, such as invalid UTF-8.
-
-To add a format, add its class here and a keyword of read_pairs() in pairs.py.
+To add a format, write the reader of its rows in table_formats.py, its class here, and a keyword of
+read_pairs().
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy
+from numpy.typing import NDArray
 
-from regard.data.line_scan import Block, Examiner
 from regard.data.pair_checks import KINDS, SHORT, Choices
-from regard.data.read_text import Marks, Raw, checked_path, read_blocks
-from regard.data.table_formats import column_pairs, field_pairs, list_pairs
-from regard.errors import shown
+from regard.data.read_text import Marks, Raw, checked_path, read_blocks, to_bytes
+from regard.data.table_formats import Two, column_pairs, field_pairs, list_pairs
+from regard.errors import printable, shown
 
-__all__ = ["Chunk", "CountsDiffer", "JsonLines", "Origin", "Parallel", "Rows", "Tabbed"]
+__all__ = ["Block", "Chunk", "CountsDiffer", "Examiner", "JsonLines", "Origin", "Parallel", "Rows", "Tabbed"]
 
-Examiners = tuple[Examiner, Examiner]
-Stamp = tuple[tuple[int, int], ...]
+LONGEST_EXCERPT = 60
+
+INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
+"""Zero-width characters. A line of only these characters counts as empty, although isspace() is False."""
 
 NO_TEXT = KINDS["malformed"].bit | KINDS["empty"].bit
+
+Stamp = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Block:
+    """Consecutive source lines, or target lines, with their lengths and problems.
+
+    raw: the lines as they were read, before repair.
+    index: index in `raw` of the first line of the block.
+    first: line number of the first line of the block in its file.
+    lines: the lines. Invalid UTF-8 and NUL characters have been replaced.
+    lengths: length of each line in characters.
+    marks: one integer for each line, with a bit set for each problem of the line; see Kind.bit.
+    keys: a hash of each line, or None if not computed. The hashes differ between processes.
+    """
+
+    raw: Raw
+    index: int
+    first: int
+    lines: list[str]
+    lengths: NDArray[numpy.int32]
+    marks: Marks
+    keys: NDArray[numpy.int64] | None
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def part(self, first: int, last: int) -> Block:
+        """Return the lines from index `first` to `last` - 1 as a Block."""
+        if first == 0 and last == len(self):
+            return self
+        at = slice(first, last)
+        return replace(
+            self,
+            index=self.index + first,
+            first=self.first + first,
+            lines=self.lines[at],
+            lengths=self.lengths[at],
+            marks=self.marks[at],
+            keys=None if self.keys is None else self.keys[at],
+        )
+
+    def place(self, index: int) -> str:
+        """Return the file and the number of the line at this index, for messages: "a.ko, line 3"."""
+        return f"{self.raw.name}, {self.raw.unit} {self.first + index}"
+
+    def excerpt(self, index: int) -> str:
+        """Return the beginning of the line at this index, at most LONGEST_EXCERPT characters, for messages.
+
+        Control characters are replaced.
+        """
+        text = self.lines[index]
+        return printable(text if len(text) <= LONGEST_EXCERPT else text[: LONGEST_EXCERPT - 1] + "…")
+
+
+class Examiner:
+    """Finds the problems of source lines, or of target lines, and replaces invalid UTF-8 and NUL characters.
+
+    Call the object with all blocks of lines, in order.
+
+    choices: `choices.longest` is the maximum length of a line.
+    keyed: whether to compute hashes: a hash of each line, in Block.keys, and a hash of all lines, in the
+        attribute `digest`.
+    """
+
+    def __init__(self, choices: Choices, *, keyed: bool):
+        self.choices, self.keyed = choices, keyed
+        self.digest = hashlib.sha256()
+
+    def __call__(self, raw: Raw) -> Block:
+        text, lines = raw.text, raw.text.split("\n")
+        marks = numpy.zeros(len(lines), numpy.uint8) if raw.marks is None else raw.marks.copy()
+        try:
+            data = raw.data or text.encode()
+        except UnicodeEncodeError:
+            whole = list(map(to_bytes, lines))
+            data = b"\n".join(whole)
+            for index, line in enumerate(whole):
+                repaired = line.decode("utf-8", "replace")
+                if repaired != lines[index]:
+                    lines[index] = repaired
+                    marks[index] |= KINDS["invalid"].bit
+        if self.keyed:
+            self.digest.update(data)
+            self.digest.update(b"\n")
+        if "\0" in text:
+            for index, each in enumerate(lines):
+                if "\0" in each:
+                    lines[index] = each.replace("\0", " ")
+                    marks[index] |= KINDS["nul"].bit
+        lengths = numpy.fromiter(map(len, lines), numpy.int32, len(lines))
+        empty = (lengths == 0) | numpy.fromiter(map(str.isspace, lines), bool, len(lines))
+        if any(map(text.__contains__, INVISIBLE)):
+            empty |= [all(c.isspace() or c in INVISIBLE for c in line) for line in lines]
+        # A malformed line has no text. It is reported as malformed, but not as empty.
+        marks[empty & ((marks & KINDS["malformed"].bit) == 0)] |= KINDS["empty"].bit
+        if self.choices.longest is not None:
+            marks[lengths > self.choices.longest] |= KINDS["long"].bit
+        keys = numpy.fromiter(map(hash, lines), numpy.int64, len(lines)) if self.keyed else None
+        return Block(raw, 0, raw.first, lines, lengths, marks, keys)
+
+
+Examiners = tuple[Examiner, Examiner]
 
 
 class Chunk(NamedTuple):
@@ -122,8 +228,6 @@ class Parallel:
     def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
         position = reached = 0
         for source, target in zip(self.sources, self.targets, strict=True):
-            for examiner in examiners:
-                examiner.number = 1
             left_blocks = map(examiners[0], read_blocks(source, self.encoding))
             right_blocks = map(examiners[1], read_blocks(target, self.encoding))
             for left, right in _aligned(left_blocks, right_blocks, (source, target), self.encoding):
@@ -137,7 +241,7 @@ class _Tables:
 
     paths: tuple[Path, ...]
 
-    def blocks(self, path: Path) -> Iterator[tuple[Raw, Raw]]:
+    def blocks(self, path: Path) -> Iterator[Two]:
         """Yield blocks of source lines and target lines of a file."""
         raise NotImplementedError
 
@@ -163,7 +267,7 @@ class Tabbed(_Tables):
     columns: tuple[int, int] | tuple[str, str]
     encoding: str | None = None
 
-    def blocks(self, path: Path) -> Iterator[tuple[Raw, Raw]]:
+    def blocks(self, path: Path) -> Iterator[Two]:
         return column_pairs(path, self.columns, self.encoding)
 
 
@@ -179,7 +283,7 @@ class JsonLines(_Tables):
     fields: tuple[str, str]
     encoding: str | None = None
 
-    def blocks(self, path: Path) -> Iterator[tuple[Raw, Raw]]:
+    def blocks(self, path: Path) -> Iterator[Two]:
         return field_pairs(path, self.fields, self.encoding)
 
 
@@ -207,9 +311,7 @@ def _stamp(paths: Iterable[Path]) -> Stamp:
     return tuple((status.st_size, status.st_mtime_ns) for status in map(Path.stat, map(checked_path, paths)))
 
 
-def _joined(
-    files: Iterable[tuple[Path | None, Iterator[tuple[Raw, Raw]]]], examiners: Examiners
-) -> Iterator[Chunk]:
+def _joined(files: Iterable[tuple[Path | None, Iterator[Two]]], examiners: Examiners) -> Iterator[Chunk]:
     """Yield chunks of sentence pairs from files in which source and target are on one line.
 
     files: for each file, its path (None for a collection), and its blocks of source and target lines.
@@ -217,8 +319,6 @@ def _joined(
     """
     position = reached = 0
     for path, blocks in files:
-        for examiner in examiners:
-            examiner.number = 1
         for source, target in blocks:
             left, right = examiners[0](source), examiners[1](target)
             yield Chunk(left, right, position, reached + source.reached)
