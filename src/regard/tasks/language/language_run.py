@@ -21,11 +21,9 @@ from regard.models.language_base import LanguageModel
 from regard.named_models.language_models import build_language_model
 from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_task import StoredRun
-from regard.tasks.language.generated_text import GeneratedText
 from regard.tasks.language.language_data import load_text_tokenizer
 from regard.tasks.language.language_settings import LanguageSettings
 from regard.tasks.language.observed_texts import observe_in_batches
-from regard.tasks.language.scored_text import ScoredText
 from regard.tasks.language.text_generator import (
     GENERATION_LIMIT,
     Generation,
@@ -33,6 +31,7 @@ from regard.tasks.language.text_generator import (
     checked_texts,
     never,
 )
+from regard.tasks.language.text_result import GeneratedText, ScoredText
 from regard.tasks.language.text_stream import check_stop
 
 __all__ = ["LanguageRun", "evaluation_batches", "load_language_run"]

@@ -1,4 +1,4 @@
-"""TextResult: a text that a language model has scored or generated, with token scores and attention.
+"""Texts that a language model has scored or generated, with token scores and attention.
 
 print(result) prints the text; rich.print(result) and notebooks also draw the attention; result.save("x.html")
 writes a page with a picture of every layer.
@@ -8,21 +8,33 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
+from regard.data.encoded_text import count_text
+from regard.data.tokenizers.tokenizer import clean
 from regard.errors import printable
 from regard.roles import BySite
 from regard.viewing import Picture, Pooled, Seen, Site, long_map, pooled
 from regard.viewing.html_document import safe
 from regard.viewing.result import Result, listed
 
-__all__ = ["TextResult"]
+__all__ = ["STOP_REASONS", "GeneratedText", "ScoredText", "TextResult"]
+
+STOP_REASONS = {
+    "end": "the model generated the end of the line (EOS)",
+    "stop": "a stop string was generated",
+    "length": "the maximum number of new tokens was reached",
+    "positions": "all positions of the model are used",
+    "interrupted": "generation was interrupted",
+    "prompt": "the model cannot read the prompt: all its words are unknown, or it is too long",
+}
+"""An explanation of each value of GeneratedText.stop_reason."""
 
 MATRIX = 48
 """Maximum number of words for a picture of the attention as a matrix, with a row for each word.
@@ -188,6 +200,126 @@ class TextResult(Result):
         left_out = (f"the first {LAYERS} of {count} attention layers are drawn",) if count > LAYERS else ()
         yield from (listed("note", note) for note in (*left_out, *self.all_notes))
         yield "</dl>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ScoredText(TextResult):
+    """A line of text with the log-probability of each of its tokens. The last token is EOS.
+
+    For the fields, see TextResult. This example sets the fields text, token_ids, pieces and token_scores:
+
+    >>> scored = ScoredText("a b", (4, 5, 3), ("a", "b", "</s>"), (-1.0, -0.5, -1.5))
+    >>> scored, scored.log_probability, round(scored.perplexity, 4)
+    (ScoredText('a b', log_probability=-3), -3.0, 2.7183)
+    """
+
+    @property
+    def words(self) -> int:
+        """Number of words of the line, separated by spaces; EOS is not counted."""
+        return count_text([self.text]).words
+
+    @property
+    def word_perplexity(self) -> float:
+        """Perplexity per word: exp(-log_probability / (words + 1)). The end of the line is a word too."""
+        return exp_or_inf(-self.log_probability / (self.words + 1))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return TextResult.to_dict(), and also "words", "line_ends" and "word_perplexity".
+
+        "word_perplexity" is exp(-log_probability / (words + line_ends)). "line_ends" is always 1, because the
+        text is one line.
+        """
+        per_word = None if self.word_perplexity == float("inf") else self.word_perplexity
+        return {**super().to_dict(), "words": self.words, "line_ends": 1, "word_perplexity": per_word}
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        return (f"{super().facts[0]}, per word {self.word_perplexity:.2f}",)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GeneratedText(TextResult):
+    """A prompt and its continuation by a language model.
+
+    text: the continuation, with the space between prompt and continuation. A stop string is not included.
+    token_ids: the id of each generated token, including EOS and the tokens of a stop string.
+    pieces: the text of each generated token.
+    token_scores: the log-probability of each generated token.
+    attention: for each attention layer (site), the weights (H, T, T). T is the number of tokens of the prompt
+        and the continuation together. See TextResult.
+    long: the attention of a text with more than 512 tokens. Then `attention` is empty. See TextResult.
+    unknown: the words of the prompt that are not in the vocabulary.
+    prompt: the text of the prompt.
+    prompt_token_ids: the id of each token of the prompt.
+    prompt_pieces: the text of each token of the prompt.
+    stop_reason: why generation ended, a key of STOP_REASONS: "end", "stop", "length", "positions",
+        "interrupted" or "prompt". With "prompt", there is no continuation.
+    ranking: the log-probability with length penalty. Continuations are sorted by this score.
+    others: the other continuations of the n-best list, or the other samples.
+
+    For the other fields, see TextResult.
+
+    >>> text = GeneratedText(" CS", (6, 3), ("CS", "</s>"), (-0.25, -0.5), prompt="I learned")
+    >>> str(text), text.log_probability, text.stop_reason
+    ('I learned CS', -0.75, 'end')
+    """
+
+    prompt: str = field(default="", kw_only=True)
+    prompt_token_ids: tuple[int, ...] = field(default=(), kw_only=True)
+    prompt_pieces: tuple[str, ...] = field(default=(), kw_only=True)
+    stop_reason: str = field(default="end", kw_only=True)
+    ranking: float = field(default=0.0, kw_only=True)
+    others: tuple[GeneratedText, ...] = field(default=(), kw_only=True)
+
+    @property
+    def read_pieces(self) -> tuple[str, ...]:
+        return (*self.prompt_pieces, *self.pieces)
+
+    @property
+    def whole_text(self) -> str:
+        """The prompt and its continuation, as one text."""
+        before = clean(self.prompt)
+        return f"{before}{self.text}" if before else self.text.lstrip()
+
+    @property
+    def continued(self) -> bool:
+        """Whether the model could read the prompt. If not, `stop_reason` is "prompt", and `text` is empty."""
+        return self.stop_reason != "prompt"
+
+    def unknown_words(self) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+        if self.continued:  # otherwise the prompt has no known word, and an error says so
+            yield from super().unknown_words()
+
+    def with_others(self, others: Iterable[GeneratedText]) -> GeneratedText:
+        """Return a copy whose field `others` has these continuations of the same prompt."""
+        return replace(self, others=tuple(others))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return TextResult.to_dict(), and also the prompt, the stop reason and the other texts.
+
+        If there is no continuation (stop reason "prompt"), all scores are None.
+        """
+        unscored = {} if self.continued else {"log_probability": None, "perplexity": None}
+        return {
+            "prompt": self.prompt,
+            **super().to_dict(),
+            **unscored,
+            "stop_reason": self.stop_reason,
+            "ranking": self.ranking if self.continued else None,
+            "prompt_token_ids": list(self.prompt_token_ids),
+            "prompt_pieces": list(self.prompt_pieces),
+            "others": [each.to_dict() for each in self.others],
+        }
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        if not self.continued:
+            return (f"not continued: {STOP_REASONS[self.stop_reason]}",)
+        return (f"{super().facts[0]}; ended because {STOP_REASONS[self.stop_reason]}",)
+
+    def html_text(self) -> str:
+        before = clean(self.prompt)
+        return f"{safe(before)}<b>{safe(self.text if before else self.text.lstrip())}</b>"
 
 
 def exp_or_inf(number: float) -> float:
