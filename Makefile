@@ -7,7 +7,10 @@ PYTHONS = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
 PLAIN = tests/layers tests/models tests/decoding tests/tasks tests/training tests/papers tests/learning
 
-.PHONY: help demo test test-all test-plain test-gpu docs bench clean
+USERS = tests/benchmarks tests/cli tests/data tests/docs/test_notebooks.py tests/learning tests/reliability \
+    tests/runs tests/tasks tests/test_readme.py tests/training
+
+.PHONY: help demo test test-all test-plain test-users test-gpu docs bench clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -39,14 +42,19 @@ test-plain: .venv/dev  ## tests of models, decoding, tasks and training without 
 	REGARD_FAST=0 OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= REGARD_SEED=0 \
 	    .venv/bin/pytest -n auto --maxprocesses 4 -m "not slow and not gpu" $(PLAIN) $(ARGS)
 
+test-users: .venv/dev  ## the slow tests of what users do: first hour, learning, kills and resume, hostile files
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= REGARD_SEED=0 \
+	    .venv/bin/pytest -n auto --maxprocesses 4 -m "slow and not gpu" $(USERS) $(ARGS)
+
 test-gpu: GPU_PYTHON = $(or $(PYTHON),$(wildcard .venv/bin/python),python3)
 test-gpu:  ## the tests on a CUDA device, with a Python that has torch and pytest; installs nothing
 	@$(GPU_PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("torch finds no CUDA device")'
 	PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" REGARD_SEED=0 \
 	    $(GPU_PYTHON) -m pytest -m "not slow" $(ARGS)
 
-docs: .venv/dev  ## build the documentation in site/
-	.venv/bin/python docs/make.py
+# Each page of the documentation runs its examples. make docs ARGS=--check fails if an output has changed.
+docs: .venv/dev  ## run the examples of the documentation, and build it in site/
+	.venv/bin/python docs/make.py $(ARGS)
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 bench: .venv/dev  ## run the benchmarks for this machine (GPU or CPU), and update the pages of docs that show them

@@ -36,7 +36,12 @@ def short(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=short)
+def slow_unless_readme(page: Path):
+    """The other pages also run in `make docs ARGS=--check`."""
+    return pytest.param(page, id=short(page), marks=[] if page.stem == "README" else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("page", map(slow_unless_readme, PAGES))
 def test_page_runs_and_is_up_to_date(page):
     made = make.make(page)
     assert made.problems == []

@@ -23,8 +23,7 @@ from regard.evaluation import SYMMETRISATIONS, read_links
 from regard.evaluation.alignment_error_rate import evaluate_alignments
 from regard.roles import CROSS
 from regard.tasks.picture_outputs import ResultFiles, check_output_ending
-from regard.tasks.translation.alignment_choice import aligned_at, join_directions
-from regard.tasks.translation.alignment_search import search_alignments
+from regard.tasks.translation.alignment import aligned_at, join_directions, search_alignments
 from regard.training.command_options import CommandOption, flag
 
 __all__ = ["align"]

@@ -19,7 +19,7 @@ from regard.files.atomic_io import Leftover, beside, failed, flush_folder, lefto
 from regard.files.folder_lock import NAME as LOCK
 from regard.files.folder_lock import locked
 from regard.files.untrusted import open_regular
-from regard.runs.run_folder import DATA, made_folder, write_config_and_manifest
+from regard.runs.run_folder import ALIGNMENT, DATA, made_folder, write_config_and_manifest
 from regard.runs.run_settings import RunSettings
 from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import check_one_seed
@@ -82,7 +82,7 @@ def average(run: Path, output: Path, last: int | None, steps: str | None, task: 
     several = f"the mean of {len(chosen)} checkpoints (steps {named})"
     about = several if len(chosen) > 1 else f"the weights of step {named}"
     console.print(Text(f"Wrote {shown(output)}: {about}"))
-    if quality := kind.describe_quality(stored_scores(chosen[-1]), settings):
+    if quality := settings.describe_quality(stored_scores(chosen[-1])):
         say(f"step {chosen[-1].step:,}: {quality}" if len(chosen) > 1 else quality)
     console.print(Text(f"Next: {next_command(kind, averaged.path.parent)}", "dim"))
 
@@ -116,10 +116,12 @@ def average_run(
     try:
         with locked(made_folder(temporary)):
             Checkpoints(temporary).save(chosen[-1].step, {"weights": weights}, state)
-            for name in (DATA, *task.files, *task.later_files):
+            for name in (DATA, *task.files, ALIGNMENT):
                 if os.path.lexists(run / name):
                     _copy(run / name, temporary / name)
-            write_config_and_manifest(task, temporary, task.without_folders(settings.model_dump()))
+            write_config_and_manifest(
+                task, temporary, task.settings_type.without_folders(settings.model_dump())
+            )
             (temporary / LOCK).unlink(missing_ok=True)
             flush_folder(temporary)
             checked_settings(task, temporary)

@@ -91,7 +91,7 @@ def demo(minutes: float, quick: bool, guided: bool, output: Path | None, seed: i
     from regard.decoding import Greedy
     from regard.tasks.picture_outputs import ResultFiles
     from regard.tasks.translation import load_translator, train_translation
-    from regard.tasks.translation.evaluation_report import (
+    from regard.tasks.translation.evaluate import (
         EvaluationOptions,
         built_in_references,
         evaluate_run,

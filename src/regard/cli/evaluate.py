@@ -28,7 +28,7 @@ from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.runs.run_commands import ChosenRun, Report
 from regard.runs.run_folder import config_of, is_run
-from regard.runs.run_task import RunTask
+from regard.runs.run_task import RunTask, task_name
 from regard.runs.seed_folders import seeds_of
 from regard.runs.seed_scores import evaluate_seeds
 from regard.tasks.task_table import DEFAULT, find_task
@@ -163,7 +163,7 @@ def _with_files(task: type[RunTask], files: Sequence[str], options: dict[str, An
         return options | {"test_file": list(files)}
     if "source" in known and len(files) == 2:
         return options | {"source": files[0], "target": [files[1]]}
-    problem = f"a run of the task {task.task_name()} is not evaluated on such files"
+    problem = f"a run of the task {task_name(task)} is not evaluated on such files"
     pairs = "a .tsv, .csv, .jsonl, .json or .parquet file, or a source file and a file of references"
     expected = pairs if known else "no FILES"
     raise ArgumentError(message(call, problem, expected=expected))

@@ -25,7 +25,7 @@ from regard.interventions import intervene as changing
 from regard.look import Look
 from regard.roles import CROSS, sites_matching
 from regard.sites import scope
-from regard.tasks.translation.alignment_choice import ATTENTIVE
+from regard.tasks.translation.alignment import ATTENTIVE
 from regard.training.command_options import CommandOption
 from regard.viewing import Entry, draw
 from regard.viewing.entry import ROWS

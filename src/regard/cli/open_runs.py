@@ -57,10 +57,12 @@ def open_task(task: str, run: Path, options: Mapping[str, Any], **more: Any) -> 
     options: the values of all options of the command.
     more: further arguments of regard.tasks.task_table.load().
     """
+    from regard.runs.run_task import task_name
+
     kind = task_in_regard(run, task)
     if not issubclass(kind, find_task(task)):
-        hint = f"for this run: {kind.next_command.format(run=shell_word(run))}"
-        problem = f"this is not a run of the task {task}, but of the task {kind.task_name()!r}"
+        hint = f"for this run: {kind.settings_type.next_command.format(run=shell_word(run))}"
+        problem = f"this is not a run of the task {task}, but of the task {task_name(kind)!r}"
         raise ArgumentError(message(shown(run), problem, hint=hint))
     from regard.data.line_io import say
 
@@ -132,7 +134,7 @@ def next_command(task: type[RunTask], run: str | Path, command: str | None = Non
 
     task: the class of the task.
     run: the run folder.
-    command: the command to suggest, with {run} in place of the run folder. Default: task.next_command.
+    command: the command to suggest, with {run} in place of the run folder; by default, that of the settings.
 
     >>> from regard.tasks.task_table import find_task
     >>> next_command(find_task("language"), "runs/x", "regard show {run}")
@@ -140,7 +142,7 @@ def next_command(task: type[RunTask], run: str | Path, command: str | None = Non
     >>> next_command(find_task("algorithms"), "my runs/x")
     "regard solve 'my runs/x' --draw"
     """
-    command = command or task.next_command
+    command = command or task.settings_type.next_command
     own = _own_option(task)
     if own and command.split()[1] not in WITH_TASK:
         command = "regard show {run}"

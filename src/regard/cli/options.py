@@ -306,6 +306,7 @@ def check_given(context: typer.Context, task: type[RunTask], attribute: str, hin
     attribute: the attribute of RunTask with the options: "evaluate_options" or "view_options".
     hint: the hint of the error message; by default, it names the tasks that have the option.
     """
+    from regard.runs.run_task import task_name
     from regard.tasks.task_table import TASKS, find_task
 
     accepted = option_parameters(getattr(task, attribute))
@@ -313,7 +314,7 @@ def check_given(context: typer.Context, task: type[RunTask], attribute: str, hin
         if name not in accepted:
             tasks = {each: option_parameters(getattr(find_task(each), attribute)) for each in TASKS}
             others = " or ".join(each for each, names in tasks.items() if name in names)
-            problem = f"runs of the task {task.task_name()} have no such option"
+            problem = f"runs of the task {task_name(task)} have no such option"
             hint = hint or f"it is an option for runs of the task {others}"
             raise ArgumentError(message(option, problem, hint=hint))
 

@@ -201,7 +201,7 @@ def settings_of(options: Mapping[str, Any], task: type[RunTask]) -> dict[str, An
     >>> settings_of({"columns": "2,1", "vocab_size": 8000, "seed": 1, "width": None, "resume": True}, task)
     {'data': {'columns': [2, 1], 'source_vocab_size': 8000, 'target_vocab_size': 8000}, 'seed': 1}
     """
-    own, data = task.data_options(options)
+    own, data = task.settings_type.data_options(options)
     settings: dict[str, Any] = {"data": data} if data else {}
     for parameter, each in train_options().items():
         value = options.get(parameter)
@@ -241,7 +241,7 @@ def _has_setting(kind: Any, name: str) -> bool:
 
 def _unknown_option(parameter: str, names: Sequence[str], task: type[RunTask]) -> ArgumentError:
     """Return the error for an option that a task does not have. Its hint lists the task's data options."""
-    own, _ = task.data_options({})
+    own, _ = task.settings_type.data_options({})
     data = [
         _spelled(other)
         for other, each in train_options().items()

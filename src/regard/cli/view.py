@@ -29,10 +29,9 @@ from regard.errors import ArgumentError, UnknownName, message, shell_word, shown
 from regard.roles import matches
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_folder import CONFIG
-from regard.runs.run_task import RunTask
-from regard.tasks.answering.view_answering import StoredAnswerView
+from regard.runs.run_task import RunTask, task_name
+from regard.tasks.answering.run import view_stored_answer
 from regard.tasks.picture_outputs import check_folder
-from regard.tasks.task_table import TASKS, find_task
 from regard.training.command_options import CommandOption, option_parameters
 from regard.viewing import VIEWS, Seen
 
@@ -43,7 +42,17 @@ KEPT, PAGE, PICTURES = ".seen", ".html", (".png", ".svg", ".pdf", ".gif")
 OWN = ("self", "rollout", "reading")
 """The views that draw self-attention."""
 
-TASK_VIEWS = {name: about for task in TASKS for name, about in find_task(task).own_views.items()}
+OWN_VIEWS = {
+    "translation": {"steps": "how the weights are computed from the scores"},
+    "classification": {"erasure": "words, shaded by how much the probability falls without each word"},
+    "captioning": {"image": "a copy of the image for each word, bright where the word attends"},
+    "answering": {"hops": "the sentences of a story, with the weight of each hop"},
+    "algorithms": {
+        "tape": "inputs and answers, and the heads moving over the tape",
+        "slot": "the contents of one slot of the tape after each step",
+    },
+}
+TASK_VIEWS = {name: about for views in OWN_VIEWS.values() for name, about in views.items()}
 """The views that only some tasks have. Name -> description."""
 
 NO_SELF_ATTENTION = (*OWN, "long")
@@ -262,7 +271,7 @@ def _viewed_huggingface(
 def _check_has_view(task: type[RunTask]) -> None:
     """Raise ArgumentError if the task does not implement view_run()."""
     if getattr(task.view_run, "__func__", None) is getattr(RunTask.view_run, "__func__", RunTask):
-        problem = f"the task {task.task_name()} has no view"
+        problem = f"the task {task_name(task)} has no view"
         raise ArgumentError(message("regard view", problem, hint=f"implement {task.__name__}.view_run()"))
 
 
@@ -270,14 +279,14 @@ def _check_view(task: type[RunTask], view: str | None) -> None:
     """Raise ArgumentError if this view exists, but only for runs of other tasks."""
     known = _views_of_task(task)
     if view is not None and view not in known:
-        problem = f"runs of the task {task.task_name()} have no such view"
+        problem = f"runs of the task {task_name(task)} have no such view"
         raise ArgumentError(message(f"--view {view}", problem, expected=", ".join(known)))
 
 
 def _views_of_task(task: type[RunTask]) -> tuple[str, ...]:
     """Return the names of the views that runs of a task can draw."""
-    undrawn = UNDRAWN.get(task.task_name(), ())
-    return (*(name for name in VIEWS if name not in undrawn), *task.own_views)
+    undrawn = UNDRAWN.get(task_name(task), ())
+    return (*(name for name in VIEWS if name not in undrawn), *OWN_VIEWS.get(task_name(task), ()))
 
 
 def _views_of_file(seen: Seen) -> tuple[str, ...]:
@@ -361,7 +370,7 @@ def _viewed_file(context: typer.Context, path: Path, sentence: str | None, view:
     if not seen.sites and not seen.long:
         hint = f"regard view RUN --output NEW{KEPT} writes the attention of a model with attention"
         raise ArgumentError(message(shown(path), "the file has no attention weights", hint=hint))
-    viewed = StoredAnswerView(seen) if StoredAnswerView.fits(seen) else RunView(seen)
+    viewed = view_stored_answer(seen) or RunView(seen)
     needed = [f"--view {view}"] if view in TASK_VIEWS and view != viewed.default_view else []
     needed += ["a sentence"] if sentence else []
     needed += (given_options(context, "view_options") | given_parameters(context, OF_RUNS)).values()

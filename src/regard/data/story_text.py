@@ -5,12 +5,14 @@
 
 Files are UTF-8 (or another encoding that is named), plain or gzip. All stories are kept in memory. To add a
 format, write a function that yields questions and add a line to FORMATS.
+
+encode_stories() encodes stories and questions as word ids, with a vocabulary, and stores all questions as
+tensors.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.data.batch import NO_FACT, NO_LABEL, PAD, UNK, StoryBatch
-from regard.data.read_text import checked_path, read_lines
+from regard.data.batch import NO_FACT, NO_LABEL, PAD, UNK, StoryBatch, padded
+from regard.data.read_text import Paths, checked_paths, read_lines, shown_paths
 from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
 from regard.files.untrusted import parse_json
 
@@ -303,8 +305,6 @@ def _checked(
     return StoryQuestion(sentences, question, answer.lower(), facts, task, place, group)
 
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
 _SPLIT = re.compile(r"[_.-](train|valid|validation|dev|test)$", re.IGNORECASE)
 
 
@@ -381,9 +381,7 @@ def read_stories(paths: Paths, format: str | None = None, encoding: str | None =
     >>> first.sentences, first.question, first.answer, first.facts, first.task
     (('Mary went home.',), 'Where is Mary?', 'home', (0,), 'qa1')
     """
-    files = list(map(checked_path, [paths] if isinstance(paths, str | os.PathLike) else paths))
-    if not files:
-        raise ArgumentError(message("read_stories()", "the list of files is empty", expected="at least one"))
+    files = checked_paths("read_stories()", paths)
     questions: list[StoryQuestion] = []
     for path in files:
         read = FORMATS[format_of_stories(path, format)]
@@ -392,9 +390,7 @@ def read_stories(paths: Paths, format: str | None = None, encoding: str | None =
         questions.extend(read(path, task_of_file(path), first, encoding))
         if len(questions) == before:
             raise no_questions(path)
-    names = [shown(path) for path in files]
-    name = ", ".join(names) if len(names) <= 4 else f"{names[0]}, ..., {names[-1]}"
-    return Stories(tuple(questions), name)
+    return Stories(tuple(questions), shown_paths(files))
 
 
 def no_questions(path: Path) -> DataError:
@@ -594,19 +590,11 @@ def encode_stories(
     vectors = [words.encode(sentence) for sentence in rows]
     width = max([1, *map(len, vectors), *map(len, asked)])
     return EncodedStories(
-        _padded(vectors, width, PAD),
-        _padded(stories, max([1, *map(len, stories)]), 0),
+        padded(vectors, PAD, width),
+        padded(stories, 0, 1),
         torch.tensor([len(each) for each in stories], dtype=torch.long),
-        _padded(asked, width, PAD),
+        padded(asked, PAD, width),
         torch.tensor([words.answer_index(each.answer) for each in questions], dtype=torch.long),
-        _padded(facts, max([1, *map(len, facts)]), NO_FACT),
+        padded(facts, NO_FACT, 1),
         torch.tensor([indices.get(each.task, -1) for each in questions], dtype=torch.long),
     )
-
-
-def _padded(rows: Sequence[Sequence[int]], width: int, value: int) -> Tensor:
-    """Return lists of integers as one tensor (len(rows), width), padded with `value`."""
-    padded = torch.full((len(rows), width), value, dtype=torch.long)
-    for place, row in enumerate(rows):
-        padded[place, : len(row)] = torch.tensor(list(row), dtype=torch.long)
-    return padded

@@ -14,9 +14,8 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from regard.errors import UnknownName
-from regard.fast.captured.device_update import DeviceUpdate
 from regard.fast.captured.graphs import Uncaptured, capture_chosen
-from regard.fast.captured.steps import CapturedSteps
+from regard.fast.captured.steps import CapturedSteps, DeviceUpdate
 from regard.files.folder_lock import FolderLock
 from regard.training.batch_stream import BatchStream, Position
 from regard.training.budget import WallClock, budget_warning, count, end_reason, evaluation_due, total_steps
@@ -26,7 +25,7 @@ from regard.training.distributed import Processes
 from regard.training.gradients import Gradients, chosen_precision
 from regard.training.interrupts import Interruption, unsaved_steps
 from regard.training.logs.log import Log
-from regard.training.nonfinite_steps import NonFinite, step_error, weight_error
+from regard.training.nonfinite_steps import NonFinite, batch_tensors, step_error, weight_error
 from regard.training.optimizer import Average, build_optimizer
 from regard.training.progress import Progress, changes, surroundings
 from regard.training.schedule import scheduled_rate
@@ -89,7 +88,7 @@ class Trainer:
         self.processes = processes or Processes()
         self.log = Log(None, console=Console(quiet=True)) if log is None else log
         self.log.best_by, self.log.counted = self.best, task.counted
-        self.log.has_perplexity = task.has_perplexity
+        self.log.has_perplexity = "perplexity" in task.metrics
         self.model = task.model.to(self.device)
         self.optimizer = build_optimizer(
             self.model,
@@ -104,8 +103,8 @@ class Trainer:
         self.progress = Progress(total=total_steps(settings, task.len_epoch(0)), minutes=settings.minutes)
         precision = chosen_precision(settings.precision, self.device, self.model)
         self._half, self._coarse = precision == "bfloat16", precision == "tf32"
-        captured, self._uncaptured = task.capture or capture_chosen(
-            settings, task, self.device.type, self.processes.world
+        captured, self._uncaptured = task.speed.capture or capture_chosen(
+            settings, task.speed.uncapturable, self.device.type, self.processes.world
         )
         self.gradients = Gradients(
             task,
@@ -127,7 +126,7 @@ class Trainer:
         if captured:
             limit = settings.max_grad_norm or math.inf
             update = DeviceUpdate(self.optimizer, self.average, self.device, limit)
-            self._captured = CapturedSteps(self.gradients, update, task.shapes)
+            self._captured = CapturedSteps(self.gradients, update, task.speed.shapes)
 
     def resume(self, checkpoint: Checkpoint | None = None) -> Checkpoint | None:
         """Load the newest undamaged checkpoint and return it. Return None if the run has no checkpoint.
@@ -211,13 +210,6 @@ class Trainer:
             at.ended = ""  # the run has not ended: its last evaluation is still missing
         self._save_if_changed()
 
-    def add_gradients(self, request: StepRequest) -> dict[str, Tensor]:
-        """Add the gradients of a training step to the parameters; return its summed losses by name.
-
-        See Gradients.add().
-        """
-        return self.gradients.add(request.step, request.batches, request.tokens)
-
     def take_step(self) -> None:
         """Train for one step, without an evaluation or a checkpoint, for StepTimer."""
         self._step(Interruption())
@@ -228,13 +220,14 @@ class Trainer:
 
         In the second case, the result is the summed losses by name.
         """
-        try:
-            return self.add_gradients(request) if self._captured is None else self._captured.take(request)
-        except Uncaptured as error:
-            self._captured = None
-            self.gradients.stop_capturing(error)
-            self._read_steps()
-            return self.add_gradients(request)
+        if self._captured is not None:
+            try:
+                return self._captured.take(request)
+            except Uncaptured as error:
+                self._captured = None
+                self.gradients.stop_capturing(error)
+                self._read_steps()
+        return self.gradients.add(request.step, request.batches, request.tokens)
 
     def _step(self, requested: Interruption) -> None:
         """Take one training step: read its batches, compute the gradients, update the weights, and log it.
@@ -323,7 +316,7 @@ class Trainer:
 
         value: the loss or the gradient norm, whichever is NaN or infinite.
         """
-        tensors = [self.task.tensors(batch) for batch in batches]
+        tensors = [batch_tensors(self.task, batch) for batch in batches]
         state = {"step": self.progress.step, "seed": self.seed, "tokens": tokens}
         state |= {"half": self._half, "coarse": self._coarse}
         kept = self.checkpoints.folder, self.processes.rank, tensors, self.model.state_dict(), state

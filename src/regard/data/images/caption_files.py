@@ -1,6 +1,15 @@
-"""File formats of captions. For each format, a function yields entries: an image and some of its captions.
+"""Read caption files: TSV, JSON lines, and JSON in the layout of COCO or Karpathy.
 
-To add a format, write such a function and add it to FORMATS.
+    read_captions("captions.tsv", "images")                          lines: image TAB caption
+    read_captions("train.jsonl", "images")                           {"image": "a.jpg", "captions": ["..."]}
+    read_captions("dataset_flickr8k.json", "images", split="train")  Karpathy's splits
+    read_captions("captions_train2017.json", "train2017")            COCO
+
+Captions are held in memory. Images are opened only when they are needed (see read_image()). list_images()
+finds image files by names, folders and patterns.
+
+For each file format, a function yields entries: an image and some of its captions. To add a format, write
+such a function and add it to FORMATS.
 """
 
 from __future__ import annotations
@@ -19,7 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
-from regard.data.read_text import checked_path, read_lines
+from regard.data.read_text import checked_paths, read_lines, shown_paths
 from regard.data.table_formats import column_rows, is_csv, valid_cell
 from regard.data.tokenizers.tokenizer import clean
 from regard.errors import (
@@ -450,7 +459,7 @@ def read_captions(
     paths: a caption file or a list of caption files, plain or gzip.
     folder: the folder of images. Image names in the caption files are relative to it. Default: the folder of
         the first caption file.
-    format: "tsv", "jsonl", "coco" or "karpathy" (see caption_formats.py). By default, it is detected from the
+    format: "tsv", "jsonl", "coco" or "karpathy" (see FORMATS). By default, it is detected from the
         file name and, for .json, from the content.
     split: the split to read, such as "train", or a list of splits. Default: all images.
     empty: what to do with a caption that has no words: "error" raises DataError, "skip" drops the caption.
@@ -474,19 +483,12 @@ def read_captions(
     for name, value in (("empty", empty), ("missing", missing)):
         if value not in CHOICES:
             raise UnknownName(f"value of {name}", value, CHOICES)
-    files = list(map(checked_path, [paths] if isinstance(paths, str | os.PathLike) else paths))
-    if not files:
-        raise ArgumentError(
-            message("read_captions()", "the list of files is empty", expected="at least one file")
-        )
+    files = checked_paths("read_captions()", paths)
     collected = _Collected(empty)
     for path in files:
         for entry in caption_entries(path, format, encoding):
             collected.add(entry)
-    source = (
-        ", ".join(map(shown, files)) if len(files) <= 4 else f"{shown(files[0])}, ..., {shown(files[-1])}"
-    )
-    images = collected.result(Path(files[0].parent if folder is None else folder), source)
+    images = collected.result(Path(files[0].parent if folder is None else folder), shown_paths(files))
     named = frozenset((*images.names, *images.uncaptioned))
     if split is not None:
         chosen = (split,) if isinstance(split, str) else tuple(split)

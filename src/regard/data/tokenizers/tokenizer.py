@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 import unicodedata
 from abc import ABC, abstractmethod
@@ -22,6 +23,7 @@ __all__ = [
     "Tokenizer",
     "clean",
     "draw_sample",
+    "separate_marks",
     "sides",
 ]
 
@@ -62,6 +64,19 @@ def clean(line: str) -> str:
     # Surrogate pairs, which JSON escapes can produce, become one character. Lone surrogates become U+FFFD.
     whole = line.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return " ".join(unicodedata.normalize("NFC", whole.translate(_BLANKED)).split())
+
+
+ATTACHED = re.compile(r"(?<=\w)([.,!?])(?=\s|$)")
+"""Matches a punctuation mark at the end of a word."""
+
+
+def separate_marks(line: str) -> str:
+    """Insert a space before each punctuation mark at the end of a word, as in the built-in corpus.
+
+    >>> separate_marks("나는 고양이로소이다. 너는 3.5를 아니?")
+    '나는 고양이로소이다 . 너는 3.5를 아니 ?'
+    """
+    return ATTACHED.sub(r" \1", line)
 
 
 def sides(pair: Any) -> tuple[str, str]:
@@ -187,21 +202,21 @@ class Tokenizer(ABC):
         """Return the content of the file that save() writes."""
 
     @classmethod
-    @abstractmethod
     def deserialized(cls, content: bytes, place: str) -> Self:
         """Create a tokenizer from the content of the file that save() wrote.
 
         place: the file name, for error messages.
         """
+        raise NotImplementedError
 
     @classmethod
-    @abstractmethod
     def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
         """Train a tokenizer on a sample of text.
 
         size: maximum vocabulary size. None: the default of this kind of tokenizer.
         call: the name of the public function, for error messages.
         """
+        raise NotImplementedError
 
     def decode_lines(self, lines: Sequence[Sequence[int]]) -> list[str]:
         """Return decode() of each line."""
@@ -346,23 +361,3 @@ class Lowercased(Tokenizer):
 
     def serialized(self) -> bytes:
         return self.inner.serialized()
-
-    @classmethod
-    def deserialized(cls, content: bytes, place: str) -> Self:
-        raise ArgumentError(
-            message(
-                "Lowercased",
-                "this class cannot be loaded from a file",
-                hint="use Lowercased(load_tokenizer(path))",
-            )
-        )
-
-    @classmethod
-    def learned(cls, sample: Sample, size: int | None, call: str) -> Self:
-        raise ArgumentError(
-            message(
-                "Lowercased",
-                "this class cannot be trained",
-                hint="train a tokenizer, and pass it to Lowercased()",
-            )
-        )

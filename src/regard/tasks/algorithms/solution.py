@@ -15,7 +15,7 @@ from rich.text import Text
 
 from regard.errors import ArgumentError, message
 from regard.layers.tape_heads import MEMORY_ROLE, READ_SITE, WRITE_SITE
-from regard.tasks.algorithms.algorithms_data import named_sizes
+from regard.tasks.algorithms.data import named_sizes
 from regard.viewing import Seen, Site
 from regard.viewing.html_document import safe
 from regard.viewing.result import Result
