@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import regard
 from benchmarks.training_cases import DROPOUT, SMOOTHING, Case
-from regard.fast.captured.device_update import DeviceUpdate
 from regard.fast.captured.graphs import new_pool, recorded, release_generator
+from regard.fast.captured.steps import DeviceUpdate
 from regard.fast.recurrent.bahdanau import attend_along
 from regard.fast.twins import Twins
 from regard.masks.constructors import causal, padding

@@ -35,8 +35,8 @@ from benchmarks.training_peers import compiled, eager_loop, hugging_face, time_l
 from regard.backends import BACKENDS
 from regard.data.batch import Batch
 from regard.data.packed_tensors import copy_all, tensors_in
-from regard.fast.captured.device_update import DeviceUpdate, own_gradients
 from regard.fast.captured.graphs import copied, new_pool, recorded
+from regard.fast.captured.steps import DeviceUpdate, own_gradients
 from regard.fast.twins import Twins
 from regard.training.batch_stream import pinned
 from regard.training.gradients import coarse_products

@@ -15,9 +15,8 @@ import regard
 from regard.compare.comparison import Comparison
 from regard.compare.comparison_options import Options
 from regard.compare.comparison_page import write_page
-from regard.compare.confidence import judge
 from regard.compare.run_cache import SHORTER, RunCache
-from regard.compare.study import Claim, StudyResult
+from regard.compare.study import Claim, StudyResult, judge
 from regard.runs.training_processes import Training, TrainingProcesses, progress_line, step_of
 from regard.training.interrupts import Interruption
 

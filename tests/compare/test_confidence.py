@@ -6,8 +6,17 @@ import math
 
 import pytest
 
-from regard.compare.confidence import fitted_slope, judge, judge_near, lines_of, summary
-from regard.compare.study import CONTRADICTED, NOT_MEASURED, SUPPORTED, UNCLEAR, Claim
+from regard.compare.study import (
+    CONTRADICTED,
+    NOT_MEASURED,
+    SUPPORTED,
+    UNCLEAR,
+    Claim,
+    fitted_slope,
+    judge,
+    lines_of,
+    summary,
+)
 from regard.evaluation.confidence import interval
 
 CLAIM = Claim("a.b", "A is larger than B.")
@@ -83,7 +92,7 @@ def test_one_seed_is_named():
     [([1.95, 2.0, 2.05], SUPPORTED), ([3.0, 3.01, 3.02], CONTRADICTED), ([2.0, 2.6, 1.4], UNCLEAR)],
 )
 def test_a_value_agrees_with_theory_within_the_tolerance(values, outcome):
-    assert judge_near(CLAIM, values, "exponent", 2.0, 0.3).outcome == outcome
+    assert judge(CLAIM, values, "exponent", least=1.7, most=2.3).outcome == outcome
 
 
 def test_nan_is_not_a_value():

@@ -13,8 +13,8 @@ from regard.compare.comparison_options import (
     model_options,
     model_variant,
 )
-from regard.compare.length_bins import SentenceSet, choose_bins
 from regard.compare.run_cache import key_of
+from regard.compare.study_context import SentenceSet, choose_bins
 from regard.errors import ArgumentError, DataError, UnknownName
 
 OPTIONS = Options(sentences=20)

@@ -11,13 +11,12 @@ import pytest
 
 from regard.compare.comparison_options import Options
 from regard.compare.figures import svg_of_figure
-from regard.compare.length_bins import SentenceSet
 from regard.compare.run_cache import RunCache, TrainedRun
 from regard.compare.score_study import saturation
 from regard.compare.studies import QUICK_STUDIES, STUDIES
 from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR, PlannedRun
 from regard.compare.study_base import measure_study
-from regard.compare.study_context import StudyContext
+from regard.compare.study_context import SentenceSet, StudyContext
 from regard.models import build_model
 from regard.tasks.translation.settings import TranslationSettings
 from regard.training.settings import EstimatorSettings, build, merged

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from regard.compare.comparison_options import Options
-from regard.compare.length_bins import SentenceSet
 from regard.compare.length_study import LENGTH
 from regard.compare.run_cache import RunCache, TrainedRun
 from regard.compare.study import CONTRADICTED, NOT_MEASURED, SUPPORTED, UNCLEAR, StudyResult
 from regard.compare.study_base import differences, measure_study
-from regard.compare.study_context import StudyContext
+from regard.compare.study_context import SentenceSet, StudyContext
 
 BINS = ("2-5", "6-9", "25-34", "35-44")
 

@@ -103,7 +103,7 @@ def test_invalid_arguments_raise(tmp_path: Path):
         EncodedText.from_lines(LINES, WORDS, layout="document")
     with pytest.raises(ArgumentError, match="lines is a str"):
         EncodedText.from_lines("the cat", WORDS, layout="documents")
-    with pytest.raises(ArgumentError, match="no files"):
+    with pytest.raises(ArgumentError, match="list of files is empty"):
         encode_text([], WORDS)
     with pytest.raises(DataError, match=r"none\.txt: there is no such file"):
         encode_text(tmp_path / "none.txt", WORDS)

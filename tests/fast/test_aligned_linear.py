@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from regard.fast.aligned_linear import AlignedLinear, _AlignedLinear, linear
+from regard.fast.aligned_linear import AlignedLinear, linear, padded_linear
 
 
 def test_cpu_uses_functional_linear():
@@ -24,7 +24,7 @@ def test_padding_does_not_change_results_or_gradients(size: int, bias: bool):
     weight, b = torch.randn(4, size, **double), torch.randn(4, **double) if bias else None
     leaves = [x, weight, *([b] if bias else [])]
     results = []
-    for output in (functional.linear(x, weight, b), _AlignedLinear.apply(torch.float64, x, weight, b)):
+    for output in (functional.linear(x, weight, b), padded_linear(x, weight, b, torch.float64)):
         results.append([output, *torch.autograd.grad(output.sin().sum(), leaves)])
     for plain, mine in zip(*results, strict=True):
         torch.testing.assert_close(mine, plain, rtol=0, atol=1e-14)
@@ -39,7 +39,7 @@ def test_reasons():
 def test_weight_gradients_in_half_precision_are_not_rounded():
     torch.manual_seed(0)
     x, weight = torch.randn(50, 5), torch.randn(4, 5, requires_grad=True)
-    output = _AlignedLinear.apply(torch.bfloat16, x, weight, None)
+    output = padded_linear(x, weight, None, torch.bfloat16)
     assert output.dtype == torch.bfloat16
     (gradient,) = torch.autograd.grad(output.sum(), weight)
     exact = x.bfloat16().double().sum(0).expand(4, -1)

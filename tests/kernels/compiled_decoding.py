@@ -8,7 +8,6 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from regard.decoding import Beam, Greedy
-from regard.fast.recurrent import gated_steps
 from regard.fast.search import bahdanau_decoder
 from regard.fast.search.bahdanau_decoder import BahdanauDecoder
 from regard.fast.search.beams import BeamSlots
@@ -27,7 +26,7 @@ def main() -> None:
     driver.set_active(Hopper())
     JITFunction.__getitem__ = compiling
     generated, barred = torch.zeros(SLOTS, dtype=torch.long), torch.zeros(WORDS, dtype=torch.uint8)
-    bahdanau_decoder.by_kernel = gated_steps.by_kernel = lambda tensor: True  # type: ignore[attr-defined]
+    bahdanau_decoder.by_kernel = lambda tensor: True  # type: ignore[attr-defined]
     recurrent = Bahdanau(40, 40, 24).eval().requires_grad_(False)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         model = (
@@ -38,8 +37,8 @@ def main() -> None:
         )
         for how, beams in ((Greedy(), 1), (Beam(3, best=2), 3)):
             decoders = (
-                FusedTransformerDecoder.build(model, SLOTS, beams, LENGTH, 7),
-                BahdanauDecoder.build(recurrent.to(dtype), SLOTS, beams, LENGTH, 7),
+                FusedTransformerDecoder(model, SLOTS, beams, LENGTH, 7),
+                BahdanauDecoder(recurrent.to(dtype), SLOTS, beams, LENGTH, 7),
             )
             tokens = torch.zeros(SLOTS, beams, dtype=torch.long)
             for decoder in decoders:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -190,6 +191,22 @@ def test_a_seed_that_fails_in_a_process_is_recorded_and_another_error_is_raised(
         train({"data": {}}, tmp_path, machine=machine, resume=True)
 
 
+def test_a_seed_that_has_ended_needs_no_process(
+    tmp_path: Path, reviews: str, monkeypatch: pytest.MonkeyPatch
+):
+    train({**small(reviews, training={"steps": 1}), "seeds": 2}, tmp_path)
+    shutil.rmtree(tmp_path / "seed-1")
+    started: list[str] = []
+
+    def run(self: TrainingProcesses, trainings: Any, total: int) -> Iterator[Ended]:
+        started.extend(training.name for training in trainings)
+        yield from ()
+
+    monkeypatch.setattr(TrainingProcesses, "run", run)
+    outcome = train({"data": {}}, tmp_path, machine=Machine("cpu", 1, jobs=2), resume=True)
+    assert started == ["seed 1"] and outcome.progress.ended
+
+
 @pytest.mark.parametrize(
     ("jobs", "threads", "steps", "cores", "free", "expected"),
     [
@@ -213,6 +230,7 @@ def test_seeds_side_by_side_fit_the_cores_and_the_memory(
     reviews: str,
     monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("regard.runs.seed_runs.usable_cores", lambda: cores)
     monkeypatch.setattr("regard.runs.seed_runs.memory", lambda: (free, free))
     monkeypatch.setattr("regard.runs.seed_runs.outline", lambda *arguments: torch.nn.Linear(2, 2))

@@ -12,8 +12,7 @@ from rich.console import Console
 
 from regard.errors import ArgumentError
 from regard.training.logs import log as module
-from regard.training.logs.log import Log
-from regard.training.loss_means import Means
+from regard.training.logs.log import Log, Means
 
 TIMED = ("cuda_memory", "memory", "time", "tokens_per_second")
 """Fields that may differ between two runs of the same calls."""

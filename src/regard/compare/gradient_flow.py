@@ -18,9 +18,20 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.compare.comparison_options import Options, model_options, model_variant
-from regard.compare.confidence import fitted_slope, judge, lines_of
 from regard.compare.run_cache import TrainedRun
-from regard.compare.study import Claim, Figure, Row, Study, StudyResult, Table, Variant, Verdict
+from regard.compare.study import (
+    Claim,
+    Figure,
+    Row,
+    Study,
+    StudyResult,
+    Table,
+    Variant,
+    Verdict,
+    fitted_slope,
+    judge,
+    lines_of,
+)
 from regard.compare.study_base import differences, line_figure
 from regard.compare.study_context import LENGTH, ROWS, VOCABULARY, StudyContext, random_batch, seeds_text
 from regard.data.batch import Batch

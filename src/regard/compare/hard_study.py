@@ -9,13 +9,11 @@ from typing import Any
 from torch import Tensor
 
 from regard.compare.comparison_options import Options
-from regard.compare.confidence import judge
-from regard.compare.length_bins import SentenceSet
 from regard.compare.run_cache import TrainedRun
 from regard.compare.score_gradients import ScoreSamples, gradient_statistics, sample_scores, weight_entropy
-from regard.compare.study import Claim, Row, Study, StudyResult, Variant
+from regard.compare.study import Claim, Row, Study, StudyResult, Variant, judge
 from regard.compare.study_base import bars_of_models
-from regard.compare.study_context import StudyContext, seeds_text
+from regard.compare.study_context import SentenceSet, StudyContext, seeds_text
 from regard.data import korean_english
 from regard.evaluation import Links, score_links
 from regard.runs.run_folder import config_of

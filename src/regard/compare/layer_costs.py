@@ -17,8 +17,18 @@ from torch import Tensor, nn
 
 from regard.attention import attention
 from regard.compare.comparison_options import Options
-from regard.compare.confidence import fitted_slope, judge, judge_near, lines_of
-from regard.compare.study import Claim, Figure, Row, Study, StudyResult, Table, Verdict
+from regard.compare.study import (
+    Claim,
+    Figure,
+    Row,
+    Study,
+    StudyResult,
+    Table,
+    Verdict,
+    fitted_slope,
+    judge,
+    lines_of,
+)
 from regard.compare.study_base import line_figure
 from regard.compare.study_context import StudyContext, cpu_threads
 from regard.evaluation.confidence import interval
@@ -349,7 +359,14 @@ def _verdicts(rows: Sequence[Row], once: dict[str, list[float]]) -> tuple[Verdic
     attention, recurrent, short, projected = CLAIMS
     what = "exponent of n in the time of {}, forward and backward"
     verdicts = [
-        judge_near(claim, _fits(rows, name, "n", "both"), what.format(name), theory, TOLERANCE, REPEATED)
+        judge(
+            claim,
+            _fits(rows, name, "n", "both"),
+            what.format(name),
+            REPEATED,
+            least=theory - TOLERANCE,
+            most=theory + TOLERANCE,
+        )
         for claim, name, theory in ((attention, "self-attention", 2.0), (recurrent, "recurrent", 1.0))
     ]
     narrow = [row for row in _of(rows, "self-attention", "d") if row["n"] < row["d"]][-1]

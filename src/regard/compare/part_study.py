@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.compare.confidence import judge, lines_of
-from regard.compare.study import Claim, Row, Study, StudyResult, Table, Variant
+from regard.compare.study import Claim, Row, Study, StudyResult, Table, Variant, judge, lines_of
 from regard.compare.study_base import differences, line_figure
 from regard.compare.study_context import StudyContext, seeds_text
 from regard.layers import FeedForward, MultiHead

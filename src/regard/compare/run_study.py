@@ -13,9 +13,8 @@ import torch
 from regard.compare.comparison import Comparison
 from regard.compare.comparison_options import Options, make_options
 from regard.compare.comparison_page import write_page
-from regard.compare.confidence import judge, lines_of, summary
 from regard.compare.run_cache import Measured, RunCache, TrainedRun
-from regard.compare.study import Claim, Row, StudyResult, Table, Verdict
+from regard.compare.study import Claim, Row, StudyResult, Table, Verdict, judge, lines_of, summary
 from regard.compare.study_base import bars_of_models, differences, line_figure
 from regard.compare.study_context import StudyContext, seeds_text
 from regard.errors import ArgumentError, DataError, message, printable, shown

@@ -7,11 +7,10 @@ import math
 import torch
 
 from regard.compare.comparison_options import Options
-from regard.compare.confidence import judge, lines_of
 from regard.compare.layer_costs import median_seconds, peak_memory
 from regard.compare.run_cache import TrainedRun
 from regard.compare.score_gradients import sample_scores, score_state, score_statistics
-from regard.compare.study import Claim, Row, Study, StudyResult, Table, Variant
+from regard.compare.study import Claim, Row, Study, StudyResult, Table, Variant, judge, lines_of
 from regard.compare.study_base import line_figure
 from regard.compare.study_context import VOCABULARY, StudyContext, random_batch, seeds_text
 from regard.models import build_model

@@ -7,8 +7,21 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from regard.compare.confidence import judge, lines_of, series_of, summary
-from regard.compare.study import Claim, Figure, Row, Series, Study, StudyResult, Table, Variant, Verdict
+from regard.compare.study import (
+    Claim,
+    Figure,
+    Row,
+    Series,
+    Study,
+    StudyResult,
+    Table,
+    Variant,
+    Verdict,
+    judge,
+    lines_of,
+    series_of,
+    summary,
+)
 from regard.compare.study_context import StudyContext, seeds_text
 from regard.evaluation.confidence import interval
 

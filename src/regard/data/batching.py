@@ -10,7 +10,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy
 import torch
@@ -19,10 +19,12 @@ from torch import Tensor
 
 from regard.data.batch import BOS, EOS, PAD, Batch, ImageBatch, LabelledBatch
 from regard.data.encoded_pairs import EncodedPairs, Side
-from regard.data.images.image_file import Augmentation, Pixels, centre_crop
-from regard.data.labelled_text import LabelledTexts, Labels
-from regard.data.tokenizers import Tokenizer
 from regard.errors import ArgumentError, DataError, UnknownName, message
+
+if TYPE_CHECKING:  # batches of text need none of them
+    from regard.data.images.image_file import Augmentation, Pixels
+    from regard.data.labelled_text import LabelledTexts, Labels
+    from regard.data.tokenizers import Tokenizer
 
 __all__ = [
     "Batches",
@@ -506,6 +508,7 @@ class CaptionBatches:
     The order of the captions and the augmentation depend only on the data, these arguments, and the epoch.
 
     >>> captions = EncodedCaptions(Side.of([[7, 8], [9], [5]]), numpy.array([0, 0, 1]))
+    >>> from regard.data.images.image_file import Pixels
     >>> pixels = Pixels(4, torch.zeros(2, 3, 4, 4, dtype=torch.uint8))
     >>> batches = CaptionBatches(captions, pixels, size=4, tokens=None, sentences=2)
     >>> [batch.image.shape[0] for batch in batches.epoch(0)]
@@ -581,6 +584,8 @@ class CaptionBatches:
                 choices = self.augmentation.draw(text.index, epoch, self.pixels.size, self.pixels.size)
                 rows = torch.cat((rows[:, None], choices), 1)
             return ImageBatch.of_text(rows, text)
+        from regard.data.images.image_file import centre_crop
+
         images = self.pixels[rows]
         if self.augmentation is not None:
             return ImageBatch.of_text(self.augmentation(images, text.index, epoch), text)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from regard.data.batch import BOS, EOS, PAD, UNK, TextBatch
 from regard.data.batching import SimilarLengths, padded_rows
 from regard.data.encoded_pairs import EncodedPairs, Side
-from regard.data.read_text import read_lines
+from regard.data.read_text import checked_paths, read_lines
 from regard.data.tokenizers.tokenizer import Tokenizer, clean
 from regard.errors import ArgumentError, DataError, UnknownName, message, positive, shown
 
@@ -199,9 +199,7 @@ def encode_text(
     ...     encode_text(path, tokenizer)
     EncodedText(documents, 2 lines, 7 tokens, 1 unknown)
     """
-    paths = [files] if isinstance(files, str | os.PathLike) else list(files)
-    if not paths:
-        raise ArgumentError(message("encode_text()", "there are no files", expected="at least one"))
+    paths = checked_paths("encode_text()", files)
     more = len(paths) - 1
     name = shown(paths[0]) + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
     lines = itertools.chain.from_iterable(read_lines(path, encoding) for path in paths)

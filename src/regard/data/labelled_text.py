@@ -14,7 +14,6 @@ import hashlib
 import io
 import itertools
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +29,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from regard.data.read_text import checked_path, read_lines
+from regard.data.read_text import Paths, checked_paths, read_lines
 from regard.data.table_formats import (
     check_format,
     column_places,
@@ -488,8 +487,6 @@ def _or_default(value: int | str | None, default: int | str | None) -> Any:
     return default if value is None else value
 
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
 EMPTY = ("skip", "error")
 """What to do with an empty text: "skip" drops and counts it, "error" raises DataError."""
 
@@ -675,9 +672,7 @@ def read_labelled(
         raise ArgumentError(
             message(call, "the argument `ignore` is a str, not a list", expected="a list of labels")
         )
-    files = list(map(checked_path, [paths] if isinstance(paths, str | os.PathLike) else paths))
-    if not files:
-        raise ArgumentError(message(call, "the list of files is empty", expected="at least one file"))
+    files = checked_paths(call, paths)
     kinds = [format_of(path, format) for path in files]
     pairs = second is not None
     rows = _Rows(empty, frozenset(ignore), pairs)

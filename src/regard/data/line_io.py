@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import os
 import re
 import sys
@@ -11,11 +12,11 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, Protocol
 
 from regard.data.read_text import (
+    BLOCK,
     LONGEST_LINE,
     START,
     Raw,
@@ -23,7 +24,7 @@ from regard.data.read_text import (
     check_start,
     checked_path,
 )
-from regard.data.text_encoding import INVALID, advice, other_encoding
+from regard.data.text_encoding import advice, other_encoding, utf_8_chunks
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import naming_file, write_all
 
@@ -142,41 +143,21 @@ def _lines(name: str, file: BinaryIO, encoding: str | None) -> Iterator[bytes]:
     if _ahead(file).startswith(b"\x1f\x8b"):
         file = io.BufferedReader(gzip.GzipFile(fileobj=file))
     check_start(name, _ahead(file), encoding)
-    checked = encoding is not None
-    plain = iter(partial(file.readline, LONGEST_LINE + 1), b"")
-    for number, line in enumerate(plain if encoding is None else _converted(file, encoding), 1):
-        if len(line) > LONGEST_LINE:
+    checked, rest, number = encoding is not None, b"", 0
+    read: Callable[[int], bytes] = file.read1  # type: ignore[attr-defined]
+    for data in itertools.chain(utf_8_chunks(read, encoding, BLOCK), [b""]):
+        *lines, rest = (rest + data).split(b"\n") if data else [rest, b""] if rest else [b""]
+        for index, line in enumerate(lines):
+            number += 1
+            if not checked and not line.isascii():
+                checked = True
+                ahead = b"\n".join((*lines[index : index + 1_000], rest))[:START]
+                text = ahead.decode("utf-8", "surrogateescape")
+                check_likely_encoding(Raw(name, text), 0, f"{name}, line {number}")
+            yield line.removesuffix(b"\r")
+        if len(rest) > LONGEST_LINE:
             problem = f"longer than {LONGEST_LINE >> 20} MiB"
-            raise DataError(message(f"{name}, line {number}", problem))
-        if not checked and not line.isascii():
-            checked = True
-            ahead = (line + _ahead(file)).decode("utf-8", "surrogateescape")
-            check_likely_encoding(Raw(name, ahead), 0, f"{name}, line {number}")
-        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-        yield line.removesuffix(b"\n").removesuffix(b"\r")
-
-
-def _converted(file: BinaryIO, encoding: str) -> Iterator[bytes]:
-    """Yield the lines of a file in UTF-8, with line ends. Invalid bytes become 0xFF (see INVALID)."""
-    text = io.TextIOWrapper(cast(BinaryIO, _Unclosed(file)), encoding, INVALID, newline="\n")
-    while line := text.readline(LONGEST_LINE + 1):
-        yield line.encode("utf-8", "surrogateescape")
-
-
-class _Unclosed(io.BufferedIOBase):
-    """A view of an open file. The file, which may be standard input, stays open when the view is closed."""
-
-    def __init__(self, file: BinaryIO):
-        self.file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        return self.file.read(-1 if size is None else size)
-
-    def read1(self, size: int = -1, /) -> bytes:
-        return self.file.read1(size)  # type: ignore[attr-defined]
+            raise DataError(message(f"{name}, line {number + 1}", problem))
 
 
 def _ahead(file: BinaryIO) -> bytes:

@@ -7,11 +7,12 @@ read_pairs().
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sized
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
@@ -191,24 +192,44 @@ class CountsDiffer(Exception):
         self.encoding = encoding
 
 
-class Origin(Protocol):
+Blocks = Iterator[tuple[Block, Block]]
+
+
+class Origin(ABC):
     """Where sentence pairs are read from: files or a collection. It can be read any number of times."""
+
+    @abstractmethod
+    def parts(self) -> Sequence[tuple[Path, ...]]:
+        """Return the files that are read together, one group after the other; () for a collection."""
+
+    @abstractmethod
+    def blocks(self, part: tuple[Path, ...], examiners: Examiners) -> Blocks:
+        """Yield blocks of source lines and of as many target lines of one of parts()."""
 
     def size(self) -> int:
         """Return the size of the data in bytes or rows, the unit of Chunk.reached; 0 if it is unknown."""
+        return sum(part[0].stat().st_size for part in self.parts())
 
     def stamp(self) -> Stamp:
         """Return the size and the modification time of each file, to detect changes; () for a collection."""
+        status = (checked_path(path).stat() for part in self.parts() for path in part)
+        return tuple((each.st_size, each.st_mtime_ns) for each in status)
 
     def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
         """Yield all sentence pairs in chunks of consecutive pairs.
 
         examiners: two objects: the first checks the source lines, the second checks the target lines.
         """
+        position = reached = 0
+        for part in self.parts() or [()]:
+            for source, target in self.blocks(part, examiners):
+                yield Chunk(source, target, position, reached + source.raw.reached)
+                position += len(source)
+            reached += part[0].stat().st_size if part else 0
 
 
 @dataclass(frozen=True)
-class Parallel:
+class Parallel(Origin):
     """Sentence pairs from parallel files: line n of a target file translates line n of its source file.
 
     sources, targets: the source files, and the target file of each source file.
@@ -219,44 +240,18 @@ class Parallel:
     targets: tuple[Path, ...]
     encoding: str | None = None
 
-    def size(self) -> int:
-        return sum(path.stat().st_size for path in self.sources)
+    def parts(self) -> Sequence[tuple[Path, ...]]:
+        return tuple(zip(self.sources, self.targets, strict=True))
 
-    def stamp(self) -> Stamp:
-        return _stamp((*self.sources, *self.targets))
-
-    def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
-        position = reached = 0
-        for source, target in zip(self.sources, self.targets, strict=True):
-            left_blocks = map(examiners[0], read_blocks(source, self.encoding))
-            right_blocks = map(examiners[1], read_blocks(target, self.encoding))
-            for left, right in _aligned(left_blocks, right_blocks, (source, target), self.encoding):
-                yield Chunk(left, right, position, reached + left.raw.reached)
-                position += len(left)
-            reached += source.stat().st_size
-
-
-class _Tables:
-    """Sentence pairs from files with source and target in one row. A subclass says how blocks are read."""
-
-    paths: tuple[Path, ...]
-
-    def blocks(self, path: Path) -> Iterator[Two]:
-        """Yield blocks of source lines and target lines of a file."""
-        raise NotImplementedError
-
-    def size(self) -> int:
-        return sum(path.stat().st_size for path in self.paths)
-
-    def stamp(self) -> Stamp:
-        return _stamp(self.paths)
-
-    def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
-        return _joined(((path, self.blocks(path)) for path in self.paths), examiners)
+    def blocks(self, part: tuple[Path, ...], examiners: Examiners) -> Blocks:
+        source, target = part
+        left = map(examiners[0], read_blocks(source, self.encoding))
+        right = map(examiners[1], read_blocks(target, self.encoding))
+        return _aligned(left, right, (source, target), self.encoding)
 
 
 @dataclass(frozen=True)
-class Tabbed(_Tables):
+class Tabbed(Origin):
     """Sentence pairs from TSV or CSV files. Columns other than source and target are ignored.
 
     columns: the source column and the target column, as numbers from 1 or as names in the header line.
@@ -267,12 +262,15 @@ class Tabbed(_Tables):
     columns: tuple[int, int] | tuple[str, str]
     encoding: str | None = None
 
-    def blocks(self, path: Path) -> Iterator[Two]:
-        return column_pairs(path, self.columns, self.encoding)
+    def parts(self) -> Sequence[tuple[Path, ...]]:
+        return tuple((path,) for path in self.paths)
+
+    def blocks(self, part: tuple[Path, ...], examiners: Examiners) -> Blocks:
+        return _examined(column_pairs(part[0], self.columns, self.encoding), examiners)
 
 
 @dataclass(frozen=True)
-class JsonLines(_Tables):
+class JsonLines(Origin):
     """Sentence pairs from files with one JSON object per line, JSON arrays of objects, or Parquet files.
 
     fields: the source field and the target field; "translation.de" is the field "de" in "translation".
@@ -283,12 +281,15 @@ class JsonLines(_Tables):
     fields: tuple[str, str]
     encoding: str | None = None
 
-    def blocks(self, path: Path) -> Iterator[Two]:
-        return field_pairs(path, self.fields, self.encoding)
+    def parts(self) -> Sequence[tuple[Path, ...]]:
+        return tuple((path,) for path in self.paths)
+
+    def blocks(self, part: tuple[Path, ...], examiners: Examiners) -> Blocks:
+        return _examined(field_pairs(part[0], self.fields, self.encoding), examiners)
 
 
 @dataclass(frozen=True)
-class Rows:
+class Rows(Origin):
     """Sentence pairs from a Python collection that can be iterated over repeatedly, such as a list.
 
     fields: the names of the source field and the target field; None if the rows are (source, target) tuples.
@@ -297,33 +298,18 @@ class Rows:
     rows: Iterable[Any]
     fields: tuple[str, str] | None = None
 
+    def parts(self) -> Sequence[tuple[Path, ...]]:
+        return ()
+
+    def blocks(self, part: tuple[Path, ...], examiners: Examiners) -> Blocks:
+        return _examined(list_pairs(self.rows, self.fields), examiners)
+
     def size(self) -> int:
         return len(self.rows) if isinstance(self.rows, Sized) else 0
 
-    def stamp(self) -> Stamp:
-        return ()
 
-    def chunks(self, examiners: Examiners) -> Iterator[Chunk]:
-        return _joined(((None, list_pairs(self.rows, self.fields)),), examiners)
-
-
-def _stamp(paths: Iterable[Path]) -> Stamp:
-    return tuple((status.st_size, status.st_mtime_ns) for status in map(Path.stat, map(checked_path, paths)))
-
-
-def _joined(files: Iterable[tuple[Path | None, Iterator[Two]]], examiners: Examiners) -> Iterator[Chunk]:
-    """Yield chunks of sentence pairs from files in which source and target are on one line.
-
-    files: for each file, its path (None for a collection), and its blocks of source and target lines.
-    examiners: two objects: the first checks the source lines, the second checks the target lines.
-    """
-    position = reached = 0
-    for path, blocks in files:
-        for source, target in blocks:
-            left, right = examiners[0](source), examiners[1](target)
-            yield Chunk(left, right, position, reached + source.reached)
-            position += len(left)
-        reached += path.stat().st_size if path else 0
+def _examined(pairs: Iterator[Two], examiners: Examiners) -> Blocks:
+    return ((examiners[0](source), examiners[1](target)) for source, target in pairs)
 
 
 def _aligned(

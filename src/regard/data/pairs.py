@@ -13,7 +13,6 @@ Files are UTF-8, or in the encoding that is named, plain or gzip; gzip is detect
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
@@ -37,7 +36,7 @@ from regard.data.pair_blocks import (
     Tabbed,
 )
 from regard.data.pair_checks import KINDS, Choices
-from regard.data.read_text import check_likely_encoding, checked_path
+from regard.data.read_text import Paths, check_likely_encoding, checked_path, checked_paths, shown_paths
 from regard.data.text_encoding import check_encoding, other_encoding
 from regard.errors import ArgumentError, DataError, Hint, Setting, message, shown
 from regard.files.requirements import install_command
@@ -53,9 +52,6 @@ __all__ = [
     "pairs_from_lists",
     "read_pairs",
 ]
-
-
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class Pair(NamedTuple):
@@ -235,7 +231,7 @@ def read_pairs(
     chosen = choices or Choices()
     check_encoding(encoding)
     if source is not None and target is not None:
-        sources, targets = _paths(source), _paths(target)
+        sources, targets = checked_paths("read_pairs()", source), checked_paths("read_pairs()", target)
         if len(sources) != len(targets):
             problem = f"there are {len(sources)} source files and {len(targets)} target files"
             expected = "one target file for each source file, in the same order"
@@ -247,11 +243,12 @@ def read_pairs(
                 if one.name.lower().removesuffix(".gz").endswith((".csv", ".tsv")):
                     hint = ("if its columns are source and target, use ", Setting("read_pairs", "tsv"))
                 raise ArgumentError(message(shown(one), problem, hint=hint))
-        return Pairs(Parallel(sources, targets, encoding), chosen, _named((*sources, *targets)))
+        return Pairs(Parallel(sources, targets, encoding), chosen, shown_paths((*sources, *targets)))
     if tsv is not None:
-        return Pairs(Tabbed(_paths(tsv), _two_columns(columns), encoding), chosen, _named(_paths(tsv)))
-    assert jsonl is not None
-    return Pairs(JsonLines(_paths(jsonl), fields, encoding), chosen, _named(_paths(jsonl)))
+        files = checked_paths("read_pairs()", tsv)
+        return Pairs(Tabbed(files, _two_columns(columns), encoding), chosen, shown_paths(files))
+    files = checked_paths("read_pairs()", jsonl)
+    return Pairs(JsonLines(files, fields, encoding), chosen, shown_paths(files))
 
 
 def pairs_from_lists(sources: Sequence[str], targets: Sequence[str], choices: Choices | None = None) -> Pairs:
@@ -308,24 +305,6 @@ def pairs_from_dataset(
     return Pairs(Rows(dataset, (source, target)), choices or Choices(), "data")
 
 
-def _paths(value: Any) -> tuple[Path, ...]:
-    """Return the paths in an argument of read_pairs() as a tuple; raise DataError if a file does not exist.
-
-    value: a path, or a list of paths.
-    """
-    several = isinstance(value, Iterable) and not isinstance(value, str | os.PathLike)
-    paths = tuple(value) if several else (value,)
-    if not paths:
-        raise ArgumentError(
-            message("read_pairs()", "the list of files is empty", expected="at least one file")
-        )
-    for path in paths:
-        if not isinstance(path, str | os.PathLike):
-            expected = "a path, or a list of paths"
-            raise ArgumentError(message("read_pairs()", f"{path!r} is not a path", expected=expected))
-    return tuple(map(checked_path, paths))
-
-
 def _two_columns(columns: Any) -> tuple[int, int] | tuple[str, str]:
     if isinstance(columns, tuple | list) and len(columns) == 2 and columns[0] != columns[1]:
         named = all(isinstance(each, str) for each in columns)
@@ -334,11 +313,6 @@ def _two_columns(columns: Any) -> tuple[int, int] | tuple[str, str]:
     expected = "two different columns, as numbers from 1 or as names"
     hint = 'columns=(1, 2) or columns=("ko", "en")'
     raise ArgumentError(message("read_pairs()", f"columns={columns!r}", expected=expected, hint=hint))
-
-
-def _named(paths: tuple[Path, ...]) -> str:
-    names = [shown(path) for path in paths]
-    return ", ".join(names) if len(names) <= 4 else f"{names[0]}, ..., {names[-1]}"
 
 
 INVALID = KINDS["invalid"].bit

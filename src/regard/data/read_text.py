@@ -15,10 +15,10 @@ import os
 import re
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy
 from numpy.typing import NDArray
@@ -39,11 +39,14 @@ __all__ = [
     "Raw",
     "check_likely_encoding",
     "check_start",
+    "Paths",
     "checked_path",
+    "checked_paths",
     "invalid_line",
     "read_blocks",
     "read_chunks",
     "read_lines",
+    "shown_paths",
     "to_bytes",
 ]
 
@@ -151,6 +154,27 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     raise DataError(message(shown(path), "there is no such file", hint=hint))
 
 
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def checked_paths(call: str, paths: Any) -> tuple[Path, ...]:
+    """Return a path, or several paths, as a tuple of regular files; raise an error as checked_path() does.
+
+    call: the name of the calling function, for the error message of an empty list.
+    """
+    several = isinstance(paths, Iterable) and not isinstance(paths, str | os.PathLike)
+    files = tuple(map(checked_path, paths if several else (paths,)))
+    if not files:
+        raise ArgumentError(message(call, "the list of files is empty", expected="at least one file"))
+    return files
+
+
+def shown_paths(paths: Sequence[Path]) -> str:
+    """Return the names of files as one text, for messages; of many files, the first and the last."""
+    names = [shown(path) for path in paths]
+    return ", ".join(names) if len(names) <= 4 else f"{names[0]}, ..., {names[-1]}"
+
+
 def read_blocks(path: Path, encoding: str | None = None) -> Iterator[Raw]:
     """Yield the lines of a file in blocks, without byte order mark and without "\r" before "\n".
 
@@ -197,7 +221,7 @@ def read_chunks(path: Path, encoding: str | None = None) -> Iterator[tuple[bytes
             stream: BinaryIO = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
             check_start(shown(path), stream.read(START), encoding)
             stream.seek(0)
-            for data in utf_8_chunks(stream, encoding, BLOCK):
+            for data in utf_8_chunks(stream.read, encoding, BLOCK):
                 yield data, file.tell()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         hint = "check the file with gzip -t, or download it again"

@@ -10,7 +10,6 @@ format, write a function that yields questions and add a line to FORMATS.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import NO_FACT, NO_LABEL, PAD, UNK, StoryBatch
-from regard.data.read_text import checked_path, read_lines
+from regard.data.read_text import Paths, checked_paths, read_lines, shown_paths
 from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
 from regard.files.untrusted import parse_json
 
@@ -303,8 +302,6 @@ def _checked(
     return StoryQuestion(sentences, question, answer.lower(), facts, task, place, group)
 
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
 _SPLIT = re.compile(r"[_.-](train|valid|validation|dev|test)$", re.IGNORECASE)
 
 
@@ -381,9 +378,7 @@ def read_stories(paths: Paths, format: str | None = None, encoding: str | None =
     >>> first.sentences, first.question, first.answer, first.facts, first.task
     (('Mary went home.',), 'Where is Mary?', 'home', (0,), 'qa1')
     """
-    files = list(map(checked_path, [paths] if isinstance(paths, str | os.PathLike) else paths))
-    if not files:
-        raise ArgumentError(message("read_stories()", "the list of files is empty", expected="at least one"))
+    files = checked_paths("read_stories()", paths)
     questions: list[StoryQuestion] = []
     for path in files:
         read = FORMATS[format_of_stories(path, format)]
@@ -392,9 +387,7 @@ def read_stories(paths: Paths, format: str | None = None, encoding: str | None =
         questions.extend(read(path, task_of_file(path), first, encoding))
         if len(questions) == before:
             raise no_questions(path)
-    names = [shown(path) for path in files]
-    name = ", ".join(names) if len(names) <= 4 else f"{names[0]}, ..., {names[-1]}"
-    return Stories(tuple(questions), name)
+    return Stories(tuple(questions), shown_paths(files))
 
 
 def no_questions(path: Path) -> DataError:

@@ -10,7 +10,7 @@ import codecs
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from regard.errors import Setting, UnknownName, printable
 
@@ -297,11 +297,12 @@ def other_encoding(encoding: str | None) -> str | None:
     return encoding
 
 
-def utf_8_chunks(stream: BinaryIO, encoding: str | None, size: int) -> Iterator[bytes]:
+def utf_8_chunks(read: Callable[[int], bytes], encoding: str | None, size: int) -> Iterator[bytes]:
     """Read a text, and yield it in UTF-8, without byte order mark.
 
     Bytes that are not valid in the encoding become the byte 0xFF, so that they are not valid UTF-8 either.
 
+    read: function that reads at most a number of bytes.
     encoding: the encoding of the text. With None, its bytes are yielded as they are.
     size: number of bytes to read at a time.
     """
@@ -310,7 +311,7 @@ def utf_8_chunks(stream: BinaryIO, encoding: str | None, size: int) -> Iterator[
         decoder = codecs.getincrementaldecoder(encoding)(INVALID)
     began, ended = False, False
     while not ended:
-        data = stream.read(size)
+        data = read(size)
         ended = not data
         if decoder is not None:
             data = decoder.decode(data, ended).encode("utf-8", "surrogateescape")

@@ -46,7 +46,7 @@ def highest_sums(first: Tensor, values: Tensor, count: int) -> tuple[Tensor, Ten
     vocabulary = values.shape[2]
     blocks, rest = divmod(vocabulary, BLOCK)
     if values.device.type == "cpu" and values.numel() >= FEWEST_VALUES and blocks > count:
-        blocked_BKNT = values[:, :, : blocks * BLOCK].unflatten(2, (blocks, BLOCK))
+        blocked_BKNT = values[:, :, : blocks * BLOCK].view(*values.shape[:2], blocks, BLOCK)
         maxima_BKN = blocked_BKNT.amax(3).add_(first[:, :, None])
         largest_BC, chosen_BC = maxima_BKN.flatten(1).topk(count + 1)
         beam_BC, block_BC = chosen_BC // blocks, chosen_BC % blocks

@@ -6,17 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from regard.dimensions import autocast_on, in_transform
-from regard.fast.joint_linear import column_sums, product_in_float32
+from regard.fast.joint_linear import ALIGNMENT, HalfCopy, linear_in_half
 from regard.fast.twin import Twin
 
 __all__ = ["AlignedLinear", "linear"]
-
-ALIGNMENT = 8
-"""Number of half-precision elements in 16 bytes."""
 
 
 class AlignedLinear(nn.Linear, Twin):
@@ -58,40 +54,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return functional.linear(x, weight, bias)
     if x.dim() < 2 or not x.numel() or x.dtype == torch.float64:
         return functional.linear(x, weight, bias)
-    return _AlignedLinear.apply(torch.get_autocast_dtype(device), x, weight, bias)
+    return padded_linear(x, weight, bias, torch.get_autocast_dtype(device))
 
 
-class _AlignedLinear(torch.autograd.Function):
-    """linear() in half precision. dtype: the dtype of the product."""
-
-    @staticmethod
-    def forward(ctx: Any, dtype: torch.dtype, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        x_RI, weight_OI = (_aligned(each, dtype) for each in (x.flatten(0, -2), weight))
-        with torch.autocast(x_RI.device.type, enabled=False):
-            if bias is None:
-                result = torch.mm(x_RI, weight_OI.T)
-            else:
-                result = torch.addmm(bias.to(dtype), x_RI, weight_OI.T)
-        ctx.save_for_backward(x_RI, weight_OI)
-        ctx.shape, ctx.dtype = x.shape, x.dtype
-        return result.view(*x.shape[:-1], -1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dresult: Tensor) -> tuple[Tensor | None, ...]:
-        x_RI, weight_OI = ctx.saved_tensors
-        d_RO, inputs = dresult.reshape(len(x_RI), -1), ctx.shape[-1]
-        dx, dweight, dbias = None, None, None
-        with torch.autocast(x_RI.device.type, enabled=False):
-            if ctx.needs_input_grad[1]:
-                dx = torch.mm(d_RO, weight_OI)[:, :inputs].reshape(ctx.shape).to(ctx.dtype)
-            if ctx.needs_input_grad[2]:
-                dweight = product_in_float32(d_RO.T, x_RI)[:, :inputs].contiguous()
-            if ctx.needs_input_grad[3]:
-                dbias = column_sums(d_RO)
-        return None, dx, dweight, dbias
-
-
-def _aligned(x_RI: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a matrix in dtype, with columns of zeros up to a multiple of ALIGNMENT."""
-    return functional.pad(x_RI.to(dtype), (0, -x_RI.shape[1] % ALIGNMENT))
+def padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Compute W x + b in dtype, with columns of zeros up to a multiple of ALIGNMENT."""
+    missing = (0, -weight.shape[1] % ALIGNMENT)
+    wide, biases = functional.pad(weight, missing), () if bias is None else (bias,)
+    half = wide.detach().to(dtype)
+    copy = HalfCopy((wide,), half, biases, half if bias is None else bias.detach().to(dtype))
+    return linear_in_half(functional.pad(x.to(dtype), missing), copy)[0]

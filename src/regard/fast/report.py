@@ -21,7 +21,8 @@ def fast_code(model: nn.Module) -> dict[str, str]:
     'FastRecurrent; plain Bahdanau, because the score is Dot()'
     """
     twins = Twins(model)
-    rows = {"training": "; ".join((*_used(twins), *_refused(model, twins))) or "plain"}
+    used = ", ".join(dict.fromkeys(twin.__name__ for _, _, twin in twins.chosen))
+    rows = {"training": "; ".join(([used] if used else []) + _refused(model, twins)) or "plain"}
     if isinstance(model, Model):
         decoder = search_decoder(model, Beam())
         if isinstance(decoder, list):
@@ -29,12 +30,6 @@ def fast_code(model: nn.Module) -> dict[str, str]:
         else:
             rows["search"] = decoder.__name__
     return rows
-
-
-def _used(twins: Twins) -> list[str]:
-    """Return the names of the twins that a model uses, in one text."""
-    names = dict.fromkeys(twin.__name__ for _, _, twin in twins.chosen)
-    return [", ".join(names)] if names else []
 
 
 def _refused(model: nn.Module, twins: Twins) -> list[str]:

@@ -17,7 +17,6 @@ from regard.attended import Attended
 from regard.call import Call, Forward
 from regard.look import Look
 from regard.looking import blockwise, fused_look, materialised
-from regard.looking.look_result import Seen
 
 __all__ = ["PASSES", "Pass", "choose_pass", "look_at"]
 
@@ -31,11 +30,12 @@ class Pass:
 
     reasons(call, look): why this pass cannot compute what `look` requests; empty if it can.
     run(call, forward, look): compute what `look` requests from the call and the result of the forward pass.
+        Its lse is computed again, because the lse of the forward pass has no gradient.
     about: a short description.
     """
 
     reasons: Callable[[Call, Look], list[str]]
-    run: Callable[[Call, Forward, Look], Seen]
+    run: Callable[[Call, Forward, Look], Attended]
     about: str = ""
 
 
@@ -71,15 +71,11 @@ def look_at(call: Call, forward: Forward, look: Look | None) -> Attended:
         return attended
     with torch.set_grad_enabled(look.gradient and torch.is_grad_enabled()):
         seen = PASSES[choose_pass(call, look)].run(call, forward, look)
-    return attended.but(
+    return seen.but(
         lse=_with_gradient(attended.lse, seen.lse) if look.gradient else attended.lse,
-        weights=seen.weights,
-        rows=seen.rows,
-        top=seen.top,
-        alignment=seen.alignment,
         entropy=attended.entropy if attended.entropy is not None else seen.entropy,
-        mass=seen.mass,
-        pooled=seen.pooled,
+        chosen=attended.chosen,
+        log_probability=attended.log_probability,
     )
 
 

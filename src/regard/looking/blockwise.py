@@ -12,13 +12,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard.attended import Top
+from regard.attended import Attended, Top
 from regard.blocks import column_blocks, row_blocks, tile_scores
 from regard.call import Call, Forward
 from regard.dimensions import in_transform
 from regard.look import Look
 from regard.looking.block_pooling import block_means, block_sums
-from regard.looking.look_result import Seen
 from regard.masks.mask import Mask, Tile
 from regard.select import Soft
 
@@ -45,7 +44,7 @@ def reasons(call: Call, look: Look) -> list[str]:
 
 
 @torch.no_grad()
-def run(call: Call, forward: Forward, look: Look) -> Seen:
+def run(call: Call, forward: Forward, look: Look) -> Attended:
     """Compute what `look` requests in one pass over the score matrix, block by block.
 
     Besides the requested weights, it needs memory for a few numbers per query and one number per key.
@@ -96,7 +95,8 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
                         -1
                     )
     level = torch.where(forward.lse == -torch.inf, 0.0, forward.lse)
-    return Seen(
+    return Attended(
+        forward.output,
         weights=whole,
         rows=weights_of_rows(call, forward.lse, look.rows) if look.rows is not None else None,
         top=Top((top_scores - level[..., None]).exp(), top_keys) if look.top else None,

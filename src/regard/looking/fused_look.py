@@ -15,16 +15,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.attended import Top
+from regard.attended import Attended, Top
 from regard.call import Call, Forward
 from regard.dimensions import in_transform
 from regard.files.requirements import install_command
 from regard.kernels import TRITON, interpreting, on_device
 from regard.kernels.launch import MAX_GRID
+from regard.kernels.looking import Weights
 from regard.look import Look
 from regard.looking.blockwise import weights_of_rows
-from regard.looking.look_kernels import POOLED_STEP, Wanted, Weights, kernel_looks
-from regard.looking.look_result import Seen
+from regard.looking.look_kernels import POOLED_STEP, Wanted, kernel_looks
 from regard.masks.mask import PLAIN
 from regard.positions import Bias
 from regard.select import Soft
@@ -74,7 +74,7 @@ def reasons(call: Call, look: Look) -> list[str]:
 
 
 @torch.no_grad()
-def run(call: Call, forward: Forward, look: Look) -> Seen:
+def run(call: Call, forward: Forward, look: Look) -> Attended:
     """Compute entropy, alignment, mass and pooled weights with one kernel, the largest weights with another.
 
     The weights of look.rows are computed without these kernels, by weights_of_rows().
@@ -83,7 +83,8 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
     wanted = Wanted(look.entropy, look.alignment, look.mass, look.pooled, look.top)
     found = iter(_computed(call, forward.lse, wanted) if any(wanted) else ())
     entropy, alignment, mass, pooled = (next(found) if requested else None for requested in wanted[:4])
-    return Seen(
+    return Attended(
+        forward.output,
         rows=weights_of_rows(call, forward.lse, look.rows) if look.rows is not None else None,
         top=Top(next(found), next(found)) if look.top else None,
         alignment=alignment,

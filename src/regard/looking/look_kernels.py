@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.kernels.looking import ARGUMENTS
+from regard.kernels.looking import ARGUMENTS, Weights
 from regard.looking.block_pooling import block_means
 
 __all__ = ["POOLED_STEP", "Wanted", "Weights", "additive_look", "kernel_looks"]
@@ -41,25 +41,6 @@ class Wanted(NamedTuple):
     mass: bool
     pooled: int
     top: int
-
-
-class Weights(NamedTuple):
-    """What defines the weights: the first arguments of the operators inner_look() and inner_top()."""
-
-    query: Tensor
-    key: Tensor
-    lse: Tensor
-    bias: Tensor | None
-    table: Tensor | None
-    lengths: Tensor | None
-    of_query: Tensor | None
-    of_key: Tensor | None
-    start: int
-    left: int | None
-    right: int | None
-    scale: float
-    cap: float
-    bias_scale: float
 
 
 def kernel_looks(
@@ -141,10 +122,12 @@ def _looks(weights: Weights, wanted: Wanted, by_operator: bool) -> _Looks:
 
     entropy, alignment, mass, pooled, top = wanted
     fields = entropy, alignment and not top, mass, pooled
-    look: Any = inner_look if by_operator else run_inner_look
-    largest: Any = inner_top if by_operator else run_inner_top
-    looks = look(*weights, *fields) if any(fields) else [None] * 4
-    tops = largest(*weights, top) if top else [None] * 2
+    looks: Any = [None] * 4
+    tops: Any = [None] * 2
+    if any(fields):
+        looks = inner_look(*weights, *fields) if by_operator else run_inner_look(weights, *fields)
+    if top:
+        tops = inner_top(*weights, top) if by_operator else run_inner_top(weights, top)
     return _Looks(*(each if field else None for each, field in zip(looks, fields, strict=True)), *tops)
 
 

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.attended import Top
+from regard.attended import Attended, Top
 from regard.backends import reference
 from regard.call import Call, Forward
 from regard.look import Look
 from regard.looking.block_pooling import block_means, block_sums
-from regard.looking.look_result import Seen
 from regard.select import Soft
 
 __all__ = ["reasons", "run"]
@@ -25,7 +24,7 @@ def reasons(call: Call, look: Look) -> list[str]:
     return []
 
 
-def run(call: Call, forward: Forward, look: Look) -> Seen:
+def run(call: Call, forward: Forward, look: Look) -> Attended:
     """Compute what `look` requests from the whole matrix of weights.
 
     For Soft, the weights are recomputed. For other selections, the weights of the forward pass are used.
@@ -38,7 +37,8 @@ def run(call: Call, forward: Forward, look: Look) -> Seen:
         assert forward.weights is not None
         weights, lse, rank = forward.weights, forward.lse, forward.weights
     rank = torch.where(visible, rank.detach(), -torch.inf)
-    return Seen(
+    return Attended(
+        forward.output,
         lse=lse,
         weights=weights if look.weights else None,
         rows=weights[:, :, list(look.rows)] if look.rows is not None else None,

@@ -13,12 +13,6 @@ WIDEST = 8192
 """The largest width that width_for() returns."""
 
 
-def parameter_count(kind: Callable[..., nn.Module], *sizes: int) -> int:
-    """Return the number of parameters of the module kind(*sizes), without allocating them."""
-    with torch.device("meta"):
-        return sum(each.numel() for each in kind(*sizes).parameters())
-
-
 def width_for(
     cell: str,
     sizes: tuple[int, int],
@@ -33,7 +27,10 @@ def width_for(
     depth: number of layers.
     parameters: None for the number of parameters of like(*sizes).
     """
-    (input_size, target_size), wanted = sizes, parameters or parameter_count(like, *sizes)
+    (input_size, target_size), wanted = sizes, parameters
+    if not wanted:
+        with torch.device("meta"):  # allocates nothing
+            wanted = sum(each.numel() for each in like(*sizes).parameters())
     gates = {"lstm": 4, "gru": 3}[cell]
 
     def size(width: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -10,13 +11,14 @@ from dataclasses import replace as changed
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from rich.console import Console
 
 from regard.errors import RegardError, message
 from regard.files.folder_lock import FolderLock, locked
 from regard.runs.prepare_run import Machine, PreparedRun, copy_files
 from regard.runs.run_facts import nonfinite_step
-from regard.runs.run_folder import made_folder, write_config_and_manifest, write_data
+from regard.runs.run_folder import is_run, made_folder, write_config_and_manifest, write_data
 from regard.runs.run_task import RunTask, sizes_of
 from regard.runs.seed_folders import failures_of, seed_folder, write_failures
 from regard.runs.seed_scores import SeedFacts, scores_table, seed_facts_of, written_summary
@@ -94,6 +96,7 @@ def train_seeds(
     with interruptible(*((STOPPING,) if jobs else ())) as interrupt:
         if jobs is not None:
             processes = TrainingProcesses(jobs.processes, lambda text: log.event("seeds", text), interrupt)
+            waiting = [seed for seed in waiting if change or not _has_ended(seed_folder(folder, seed))]
             plans = ((seed, _prepared(task, run, folder, seed)) for seed in waiting)
             trainings = (_training(task, own, folder, seed, jobs) for seed, own in plans)
             log.event("seeds", f"{count(len(waiting), 'seed')}, {jobs.processes} at a time in processes")
@@ -158,7 +161,8 @@ def seed_jobs(task: type[RunTask], run: PreparedRun, machine: Machine, device: s
     A process is expected to need the memory of this one, and that of its weights and activations.
     """
     seeds, cores = len(run.settings.seeds), usable_cores()
-    threads = machine.threads or max(cores // seeds, 1)
+    limited = "OMP_NUM_THREADS" in os.environ
+    threads = machine.threads or (torch.get_num_threads() if limited else max(cores // seeds, 1))
     most = machine.jobs
     if most is None:
         steps = run.settings.training.steps
@@ -175,6 +179,12 @@ def seed_jobs(task: type[RunTask], run: PreparedRun, machine: Machine, device: s
         free = memory()[1]
         most = min(cores // threads, free // needed if free else cores)
     return Jobs(min(most, seeds), threads, device) if min(most, seeds) > 1 else None
+
+
+def _has_ended(own: Path) -> bool:
+    """Return whether the training of a seed has ended, so that no process has to find this out."""
+    checkpoint = Checkpoints(own).latest() if is_run(own) else None
+    return checkpoint is not None and bool(Progress.read(checkpoint.state, str(own)).ended)
 
 
 def _training(task: type[RunTask], run: PreparedRun, folder: Path, seed: int, jobs: Jobs) -> Training:

@@ -14,9 +14,8 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from regard.errors import UnknownName
-from regard.fast.captured.device_update import DeviceUpdate
 from regard.fast.captured.graphs import Uncaptured, capture_chosen
-from regard.fast.captured.steps import CapturedSteps
+from regard.fast.captured.steps import CapturedSteps, DeviceUpdate
 from regard.files.folder_lock import FolderLock
 from regard.training.batch_stream import BatchStream, Position
 from regard.training.budget import WallClock, budget_warning, count, end_reason, evaluation_due, total_steps
@@ -211,13 +210,6 @@ class Trainer:
             at.ended = ""  # the run has not ended: its last evaluation is still missing
         self._save_if_changed()
 
-    def add_gradients(self, request: StepRequest) -> dict[str, Tensor]:
-        """Add the gradients of a training step to the parameters; return its summed losses by name.
-
-        See Gradients.add().
-        """
-        return self.gradients.add(request.step, request.batches, request.tokens)
-
     def take_step(self) -> None:
         """Train for one step, without an evaluation or a checkpoint, for StepTimer."""
         self._step(Interruption())
@@ -228,13 +220,14 @@ class Trainer:
 
         In the second case, the result is the summed losses by name.
         """
-        try:
-            return self.add_gradients(request) if self._captured is None else self._captured.take(request)
-        except Uncaptured as error:
-            self._captured = None
-            self.gradients.stop_capturing(error)
-            self._read_steps()
-            return self.add_gradients(request)
+        if self._captured is not None:
+            try:
+                return self._captured.take(request)
+            except Uncaptured as error:
+                self._captured = None
+                self.gradients.stop_capturing(error)
+                self._read_steps()
+        return self.gradients.add(request.step, request.batches, request.tokens)
 
     def _step(self, requested: Interruption) -> None:
         """Take one training step: read its batches, compute the gradients, update the weights, and log it.

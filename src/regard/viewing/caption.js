@@ -1,5 +1,3 @@
-
-"use strict";
 // Show the map of the word under the pointer over the image, and the words that attend to a cell of the image.
 const DIM = 0.3;
 const BRIGHT = 0.85;
@@ -21,11 +19,6 @@ function steps(cells, pixels) {
   });
 }
 
-// First-strong isolates keep a right-to-left word from changing the order of the numbers around it.
-function isolated(word) {
-  return `\u2068${word.textContent}\u2069`;
-}
-
 function caption(article) {
   const figure = article.querySelector("figure");
   const image = figure.querySelector("img");
@@ -41,10 +34,7 @@ function caption(article) {
   [canvas.height, canvas.width] = [height, width];
   canvas.setAttribute("aria-hidden", "true");
   figure.append(canvas);
-  const line = document.createElement("p");
-  line.className = "seen";
-  line.setAttribute("aria-live", "polite");
-  article.querySelector("p.caption").after(line);
+  const line = lineBelow(article.querySelector("p.caption"));
   article.querySelector("details.panels").open = false;
   const context = canvas.getContext("2d", { willReadFrequently: true });
   context.drawImage(image, 0, 0, width, height);
@@ -122,10 +112,6 @@ function caption(article) {
     line.textContent = `${place} was attended to by ${texts.join(", ") || "no word"}`;
   }
 
-  function reachable(chosen) {
-    for (const word of words) word.tabIndex = word === chosen ? 0 : -1;
-  }
-
   function wordAt(event) {
     const word = event.target instanceof Element ? event.target.closest("span") : null;
     return words.includes(word) ? word : null;
@@ -142,7 +128,7 @@ function caption(article) {
   }
 
   const text = article.querySelector("p.caption");
-  reachable(words[0]);
+  reachable(text, words);
   text.addEventListener("pointerover", (event) => {
     const word = wordAt(event);
     if (word) show(word);
@@ -150,26 +136,9 @@ function caption(article) {
   text.addEventListener("pointerleave", restore);
   text.addEventListener("focusin", (event) => {
     const word = wordAt(event);
-    if (!word) return;
-    reachable(word);
-    show(word);
+    if (word) show(word);
   });
   text.addEventListener("focusout", clear);
-  text.addEventListener("keydown", (event) => {
-    const word = wordAt(event);
-    if (!word || event.altKey || event.ctrlKey || event.metaKey) return;
-    const onward = getComputedStyle(text).direction === "rtl" ? -1 : 1;
-    const place = words.indexOf(word);
-    const next = {
-      ArrowRight: place + onward,
-      ArrowLeft: place - onward,
-      Home: 0,
-      End: words.length - 1,
-    }[event.key];
-    if (next === undefined || !words[next]) return;
-    event.preventDefault();
-    words[next].focus();
-  });
   figure.addEventListener("pointermove", (event) => {
     const box = figure.getBoundingClientRect();
     const row = Math.floor(((event.clientY - box.top) / box.height) * rows);

@@ -56,7 +56,7 @@ def caption_page(captions: Iterable[ImageAttention], title: str = TITLE, about: 
         "image to see which words attended to that region."
     )
     body = (line for number, each in enumerate(listed) for line in _article(each, number, len(listed)))
-    files = ("caption.css", "caption.js")
+    files = ("caption.css", "words.js", "caption.js")
     return article_page(title, body, about=about, hint=hint, files=files, images=True)
 
 

@@ -63,7 +63,7 @@ def page(entries: Iterable[Entry], title: str = "Translations", about: str = "")
         for line in _article(entry, number if several else None, len(listed) <= OPEN or number <= FIRST)
     )
     hint = "Point at a word, or move to it with Tab and the arrow keys, to see what it attended to."
-    return article_page(title, body, about=about, count=many, hint=hint, files=["page.js"])
+    return article_page(title, body, about=about, count=many, hint=hint, files=["words.js", "page.js"])
 
 
 def fragment(entry: Entry) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy
 from numpy.typing import NDArray
@@ -33,6 +33,25 @@ the JSON header. ARRAYS and LONG_ARRAYS are saved as arrays."""
 
 WRITERS = "regard view --output, or Seen.save()"
 """What writes .seen files, for error messages."""
+
+TEXT = {
+    "source": [str],
+    "target": [str],
+    "source_words": [int],
+    "target_words": [int],
+    "title": str,
+    "notes": [str],
+    "score": float,
+    "sites": [dict],
+    "long": [dict],
+}
+SITE_TEXT = {"name": str, "rows": [str], "columns": [str], "row_words": [int], "column_words": [int]}
+SITE_TEXT |= {"role": [str]}  # missing in files of earlier versions
+LONG_TEXT = {"name": str, "rows": [str], "columns": [str], "whole": bool}
+LONG_TEXT |= {"exact_means": bool}  # missing in files of earlier versions
+"""The types of the values in the JSON header of a saved Seen.
+
+TEXT is for the Seen, SITE_TEXT for a Site, LONG_TEXT for a Pooled. [str] means a list of str."""
 
 BEGIN = "<s>"
 """The begin-of-sentence token: the first input of a decoder."""
@@ -226,7 +245,10 @@ class Seen:
             )
 
         try:
-            header = _checked_header(header)
+            _check_header(header, TEXT)
+            for kind, types in (("sites", SITE_TEXT), ("long", LONG_TEXT)):
+                for each in header[kind]:
+                    _check_header(each, types)
             sites, long = built("sites", Site, ARRAYS), built("long", Pooled, LONG_ARRAYS)
             return Seen(sites, **header, long=long)
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -266,40 +288,24 @@ class Seen:
         object.__setattr__(self, name, value)
 
 
-def _checked_header(header: dict[str, Any]) -> dict[str, Any]:
-    """Return the header of a saved Seen. Raise ValueError if a value has another type than save() writes."""
-    from pydantic import BaseModel, ConfigDict, Field  # needed only to read files
+def _check_header(header: dict[str, Any], types: dict[str, Any]) -> None:
+    """Raise TypeError if a value in the header of a file is not of the type that save() writes."""
+    optional = ("score", "row_words", "column_words", "role")
+    for name, value in header.items():
+        kind = types.get(name)
+        if kind is None or (value is None and name in optional):
+            continue  # for an unknown name, the constructor raises an error
+        if isinstance(kind, list):
+            valid = isinstance(value, list) and all(_is(each, kind[0]) for each in value)
+        else:
+            valid = _is(value, kind)
+        if not valid:
+            raise TypeError(name)
 
-    Number = Annotated[int, Field(gt=-(2**31), lt=2**31)]
-    Numbers = list[Number] | None
 
-    class Saved(BaseModel):
-        model_config = ConfigDict(strict=True, extra="forbid")
-
-    class SavedSite(Saved):
-        name: str
-        rows: list[str]
-        columns: list[str]
-        row_words: Numbers = None
-        column_words: Numbers = None
-        role: list[str] | None = None  # missing in files of earlier versions
-
-    class SavedLong(Saved):
-        name: str
-        rows: list[str]
-        columns: list[str]
-        whole: bool
-        exact_means: bool = False  # missing in files of earlier versions
-
-    class SavedSeen(Saved):
-        source: list[str]
-        target: list[str]
-        source_words: list[Number]
-        target_words: list[Number]
-        title: str
-        notes: list[str]
-        score: float | None
-        sites: list[SavedSite]
-        long: list[SavedLong]
-
-    return SavedSeen.model_validate(header).model_dump()
+def _is(value: object, kind: type) -> bool:
+    if kind is int:
+        return type(value) is int and abs(value) < 2**31
+    if kind is float:
+        return type(value) is float or (type(value) is int and abs(value) < 2**53)
+    return isinstance(value, kind)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.fast.captured.device_update import DeviceUpdate, own_gradients
+from regard.fast.captured.steps import DeviceUpdate, own_gradients
 from regard.training.optimizer import Average, build_optimizer
 
 

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from regard.data.batch import Batch
 from regard.data.packed_tensors import tensors_in
-from regard.fast.captured.device_update import DeviceUpdate
 from regard.fast.captured.graphs import Uncaptured, capture_chosen, shape_of
-from regard.fast.captured.steps import CapturedSteps
+from regard.fast.captured.steps import CapturedSteps, DeviceUpdate
 from regard.fast.twins import Twins
 from regard.models import build_model
 from regard.runs.prepare_run import Machine

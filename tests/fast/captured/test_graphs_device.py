@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from benchmarks.eager_loop import Learned
 from regard.data.batch import Batch
-from regard.fast.captured.device_update import DeviceUpdate
 from regard.fast.captured.graphs import WARM_UPS, Uncaptured
-from regard.fast.captured.steps import CapturedSteps
+from regard.fast.captured.steps import CapturedSteps, DeviceUpdate
 from regard.models import build_model
 from regard.training.gradients import Gradients
 from regard.training.losses import cross_entropy

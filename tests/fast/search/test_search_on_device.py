@@ -152,7 +152,7 @@ def test_steps_in_half_precision(options: dict[str, str], half: torch.dtype) -> 
             own.encode(batch.source, batch.source_lengths),
             torch.Generator("cuda").manual_seed(1),
         )
-        decoder = kind.build(own, slots, beams, 64, 48)
+        decoder = kind(own, slots, beams, 64, 48)
         decoder.load(torch.arange(slots, device="cuda"), encoded, own.start(encoded))
         for position in range(40):
             tokens = torch.randint(4, 500, (slots, beams), generator=random, device="cuda")

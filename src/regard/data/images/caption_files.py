@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
-from regard.data.read_text import checked_path, read_lines
+from regard.data.read_text import checked_paths, read_lines, shown_paths
 from regard.data.table_formats import column_rows, is_csv, valid_cell
 from regard.data.tokenizers.tokenizer import clean
 from regard.errors import (
@@ -474,19 +474,12 @@ def read_captions(
     for name, value in (("empty", empty), ("missing", missing)):
         if value not in CHOICES:
             raise UnknownName(f"value of {name}", value, CHOICES)
-    files = list(map(checked_path, [paths] if isinstance(paths, str | os.PathLike) else paths))
-    if not files:
-        raise ArgumentError(
-            message("read_captions()", "the list of files is empty", expected="at least one file")
-        )
+    files = checked_paths("read_captions()", paths)
     collected = _Collected(empty)
     for path in files:
         for entry in caption_entries(path, format, encoding):
             collected.add(entry)
-    source = (
-        ", ".join(map(shown, files)) if len(files) <= 4 else f"{shown(files[0])}, ..., {shown(files[-1])}"
-    )
-    images = collected.result(Path(files[0].parent if folder is None else folder), source)
+    images = collected.result(Path(files[0].parent if folder is None else folder), shown_paths(files))
     named = frozenset((*images.names, *images.uncaptioned))
     if split is not None:
         chosen = (split,) if isinstance(split, str) else tuple(split)

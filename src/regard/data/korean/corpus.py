@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ from regard.data.korean.grammar import long_sentence, sentence
 from regard.data.korean.phrases import Dice, Phrase
 from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["Example", "KoreanEnglish", "SPLITS", "korean_english", "separate_marks"]
+__all__ = ["Example", "KoreanEnglish", "SPLITS", "korean_english"]
 
 
 class Example(NamedTuple):
@@ -64,10 +63,6 @@ never contain the same sentence.
 """
 
 
-ATTACHED = re.compile(r"(?<=\w)([.,!?])(?=\s|$)")
-"""Matches a punctuation mark at the end of a word."""
-
-
 def tenth(source: str) -> int:
     """Return a number from 0 to 9, computed from a hash of the Korean sentence. It decides the split.
 
@@ -88,15 +83,6 @@ def unmarked(source: str) -> str:
     '나는 고양이로소이다'
     """
     return source.removesuffix(" .").removesuffix(" !").removesuffix(" ?")
-
-
-def separate_marks(line: str) -> str:
-    """Insert a space before each punctuation mark at the end of a word, as in the sentences of the corpus.
-
-    >>> separate_marks("나는 고양이로소이다. 너는 3.5를 아니?")
-    '나는 고양이로소이다 . 너는 3.5를 아니 ?'
-    """
-    return ATTACHED.sub(r" \1", line)
 
 
 def linked(phrase: Phrase) -> Example:

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from random import Random
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import sentencepiece
 
@@ -33,10 +33,7 @@ __all__ = [
     "Backpointers",
     "Draw",
     "Lattice",
-    "LongWord",
-    "MergedWord",
     "Segmenter",
-    "ShortWord",
     "Subwords",
     "Unigram",
     "all_segmentations",
@@ -50,14 +47,9 @@ Draw = Callable[[], float]
 """A function that returns a random number in [0, 1), such as random.Random(0).random."""
 
 
-class Segmenter(Protocol):
-    """A word, prepared for sampling its segmentations (ways to split it into subwords)."""
-
-    def drawn(self, draw: Draw) -> Sequence[int]:
-        """Sample a segmentation of the word and return its token ids.
-
-        draw: a function that returns a random number in [0, 1).
-        """
+Segmenter = Callable[[Draw], Sequence[int]]
+"""A word, prepared for sampling its segmentations (ways to split it into subwords): a function that samples
+one and returns its token ids."""
 
 
 class Lattice(NamedTuple):
@@ -232,55 +224,6 @@ def sample_merges(text: str, scores: Mapping[str, float], dropout: float, draw: 
     return [symbol for symbol in symbols if symbol]
 
 
-class ShortWord(NamedTuple):
-    """A word with few segmentations. All of them are stored, to sample one of them quickly.
-
-    tokens: the token ids of each segmentation.
-    bounds: the cumulative probabilities of the segmentations. The last cumulative probability is not stored,
-        because it is always 1.
-    """
-
-    bounds: list[float]
-    tokens: list[tuple[int, ...]]
-
-    def drawn(self, draw: Draw) -> Sequence[int]:
-        return self.tokens[bisect(self.bounds, draw())]
-
-
-class LongWord(NamedTuple):
-    """A word with many segmentations. A segmentation is sampled piece by piece.
-
-    word: the word.
-    ways: the result of backpointers() for the word.
-    tokens_of: a function that converts pieces (subwords) to token ids.
-    """
-
-    word: str
-    ways: Backpointers
-    tokens_of: Callable[[Sequence[str]], list[int]]
-
-    def drawn(self, draw: Draw) -> Sequence[int]:
-        return self.tokens_of(draw_pieces(self.word, self.ways, draw))
-
-
-class MergedWord(NamedTuple):
-    """A word that is segmented by BPE with dropout.
-
-    word: the word.
-    scores: the score of each piece (subword) that a merge can create.
-    dropout: the probability that a merge is skipped; see sample_merges().
-    tokens_of: a function that converts pieces to token ids.
-    """
-
-    word: str
-    scores: Mapping[str, float]
-    dropout: float
-    tokens_of: Callable[[Sequence[str]], list[int]]
-
-    def drawn(self, draw: Draw) -> Sequence[int]:
-        return self.tokens_of(sample_merges(self.word, self.scores, self.dropout, draw))
-
-
 BYTES = len(SPECIALS) + 256
 """Number of tokens that every subword vocabulary contains: the four special tokens and 256 byte tokens."""
 
@@ -302,14 +245,10 @@ PART = 1000
 """Maximum length in characters of a line on which a tokenizer is trained. Longer lines are split."""
 
 CACHED_WORDS = 50_000
-"""Maximum number of words in each of the two dicts of a cache: recently used words, and older words.
-
-The cache stores data from which a segmentation of the word (a way to split it into subwords) is sampled
-quickly. A word takes about 3 kB of memory.
-"""
+"""Maximum number of words that are kept prepared for sampling. A word takes about 3 kB of memory."""
 
 CACHED_CHARACTERS = 12 * CACHED_WORDS
-"""Maximum number of characters of all words in each dict of the cache (see CACHED_WORDS).
+"""Maximum number of characters of all prepared words.
 
 This limits the memory for text without spaces, such as Chinese, where a whole line is treated as one word."""
 
@@ -342,7 +281,7 @@ class Subwords(Tokenizer):
         if self.kind != _kind(self._processor):
             problem = f"this sentencepiece model is not of kind '{self.kind}'"
             raise DataError(message(place, problem, hint="use load_tokenizer(path), which loads any kind"))
-        self._strength, self._young, self._old = 0.0, dict[str, Segmenter](), dict[str, Segmenter]()
+        self._strength, self._prepared = 0.0, dict[str, Segmenter]()
         self._characters = 0
         self.size = int(self._processor.vocab_size())
         self.fingerprint = hashlib.sha256(model).hexdigest()
@@ -382,34 +321,19 @@ class Subwords(Tokenizer):
             return self._processor.encode(clean(line))
         draw, tokens = random.random if generator is None else generator.random, list[int]()
         self.check(sample)
-        cache = self._cache(sample)
+        if self._strength != sample:  # the prepared words depend on it
+            self._strength, self._prepared, self._characters = sample, {}, 0
         # Pieces never cross a space, so each word can be sampled separately.
         for word in WORDS.findall(self._processor.normalize(clean(line))):
-            tokens += (cache.get(word) or self._add_to_cache(word, sample)).drawn(draw)
+            tokens += (self._prepared.get(word) or self._prepare(word, sample))(draw)
         return tokens
 
-    def _cache(self, sample: float) -> dict[str, Segmenter]:
-        """Return the dict from recently used words to their Segmenter, which samples segmentations.
-
-        If `sample` differs from the last call, the dict is emptied, because a Segmenter depends on `sample`.
-        """
-        if self._strength != sample:
-            self._strength, self._young, self._old, self._characters = sample, {}, {}, 0
-        return self._young
-
-    def _add_to_cache(self, word: str, sample: float) -> Segmenter:
-        """Add a word to the cache and return its Segmenter, which samples segmentations of the word.
-
-        When the dict of recent words is full, its words become the older words, and the previous older words
-        are dropped. The cache changes the speed only, not the result.
-        """
-        if len(self._young) >= CACHED_WORDS or self._characters >= CACHED_CHARACTERS:
-            self._old, self._characters = dict(self._young), 0
-            self._young.clear()
-        prepared = self._old.pop(word) if word in self._old else self.cut(word, sample)
-        self._young[word] = prepared
+    def _prepare(self, word: str, sample: float) -> Segmenter:
+        if len(self._prepared) >= CACHED_WORDS or self._characters >= CACHED_CHARACTERS:
+            self._prepared, self._characters = {}, 0
+        self._prepared[word] = segmenter = self.cut(word, sample)
         self._characters += len(word)
-        return prepared
+        return segmenter
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
         cleaned = [clean(line) for line in lines]
@@ -502,9 +426,10 @@ class Unigram(Subwords):
         ways = backpointers(word, self.lattice, sample)
         segmentations = all_segmentations(word, ways, FEW_SEGMENTATIONS, self._tokens_of_piece)
         if segmentations is None:
-            return LongWord(word, ways, self._tokens_of)
+            return lambda draw: self._tokens_of(draw_pieces(word, ways, draw))
         parts, tokens = zip(*segmentations, strict=True)
-        return ShortWord(list(itertools.accumulate(parts[:-1])), list(tokens))
+        bounds = list(itertools.accumulate(parts[:-1]))  # the last bound is always 1
+        return lambda draw: tokens[bisect(bounds, draw())]
 
     @cached_property
     def lattice(self) -> Lattice:
@@ -531,7 +456,7 @@ class BPE(Subwords):
     kind = "bpe"
 
     def cut(self, word: str, sample: float) -> Segmenter:
-        return MergedWord(word, self.scores, sample, self._tokens_of)
+        return lambda draw: self._tokens_of(sample_merges(word, self.scores, sample, draw))
 
     def check(self, sample: float) -> None:
         if not 0 < sample <= 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 import unicodedata
 from abc import ABC, abstractmethod
@@ -22,6 +23,7 @@ __all__ = [
     "Tokenizer",
     "clean",
     "draw_sample",
+    "separate_marks",
     "sides",
 ]
 
@@ -62,6 +64,19 @@ def clean(line: str) -> str:
     # Surrogate pairs, which JSON escapes can produce, become one character. Lone surrogates become U+FFFD.
     whole = line.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return " ".join(unicodedata.normalize("NFC", whole.translate(_BLANKED)).split())
+
+
+ATTACHED = re.compile(r"(?<=\w)([.,!?])(?=\s|$)")
+"""Matches a punctuation mark at the end of a word."""
+
+
+def separate_marks(line: str) -> str:
+    """Insert a space before each punctuation mark at the end of a word, as in the built-in corpus.
+
+    >>> separate_marks("나는 고양이로소이다. 너는 3.5를 아니?")
+    '나는 고양이로소이다 . 너는 3.5를 아니 ?'
+    """
+    return ATTACHED.sub(r" \1", line)
 
 
 def sides(pair: Any) -> tuple[str, str]:

@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
-from regard.fast.recurrent.gated_steps import gated, gated_backward, mixed, mixed_backward
 from regard.kernels import by_kernel
 from regard.memory import Memory
 
@@ -114,8 +113,8 @@ class CpuSteps(torch.autograd.Function):
         turned_NM, turned_BGS = joint_MN.T, read_BSG.transpose(1, 2)
         for dafter_BM, gates_BG, state_BM, dgates_BG, dnew_BM, djoint_BN, *attention in reversed(rows):
             dquery_BA, query_BA, weights_BS, dweights_BS, sigmoid_BSA = attention
-            dstate_BM = mixed_backward(None, dstate_BM, dafter_BM, gates_BG, state_BM, dgates_BG)
-            gated_backward(torch.mm(dnew_BM, of_state)[None], gates_BG, state_BM, dgates_BG, dstate_BM)
+            dstate_BM = mixed_backward(dstate_BM + dafter_BM, gates_BG, state_BM, dgates_BG)
+            gated_backward(torch.mm(dnew_BM, of_state), gates_BG, state_BM, dgates_BG, dstate_BM)
             dweights_BS[:, None].baddbmm_(dgates_BG[:, None], turned_BGS)
             dscores_BS = torch._softmax_backward_data(dweights_BS, weights_BS, -1, weights_BS.dtype)
             if not ctx.keeps:
@@ -151,3 +150,35 @@ def _hidden(lengths: Tensor | None, key_BSA: Tensor) -> Tensor | None:
     if lengths is None or bool((lengths >= source).all()):
         return None
     return torch.arange(source) >= lengths[:, None]
+
+
+def gated(gates_BG: Tensor, more_BN: Tensor, state_BM: Tensor, reset_BM: Tensor) -> None:
+    """Compute z, r and r * s of GatedCell in place; kernels/recurrent/cells.py explains the arguments."""
+    both = gates_BG[:, : more_BN.shape[1]]
+    both.add_(more_BN).sigmoid_()
+    torch.mul(both[:, state_BM.shape[1] :], state_BM, out=reset_BM)
+
+
+def mixed(gates_BG: Tensor, state_BM: Tensor, after_BM: Tensor) -> None:
+    """Compute s~ and the next state of GatedCell in place, after gated() and the product with r * s."""
+    width = state_BM.shape[1]
+    new = gates_BG[:, 2 * width :].tanh_()
+    torch.lerp(state_BM, new, gates_BG[:, :width], out=after_BM)
+
+
+def mixed_backward(dstate_BM: Tensor, gates_BG: Tensor, state_BM: Tensor, dgates_BG: Tensor) -> Tensor:
+    """Backward pass of mixed(). dstate_BM: the gradient of the next state."""
+    width = state_BM.shape[1]
+    take, new = gates_BG[:, :width], gates_BG[:, 2 * width :]
+    torch.ops.aten.sigmoid_backward(dstate_BM * (new - state_BM), take, grad_input=dgates_BG[:, :width])
+    torch.ops.aten.tanh_backward(dstate_BM * take, new, grad_input=dgates_BG[:, 2 * width :])
+    return torch.addcmul(dstate_BM, dstate_BM, take, value=-1)
+
+
+def gated_backward(
+    dreset_BM: Tensor, gates_BG: Tensor, state_BM: Tensor, dgates_BG: Tensor, dstate_BM: Tensor
+) -> None:
+    """Backward pass of gated(). dreset_BM: the gradient of r * s."""
+    here = slice(state_BM.shape[1], 2 * state_BM.shape[1])
+    torch.ops.aten.sigmoid_backward(dreset_BM * state_BM, gates_BG[:, here], grad_input=dgates_BG[:, here])
+    dstate_BM.addcmul_(dreset_BM, gates_BG[:, here])

@@ -20,7 +20,6 @@ from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
 from regard.fast.joint_linear import product_in_float32
-from regard.fast.recurrent.gated_steps import gated, gated_backward, mixed, mixed_backward
 from regard.kernels import by_kernel
 from regard.memory import Memory
 
@@ -64,6 +63,7 @@ class CudaSteps(torch.autograd.Function):
         ctx: Any, lengths: Tensor | None, dtype: torch.dtype, *tensors: Tensor
     ) -> tuple[Tensor, Tensor]:
         from regard.kernels.additive import operators
+        from regard.kernels.recurrent import cells
 
         ctx.dtypes = [each.dtype for each in tensors]
         gates, first, key, value, vector, of_query, of_context, of_gate, of_state = (
@@ -91,8 +91,8 @@ class CudaSteps(torch.autograd.Function):
             norms.append(norm)
             scores.append(score)
             gates_BG.addmm_(contexts[t], context_weight)
-            gated(gates_BG, both_BN[:, hidden:], states[t], reset_BM)
-            mixed(gates_BG, states[t], states[t + 1], torch.bmm(reset_PBK, state_weight))
+            cells.gated(gates_BG, both_BN[:, hidden:], states[t], reset_BM)
+            cells.mixed(gates_BG, states[t], states[t + 1], torch.bmm(reset_PBK, state_weight))
         ctx.lengths, contexts_TBE = lengths, torch.stack(contexts)
         weights = joint_NM, of_context, of_state
         steps_of = gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE
@@ -107,6 +107,7 @@ class CudaSteps(torch.autograd.Function):
         from regard.kernels.additive import operators
         from regard.kernels.additive.backward import Backward
         from regard.kernels.additive.forward import Forward, Sight
+        from regard.kernels.recurrent import cells
 
         key, value, vector, joint_NM, of_context, of_state, *saved = ctx.saved_tensors
         gates_TBG, states_TBM, reset_TBM, both_TBN, contexts_TBE, norms, scores = saved
@@ -141,8 +142,8 @@ class CudaSteps(torch.autograd.Function):
         for t in reversed(range(steps)):
             dquery_BA, dgates_BG, dnew_PBK, djoint_PBN, *others = rows[t]
             more_BM, dcontext_BE, gates_BG, both_BN, norm, score = others
-            dstate_BM = mixed_backward(parts_PBM, dstate_BM, more_BM, gates_BG, states[t], dgates_BG)
-            gated_backward(torch.bmm(dnew_PBK, state_PKM), gates_BG, states[t], dgates_BG, dstate_BM)
+            dstate_BM = cells.mixed_backward(parts_PBM, dstate_BM, more_BM, gates_BG, states[t], dgates_BG)
+            cells.gated_backward(torch.bmm(dnew_PBK, state_PKM), gates_BG, states[t], dgates_BG, dstate_BM)
             dcontext_BE.addmm_(dgates_BG, of_context)
             step = Forward(both_BN[:, None, None, :hidden], *memory, sight, 1.0, hold=False, back=True)
             dquery = dquery_BA[:, None, None]

@@ -17,9 +17,8 @@ from torch.autograd.function import once_differentiable
 
 from regard.dimensions import autocast_on
 from regard.fast.joint_linear import product_in_float32
-from regard.kernels import by_kernel
 
-__all__ = ["gru", "gru_backward", "gru_ways"]
+__all__ = ["gru_ways"]
 
 
 def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
@@ -35,12 +34,6 @@ def gru_ways(gates_WBSG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> Tensor:
     gates_WBSG: x = W_ih input + b_ih, the input part of the gates r, z, n for all steps, (W, B, S, 3 M).
     weight_WGM: U (weight_hh in torch), (W, 3 M, M).
     bias_WG: b (bias_hh in torch), (W, 3 M).
-
-    >>> layer, x = torch.nn.GRU(3, 4, batch_first=True), torch.randn(2, 5, 3)
-    >>> gates = torch.nn.functional.linear(x, layer.weight_ih_l0, layer.bias_ih_l0)
-    >>> states = gru_ways(gates[None], layer.weight_hh_l0[None], layer.bias_hh_l0[None])
-    >>> torch.allclose(states[0], layer(x)[0], atol=1e-6)
-    True
     """
     device = gates_WBSG.device.type
     if not autocast_on(device):
@@ -71,7 +64,8 @@ class _Ways(torch.autograd.Function):
         weight_WGM, *buffers = ctx.saved_tensors
         dstates_SWBM = dstates.permute(2, 0, 1, 3).contiguous()
         dgates_WSBG, dmore_SBWG = backward_steps(dstates_SWBM, weight_WGM, *buffers)
-        dweight = weight_gradients(dmore_SBWG, buffers[2])
+        dmore_WGR = dmore_SBWG.flatten(0, 1).permute(1, 2, 0)
+        dweight = product_in_float32(dmore_WGR, buffers[2][:, :-1].flatten(1, 2))  # not rounded
         return dgates_WSBG.transpose(1, 2), dweight.to(weight_WGM.dtype), dmore_SBWG.sum((0, 1))
 
 
@@ -80,6 +74,8 @@ def forward_steps(gates_WSBG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> tu
 
     gates_WSBG: the input part of the gates, overwritten with the activations r, z, n.
     """
+    from regard.kernels.recurrent import cells
+
     ways, steps, rows, size = gates_WSBG.shape
     states_WSBM = gates_WSBG.new_empty(ways, steps + 1, rows, size // 3)
     states_WSBM[:, 0] = 0.0
@@ -87,7 +83,7 @@ def forward_steps(gates_WSBG: Tensor, weight_WGM: Tensor, bias_WG: Tensor) -> tu
     turned_WMG, states, gates = weight_WGM.transpose(1, 2), states_WSBM.unbind(1), gates_WSBG.unbind(1)
     for t in range(steps):
         torch.bmm(states[t], turned_WMG, out=more_SWBG[t])
-        gru(gates[t], more_SWBG[t], bias_WG, states[t], states[t + 1])
+        cells.gru(gates[t], more_SWBG[t], bias_WG, states[t], states[t + 1])
     return states_WSBM, more_SWBG
 
 
@@ -98,6 +94,8 @@ def backward_steps(
 
     Returns the gradients of the input part of the gates, (W, S, B, 3 M), and of u, (S, B, W, 3 M).
     """
+    from regard.kernels.recurrent import cells
+
     steps, ways, rows, width = dstates_SWBM.shape
     # There is a separate product with U for each gate of each GRU, Q = 3 W, so that more of the device works
     # in parallel. The next iteration adds the three products of a GRU.
@@ -108,78 +106,7 @@ def backward_steps(
     d_WBM, parts_QBM = torch.zeros_like(dstates_SWBM[0]), gates_WSBG.new_zeros(3 * ways, rows, width)
     for t in reversed(range(steps)):
         buffers = gates[t], more_SWBG[t], states[t], dgates[t], dmore_SBWG[t]
-        d_WBM = gru_backward(parts_QBM, d_WBM, dstates_SWBM[t], *buffers)
+        d_WBM = cells.gru_backward(parts_QBM, d_WBM, dstates_SWBM[t], *buffers)
         if t:
             parts_QBM = torch.bmm(dmore_SBWG[t].view(rows, 3 * ways, width).transpose(0, 1), weight_QMM)
     return dgates_WSBG, dmore_SBWG
-
-
-def weight_gradients(dmore_SBWG: Tensor, states_WSBM: Tensor) -> Tensor:
-    """Return the gradients of U, (W, 3 M, M), not rounded to half precision.
-
-    dmore_SBWG, states_WSBM: the gradients of u, and the states with the initial states.
-    """
-    dmore_WGR = dmore_SBWG.flatten(0, 1).permute(1, 2, 0)
-    return product_in_float32(dmore_WGR, states_WSBM[:, :-1].flatten(1, 2))
-
-
-def gru(gates: Tensor, more: Tensor, bias_WG: Tensor, state: Tensor, after: Tensor) -> None:
-    """Compute one step of W GRUs with B sequences each, in place; see gru_ways() for the equations.
-
-    M is the width of the states.
-
-    gates: (W, B, 3 M). On entry, it contains x, the input part of the gates. It is overwritten with the
-        activations r, z, n.
-    more: (W, B, 3 M). On entry, it contains U h. On return, the last third contains u_n, which the backward
-        pass needs. The other two thirds are undefined.
-    bias_WG: (W, 3 M), the bias b of each GRU.
-    state: (W, B, M), the previous state h.
-    after: (W, B, M), receives the next state.
-
-    gates, state and after can have any stride along W; the other tensors are contiguous.
-    """
-    if by_kernel(state):
-        from regard.kernels.recurrent import cells
-
-        cells.gru(gates, more, bias_WG, state, after)
-        return
-    width = state.shape[2]
-    more.add_(bias_WG[:, None])
-    both, new = gates[..., : 2 * width], gates[..., 2 * width :]
-    both.add_(more[..., : 2 * width]).sigmoid_()
-    new.addcmul_(both[..., :width], more[..., 2 * width :]).tanh_()
-    torch.lerp(new, state, both[..., width:], out=after)
-
-
-def gru_backward(
-    parts_QBM: Tensor, dstate: Tensor, dafter: Tensor, gates: Tensor, more: Tensor, state: Tensor,
-    dgates: Tensor, dmore_BWG: Tensor,
-) -> Tensor:  # fmt: skip
-    """Backward pass of gru(): compute the gradients of the input part x and of u = U h + b.
-
-    There are W GRUs with B sequences and 3 gates each; Q = 3 W, and M is the width of the state.
-
-    parts_QBM, dstate, dafter: three tensors. Their sum is the gradient of the next state. parts_QBM is first
-        summed over the 3 gates of each GRU.
-    gates: (W, B, 3 M), the activations r, z, n.
-    more: (W, B, 3 M), from gru(), with u_n in the last third.
-    state: (W, B, M), the previous state h.
-    dgates: (W, B, 3 M), receives the gradient of x. It has the strides of `gates`.
-    dmore_BWG: receives the gradient of u.
-
-    gates and state can have any stride along W; the other tensors are contiguous.
-
-    Returns the part of the gradient of the previous state that flows through z * h.
-    """
-    if by_kernel(state):
-        from regard.kernels.recurrent import cells
-
-        return cells.gru_backward(parts_QBM, dstate, dafter, gates, more, state, dgates, dmore_BWG)
-    reset, keep, new = gates.chunk(3, 2)
-    dstate = parts_QBM.unflatten(0, (-1, 3)).sum(1) + dstate + dafter
-    dnew = torch.ops.aten.tanh_backward(dstate * (1 - keep), new)
-    dkeep = torch.ops.aten.sigmoid_backward(dstate * (state - new), keep)
-    dreset = torch.ops.aten.sigmoid_backward(dnew * more.chunk(3, 2)[2], reset)
-    torch.cat((dreset, dkeep, dnew), 2, out=dgates)
-    dmore_BWG.copy_(torch.cat((dreset, dkeep, dnew * reset), 2).transpose(0, 1))
-    return dstate * keep

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -49,7 +51,7 @@ class FastTuringMachine(NeuralTuringMachine, Twin):
 def _steps(model: NeuralTuringMachine, x: Tensor, state: MachineState) -> tuple[Tensor, ...]:
     """Run all steps in PyTorch; the results are those of machine_steps(). For the equations, see Tape.
 
-    The gradients of the state and of the head parameters are clipped by hooks, at each step.
+    The gradients of the state and of the head parameters are clipped at each step.
     """
     layout = model.layout
     hidden, cell, reads, weights, memory = state.tensors
@@ -64,9 +66,9 @@ def _steps(model: NeuralTuringMachine, x: Tensor, state: MachineState) -> tuple[
             hidden = show * torch.tanh(cell)
         else:
             hidden = torch.tanh(opened)
-        raw = _clipped(model.heads(hidden))
+        (raw,) = _Clipped.apply(model.heads(hidden))
         weights, memory, reads = _tape_step(layout, raw, weights, memory, limits)
-        hidden, cell, reads, weights, memory = map(_clipped, (hidden, cell, reads, weights, memory))
+        hidden, cell, reads, weights, memory = _Clipped.apply(hidden, cell, reads, weights, memory)
         outputs.append((hidden, reads))
     all_hidden, all_reads = (torch.stack(each, 1) for each in zip(*outputs, strict=True))
     return all_hidden, all_reads, cell, weights, memory
@@ -119,10 +121,14 @@ def _lengths(vectors: Tensor) -> Tensor:
     return length.masked_fill(length == 0, 1.0)
 
 
-def _clipped(x: Tensor) -> Tensor:
-    """Return a view of `x` with a hook that clips its gradient; faster than the function of clipped()."""
-    if not x.requires_grad:
-        return x
-    view = x.view_as(x)
-    view.register_hook(clipped_gradient)
-    return view
+class _Clipped(torch.autograd.Function):
+    """Return tensors unchanged, and clip their gradients; one node takes less time than a hook for each."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        return tuple(each.view_as(each) for each in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return tuple(None if each is None else clipped_gradient(each) for each in gradients)

@@ -10,14 +10,13 @@ W e(y) + b, is computed once in a search for each word that some beam reads.
 from __future__ import annotations
 
 import math
-from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.functional import pad
 
-from regard.fast.search.decoder import SlotDecoder, resized_rows, write_rows
+from regard.fast.search.decoder import SlotDecoder, write_rows
 from regard.fast.search.linear import linear
 from regard.kernels import by_kernel
 from regard.models.bahdanau import Bahdanau
@@ -30,6 +29,9 @@ __all__ = ["BahdanauDecoder"]
 
 FEWEST_ROWS, MOST_TABLE_BYTES = 16, 2**26
 """W e(y) + b is stored for at least so many beams, if the table for all words is not larger than this."""
+
+NEW_WORDS = 1 / 8
+"""The expected part of the words of a step that no beam has read before."""
 
 
 class BahdanauDecoder(SlotDecoder):
@@ -48,8 +50,9 @@ class BahdanauDecoder(SlotDecoder):
     in_inference_mode = True
     int8 = True
 
-    def __init__(self, model: Bahdanau, slots: int, beams: int, length: int, source_length: int):
-        self.slots, self.beams, self.length, self.source_length = slots, beams, length, source_length
+    def __init__(self, model: Model, slots: int, beams: int, length: int, source_length: int):
+        assert isinstance(model, Bahdanau)
+        super().__init__(model, slots, beams, length, source_length)
         self.embedding, self.cell, self.readout = model.target, model.cell, model.readout
         assert isinstance(model.score, Additive)
         self.score, self.width, self.int8_steps = model.score, model.width, model.int8_steps
@@ -78,11 +81,6 @@ class BahdanauDecoder(SlotDecoder):
         return reasons
 
     @classmethod
-    def build(cls, model: Model, slots: int, beams: int, length: int, source_length: int) -> BahdanauDecoder:
-        assert isinstance(model, Bahdanau)
-        return cls(model, slots, beams, length, source_length)
-
-    @classmethod
     def recordable(cls, model: Model) -> dict[str, Role]:
         assert isinstance(model, Bahdanau)
         return {model.site: model.role}
@@ -99,7 +97,6 @@ class BahdanauDecoder(SlotDecoder):
         from_word, from_context, from_state, from_new, to_output, bias = self.weights
         rows, int8 = self.slots * self.beams, self.int8_steps
         self.from_context = linear(from_context, None, self.slots * self.source_length)
-        self.from_word = linear(from_word, bias, rows, int8)
         self.from_state = linear(from_state, None, rows, int8)
         self.from_reset = linear(self.cell.state.weight, None, rows, int8)
         self.from_new = linear(from_new, None, rows, int8)
@@ -110,6 +107,8 @@ class BahdanauDecoder(SlotDecoder):
         small = bias.itemsize * math.prod(shape) <= MOST_TABLE_BYTES
         if small and rows >= FEWEST_ROWS and not bias.is_cuda:
             self.table, self.known = bias.new_empty(shape), torch.zeros(shape[0], dtype=torch.bool)
+        new = rows if self.table is None else max(1, int(rows * NEW_WORDS))
+        self.from_word = linear(from_word, bias, new, int8)
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         (memory,) = encoded.memories
@@ -136,7 +135,10 @@ class BahdanauDecoder(SlotDecoder):
             both_RG, new_RM = own_RG.tensor_split((2 * size,), 1)
             update_RM, reset_RM = both_RG.add_(own_RN[:, hidden:]).sigmoid_().chunk(2, 1)
             new_RM.add_(self.from_reset(reset_RM * state_RM))
-            new_RM.mul_(2).sigmoid_().mul_(2).sub_(1)  # tanh, see _attend()
+            if self.table is None:
+                new_RM.tanh_()
+            else:  # many numbers, for which sigmoid takes less time, see _attend()
+                new_RM.mul_(2).sigmoid_().mul_(2).sub_(1)
             torch.lerp(state_RM, new_RM, update_RM, out=states_RM)
         if self.states.is_cuda:  # one kernel for product and sum
             pairs_RP.addmm_(states_RM, self.weights[3].T)
@@ -186,20 +188,11 @@ class BahdanauDecoder(SlotDecoder):
             self.looks[self.rows[:, 0], position] = weights_BKS[:, :, None, None].to(self.looks.dtype)
         return weights_BKS
 
-    def resized(self, slots: Tensor | None, length: int) -> Self:
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other.length = length
+    def resize(self, slots: Tensor | None, before: int) -> None:
         if slots is not None:
-            other.slots = len(slots)
-            for name in ("keys", "values", "mask", "states"):
-                buffer = getattr(self, name)
-                setattr(other, name, resized_rows(buffer, slots, buffer.shape[1], 1))
-            other.rows = self.rows[: len(slots)]
-            other.lengths = self.lengths.index_select(0, slots)
-        if self.looks is not None:
-            other.looks = resized_rows(self.looks, slots, length, 1)
-        return other
+            for name in ("keys", "values", "mask", "states", "lengths"):
+                setattr(self, name, getattr(self, name).index_select(0, slots))
+            self.rows = self.rows[: len(slots)]
 
     def _joined(self) -> tuple[Tensor, ...]:
         """Return the weights for word, context, previous state, new state and output, and the first bias.

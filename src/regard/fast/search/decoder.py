@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -42,15 +43,15 @@ class SlotDecoder(ABC):
     heads: H, the number of heads of the attention; None if it has no heads.
     """
 
-    slots: int
-    beams: int
-    length: int
-    source_length: int
     stops_at_position: bool = False
     in_inference_mode: bool = False
     int8: bool = False
     looks: Tensor | None = None
     heads: int | None = None
+
+    def __init__(self, model: Model, slots: int, beams: int, length: int, source_length: int):
+        """Allocate the buffers for a model; for the arguments, see the class."""
+        self.slots, self.beams, self.length, self.source_length = slots, beams, length, source_length
 
     @abstractmethod
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
@@ -71,12 +72,21 @@ class SlotDecoder(ABC):
         upto: all positions are smaller than this number.
         """
 
-    @abstractmethod
-    def resized(self, slots: Tensor | None, length: int) -> SlotDecoder:
+    def resized(self, slots: Tensor | None, length: int) -> Self:
         """Return a decoder with some of the slots, and with room for another number of positions.
 
         slots: (b,), the indices of the slots to keep. None keeps all slots.
         """
+        other = copy.copy(self)
+        other.slots, other.length = self.slots if slots is None else len(slots), length
+        if self.looks is not None:
+            other.looks = resized_rows(self.looks, slots, length, 1)
+        other.resize(slots, self.length)
+        return other
+
+    @abstractmethod
+    def resize(self, slots: Tensor | None, before: int) -> None:
+        """Resize the other buffers of a copy for resized(). before: the number of positions before."""
 
     kinds: ClassVar[tuple[type[Model], ...]] = ()
     """The classes of models that the decoder is written for; empty if it calls the methods of any model."""
@@ -85,11 +95,6 @@ class SlotDecoder(ABC):
     @abstractmethod
     def reasons(cls, model: Model) -> list[str]:
         """Return why this class does not compute the same as the model; an empty list if it does."""
-
-    @classmethod
-    @abstractmethod
-    def build(cls, model: Model, slots: int, beams: int, length: int, source_length: int) -> SlotDecoder:
-        """Allocate the buffers for a model; for the arguments, see the attributes of this class."""
 
     @classmethod
     def recordable(cls, model: Model) -> dict[str, Role]:
@@ -123,8 +128,7 @@ class SlotDecoder(ABC):
         index = (steps_bT[:, None] * beams + readers).flatten()
         return self.looks.flatten(0, 2).index_select(0, index).view(*readers.shape, *sizes)
 
-    @abstractmethod
-    def refresh(self) -> None:
+    def refresh(self) -> None:  # noqa: B027  # most decoders read the weights themselves
         """Read the weights of the model again, if the decoder has a rearranged copy of some of them."""
 
 

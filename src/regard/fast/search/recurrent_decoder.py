@@ -49,7 +49,7 @@ class RecurrentDecoder(SlotDecoder):
 
     def __init__(self, model: Model, slots: int, beams: int, length: int, source_length: int):
         self.model = weakref.ref(model)
-        self.slots, self.beams, self.length, self.source_length = slots, beams, length, source_length
+        super().__init__(model, slots, beams, length, source_length)
         self.hidden: tuple[Tensor, ...] = ()
         self.encoded: Encoded | None = None
         self.padded = False
@@ -58,10 +58,6 @@ class RecurrentDecoder(SlotDecoder):
     @classmethod
     def reasons(cls, model: Model) -> list[str]:
         return ["its steps use the position"] if steps_use_position(model) else []
-
-    @classmethod
-    def build(cls, model: Model, slots: int, beams: int, length: int, source_length: int) -> RecurrentDecoder:
-        return cls(model, slots, beams, length, source_length)
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         if self.encoded is None:
@@ -89,20 +85,12 @@ class RecurrentDecoder(SlotDecoder):
             own.copy_(other)
         return logits_R1V.view(*tokens.shape, -1)
 
-    def refresh(self) -> None:
-        """Do nothing: the decoder has no copy of the weights."""
-
-    def resized(self, slots: Tensor | None, length: int) -> RecurrentDecoder:
-        other = object.__new__(RecurrentDecoder)
-        other.__dict__.update(self.__dict__)
-        other.length = length
+    def resize(self, slots: Tensor | None, before: int) -> None:
         if slots is not None and self.encoded is not None and self.first_row is not None:
-            other.slots = len(slots)
-            other.first_row = self.first_row[: len(slots)]
+            self.first_row = self.first_row[: len(slots)]
             rows_R = (slots[:, None] * self.beams + torch.arange(self.beams, device=slots.device)).flatten()
-            other.hidden = tuple(each.index_select(0, rows_R) for each in self.hidden)
-            other.encoded = self._with_mask(self.encoded.select(slots))
-        return other
+            self.hidden = tuple(each.index_select(0, rows_R) for each in self.hidden)
+            self.encoded = self._with_mask(self.encoded.select(slots))
 
     def _allocate(self, encoded: Encoded, state: State) -> None:
         """Allocate the buffers, with the shapes and dtypes of the first sentences."""

@@ -512,7 +512,7 @@ def _allocated(
     """
     kind = decoder_for(model)
     assert not isinstance(kind, list)
-    decoder = kind.build(model, count, how.size if isinstance(how, Beam) else 1, length, source)
+    decoder = kind(model, count, how.size if isinstance(how, Beam) else 1, length, source)
     if records:
         decoder.record(len(kind.recordable(model)), next(model.parameters()))
     if isinstance(how, Beam):

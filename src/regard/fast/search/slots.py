@@ -5,6 +5,7 @@ GreedySlots gives the results of regard.decoding.greedy, SampleSlots those of re
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -150,8 +151,7 @@ class SearchSlots(ABC):
 
     def resized(self, slots: Tensor | None, length: int) -> Self:
         """Return a copy with some of the slots, and with room for another number of positions."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
+        other = copy.copy(self)
         other.decoder = self.decoder.resized(slots, length)
         for name in ("tokens", "links", "token_scores"):
             setattr(other, name, resized_rows(getattr(self, name), slots, length, 1))
@@ -198,7 +198,7 @@ class SearchSlots(ABC):
             alone_BKV = torch.full_like(scores_BKV, -torch.inf).scatter_(2, forced_BK1, score_BK1)
         scores_BKV.index_fill_(-1, self.forbidden, -torch.inf)
         if self.rules.minimum > 1:
-            scores_BKV[:, :, EOS].masked_fill_((self.count + 1 < self.rules.minimum)[:, None], -torch.inf)
+            scores_BKV[:, :, EOS].masked_fill_((self.count < self.rules.minimum - 1)[:, None], -torch.inf)
         if alone_BKV is None or forced_BK1 is None:
             return scores_BKV
         return torch.where(forced_BK1 == PAD, scores_BKV, alone_BKV)

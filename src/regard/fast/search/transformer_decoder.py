@@ -13,7 +13,7 @@ then needs two products instead of four, and reads less memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -131,7 +131,7 @@ class TransformerDecoder(SlotDecoder):
 
     def __init__(self, model: Model, slots: int, beams: int, length: int, source_length: int):
         assert isinstance(model, Transformer | TransformerLanguageModel)
-        self.slots, self.beams, self.length, self.source_length = slots, beams, length, source_length
+        super().__init__(model, slots, beams, length, source_length)
         self.embedding = model.target if isinstance(model, Transformer) else model.embedding
         self.layers: list[TransformerLayer] = list(model.decoder)  # type: ignore[arg-type]
         self.decoded, self.output, self.scheme = model.decoded, model.output, model.position
@@ -205,12 +205,6 @@ class TransformerDecoder(SlotDecoder):
         layers: Any = model.decoder if isinstance(model, Transformer) else ()
         return {layer.cross.site: layer.cross.role for layer in layers}
 
-    @classmethod
-    def build(
-        cls, model: Model, slots: int, beams: int, length: int, source_length: int
-    ) -> TransformerDecoder:
-        return cls(model, slots, beams, length, source_length)
-
     def refresh(self) -> None:
         for layer, (weight, bias) in zip(self.layers, self.joined, strict=True):
             new_weight, new_bias = _joined_projections(layer.itself, self.scale)
@@ -275,20 +269,14 @@ class TransformerDecoder(SlotDecoder):
                 x = norms[-1](x)
         return self.to_words(self.decoded(x)).view(*tokens.shape, -1)
 
-    def resized(self, slots: Tensor | None, length: int) -> Self:
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other.slots, other.length = self.slots if slots is None else len(slots), length
-        other.rows = self.rows[: other.slots]
-        if length != self.length:
-            other.tables = other._position_tables(self.output.weight)
-        if self.looks is not None:
-            other.looks = resized_rows(self.looks, slots, length, 1)
-        other._resize(slots)
-        return other
+    def resize(self, slots: Tensor | None, before: int) -> None:
+        self.rows = self.rows[: self.slots]
+        if self.length != before:
+            self.tables = self._position_tables(self.output.weight)
+        self._resize_caches(slots)
 
-    def _resize(self, slots: Tensor | None) -> None:
-        """Resize the tensors of _allocate() to the length of this decoder; see resized()."""
+    def _resize_caches(self, slots: Tensor | None) -> None:
+        """Resize the tensors of _allocate()."""
         self.keys = [resized_rows(each, slots, self.length, 2) for each in self.keys]
         self.values = [resized_rows(each, slots, self.length, 2) for each in self.values]
         self.mask = resized_rows(self.mask, slots, self.length, 2, -torch.inf)
@@ -447,7 +435,7 @@ class FusedTransformerDecoder(TransformerDecoder):
             x, y = self._add_norm(x, _feed_forward_on_gpu(layer.feedforward, y), next(norms))
         return self.output(y).view(*tokens.shape, -1)
 
-    def _resize(self, slots: Tensor | None) -> None:
+    def _resize_caches(self, slots: Tensor | None) -> None:
         self.entries = [resized_rows(each, slots, self.length, 1) for each in self.entries]
         self.history = resized_rows(self.history, slots, self.length, 1)
         if slots is not None:

@@ -221,13 +221,8 @@ inner_forward = torch.library.custom_op(
 
 @inner_forward.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *rest: object) -> tuple[Tensor, Tensor]:
-    batch, heads, queries, _ = query.shape
-    sizes = (batch, heads, queries, value.shape[3])
-    if query.stride(1) < query.stride(2):
-        output = query.new_empty(batch, queries, heads, value.shape[3]).transpose(1, 2)
-    else:
-        output = query.new_empty(sizes)
-    return output, query.new_empty(sizes[:3], dtype=torch.float32)
+    lse = query.new_empty(query.shape[:3], dtype=torch.float32)
+    return _like(query, query.shape[2], value.shape[3]), lse
 
 
 inner_backward = torch.library.custom_op(

@@ -35,7 +35,7 @@ from torch.nn import functional
 from regard.kernels import interpreting, on_device
 from regard.kernels.additive.forward import Sight
 from regard.kernels.launch import in_eights, in_rows, precision_of, steps
-from regard.kernels.looking import ARGUMENTS
+from regard.kernels.looking import ARGUMENTS, Weights
 from regard.kernels.looking.scores import (
     HIDDEN,
     NO_KEY,
@@ -444,52 +444,27 @@ def tiles_of(width: int, dtype: torch.dtype, looks: int = 3, keys: int = SHORT +
 
 
 def run_inner_look(
-    query: Tensor,
-    key: Tensor,
-    lse: Tensor,
-    bias: Tensor | None,
-    table: Tensor | None,
-    lengths: Tensor | None,
-    document_of_query: Tensor | None,
-    document_of_key: Tensor | None,
-    start: int,
-    left: int | None,
-    right: int | None,
-    scale: float,
-    cap: float,
-    bias_scale: float,
-    entropy: bool,
-    alignment: bool,
-    mass: bool,
-    pooled: int,
+    weights: Weights, entropy: bool, alignment: bool, mass: bool, pooled: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute entropy, alignment, column mass and pooled weights, each only if it is requested.
 
-    query: (B, H, T, D).
-    key: (B, K, S, D), with K key heads.
-    lse: (B, H, T), the log-sum-exp of the scores of each query.
-    bias: added to the scores, broadcastable to (B, H, T, S).
-    table: a bool mask, broadcastable to (B, H, T, S).
-    lengths, document_of_query, document_of_key, start, left, right: the mask, as in additive/forward.Sight.
-    scale: factor of the inner product.
-    cap: the soft cap of the scores; 0 for no cap.
-    bias_scale: factor of the score, after the cap and with the bias: 1 / temperature.
     pooled: the block size of the pooled weights, a multiple of the tile size; 0 if they are not requested.
 
     Returns entropy (B, H, T), alignment (B, H, T), column mass (B, H, S), and the sums of the weights in
     blocks of pooled x pooled; empty tensors if not computed.
     """
+    (query, key, lse, bias, table), (scale, cap, bias_scale) = weights[:5], weights[11:]
+    sight = Sight(*weights[5:11])
     batch, heads, queries, width = query.shape
     _, key_heads, keys, _ = key.shape
     query, key, lse = in_rows(query), in_rows(key), lse.float().contiguous()
     looks = entropy + alignment + mass + (pooled > 0)
     padded = max(16, 1 << (width - 1).bit_length())
-    seen = keys if right is None else keys // 2
+    seen = keys if sight.right is None else keys // 2
     tiles = tiles_of(width, query.dtype, looks, seen)
     blocks, (unit, nan_units) = max(1, tiles.columns // BLOCK), _units(queries)
     results = _buffers(query, keys, tiles, (entropy, alignment, mass, pooled > 0))
     block = key_block(key, tiles) if width == padded and has_tma(query.device) else None
-    sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
     with on_device(query):
         inner_look_kernel[(-(-queries // tiles.rows), batch * heads)](
             query, key, key if block is None else block, lse, query if bias is None else bias,
@@ -521,7 +496,7 @@ inner_look = torch.library.custom_op(
     mutates_args=(),
     schema=f"({ARGUMENTS}, bool entropy, bool alignment, bool mass, SymInt pooled)"
     " -> (Tensor entropy, Tensor alignment, Tensor mass, Tensor pooled)",
-)(run_inner_look)
+)(lambda *arguments: run_inner_look(Weights(*arguments[:14]), *arguments[14:]))
 """run_inner_look() as an operator, which torch.compile does not trace into."""
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from regard.kernels import on_device
 from regard.kernels.additive.forward import Sight
 from regard.kernels.launch import in_eights, in_rows, precision_of, steps
-from regard.kernels.looking import ARGUMENTS
+from regard.kernels.looking import ARGUMENTS, Weights
 from regard.kernels.looking.measures import Tiles, broadcast_steps
 from regard.kernels.looking.scores import HIDDEN, NO_KEY, capped
 from regard.kernels.mask import end_of, key_tiles, visible
@@ -201,36 +201,21 @@ def tiles_of(width: int, dtype: torch.dtype) -> Tiles:
     return Tiles(64, 32, 4, 1)
 
 
-def run_inner_top(
-    query: Tensor,
-    key: Tensor,
-    lse: Tensor,
-    bias: Tensor | None,
-    table: Tensor | None,
-    lengths: Tensor | None,
-    document_of_query: Tensor | None,
-    document_of_key: Tensor | None,
-    start: int,
-    left: int | None,
-    right: int | None,
-    scale: float,
-    cap: float,
-    bias_scale: float,
-    top: int,
-) -> tuple[Tensor, Tensor]:
+def run_inner_top(weights: Weights, top: int) -> tuple[Tensor, Tensor]:
     """Return the `top` largest weights of each query, largest first, and their keys, (B, H, T, top).
 
     If a query sees fewer than `top` keys, the rest has weight 0 and key -1.
 
-    top: k, at least 1. The time grows with k. For the other arguments, see inner_look().
+    top: k, at least 1. The time grows with k.
     """
+    (query, key, lse, bias, table), (scale, cap, bias_scale) = weights[:5], weights[11:]
+    sight = Sight(*weights[5:11])
     batch, heads, queries, width = query.shape
     _, key_heads, keys, _ = key.shape
     query, key, lse = in_rows(query), in_rows(key), lse.float().contiguous()
     tiles = tiles_of(width, query.dtype)
-    weights = query.new_empty((batch, heads, queries, top), dtype=torch.float32)
-    chosen = torch.empty_like(weights, dtype=torch.int64)
-    sight = Sight(lengths, document_of_query, document_of_key, start, left, right)
+    largest = query.new_empty((batch, heads, queries, top), dtype=torch.float32)
+    chosen = torch.empty_like(largest, dtype=torch.int64)
     bias_and_table = query if bias is None else bias, query if table is None else table.view(torch.uint8)
     options = {
         **sight.whole(query), **steps("query", query), **steps("key", key),
@@ -242,18 +227,18 @@ def run_inner_top(
     }  # fmt: skip
     with on_device(query):
         inner_top_kernel[(-(-queries // tiles.rows), batch * heads)](
-            query, key, lse, *bias_and_table, weights, chosen, **options,
+            query, key, lse, *bias_and_table, largest, chosen, **options,
             KEPT=1 << (top - 1).bit_length(), ROWS=tiles.rows, COLUMNS=tiles.columns,
             num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip
-    return weights, chosen
+    return largest, chosen
 
 
 inner_top = torch.library.custom_op(
     "regard::inner_top",
     mutates_args=(),
     schema=f"({ARGUMENTS}, SymInt top) -> (Tensor weights, Tensor keys)",
-)(run_inner_top)
+)(lambda *arguments: run_inner_top(Weights(*arguments[:14]), *arguments[14:]))
 """run_inner_top() as an operator, which torch.compile does not trace into."""
 
 

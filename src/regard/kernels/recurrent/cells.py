@@ -257,12 +257,21 @@ def gru_backward_kernel(
 
 
 def gated(gates: Tensor, more: Tensor, state: Tensor, reset: Tensor) -> None:
-    """Compute fast.recurrent.gated_steps.gated() with one kernel; the arguments are explained there."""
+    """Compute the update gate z and the reset gate r of the gated cell, and r * s, in place.
+
+    gates: (B, 3 width), with one third each for z, r and s~. On entry, it contains W e + C c. The first two
+        thirds are overwritten with z and r.
+    more: (B, 2 width), the recurrent parts of z and r.
+    state, reset: (B, width), the previous state s; `reset` receives r * s.
+    """
     _launch(gated_forward_kernel, state, (gates, more, state, reset))
 
 
 def mixed(gates: Tensor, state: Tensor, after: Tensor, parts: Tensor | None = None) -> None:
-    """Compute fast.recurrent.gated_steps.mixed() with one kernel; the arguments are explained there."""
+    """Compute s~, which overwrites the last third of `gates`, and the next state, written to `after`.
+
+    parts: (P, B, width), added to the last third of the gates before the tanh; None for none.
+    """
     parts = state[None][:0] if parts is None else parts
     _launch_with_parts(mixed_forward_kernel, state, parts, (gates, state, after))
 
@@ -270,10 +279,11 @@ def mixed(gates: Tensor, state: Tensor, after: Tensor, parts: Tensor | None = No
 def mixed_backward(
     parts: Tensor, dstate: Tensor, more: Tensor, gates: Tensor, state: Tensor, dgates: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Compute the backward pass of mixed() with one kernel.
+    """Backward pass of mixed(): return the gradient of the previous state that flows through (1 - z) * s.
 
-    The arguments are those of fast.recurrent.gated_steps.mixed_backward().
-
+    parts, dstate, more: the gradient of the next state is parts.sum(0) + dstate + more.
+    gates: the activations z, r and s~.
+    dgates: (B, 3 width), receives the gradients of z and of s~ before their activation functions.
     """
     before = torch.empty_like(state)
     tensors = (dstate, more, gates, state, dgates, before)
@@ -282,15 +292,25 @@ def mixed_backward(
 
 
 def gated_backward(parts: Tensor, gates: Tensor, state: Tensor, dgates: Tensor, dstate: Tensor) -> None:
-    """Compute the backward pass of gated() with one kernel.
+    """Backward pass of gated(): add the gradient of s that flows through r * s to `dstate`.
 
-    The arguments are those of fast.recurrent.gated_steps.gated_backward().
+    parts: P tensors, whose sum is the gradient of r * s.
+    dgates: receives the gradient of r before its sigmoid in the second third.
     """
     _launch_with_parts(gated_backward_kernel, state, parts, (gates, state, dgates, dstate))
 
 
 def gru(gates: Tensor, more: Tensor, bias: Tensor, state: Tensor, after: Tensor) -> None:
-    """Compute one step of several GRUs; the arguments are those of gru() in fast/recurrent/gru_cuda.py."""
+    """Compute one step of W GRUs with B sequences each, in place; see gru_ways() for the equations.
+
+    gates: (W, B, 3 M). On entry, it contains x, the input part. It is overwritten with r, z and n.
+    more: (W, B, 3 M). On entry, it contains U h. On return, the last third contains u_n, which the backward
+        pass needs. The other two thirds are undefined.
+    bias: (W, 3 M), the bias b of each GRU.
+    state, after: (W, B, M), the previous state h; `after` receives the next state.
+
+    gates, state and after can have any stride along W; the other tensors are contiguous.
+    """
     ways, rows, width = state.shape
     *sizes, unit = _units((width, gates.stride(0), state.stride(0), after.stride(0)))
     gru_forward_kernel[_grid(ways * rows, width)](
@@ -302,7 +322,14 @@ def gru_backward(
     parts: Tensor, dstate: Tensor, dafter: Tensor, gates: Tensor, more: Tensor, state: Tensor,
     dgates: Tensor, dmore: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Compute the backward pass of gru(); arguments as in gru_backward() in fast/recurrent/gru_cuda.py."""
+    """Backward pass of gru(): return the gradient of the previous state that flows through z * h.
+
+    parts, dstate, dafter: their sum is the gradient of the next state; parts, (3 W, B, M), is first summed
+        over the 3 gates of each GRU.
+    gates, more: from gru().
+    dgates, dmore: (W, B, 3 M) and (B, W, 3 M), receive the gradients of x and of u. dgates has the strides of
+        `gates`.
+    """
     before, (ways, rows, width) = torch.empty_like(dstate), state.shape
     tensors = (parts, dstate, dafter, gates, more, state, dgates, dmore, before)
     *sizes, unit = _units((width, gates.stride(0), state.stride(0)))

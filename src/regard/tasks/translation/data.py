@@ -20,7 +20,6 @@ from regard.data import (
     Tokenizer,
     encode_pairs,
     hold_out,
-    korean_english,
     load_tokenizer,
     pairs_from_lists,
     read_pairs,
@@ -275,6 +274,8 @@ def _links(paths: Sequence[str], pairs: int) -> list[Links]:
 
 
 def _built_in(data: Data) -> Split:
+    from regard.data import korean_english  # the grammar is imported only where it is used
+
     examples = list(korean_english("train", data.pairs or DEFAULT_PAIRS))
     valid = list(korean_english("valid", data.held_out or HELD_OUT))
     return Split(

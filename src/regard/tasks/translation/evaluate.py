@@ -16,7 +16,6 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from regard.data import korean_english
 from regard.data.column_names import two_columns, two_names
 from regard.data.line_io import Lines, Notes, check_standard_input, place_name, say, tell, writing
 from regard.data.pairs import PairStream, RowPairs, in_batches
@@ -518,6 +517,8 @@ def built_in_references(split: str, sentences: int) -> References:
     split: name of the split, for example "test".
     sentences: number of sentence pairs.
     """
+    from regard.data import korean_english  # the grammar is imported only where it is used
+
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
     examples = list(korean_english(split, sentences))

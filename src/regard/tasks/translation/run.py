@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from regard.call import Call
-from regard.data.korean.corpus import separate_marks
+from regard.data.tokenizers.tokenizer import separate_marks
 from regard.decoding import Beam, Scored, Translator
 from regard.decoding.input_checks import check_load_keywords
 from regard.decoding.search_options import build_search
