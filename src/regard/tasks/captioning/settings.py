@@ -149,7 +149,7 @@ class CaptioningTraining(Training):
         the attention weights of each image location sum to about 1 over the words of a caption. Only for soft
         attention; 0 disables the penalty.
     word_noise: probability of replacing a word that the decoder reads in training by a random word, see
-        data.word_noise.replace_words().
+        data.batch.replace_words().
     """
 
     best: Metric = "cider"

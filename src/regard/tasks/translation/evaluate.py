@@ -520,6 +520,7 @@ def built_in_references(split: str, sentences: int) -> References:
 
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
+
     examples = list(korean_english(split, sentences))
     return References(
         [each.source for each in examples],
