@@ -516,9 +516,10 @@ def built_in_references(split: str, sentences: int) -> References:
     split: name of the split, for example "test".
     sentences: number of sentence pairs.
     """
+    from regard.data import korean_english  # the grammar is imported only where it is used
+
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
-    from regard.data import korean_english  # the grammar is imported only where it is used
 
     examples = list(korean_english(split, sentences))
     return References(
