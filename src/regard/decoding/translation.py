@@ -306,7 +306,9 @@ class Scored:
 
         The page is a single file and loads nothing from the network.
         """
-        if (suffix := Path(path).suffix.lower()) in (".png", ".svg", ".pdf", ".gif"):
+        from regard.viewing.html_document import file_to_write
+
+        if (suffix := file_to_write(path).suffix.lower()) in (".png", ".svg", ".pdf", ".gif"):
             problem = f"save() of a translation writes an HTML page, not a {suffix} file"
             hint = f'from regard.viewing import picture; picture(translation).save("x{suffix}")'
             raise ArgumentError(message("save()", problem, expected=".html", hint=hint))

@@ -310,8 +310,7 @@ def save_classifications(
 
     The page is a single file and loads nothing from the network.
     """
-    path = Path(path)
-    check_ending(path, ".html", "choose a file name for an HTML page")
+    path = check_ending(path, ".html", "choose a file name for an HTML page")
     style = static("entry.css") + static("page.css")
     body = ["<header>", f'<h1 dir="auto">{safe(title)}</h1>', f"<p>{safe(about)}</p>" * bool(about)]
     body += ["</header>", "<main>"]

@@ -282,8 +282,7 @@ def save_answers(
 
     The page is a single file and loads nothing from the network.
     """
-    path = Path(path)
-    check_ending(path, ".html", "use the ending of an HTML file")
+    path = check_ending(path, ".html", "use the ending of an HTML file")
     style = static("entry.css") + static("page.css")
     body = ["<header>", f'<h1 dir="auto">{safe(title)}</h1>', f"<p>{safe(about)}</p>" * bool(about)]
     body += ["</header>", "<main>"]

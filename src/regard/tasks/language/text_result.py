@@ -213,8 +213,7 @@ def save_texts(path: str | Path, results: Iterable[TextResult], title: str) -> N
     results: the texts, scored or generated.
     title: the title of the page.
     """
-    path = Path(path)
-    check_ending(path, ".html", "use the ending of an HTML file")
+    path = check_ending(path, ".html", "use the ending of an HTML file")
     style = static("entry.css") + static("page.css")
     body = ["<header>", f'<h1 dir="auto">{safe(title)}</h1>', "</header>", "<main>"]
     for result in results:
