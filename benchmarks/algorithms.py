@@ -42,8 +42,8 @@ from regard.evaluation.sequence_bits import sequence_bits
 from regard.models.turing_machine import NeuralTuringMachine
 from regard.named_models.sequence_models import build_sequence_model
 from regard.runs.seed_folders import failures_of
-from regard.tasks.algorithms.algorithms_data import SequenceSource, generator_of
-from regard.tasks.algorithms.evaluate_algorithms import evaluate_sizes
+from regard.tasks.algorithms.data import SequenceSource, generator_of
+from regard.tasks.algorithms.evaluate import evaluate_sizes
 from regard.training.progress import Progress
 from regard.training.settings import merged
 

@@ -31,8 +31,8 @@ from regard.decoding import Choice, choices
 from regard.evaluation import AlignmentScore, Links, read_links, score_links, symmetrise
 from regard.evaluation.alignment_error_rate import check_links
 from regard.tasks.translation import TranslationRun, load_translator
-from regard.tasks.translation.alignment_choice import choose_by_agreement, choose_by_links
-from regard.tasks.translation.translation_data import read_split
+from regard.tasks.translation.alignment import choose_by_agreement, choose_by_links
+from regard.tasks.translation.data import read_split
 
 __all__ = ["Direction", "Pairs", "Row", "diagonal", "main", "measured", "table"]
 

@@ -38,8 +38,8 @@ from regard.runs.prepare_run import Machine
 from regard.runs.seed_folders import failures_of
 from regard.runs.train_run import train_run
 from regard.tasks.answering import AnsweringTask
-from regard.tasks.answering.answering_data import read_story_split
-from regard.tasks.answering.answering_run import AnsweringRun
+from regard.tasks.answering.data import read_story_split
+from regard.tasks.answering.run import AnsweringRun
 from regard.training.settings import merged
 from regard.training.settings_toml import override
 

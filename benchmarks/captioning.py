@@ -34,7 +34,7 @@ from benchmarks.recipe_runs import (
 from regard.runs.command_options import CommandOption
 from regard.runs.run_commands import ChosenRun
 from regard.tasks.captioning import CaptioningTask
-from regard.tasks.captioning.evaluate_captioning import EVALUATE_OPTIONS
+from regard.tasks.captioning.evaluate import EVALUATE_OPTIONS
 from regard.training.settings import merged
 
 __all__ = ["RECIPES", "VARIANTS", "changes_of", "measure", "table"]

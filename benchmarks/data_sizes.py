@@ -142,8 +142,8 @@ def train(
     from regard.decoding import Greedy
     from regard.evaluation import bleu, chrf
     from regard.tasks.translation import load_translator
+    from regard.tasks.translation.data import Data, read_split
     from regard.tasks.translation.expected_quality import unseen_share
-    from regard.tasks.translation.translation_data import Data, read_split
 
     with TemporaryDirectory() as scratch:
         folder, run = Path(scratch), Path(scratch) / "run"

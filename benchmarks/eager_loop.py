@@ -56,9 +56,6 @@ class Learned(Task):
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
         return Evaluation({})
 
-    def restored(self, tensors: dict[str, Tensor]) -> Batch:
-        return Batch(**tensors)
-
 
 def eager_loss(model: Bahdanau, one_length: bool = False) -> Callable[[Batch], tuple[Tensor, Tensor]]:
     """Return the loss in plain PyTorch with the weights of the model: a Python loop over the target steps.

@@ -14,6 +14,7 @@ from benchmarks.multi30k import RECIPES, Measured, given, table
 from benchmarks.recipe_runs import Job
 from regard.data.fetch import SETS
 from regard.models import build_classifier, build_language_model, build_model
+from regard.runs.run_task import smallest_model
 from regard.tasks.task_table import find_task
 from regard.tasks.translation import TranslationSettings
 from regard.training.settings import build, merged
@@ -112,7 +113,8 @@ def test_recipe_of_another_task_is_valid_and_sets_what_determines_its_result(oth
     content = read_toml(other)
     task = find_task(content["task"])
     settings = build(task.settings_type, content, other.name)
-    task.check_model(task.settings_type.model_validate(task.complete_settings(settings.model_dump(), None)))
+    whole = task.settings_type.model_validate(task.defaults(settings.model_dump())[0])
+    smallest_model(task, whole)
     needed = {"steps", "learning_rate", "warmup_steps", "precision", "evaluate_every"}
     size = {"answering": "width", "algorithms": "name"}.get(content["task"], "dropout")
     assert needed <= set(content["training"]) and {size, "name"} <= set(content["model"])

@@ -13,6 +13,7 @@ from benchmarks import algorithms_speed
 from benchmarks.algorithms import DRAWN, RECIPES, VARIANTS, jobs_of, table, training_bits
 from regard.data.tape_tasks import build_tape_task
 from regard.named_models.sequence_models import build_sequence_model
+from regard.runs.run_task import smallest_model
 from regard.tasks.algorithms import AlgorithmsSettings, AlgorithmsTask
 from regard.training.settings import build
 
@@ -34,7 +35,7 @@ def test_variants_are_valid():
     assert len({job.name for job in jobs}) == len(jobs) == len(RECIPES) * len(VARIANTS)
     for job in jobs:
         settings = build(AlgorithmsSettings, job.settings, job.name)
-        AlgorithmsTask.check_model(settings)
+        AlgorithmsTask.check(settings, smallest_model(AlgorithmsTask, settings))
         assert settings.seeds == [0, 1]
         if job.variant in ("lstm", "gru"):
             count = settings.model.options["parameters"]

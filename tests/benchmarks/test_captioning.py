@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.captioning import VARIANTS, changes_of, jobs_of, table
 from benchmarks.recipe_runs import Job
+from regard.runs.run_task import smallest_model
 from regard.tasks.captioning import CaptioningSettings, CaptioningTask
 from regard.training.settings import build
 
@@ -17,8 +18,8 @@ from regard.training.settings import build
 @pytest.mark.parametrize("recipe", ["shapes-soft", "flickr8k-soft"])
 def test_variants_are_valid(recipe: str, variant: str):
     job = Job(recipe, 3, Path("/far"), Path("runs"), variant, changes_of(recipe, variant, "convolutional"))
-    settings = build(CaptioningSettings, CaptioningTask.complete_settings(job.settings, None), recipe)
-    CaptioningTask.check_model(settings)
+    settings = build(CaptioningSettings, CaptioningTask.defaults(job.settings)[0], recipe)
+    smallest_model(CaptioningTask, settings)
     assert settings.seed == 3 and str(settings.data.train_file or "/far").count("/far")
     assert (settings.training.estimator is not None) == (variant == "hard")
 

@@ -11,7 +11,7 @@ from benchmarks import first_hour
 from benchmarks.first_hour import CELLS, HAND, PLAIN, Cell, Trained, summary, table
 from regard.data import korean_english
 from regard.models import build_model
-from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.tasks.translation.settings import TranslationSettings
 from regard.training.settings import build, merged
 from regard.training.settings_toml import override
 

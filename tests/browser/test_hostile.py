@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from regard.viewing import Seen, Site, explore
-from regard.viewing.explorer.packing import LONGEST
+from regard.viewing.explorer import LONGEST
 from regard.viewing.html_document import JOINERS
 from regard.viewing.terminal_colors import clean
 

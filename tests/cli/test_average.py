@@ -10,7 +10,7 @@ import torch
 
 import regard
 from regard.files.folder_lock import locked
-from regard.tasks.captioning import CaptioningTask
+from regard.tasks.captioning import CaptioningSettings
 from regard.tasks.translation import load_translator
 from regard.training.checkpoints import checkpoints
 from regard.training.checkpoints.checkpoints import Checkpoints
@@ -104,7 +104,7 @@ def test_pretrained_encoder_of_a_shared_captioner_needs_no_file():
     options = {"weights": "models/resnet.safetensors", "layer": 3}
     model = {"name": "captioner", "image_encoder": "timm:resnet18", "encoder_options": options}
     settings = {"data": {"train_file": ["photos/a.tsv"], "images": ["photos"]}, "model": model}
-    shared = CaptioningTask.without_folders(settings)
+    shared = CaptioningSettings.without_folders(settings)
     assert shared["model"]["encoder_options"] == {"layer": 3, "frozen": True}
     assert shared["data"] == {"train_file": ["a.tsv"], "images": ["photos"]}
     assert options["weights"] == "models/resnet.safetensors"

@@ -6,8 +6,8 @@ import pytest
 
 from regard.cli import _warning_text
 from regard.errors import RegardWarning
-from regard.tasks.language.language_data import read_texts
-from regard.tasks.language.language_settings import TextData
+from regard.tasks.language.data import read_texts
+from regard.tasks.language.settings import TextData
 from regard.tasks.task_table import find_task
 
 KOREAN = "안녕하세요.\n저는 학생입니다.\n비가 옵니다.\n고맙습니다.\n" * 3

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from regard.evaluation.bleu import Score
 from regard.runs.seed_scores import SeedsReport, scores_table
-from regard.tasks.translation.evaluate_translation import TranslationEvaluation
-from regard.tasks.translation.evaluation_report import EvaluationReport
+from regard.tasks.translation.evaluate import EvaluationReport, TranslationEvaluation
 from regard.training.logs.live_table import in_words
 
 TEXTS = "".join(f"{('pos', 'neg')[n % 2]}\t{('good', 'bad')[n % 2]} film {n}\n" for n in range(40))

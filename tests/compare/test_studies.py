@@ -18,7 +18,7 @@ from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR, PlannedRun
 from regard.compare.study_base import measure_study
 from regard.compare.study_context import SentenceSet, StudyContext
 from regard.models import build_model
-from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.tasks.translation.settings import TranslationSettings
 from regard.training.settings import EstimatorSettings, build, merged
 
 

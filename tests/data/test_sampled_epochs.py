@@ -18,8 +18,8 @@ from regard.data import korean_english, sampled_epochs, train_tokenizers
 from regard.data.sampled_epochs import SampledEpochs, Sampler, start_workers
 from regard.data.tokenizers.tokenizer import Lowercased
 from regard.errors import DataError
-from regard.tasks.translation import TranslationTask, sampled_pairs
-from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.tasks.translation import TranslationTask, data
+from regard.tasks.translation.settings import TranslationSettings
 from regard.training.settings import build
 from regard.training.task import Capture
 
@@ -28,7 +28,7 @@ TEXTS = [(each.source, each.target) for each in korean_english("train", 60)]
 
 @pytest.fixture(autouse=True)
 def no_processes_of_other_tests() -> None:
-    sampled_pairs._SHARED.clear()
+    data._SHARED.clear()
 
 
 @pytest.fixture(scope="module")
@@ -111,11 +111,11 @@ def test_batches_for_cuda_graphs_have_the_same_pairs_and_few_shapes(
         TranslationTask.read_data(settings), settings, tmp_path, tmp_path / "cache"
     )
     with torch.device("meta"):
-        model = TranslationTask.build_model(settings.model, TranslationTask.sizes(corpus))
+        model = TranslationTask.build_model(settings.model, corpus.sizes)
     pairs: list[dict[int, Any]] = []
     for captured in (True, False):
         monkeypatch.setattr(
-            "regard.tasks.translation.translation_task.capture_chosen", lambda *_, c=captured: Capture(c)
+            "regard.training.length_buckets.capture_chosen", lambda *_, c=captured: Capture(c)
         )
         task = TranslationTask(model, corpus, settings)
         batches = list(task.batches(1))
@@ -168,9 +168,9 @@ def test_batches_on_a_gpu_are_those_on_a_cpu(tmp_path: Path):
         TranslationTask.read_data(settings), settings, tmp_path, tmp_path / "cache"
     )
     with torch.device("meta"):
-        model = TranslationTask.build_model(settings.model, TranslationTask.sizes(corpus))
-    TranslationTask.start_batches(settings, corpus, "cuda")  # before the task is created
-    [early] = sampled_pairs._SHARED[corpus].values()
+        model = TranslationTask.build_model(settings.model, corpus.sizes)
+    TranslationTask.start(settings, "cuda", corpus)  # before the task is created
+    [early] = data._SHARED[corpus].values()
     here, there, also_there = (
         TranslationTask(model, corpus, settings, None, device) for device in ("cpu", "cuda", "cuda")
     )

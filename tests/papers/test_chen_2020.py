@@ -11,7 +11,7 @@ from regard.data.batch import BOS, EOS
 from regard.decoding import Choice, Passage, Scored, Translator
 from regard.evaluation import Links, score_links
 from regard.models import Size, Transformer
-from regard.tasks.translation.alignment_choice import choose_by_agreement, choose_by_links
+from regard.tasks.translation.alignment import choose_by_agreement, choose_by_links
 
 
 class Words:

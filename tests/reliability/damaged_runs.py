@@ -26,8 +26,8 @@ from regard.decoding import Choice, Greedy, Rules
 from regard.errors import RegardError
 from regard.runs.run_facts import facts_of
 from regard.tasks.translation import load_translator
-from regard.tasks.translation.alignment_choice import write_choice
-from regard.tasks.translation.translation_task import TranslationTask
+from regard.tasks.translation.alignment import write_choice
+from regard.tasks.translation.task import TranslationTask
 from regard.viewing import Seen
 from tests.reliability.mutations import Mutation
 from tests.tasks.small import settings, train, written

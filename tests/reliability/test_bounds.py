@@ -31,7 +31,7 @@ from regard.decoding.greedy import greedy_search
 from regard.decoding.hypothesis import ROOM
 from regard.decoding.line_decoder import tokens_per_batch
 from regard.decoding.sampling import sample_search
-from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.tasks.translation.settings import TranslationSettings
 from regard.training.settings import build
 from regard.training.settings_toml import override
 from tests.decoding.toys import Table

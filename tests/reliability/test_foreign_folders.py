@@ -28,7 +28,7 @@ from regard.runs.run_facts import facts_of
 from regard.runs.run_folder import fingerprints_of
 from regard.runs.stored_runs import checked_settings
 from regard.tasks.translation import load_translator
-from regard.tasks.translation.translation_task import TranslationTask
+from regard.tasks.translation.task import TranslationTask
 from regard.training.checkpoints.averaging import averaged_from
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.logs.json_log import Journal

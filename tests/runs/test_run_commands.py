@@ -6,8 +6,7 @@ import numpy
 import pytest
 
 from regard.runs.run_commands import ViewOptions
-from regard.viewing.seen import Seen
-from regard.viewing.seen_site import Site
+from regard.viewing.seen import Seen, Site
 
 SEEN = Seen(
     (Site("cross", [[[0.25, 0.25, 0.5]]], ("a",), ("b", "c", "</s>"), [[1.0, 2.0, 3.0]], (0,), (0, 0, -1)),),

@@ -29,7 +29,7 @@ from regard.runs.seed_scores import seed_facts_of
 from regard.runs.train_run import train_run
 from regard.runs.training_processes import Ended, Training, TrainingProcesses, step_of
 from regard.tasks.classification import ClassificationTask
-from regard.tasks.language.language_task import LanguageTask
+from regard.tasks.language.task import LanguageTask
 from regard.training.checkpoints.checkpoint_saver import CheckpointSaver
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import Interruption
@@ -236,7 +236,6 @@ def test_seeds_side_by_side_fit_the_cores_and_the_memory(
     monkeypatch.setattr("regard.runs.seed_runs.outline", lambda *arguments: torch.nn.Linear(2, 2))
     settings = {**small(reviews, training={"steps": steps}), "seeds": SEEDS, "task": "classification"}
     checked = ClassificationTask.settings_type.model_validate(settings)
-    monkeypatch.setattr(ClassificationTask, "sizes", lambda corpus: (4, 2))
     run = PreparedRun(checked, None, None, (), {})
     found = seed_jobs(ClassificationTask, run, Machine("cpu", threads, jobs), "cpu")
     assert (None if found is None else found[:2]) == expected

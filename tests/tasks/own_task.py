@@ -34,6 +34,8 @@ class LineTraining(Training):
 
 
 class LineSettings(RunSettings):
+    paths = ("points",)
+
     data: PointFiles
     model: LineModel = LineModel()
     training: LineTraining = LineTraining()
@@ -61,7 +63,6 @@ class LineTask(RunTask):
     metrics = MappingProxyType({"loss": "lower", "slope": "higher"})
     best = "loss"
     counted = "points"
-    paths = ("points",)
 
     @classmethod
     def read_data(cls, settings: LineSettings, fingerprints: Mapping[str, str] | None = None) -> Points:
@@ -110,9 +111,6 @@ class LineTask(RunTask):
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
         loss = float(((self.model(self.corpus.x) - self.corpus.y) ** 2).mean())
         return Evaluation({"loss": loss, "slope": float(self.model.weight)})
-
-    def restored(self, tensors: dict[str, Tensor]) -> Points:
-        return Points(**tensors)
 
 
 class Wrong(LineTask):

@@ -11,7 +11,7 @@ from regard.decoding import Choice, Translator, align
 from regard.errors import ArgumentError, DataError
 from regard.evaluation import Links
 from regard.models import build_model
-from regard.tasks.translation.alignment_choice import (
+from regard.tasks.translation.alignment import (
     choose_by_agreement,
     choose_by_links,
     join_directions,

@@ -19,7 +19,7 @@ from regard.runs.prepare_run import Machine
 from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.train_run import train_run
 from regard.tasks.answering import AnsweringRun, AnsweringTask
-from regard.tasks.answering.answering_data import hold_out_stories, load_words
+from regard.tasks.answering.data import hold_out_stories, load_words
 from regard.tasks.task_table import find_task
 from regard.training.checkpoints.checkpoints import Checkpoints
 from tests.tasks.small_stories import babi_text, small, written
@@ -182,7 +182,8 @@ def test_evaluation_reports_each_task_and_faithfulness(run: Path, files: list[st
     assert saved["faithfulness"]["questions"] > 0 and "<svg" in (tmp_path / "page.html").read_text()
     usual = {"test_file": None, "jsonl": None, "page": None, "faithfulness": False}
     held = AnsweringTask.evaluate_run(ChosenRun(run, device="cpu"), usual)
-    assert sum(each.questions for each in held.report.tasks) == len(held.report.tasks) * 4
+    tasks = held.to_dict()["tasks"]
+    assert sum(each["questions"] for each in tasks.values()) == len(tasks) * 4
 
 
 def test_view_draws_the_hops_and_writes_a_page(run: Path, tmp_path: Path):

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.tasks.captioning import CaptioningTask, feature_cache, stored_images
-from regard.tasks.captioning.stored_images import DeviceImages
+from regard.tasks.captioning import CaptioningTask, data
+from regard.tasks.captioning.data import DeviceImages
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients
 from tests.tasks.test_captioning_task import HARD, REINFORCE, files, made, of_files, small
@@ -35,7 +35,7 @@ def test_images_on_the_device_are_those_that_workers_prepare(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ):
     usual = made(of_files(files, **changes), tmp_path / "run")
-    monkeypatch.setattr(stored_images, "fits_on_device", lambda device, needed: True)
+    monkeypatch.setattr(data, "fits_on_device", lambda device, needed: True)
     stored = CaptioningTask(usual.model, usual.corpus, usual.settings, Processes())
     assert isinstance(stored._train_store, DeviceImages) and usual._train_store is None
     for epoch in (0, 1):
@@ -52,7 +52,7 @@ def test_images_on_the_device_are_those_that_workers_prepare(
 
 
 def test_a_cpu_keeps_no_copy_of_the_images():
-    assert not feature_cache.fits_on_device("cpu", 0)
+    assert not data.fits_on_device("cpu", 0)
 
 
 def gradients_of(task: CaptioningTask, captured: bool, messages: list[str]) -> Tensor:
@@ -73,7 +73,7 @@ def gradients_of(task: CaptioningTask, captured: bool, messages: list[str]) -> T
 @pytest.mark.parametrize("name", VARIANTS)
 def test_captured_steps_have_the_gradients_of_uncaptured_ones(name: str, tmp_path: Path):
     task, messages = made(small(**VARIANTS[name]), tmp_path), list[str]()
-    assert not task.capture.problem
+    assert not task.speed.capture.problem
     results = []
     for captured in (False, True, True):
         model = copy.deepcopy(task.model)
@@ -83,7 +83,7 @@ def test_captured_steps_have_the_gradients_of_uncaptured_ones(name: str, tmp_pat
         fresh = CaptioningTask(model.cuda(), task.corpus, settings, Processes(), device="cuda")
         # The new estimator has a random learned baseline: use the same weights in all three runs.
         fresh.model.load_state_dict(task.model.state_dict())
-        assert fresh.capture.chosen and isinstance(fresh._train_store, DeviceImages)
+        assert fresh.speed.captures and isinstance(fresh._train_store, DeviceImages)
         results.append(gradients_of(fresh, captured, messages))
     assert messages == []
     # cuDNN's backward pass of a convolution may add numbers in another order each time.

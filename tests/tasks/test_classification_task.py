@@ -22,15 +22,16 @@ from regard.runs.estimate import estimate
 from regard.runs.prepare_run import Machine
 from regard.runs.run_facts import facts_of
 from regard.tasks.classification import ClassificationRun, ClassificationSettings, ClassificationTask
-from regard.tasks.classification.classification_data import (
+from regard.tasks.classification.data import (
     LabelledCorpus,
+    hold_out_texts,
     read_labelled_split,
 )
-from regard.tasks.classification.stratified_split import hold_out_texts
 from regard.tasks.task_table import find_task
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.distributed import Processes
 from regard.training.loop import Trainer
+from regard.training.nonfinite_steps import batch_tensors, restored_batch
 from regard.training.settings import build, merged
 from regard.training.task import Stopped
 from tests.tasks.small_classification import reviews, small, train, written
@@ -41,7 +42,7 @@ def make_task(settings: dict[str, Any], folder: Path, processes: Processes | Non
     chosen = build(ClassificationSettings, settings, "here")
     corpus = LabelledCorpus.prepared(read_labelled_split(chosen.data), chosen.data, folder)
     torch.manual_seed(0)
-    model = ClassificationTask.build_model(chosen.model, ClassificationTask.sizes(corpus))
+    model = ClassificationTask.build_model(chosen.model, corpus.sizes)
     return ClassificationTask(model, corpus, chosen, processes)
 
 
@@ -167,7 +168,7 @@ def test_padding_to_few_shapes_does_not_change_the_loss(tmp_path: Path, data):
         assert ready.labels[len(batch) :].tolist() == [NO_LABEL] * (17 - len(batch))
         assert compiled.loss(ready).total.item() == pytest.approx(plain.loss(batch).total.item(), rel=1e-4)
     assert shapes <= {(17, 8), (17, 16)}
-    restored = plain.restored(plain.tensors(batch))
+    restored = restored_batch(plain, batch_tensors(plain, batch))
     assert torch.equal(restored.first, batch.first) and restored.second is None
 
 
@@ -287,7 +288,7 @@ def test_a_tokenizer_can_be_trained_on_fewer_texts(tmp_path: Path):
 def test_long_texts_are_truncated_and_reported(tmp_path: Path):
     path = written(tmp_path / "a.tsv", [*reviews(20), ("pos", "long " * 50)])
     task = make_task(small({"train_file": [path], "valid_file": [path], "max_length": 12}), tmp_path / "run")
-    assert [note.split()[:2] for note in task.corpus_notes()] == [["1", "training"], ["1", "validation"]]
+    assert [note.split()[:2] for note in task.corpus.notes] == [["1", "training"], ["1", "validation"]]
     assert max(batch.first.shape[1] for batch in task.batches(0)) == 13
     assert len(task.largest_batch()) == 17
 

@@ -9,7 +9,7 @@ import pytest
 
 from regard.runs.run_task import Plan
 from regard.tasks.captioning import CaptioningTask
-from regard.tasks.captioning.captioning_settings import CaptioningSettings
+from regard.tasks.captioning.settings import CaptioningSettings
 from regard.training.distributed import Processes
 from regard.training.settings import build
 

@@ -11,6 +11,7 @@ import pytest
 
 from regard.data import korean_english, pairs_from_lists
 from regard.tasks.translation import expected_quality
+from regard.tasks.translation.data import Split
 from regard.tasks.translation.expected_quality import (
     FEW_PAIRS,
     MEASURED,
@@ -20,8 +21,7 @@ from regard.tasks.translation.expected_quality import (
     note_few_pairs,
     unseen_share,
 )
-from regard.tasks.translation.translation_data import Split
-from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.tasks.translation.settings import TranslationSettings
 from regard.training.settings import build
 
 RESULTS = Path(__file__).parents[2] / "benchmarks/results/2026-11-19-data-sizes.json"
@@ -51,7 +51,7 @@ def built_in(count: int) -> Split:
 
 def test_few_pairs_of_ordinary_language_get_a_note_before_training():
     split = ordinary(3_000)
-    note = note_few_pairs(split, settings())
+    note = note_few_pairs(split, settings().model_dump())
     assert unseen_share(split.train, split.valid) > NARROW
     assert "2,850" in note and "--init-from" in note and "docs/huggingface.md" in note
     low, high = MEASURED[3_000]
@@ -60,13 +60,13 @@ def test_few_pairs_of_ordinary_language_get_a_note_before_training():
 
 def test_narrow_language_many_pairs_and_other_weights_get_no_note(monkeypatch: pytest.MonkeyPatch):
     few = ordinary(600)
-    assert note_few_pairs(few, settings())
-    assert note_few_pairs(few, settings(init_from="runs/other")) == ""
-    assert note_few_pairs(few, settings(training={"best": "exact"})) == ""
-    assert note_few_pairs(built_in(1_000), settings()) == ""
+    assert note_few_pairs(few, settings().model_dump())
+    assert note_few_pairs(few, settings(init_from="runs/other").model_dump()) == ""
+    assert note_few_pairs(few, settings(training={"best": "exact"}).model_dump()) == ""
+    assert note_few_pairs(built_in(1_000), settings().model_dump()) == ""
     assert FEW_PAIRS < 40_000
     monkeypatch.setattr(expected_quality, "FEW_PAIRS", 500)
-    assert note_few_pairs(few, settings()) == ""
+    assert note_few_pairs(few, settings().model_dump()) == ""
 
 
 def test_only_poor_scores_are_described():

@@ -10,7 +10,7 @@ from regard.data import train_tokenizers
 from regard.data.batch import Batch
 from regard.errors import ArgumentError
 from regard.evaluation import Links
-from regard.tasks.translation.guided_alignment import Guide
+from regard.tasks.translation.alignment import Guide
 from tests.conftest import SKIPS
 from tests.tasks.small import settings, train
 

@@ -8,7 +8,7 @@ import pytest
 
 from regard.cli.train_settings import settings_of
 from regard.errors import ArgumentError
-from regard.tasks.classification.labelled_options import labelled_columns, labelled_files
+from regard.tasks.classification.settings import labelled_columns, labelled_files
 from regard.tasks.task_table import find_task
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from regard.tasks.language import LanguageSettings, LanguageTask, language_task
-from regard.tasks.language.language_data import TextCorpus, read_texts
+from regard.tasks.language import LanguageSettings, LanguageTask
+from regard.tasks.language.data import TextCorpus, read_texts
+from regard.training import length_buckets
 from regard.training.settings import build
 from regard.training.task import Capture
 
@@ -35,7 +36,7 @@ def task_of(folder: Path, name: str, **training: Any) -> LanguageTask:
     }
     checked = build(LanguageSettings, settings, "the settings")
     corpus = TextCorpus.encoded(read_texts(checked.data), checked.data, folder)
-    model = LanguageTask.build_model(checked.model, LanguageTask.sizes(corpus))
+    model = LanguageTask.build_model(checked.model, corpus.sizes)
     return LanguageTask(model, corpus, checked)
 
 
@@ -43,7 +44,7 @@ def task_of(folder: Path, name: str, **training: Any) -> LanguageTask:
 @pytest.mark.parametrize("training", [{"batch_tokens": 200}, {"batch_size": 6}])
 def test_captured_batches_have_few_shapes_and_the_same_loss(tmp_path: Path, monkeypatch, name, training):
     plain = task_of(tmp_path / "plain", name, **training)
-    monkeypatch.setattr(language_task, "capture_chosen", lambda *_: Capture(True))
+    monkeypatch.setattr(length_buckets, "capture_chosen", lambda *_: Capture(True))
     captured = task_of(tmp_path / "captured", name, **training)
     captured.model.eval()
     shapes, documents = set(), 0
@@ -54,11 +55,11 @@ def test_captured_batches_have_few_shapes_and_the_same_loss(tmp_path: Path, monk
         assert text.count == batch.count
         torch.testing.assert_close(captured.loss((text, None)).total, captured.loss((batch, None)).total)
     lengths = [length for _, length in shapes]
-    assert documents == 60 and len(set(lengths)) == len(lengths) <= captured.shapes
+    assert documents == 60 and len(set(lengths)) == len(lengths) <= captured.speed.shapes
     assert set(lengths) <= {8, 16, 24, 32, 48}
-    assert plain.model.recurrent and plain.capture == Capture(False)
+    assert plain.model.recurrent and plain.speed.capture == Capture(False)
 
 
 def test_transformer_that_reads_documents_is_not_captured(tmp_path: Path):
     task = task_of(tmp_path, "transformer", batch_tokens=200)
-    assert not task.model.recurrent and task.capture == Capture(False)
+    assert not task.model.recurrent and task.speed.capture == Capture(False)

@@ -21,9 +21,9 @@ from regard.runs.prepare_run import Machine
 from regard.runs.run_folder import config_of
 from regard.runs.train_run import build_task
 from regard.tasks.language import LanguageRun, LanguageSettings, LanguageTask, observed_texts
-from regard.tasks.language.language_data import TextCorpus, read_texts
-from regard.tasks.language.language_plan import choose, with_batches
-from regard.tasks.language.language_settings import TextData
+from regard.tasks.language.data import TextCorpus, read_texts
+from regard.tasks.language.settings import TextData
+from regard.tasks.language.task import choose, with_batches
 from regard.training.distributed import Processes
 from regard.training.nonfinite_steps import NonFinite, replay
 from regard.training.settings import merged
@@ -107,7 +107,7 @@ def test_carried_state_matters_and_belongs_to_the_streams(trained: dict[str, Pat
     losses = []
     for batch in (first, second):
         losses.append(task.loss(task.prepare(batch, "cpu")))
-        task.keep_state(batch, losses[-1].state)
+        task.state.keep(batch, losses[-1].state)
     continued = losses[1].total
     both = torch.cat((first.inputs, second.inputs), 1)
     encoded = task.model.source_free(5)
@@ -116,12 +116,12 @@ def test_carried_state_matters_and_belongs_to_the_streams(trained: dict[str, Pat
         logits.flatten(0, 1), second.targets.flatten(), reduction="sum"
     )
     torch.testing.assert_close(continued, expected)
-    assert task.state_tensors()["position"].item() == both.shape[1]
+    assert task.state.tensors()["position"].item() == both.shape[1]
     with pytest.raises(DataError, match=r"(?s)step-9.*no rows.*5 rows"):
-        task.load_state_tensors({}, "step-9")
-    wrong = {name: each[:3] if each.dim() else each for name, each in task.state_tensors().items()}
+        task.state.load({}, "step-9")
+    wrong = {name: each[:3] if each.dim() else each for name, each in task.state.tensors().items()}
     with pytest.raises(DataError, match="3 rows"):
-        task.load_state_tensors(wrong, "step-9")
+        task.state.load(wrong, "step-9")
 
 
 def test_evaluation_reads_the_whole_text_with_its_state_carried(trained: dict[str, Path], text):

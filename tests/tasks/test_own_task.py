@@ -11,14 +11,16 @@ import torch
 from rich.console import Console
 
 import regard
+from regard.cli.open_runs import next_command
 from regard.cli.show import describe_run
-from regard.cli.task_option import next_command
 from regard.errors import ArgumentError, DataError, UnknownName
 from regard.runs.run_facts import facts_of
 from regard.runs.run_folder import config_of
 from regard.runs.run_task import RunTask
 from regard.tasks.task_table import TASKS, find_task, task_of
+from regard.training.task import Task
 from tests.cli.conftest import command  # noqa: F401
+from tests.tasks.own_task import LineTask
 from tests.training.toys import bits
 
 OWN = "tests.tasks.own_task:LineTask"
@@ -133,7 +135,7 @@ def test_log_and_show_of_an_own_task_use_its_unit(points: Path, tmp_path: Path, 
 
 
 def test_perplexity_and_unit_of_every_task():
-    assert {name: (find_task(name).counted, find_task(name).has_perplexity) for name in TASKS} == {
+    assert {name: (find_task(name).counted, "perplexity" in find_task(name).metrics) for name in TASKS} == {
         "translation": ("target tokens", True),
         "language": ("tokens", True),
         "classification": ("texts", False),
@@ -141,7 +143,7 @@ def test_perplexity_and_unit_of_every_task():
         "answering": ("questions", False),
         "captioning": ("target tokens", True),
     }
-    assert not RunTask.has_perplexity and "token" not in RunTask.counted
+    assert "perplexity" not in RunTask.metrics and "token" not in RunTask.counted
 
 
 def test_suggested_commands_name_an_own_task(points: Path, tmp_path: Path, command):  # noqa: F811
@@ -167,3 +169,11 @@ def test_interrupted_own_task_is_resumed_with_its_name(points: Path, tmp_path: P
     assert command(*options(points, tmp_path / "run", steps=2)).status == 0
     facts = replace(facts_of(find_task(OWN), tmp_path / "run"), progress=None)
     assert f"--resume --task {OWN}" in str(list(describe_run(facts, Console()))[-1])
+
+
+def test_task_has_at_most_30_members():
+    own = [{**vars(kind), **kind.__annotations__} for kind in (Task, RunTask)]
+    members = {name for each in own for name in each if not name.startswith("_")}
+    assert len(members) <= 30, sorted(members)
+    required = {"settings_type", "read_data", "build_model", *Task.__abstractmethods__}
+    assert required <= members & {*vars(LineTask)} and len(required) == 7

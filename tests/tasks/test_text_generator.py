@@ -21,8 +21,8 @@ from regard.errors import ArgumentError
 from regard.models import LanguageModel, State, build_language_model
 from regard.runs.run_task import StoredRun
 from regard.tasks.language import GeneratedText, LanguageRun, LanguageSettings, text_generator
-from regard.tasks.language.language_settings import TextData
 from regard.tasks.language.observed_texts import LONG
+from regard.tasks.language.settings import TextData
 from regard.tasks.language.text_stream import TextStream, continuation
 from regard.viewing import Seen, picture
 

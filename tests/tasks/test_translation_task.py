@@ -16,9 +16,9 @@ from regard.errors import ArgumentError, DataError
 from regard.models import build_model
 from regard.tasks.sample_texts import spread_by_length
 from regard.tasks.translation import TranslationTask, load_translator
-from regard.tasks.translation.guided_alignment import guided_site
-from regard.tasks.translation.translation_data import Corpus, read_split
-from regard.tasks.translation.translation_settings import Data, TranslationSettings
+from regard.tasks.translation.alignment import guided_site
+from regard.tasks.translation.data import Corpus, read_split
+from regard.tasks.translation.settings import Data, TranslationSettings
 from regard.training.distributed import Processes
 from regard.training.settings import build
 from regard.training.task import Stopped
@@ -93,7 +93,7 @@ def test_loss_of_a_batch_is_the_sum_over_its_sentences(data: dict[str, list[str]
     batch = next(task.batches(0))
     alone = 0.0
     for row in range(len(batch)):
-        one = task.restored({name: value[row : row + 1] for name, value in task.tensors(batch).items()})
+        one = batch.select(torch.tensor([row]))
         alone += float(task.loss(task.prepare(one, "cpu")).shown["loss"])
     assert float(task.loss(task.prepare(batch, "cpu")).shown["loss"]) == pytest.approx(alone, rel=1e-5)
 

@@ -12,6 +12,7 @@ import torch
 
 from regard.training import batch_stream
 from regard.training.batch_stream import BatchStream, Position
+from regard.training.task import Speed
 from tests.training.toys import Numbers, Toy, bits, trainer
 
 
@@ -27,7 +28,7 @@ def threads() -> list[threading.Thread]:
 class Ahead(Toy):
     """A toy task whose batches a thread may prepare ahead. Batch number `wrong` raises an error."""
 
-    ahead = True
+    speed = Speed(ahead=True)
 
     def __init__(self, wrong: int | None = None, **options: Any):
         super().__init__(**options)

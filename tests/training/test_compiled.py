@@ -13,8 +13,9 @@ from rich.console import Console
 
 from regard.errors import RegardError
 from regard.tasks.translation import Machine, train_translation
+from regard.training.task import Speed
 from tests.training.fake_graphs import install
-from tests.training.toys import Toy, last, records, trainer
+from tests.training.toys import Numbers, Toy, last, records, trainer
 
 TINY: dict[str, Any] = {
     "data": {"built_in": "korean", "pairs": 60, "held_out": 2, "max_length": 15},
@@ -39,11 +40,11 @@ class Uneven(Toy):
 
     def __init__(self, counts: int, shapes: int):
         super().__init__()
-        self.counts, self.shapes = counts, shapes
+        self.counts, self.speed = counts, Speed(shapes=shapes)
 
     def batches(self, epoch: int, start: int = 0) -> Any:
         for count in range(1 + start, self.counts + 1):
-            yield self.restored({"x": self.x[:count], "y": self.y[:count]})
+            yield Numbers(self.x[:count], self.y[:count])
 
     def len_epoch(self, epoch: int) -> int:
         return self.counts

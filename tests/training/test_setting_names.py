@@ -14,7 +14,7 @@ from regard.errors import ArgumentError, UnknownName
 from regard.layers.recurrent import Recurrence
 from regard.models import MODELS
 from regard.models.transformer import Size
-from regard.tasks.translation.translation_settings import (
+from regard.tasks.translation.settings import (
     Data,
     Evaluating,
     TranslationSettings,

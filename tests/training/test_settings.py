@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from regard.errors import ArgumentError, DataError, UnknownName
-from regard.tasks.translation.translation_settings import TranslationSettings
+from regard.tasks.translation.settings import TranslationSettings
 from regard.training.settings import Training, build, differences, merged, without_alternatives
 from regard.training.settings_toml import override, read_toml, to_toml
 

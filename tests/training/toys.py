@@ -85,9 +85,6 @@ class Toy(Task):
         loss = float(((self.model(self.x) - self.y) ** 2).mean())
         return Evaluation({"loss": loss, "bleu": -loss, "chrf": -loss})
 
-    def restored(self, tensors: dict[str, Tensor]) -> Numbers:
-        return Numbers(**tensors)
-
 
 def trainer(folder: Path, task: Task | None = None, log: bool = False, **settings: Any) -> Trainer:
     """Return a trainer of 12 steps, changed by `settings`."""

@@ -56,7 +56,7 @@ def main(folder: Path, tokens: int, steps: str = "plain") -> None:
     with pytest.MonkeyPatch.context() as patch:
         graphs, rank = install(patch), os.environ["RANK"]
         graphs.refuses = steps == "refused" and rank == "1"
-        chosen = "regard.tasks.translation.translation_task.capture_chosen"
+        chosen = "regard.training.length_buckets.capture_chosen"
         patch.setattr(chosen, lambda *_: Capture(True, ""))
         train_translation(settings, folder, machine=Machine("cpu"), console=Console(quiet=True))
         Path(folder, f"replayed-{rank}").write_text(str(graphs.replayed))

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from regard import ArgumentError
 from regard.viewing import Entry, Seen, Site, explore, pooled_from_top
-from regard.viewing.explorer import SCRIPTS, TITLE
-from regard.viewing.explorer.packing import BYTES, FINE, LONG, pack, quantised
+from regard.viewing.explorer import BYTES, FINE, LONG, SCRIPTS, TITLE, pack, quantised
 from tests.browser.sentences import Top, long_text, sentence
 from tests.viewing.test_html_page import HOSTILE, Read
 

@@ -87,7 +87,6 @@ def test_number_of_frames_of_an_animation(tmp_path):
     seen = transformer()
     animation = picture(seen, "player")
     assert len(animation.frames) == len(SOURCE) + 2 * len(TARGET) + 1
-    assert animation.papers is animation.frames
     assert len({frame.size for frame in animation.frames}) == 1
     animation.save(tmp_path / "x.gif")
     content = (tmp_path / "x.gif").read_bytes()

@@ -7,22 +7,19 @@ import shutil
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.text import Text
 
-from regard.cli import bounds
-from regard.cli.printable_console import printable_console
-from regard.cli.run_options import RunFolder
-from regard.cli.task_option import OwnTask, next_command, task_of_run
+from regard.cli.open_runs import next_command, task_of_run
+from regard.cli.options import COUNT, REQUIRED, RUN, but, command
+from regard.cli.printing import printable_console
 from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, UnknownName, message, shell_word, shown
 from regard.files.atomic_io import Leftover, beside, failed, flush_folder, leftover, remove
 from regard.files.folder_lock import NAME as LOCK
 from regard.files.folder_lock import locked
 from regard.files.untrusted import open_regular
-from regard.runs.run_folder import DATA, made_folder, write_config_and_manifest
+from regard.runs.run_folder import ALIGNMENT, DATA, made_folder, write_config_and_manifest
 from regard.runs.run_settings import RunSettings
 from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import check_one_seed
@@ -30,26 +27,23 @@ from regard.runs.stored_runs import checked_settings, find_checkpoint, stored_sc
 from regard.training.checkpoints.averaging import Averaged, mean_weights
 from regard.training.checkpoints.checkpoint_files import folder_name
 from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkpoints
+from regard.training.command_options import CommandOption
 
 __all__ = ["average", "average_run"]
 
-Last = Annotated[
-    int | None,
-    typer.Option(metavar="INT", help="Average the last INT checkpoints of the run.", min=1, max=bounds.COUNT),
-]
-Steps = Annotated[
-    str | None,
-    typer.Option(
-        metavar="INT,INT,...",
-        help="Average the checkpoints with these step numbers; best and latest are accepted too.",
+
+@command(
+    RUN,
+    but("output", "Run folder to write.", metavar="RUN", default=REQUIRED),
+    CommandOption("--last", "Average the last INT checkpoints of the run.", "INT", int, least=1, most=COUNT),
+    CommandOption(
+        "--steps",
+        "Average the checkpoints with these step numbers; best and latest are accepted too.",
+        "INT,INT,...",
     ),
-]
-NewRun = Annotated[Path, typer.Option("--output", metavar="RUN", help="Run folder to write.")]
-
-
-def average(
-    run: RunFolder, output: NewRun, last: Last = None, steps: Steps = None, task: OwnTask = None
-) -> None:
+    "task",
+)
+def average(run: Path, output: Path, last: int | None, steps: str | None, task: str | None) -> None:
     """Write a run folder whose weights are the mean of several checkpoints of another run.
 
     The new folder has only what translate, evaluate, view and other commands need: weights, tokenizers and
@@ -88,7 +82,7 @@ def average(
     several = f"the mean of {len(chosen)} checkpoints (steps {named})"
     about = several if len(chosen) > 1 else f"the weights of step {named}"
     console.print(Text(f"Wrote {shown(output)}: {about}"))
-    if quality := kind.describe_quality(stored_scores(chosen[-1]), settings):
+    if quality := settings.describe_quality(stored_scores(chosen[-1])):
         say(f"step {chosen[-1].step:,}: {quality}" if len(chosen) > 1 else quality)
     console.print(Text(f"Next: {next_command(kind, averaged.path.parent)}", "dim"))
 
@@ -122,10 +116,12 @@ def average_run(
     try:
         with locked(made_folder(temporary)):
             Checkpoints(temporary).save(chosen[-1].step, {"weights": weights}, state)
-            for name in (DATA, *task.files, *task.later_files):
+            for name in (DATA, *task.files, ALIGNMENT):
                 if os.path.lexists(run / name):
                     _copy(run / name, temporary / name)
-            write_config_and_manifest(task, temporary, task.without_folders(settings.model_dump()))
+            write_config_and_manifest(
+                task, temporary, task.settings_type.without_folders(settings.model_dump())
+            )
             (temporary / LOCK).unlink(missing_ok=True)
             flush_folder(temporary)
             checked_settings(task, temporary)

@@ -10,7 +10,7 @@ from typing import Any
 from regard.compare.study import PlannedRun, Variant
 from regard.errors import ArgumentError, UnknownName, message
 from regard.models import MODELS, build_model
-from regard.tasks.translation.translation_settings import Data, TranslationSettings, ways_named
+from regard.tasks.translation.settings import Data, TranslationSettings, ways_named
 from regard.training.settings import build, check_names, merged, without_alternatives
 from regard.training.settings_toml import override
 

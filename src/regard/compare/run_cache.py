@@ -31,7 +31,7 @@ from regard.files.untrusted import parse_json, read_limited
 from regard.runs.devices import choose_device
 from regard.runs.run_folder import made_folder
 from regard.runs.training_processes import STOPPING, Training, TrainingProcesses
-from regard.tasks.translation.translation_checks import PATHS
+from regard.tasks.translation.settings import PATHS
 from regard.training.interrupts import interruptible
 from regard.training.settings_toml import to_toml
 

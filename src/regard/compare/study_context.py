@@ -24,8 +24,8 @@ from regard.errors import ArgumentError, DataError, message
 from regard.models import Model
 from regard.select import Select, build_select
 from regard.tasks.task_table import load
-from regard.tasks.translation.translation_data import read_split
-from regard.tasks.translation.translation_settings import Data
+from regard.tasks.translation.data import read_split
+from regard.tasks.translation.settings import Data
 from regard.training.settings import build
 from regard.training.step_speed import fastest_threads
 

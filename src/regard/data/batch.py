@@ -29,6 +29,7 @@ __all__ = [
     "TapeBatch",
     "TextBatch",
     "UNK",
+    "padded",
     "replace_words",
 ]
 
@@ -248,9 +249,9 @@ class Batch(BatchRows):
         else:
             target_rows = [[BOS, *target, EOS] for target in targets]
         return cls(
-            _padded(source_rows),
+            padded(source_rows),
             torch.tensor([len(row) for row in source_rows]),
-            _padded(target_rows),
+            padded(target_rows),
             torch.tensor([len(row) - 1 for row in target_rows]),
             torch.as_tensor(range(len(source_rows)) if index is None else index),
         )
@@ -273,12 +274,13 @@ class Batch(BatchRows):
         return self.grown(rows, sizes, {"source": EOS, "target": BOS, "source_lengths": 1})
 
 
-def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
+def padded(rows: Sequence[Sequence[int]], value: int = PAD, width: int = 0) -> Tensor:
+    """Return lists of integers as one tensor, padded with `value` to the longest list, or to `width`."""
     lengths = numpy.array([len(row) for row in rows], numpy.int64)
-    padded = numpy.full((len(rows), lengths.max(initial=0)), PAD, numpy.int64)
-    tokens = numpy.fromiter(itertools.chain.from_iterable(rows), numpy.int64, int(lengths.sum()))
-    padded[numpy.arange(padded.shape[1]) < lengths[:, None]] = tokens
-    return torch.from_numpy(padded)
+    filled = numpy.full((len(rows), lengths.max(initial=width)), value, numpy.int64)
+    numbers = numpy.fromiter(itertools.chain.from_iterable(rows), numpy.int64, int(lengths.sum()))
+    filled[numpy.arange(filled.shape[1]) < lengths[:, None]] = numbers
+    return torch.from_numpy(filled)
 
 
 NO_LABEL = -100
@@ -566,16 +568,10 @@ class StoryBatch(BatchRows):
         facts = [()] * len(stories) if facts is None else facts
         size = max([1, *map(len, stories)])
         width = max([1, *map(len, questions), *(len(each) for story in stories for each in story)])
-        most = max([1, *map(len, facts)])
         sentences = torch.full((len(stories), size, width), PAD)
         for row, story in enumerate(stories):
-            for place, words in enumerate(story):
-                sentences[row, place, : len(words)] = torch.tensor(list(words), dtype=torch.long)
-        asked = torch.full((len(stories), width), PAD)
-        chosen = torch.full((len(stories), most), NO_FACT)
-        for row, (words, own) in enumerate(zip(questions, facts, strict=True)):
-            asked[row, : len(words)] = torch.tensor(list(words), dtype=torch.long)
-            chosen[row, : len(own)] = torch.tensor(list(own), dtype=torch.long)
+            sentences[row, : len(story)] = padded(story, PAD, width)
+        asked, chosen = padded(questions, PAD, width), padded(facts, NO_FACT, 1)
         known = torch.full((len(stories),), NO_LABEL) if answers is None else torch.tensor(list(answers))
         lengths = torch.tensor([len(story) for story in stories])
         return cls(sentences, lengths, asked, known, chosen, torch.arange(len(stories)))

@@ -5,6 +5,9 @@
 
 Files are UTF-8 (or another encoding that is named), plain or gzip. All stories are kept in memory. To add a
 format, write a function that yields questions and add a line to FORMATS.
+
+encode_stories() encodes stories and questions as word ids, with a vocabulary, and stores all questions as
+tensors.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.data.batch import NO_FACT, NO_LABEL, PAD, UNK, StoryBatch
+from regard.data.batch import NO_FACT, NO_LABEL, PAD, UNK, StoryBatch, padded
 from regard.data.read_text import Paths, checked_paths, read_lines, shown_paths
 from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
 from regard.files.untrusted import parse_json
@@ -587,19 +590,11 @@ def encode_stories(
     vectors = [words.encode(sentence) for sentence in rows]
     width = max([1, *map(len, vectors), *map(len, asked)])
     return EncodedStories(
-        _padded(vectors, width, PAD),
-        _padded(stories, max([1, *map(len, stories)]), 0),
+        padded(vectors, PAD, width),
+        padded(stories, 0, 1),
         torch.tensor([len(each) for each in stories], dtype=torch.long),
-        _padded(asked, width, PAD),
+        padded(asked, PAD, width),
         torch.tensor([words.answer_index(each.answer) for each in questions], dtype=torch.long),
-        _padded(facts, max([1, *map(len, facts)]), NO_FACT),
+        padded(facts, NO_FACT, 1),
         torch.tensor([indices.get(each.task, -1) for each in questions], dtype=torch.long),
     )
-
-
-def _padded(rows: Sequence[Sequence[int]], width: int, value: int) -> Tensor:
-    """Return lists of integers as one tensor (len(rows), width), padded with `value`."""
-    padded = torch.full((len(rows), width), value, dtype=torch.long)
-    for place, row in enumerate(rows):
-        padded[place, : len(row)] = torch.tensor(list(row), dtype=torch.long)
-    return padded

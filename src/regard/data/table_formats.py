@@ -2,7 +2,7 @@
 
 Readers of rows know nothing about pairs or labels. column_pairs(), field_pairs() and list_pairs() take the
 source and the target from rows, and yield a block of source lines together with a block of target lines.
-labelled_text.py takes the label and the texts, images/caption_formats.py the image and the captions.
+labelled_text.py takes the label and the texts, images/caption_files.py the image and the captions.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A task generates random sequences of a given size, and converts sequences written by users to tensors. It also
 computes how many slots the tape needs for a sequence. To add a task, write its class and add one line to
 TAPE_TASKS.
+
+algorithm_batch() is for translation models: it copies, reverses or sorts a sequence of symbols.
 """
 
 from __future__ import annotations

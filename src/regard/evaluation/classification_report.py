@@ -92,6 +92,12 @@ class ClassificationReport:
         """The fraction of texts whose predicted class is the true class."""
         return float(numpy.trace(self.confusion)) / self.count
 
+    def means(self) -> dict[str, float]:
+        """Return the unweighted means of precision, recall and F1 over the classes that occur."""
+        present = [each for each in self.classes if each.support or each.predicted]
+        names = ("precision", "recall", "f1")
+        return {name: sum(getattr(each, name) for each in present) / len(present) for name in names}
+
     @property
     def macro_f1(self) -> float:
         """The unweighted mean of F1 over the classes that occur among the true or the predicted classes.
@@ -100,8 +106,7 @@ class ClassificationReport:
         class is 0 if it has texts but no predictions, or predictions but no texts. A class with neither is
         not part of the mean.
         """
-        present = [each.f1 for each in self.classes if each.support or each.predicted]
-        return sum(present) / len(present)
+        return self.means()["f1"]
 
     @property
     def classes(self) -> tuple[ClassScore, ...]:

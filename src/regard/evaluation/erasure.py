@@ -40,6 +40,7 @@ __all__ = [
     "HideKeys",
     "Pair",
     "Planned",
+    "RowErasure",
     "Sampling",
     "Trial",
     "Trials",
@@ -215,6 +216,77 @@ class ErasureMeans:
         """Return the means of these fields, and `better`, for JSON. A mean that is undefined is None."""
         means = {name: self.mean(name) for name in names} | {"better": self.better}
         return {name: None if math.isnan(mean) else mean for name, mean in means.items()}
+
+
+class RowErasure(ErasureMeans):
+    """Faithfulness of an attention layer in which each output of a model reads one row of weights.
+
+    For each output, the input with the largest weight is hidden in its row, and for comparison other inputs,
+    sampled at random. All outputs of a sentence are measured in one forward pass.
+
+    at: the attention layer (site) in which inputs are hidden.
+    """
+
+    def __init__(self, at: str, sampling: Sampling | None = None):
+        self.at, self.sampling = at, sampling or Sampling()
+        self.k = self.sampling.k
+        self._measured: list[RowEffect] = []
+
+    @property
+    def measured(self) -> Sequence[RowEffect]:
+        return self._measured
+
+    def measure(self, scores: Callable[[], Any], weights_TS: Any) -> None:
+        """Measure all outputs of a sentence.
+
+        scores: a function that runs the model on the sentence alone, and returns the log-probability of each
+            of its T outputs, such as the predicted labels, (T,).
+        weights_TS: the weights of the layer, without erasure.
+        """
+        weights_TS, place = numpy.asarray(weights_TS), len(self._measured)
+        if weights_TS.shape[1] <= self.k:
+            return
+        chosen = [
+            ranked_and_random(row, self.k, self.sampling.samples, (self.sampling.seed, place, number))
+            for number, row in enumerate(weights_TS)
+        ]
+        before = self._without([[] for _ in chosen], weights_TS.shape, scores)
+        looked = before - self._without([order[: self.k] for order, _ in chosen], weights_TS.shape, scores)
+        others = [
+            before - self._without([draws[sample] for _, draws in chosen], weights_TS.shape, scores)
+            for sample in range(self.sampling.samples)
+        ]
+        pairs = zip(looked.tolist(), numpy.mean(others, 0).tolist(), strict=True)
+        self._measured += [RowEffect(*each) for each in pairs]
+
+    def _without(
+        self, hidden: Sequence[Sequence[int]], shape: tuple[int, ...], scores: Callable[[], Any]
+    ) -> NDArray[numpy.float64]:
+        hidden_BTS = torch.zeros(1, *shape, dtype=torch.bool)
+        for row, places in enumerate(hidden):
+            hidden_BTS[0, row, list(places)] = True
+        with scope(edit=HideKeys(hidden_BTS), at=self.at):
+            return numpy.asarray(scores(), numpy.float64)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the mean effects as a dict for JSON."""
+        return {"k": self.k, "outputs": len(self.measured), **self.numbers("hidden", "hidden_random")}
+
+    def __str__(self) -> str:
+        if not self.measured:
+            return "the sentences have too few words to measure the effect of hiding words"
+        return f"{self.sentence('word', 'words')} ({counted(len(self.measured), 'output')})"
+
+
+class RowEffect(NamedTuple):
+    """The decrease of the log-probability of an output, in nats.
+
+    hidden: if the most attended inputs are hidden.
+    hidden_random: the mean over random samples of other inputs.
+    """
+
+    hidden: float
+    hidden_random: float
 
 
 def counted(number: int, name: str) -> str:

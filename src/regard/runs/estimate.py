@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.fast.report import fast_code
 from regard.runs.devices import choose_device
 from regard.runs.prepare_run import Machine, build_from, check_run, complete, copy_files, set_threads
-from regard.runs.run_task import Plan, RunTask
+from regard.runs.run_task import Plan, RunTask, named_sizes, sizes_of
 from regard.training.budget import total_steps
 from regard.training.distributed import Processes
 
@@ -87,9 +87,9 @@ def estimate(
         copies = 4 + bool(chosen.training.ema)  # weights, gradients, two moments of Adam, and EMA
         return Estimate(
             chosen,
-            (*prepared.notes, *built.corpus_notes(), *((plan.text,) if plan and plan.text else ())),
+            (*prepared.notes, *((plan.text,) if plan and plan.text else ())),
             parameters,
-            built.described(),
+            named_sizes(task, sizes_of(corpus)),
             built.len_epoch(0),
             total_steps(chosen.training, built.len_epoch(0)) or _forecast(built, plan),
             4 * parameters * copies + _activation_bytes(built),

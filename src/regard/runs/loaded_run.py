@@ -12,7 +12,7 @@ from regard.runs.devices import choose_device
 from regard.runs.run_task import StoredRun
 from regard.training.checkpoints.checkpoints import Checkpoint
 
-__all__ = ["LoadedRun", "with_weights"]
+__all__ = ["LoadedModel", "LoadedRun", "with_weights"]
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -51,6 +51,21 @@ class LoadedRun:
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value!r}" for name, value in self.shown().items())
         return f"{type(self).__name__}({str(self.folder)!r}, {values})"
+
+
+class LoadedModel(LoadedRun):
+    """A trained model without anything else, in eval mode: what regard.load() returns by default.
+
+    model: the model.
+    device: where it is.
+    """
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
 
 def with_weights(model: Module, run: StoredRun, device: str) -> Module:

@@ -20,7 +20,7 @@ from regard.files.atomic_io import replace
 from regard.files.untrusted import read_limited
 from regard.runs.resolve_settings import ResolvedSettings, resolve_settings
 from regard.runs.run_folder import DATA, MANIFEST, check_data, is_run
-from regard.runs.run_task import Plan, RunTask
+from regard.runs.run_task import Plan, RunTask, sizes_of
 from regard.training.checkpoints.averaging import averaged_from
 from regard.training.checkpoints.checkpoints import STATE, Checkpoints
 from regard.training.distributed import Processes
@@ -227,7 +227,7 @@ def complete(
     timed: whether to measure the speed of training steps even if the task does not need it to choose
         settings.
     """
-    notes = (*run.data.notes, *run.notes)
+    notes = (*run.data.notes, *run.notes, *(() if corpus is run.data else getattr(corpus, "notes", ())))
     if run.incomplete is None:
         return PreparedRun(run.settings, corpus, None, notes, run.data.fingerprints)
     plan = task.plan(run.incomplete, corpus, device, processes, timed)
@@ -239,4 +239,4 @@ def build_from(task: type[RunTask], settings: Any, corpus: Any) -> nn.Module:
     """Build the model of the settings. Its initial weights depend on settings.seed."""
     torch.manual_seed(settings.seed)
     with naming_place("[model]"):
-        return task.build_model(settings.model, task.sizes(corpus))
+        return task.build_model(settings.model, sizes_of(corpus))

@@ -11,7 +11,7 @@ from typing import Any
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.runs.run_folder import check_settings, config_of, fingerprints_of
 from regard.runs.run_settings import check_seeds
-from regard.runs.run_task import ReadData, RunTask
+from regard.runs.run_task import ReadData, RunTask, smallest_model
 from regard.runs.seed_folders import check_one_seed
 from regard.runs.stored_runs import checked_settings
 from regard.training.setting_names import current_names
@@ -63,30 +63,31 @@ def resolve_settings(
     if resumed is not None:
         return _resolve_resumed(task, settings, resumed, change)
     if not settings["data"]:
-        raise ArgumentError(message("regard train", "no training data are given", hint=task.no_data_hint))
+        raise ArgumentError(
+            message("regard train", "no training data are given", hint=task.settings_type.no_data_hint)
+        )
     other = None if settings.get("init_from") is None else _checked_config(task, Path(settings["init_from"]))
     if other is not None:
         check_one_seed(Path(settings["init_from"]))
         checked_settings(task, Path(settings["init_from"]))
         settings = _with_model_of(task, other, settings)
-    settings = task.complete_settings(settings, other)
+    settings, _ = task.defaults(settings, other=other)
     checked = build(task.settings_type, settings, "the settings")
     check_seeds(checked)
-    task.check_settings(checked)
-    task.check_model(checked)
+    task.check(checked, smallest_model(task, checked))
     data = task.read_data(checked)
-    settings, note = task.fit_settings(settings, data)
+    settings, notes = task.defaults(settings, data, other)
     checked = build(task.settings_type, settings, "the settings")
-    return ResolvedSettings(checked, data, settings, (note,) if note else ())
+    return ResolvedSettings(checked, data, settings, notes)
 
 
 def _resolve_resumed(
     task: type[RunTask], settings: Mapping[str, Any], folder: Path, change: bool
 ) -> ResolvedSettings:
     before = _checked_config(task, folder)
-    fixed = (*task.fixed, *BASELINE) if change else None
+    fixed = (*task.settings_type.fixed, *BASELINE) if change else None
     checked_settings(task, folder, fixed)
-    task.check_resumed(folder, before, settings)
+    task.settings_type.check_resumed(folder, before, settings)
     whole = merged(without_alternatives(before, settings), settings)
     checked = build(task.settings_type, whole, str(folder / "config.toml"))
     check_seeds(checked)
@@ -96,7 +97,7 @@ def _resolve_resumed(
     if checked.seeds is not None:
         whole["seeds"] = checked.seeds  # a list as in config.toml, also if the user sets their number
     check_settings(folder, whole, fixed)
-    task.check_settings(checked)
+    task.check(checked)
     _check_data_files(task, folder, whole)
     fingerprints = None if change else fingerprints_of(folder)
     return ResolvedSettings(checked, task.read_data(checked, fingerprints), None)
@@ -137,10 +138,10 @@ def _check_data_files(task: type[RunTask], folder: Path, settings: Mapping[str, 
     The hint of the error is a command that resumes the run with other paths, in case the files were moved.
     """
     data = settings["data"]
-    for name in task.paths:
+    for name in task.settings_type.paths:
         for path in data.get(name) or ():
             if not os.path.exists(path):
-                names = [other for other in task.paths if data.get(other)]
+                names = [other for other in task.settings_type.paths if data.get(other)]
                 options = " ".join(f"--{other.replace('_', '-')} NEW" for other in names)
                 command = f"regard train --output {shell_word(folder)} --resume --change {options}"
                 hint = f"if the data moved: {command}"
@@ -151,7 +152,7 @@ def _check_data_files(task: type[RunTask], folder: Path, settings: Mapping[str, 
 def _absolute(task: type[RunTask], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with absolute paths, so that a run can be resumed from any folder."""
     data = dict(settings.get("data") or {})
-    for name in task.paths:
+    for name in task.settings_type.paths:
         if isinstance(data.get(name), str):
             data[name] = [data[name]]
         if isinstance(data.get(name), list):
@@ -167,13 +168,13 @@ def _with_model_of(
 ) -> dict[str, Any]:
     """Copy the settings that a new run must have in common with the run of --init-from.
 
-    These are the section [model], and the settings of [data] that RunTask.fixed_data() returns. Raise
+    These are the section [model], and the settings of [data] that RunSettings.fixed_data() returns. Raise
     ArgumentError if the user has set another value for one of these settings.
 
     other: the settings of the run of --init-from.
     settings: the settings of the new run.
     """
-    names = task.fixed_data()
+    names = task.settings_type.fixed_data()
     fixed = {"model": other.get("model", {}), "data": {name: other["data"].get(name) for name in names}}
     whole = merged(fixed, settings)
     changed = differences(

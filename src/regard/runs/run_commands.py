@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -21,7 +22,6 @@ from regard.runs.run_task import RunTask
 from regard.runs.stored_runs import open_stored
 from regard.training.distributed import Processes
 from regard.training.logs.live_table import Shown, metric_title
-from regard.training.task import Direction
 
 if TYPE_CHECKING:
     from regard.viewing import Picture, Seen
@@ -31,11 +31,12 @@ __all__ = [
     "ChosenRun",
     "LongTextView",
     "Report",
+    "RunReport",
     "RunView",
-    "ValidationReport",
     "ViewOptions",
     "evaluate_validation",
     "report_changed_data",
+    "score_table",
     "with_maps",
 ]
 
@@ -62,7 +63,6 @@ class ChosenRun:
         task: the task class.
         options: the options of regard.load() for this task, such as search.
         """
-        task.check_load_options(options)
         loaded = task.load(open_stored(task, self.folder, self.checkpoint), self.device, **options)
         for note in getattr(loaded, "notes", ()):
             say(note)
@@ -78,73 +78,105 @@ class Report(Protocol):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]: ...
 
 
-@dataclass(frozen=True)
-class ValidationReport:
-    """The scores of a run on its validation data, as Task.evaluate() computes them.
+@dataclass(frozen=True, eq=False)
+class RunReport:
+    """The scores of a run on some data, as `regard evaluate` prints them or writes them as JSON.
 
     folder: the run folder.
     step: the training step of the evaluated checkpoint.
-    scores: the scores, by metric.
-    metrics: for each metric, whether "higher" or "lower" is better.
-    best: the metric that selects the best checkpoint.
-    shown: texts and pictures that Task.evaluate() returns besides the scores.
+    data: what the run was evaluated on, for the title, such as the name of a file.
+    values: the scores and other results, as a dict that can be written as JSON.
+    printed: tables and texts that are printed below the title. None: a table of the numbers in `values`.
     """
 
     folder: str
     step: int
-    scores: Mapping[str, float]
-    metrics: Mapping[str, Direction]
-    best: str = ""
-    shown: Sequence[RenderableType] = field(default=(), repr=False)
+    data: str
+    values: Mapping[str, Any]
+    printed: Sequence[RenderableType] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, loaded: Any, data: str, values: Mapping[str, Any], *printed: RenderableType) -> RunReport:
+        """Return the report of a loaded run. loaded: the result of RunTask.load(), such as a translator."""
+        return cls(str(loaded.folder), loaded.checkpoint.step, data, values, printed or None)
+
+    def with_faithfulness(self, erasure: Any) -> RunReport:
+        """Return a copy with a measurement of faithfulness, such as a RowErasure."""
+        values = {**self.values, "faithfulness": erasure.to_dict()}
+        return replace(
+            self, values=values, printed=[*(self.printed or ()), Text(f"Faithfulness: {erasure}.")]
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as a dict for JSON.
-
-        "scores" has the scores, and "better" says for each metric whether "higher" or "lower" is better.
-        "best" is the metric that selects the best checkpoint. "data" and "run" say what was evaluated.
-        """
-        return {
-            "data": "the validation data of the run",
-            "run": {"folder": self.folder, "step": self.step},
-            "scores": dict(self.scores),
-            "better": {name: self.metrics.get(name) for name in self.scores},
-            "best": self.best,
-        }
+        """Return the data, the run ("folder" and "step") and the values as a dict for JSON."""
+        return {"data": self.data, "run": {"folder": self.folder, "step": self.step}, **self.values}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        title = Text(f"Results of {shown(self.folder)}, step {self.step:,}: the validation data of the run")
-        table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
-        for name in ("metric", "value", "better", ""):
-            table.add_column(name, justify="right" if name == "value" else "left", no_wrap=True)
-        for name, value in self.scores.items():
-            chooses = "selects the best checkpoint" if name == self.best else ""
-            number = f"{value:.4f}" if math.isfinite(value) else str(value)
-            metric = Text(printable(metric_title(name)), "cyan")
-            table.add_row(metric, number, self.metrics.get(name, ""), Text(chooses, "dim"))
-        yield table
-        for each in self.shown:
-            yield Shown(each)
+        yield Text(f"Results of {shown(self.folder)}, step {self.step:,}: {self.data}", "bold")
+        numbers = ((name, f"{value:.4f}") for name, value in self.values.items() if isinstance(value, float))
+        yield from [score_table(numbers)] if self.printed is None else self.printed
 
 
-def evaluate_validation(task: type[RunTask], run: ChosenRun) -> ValidationReport:
-    """Compute the scores of a trained run on its validation data, in the same way as during training."""
+def score_table(
+    rows: Iterable[Sequence[str]], columns: Sequence[str] = ("metric", "value"), left: Sequence[int] = (0,)
+) -> Table:
+    """Return a rich table of scores.
+
+    rows: the cells. A row may have one cell more than there are columns: an explanation.
+    columns: the titles of the columns.
+    left: the indices of the columns with text. The other columns have numbers.
+    """
+    cells = [list(row) for row in rows]
+    table = Table(box=None, header_style="dim")
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="left" if place in left else "right", no_wrap=True)
+    if any(len(row) > len(columns) for row in cells):
+        table.add_column("", style="dim")
+    for first, *others in cells:
+        table.add_row(Text(printable(first), "cyan"), *map(Text, others))
+    return table
+
+
+def evaluate_validation(task: type[RunTask], run: ChosenRun, files: Sequence[str] | None = None) -> RunReport:
+    """Compute the scores of a trained run on its validation data, in the same way as during training.
+
+    files: the files to evaluate on, instead of the setting data.valid_file.
+    """
     from regard.runs.prepare_run import build_from
 
     stored = open_stored(task, run.folder, run.checkpoint)
     for note in stored.notes:
         say(note)
     settings, fingerprints = stored.settings, fingerprints_of(run.folder)
+    if files:
+        other = settings.data.model_copy(update={"valid_file": list(files)})
+        settings = settings.model_copy(update={"data": other})
     data = task.read_data(settings, fingerprints)
-    report_changed_data(run.folder, data.fingerprints)
+    if not files:
+        report_changed_data(run.folder, data.fingerprints)
     corpus = task.encode_data(data, settings, run.folder)
     device = choose_device(run.device)
     model = build_from(task, settings, corpus)
     model.load_state_dict(stored.checkpoint.tensors("weights"))
     model.to(torch.device(device)).eval()
     evaluation = task(model, corpus, settings, Processes(), device).evaluate(lambda: False)
-    best = settings.training.best or task.best
+    scores, best = evaluation.scores, settings.training.best or task.best
+    better = {name: task.metrics.get(name) for name in scores}
+    rows = [
+        (
+            metric_title(name),
+            f"{value:.4f}" if math.isfinite(value) else str(value),
+            better[name] or "",
+            "selects the best checkpoint" if name == best else "",
+        )
+        for name, value in scores.items()
+    ]
+    table = score_table(rows, ("metric", "value", "better"), left=(0, 2))
+    values = {"scores": dict(scores), "better": better, "best": best}
+    printed: list[RenderableType] = [table, *map(Shown, evaluation.shown)]
+    data_name = ", ".join(map(shown, files)) if files else "the validation data of the run"
     step = stored.checkpoint.step
-    return ValidationReport(str(run.folder), step, evaluation.scores, task.metrics, best, evaluation.shown)
+    return RunReport(str(run.folder), step, data_name, values, printed)
 
 
 def report_changed_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
@@ -199,25 +231,31 @@ class RunView:
         picture() draws the part that the options select.
     default_view: the view that is drawn if the user does not choose one.
     default_animation: the same for a GIF file. None: default_view.
+    own: functions that draw the views that need more than `seen`, by the name of the view.
+    page: a function that writes an HTML page. None: a page that shows `seen` in every view.
     """
 
     seen: Seen
-    default_view: ClassVar[str] = "matrix"
-    default_animation: ClassVar[str | None] = None
+    default_view: str = field(default="matrix", kw_only=True)
+    default_animation: str | None = field(default=None, kw_only=True)
+    own: Mapping[str, Callable[[], Picture]] = field(default_factory=dict, kw_only=True)
+    page: Callable[[Path], Any] | None = field(default=None, kw_only=True)
 
     def picture(self, options: ViewOptions) -> Picture:
         """Draw the attention with the view options.view, or with default_view if options.view is None."""
         from regard.viewing.picture import picture
 
-        options = replace(options, view=options.view or self.default_view)
+        view = options.view or self.default_view
+        if view in self.own:
+            return self.own[view]()
         drawn = options.prepared(self.seen)
-        return picture(drawn, str(options.view), site=options.site, head=options.head, word=options.word)
+        return picture(drawn, view, site=options.site, head=options.head, word=options.word)
 
     def write_page(self, path: Path) -> None:
-        """Write an HTML page that shows the recorded attention in every view."""
+        """Write an HTML page that shows the recorded attention."""
         from regard.viewing.explorer import explore
 
-        explore(self.seen, path)
+        (partial(explore, self.seen) if self.page is None else self.page)(path)
 
 
 @dataclass(frozen=True, eq=False)

@@ -124,7 +124,9 @@ class RunFacts:
 def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
     """Read the settings, log and checkpoints of a run. Raise DataError if `folder` is not a run folder."""
     config = config_of(folder)
-    settings = build(task.settings_type, task.without_folders(config), str(folder / "config.toml"))
+    settings = build(
+        task.settings_type, task.settings_type.without_folders(config), str(folder / "config.toml")
+    )
     notes: list[str] = []
     try:
         checked_settings(task, folder)
@@ -140,7 +142,7 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         folder,
         settings.task,
         {"name": settings.model.name, **settings.model.options},
-        _shown_data(settings.data, task.always_shown),
+        _shown_data(settings.data, task.settings_type.always_shown),
         _changed(settings, skipped=("data", "model")),
         fingerprints=_fingerprints(folder, notes),
         parameters=parameters,
@@ -153,20 +155,20 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         notes=notes,
         best_metric=best,
         lower=task.metrics.get(best) == "lower",
-        size_names=task.size_names,
-        next_command=task.next_command,
+        size_names=tuple(task.smallest_sizes),
+        next_command=task.settings_type.next_command,
         counted=task.counted,
         damaged=damaged or vocabulary is None,
         usual_metric=task.best,
     )
     copied = [stored_scores(each) for each in Checkpoints(folder).all()[-1:] if averaged is not None]
-    return replace(facts, quality=task.describe_quality(facts.best or dict(*copied), settings))
+    return replace(facts, quality=settings.describe_quality(facts.best or dict(*copied)))
 
 
 def _size(
     task: type[RunTask], folder: Path, settings: RunSettings, notes: list[str]
 ) -> tuple[int | None, tuple[int, ...] | None]:
-    """Return the number of model parameters, and the sizes that the model depends on (RunTask.sizes()).
+    """Return the number of model parameters, and the sizes of the data that the model depends on.
 
     If they cannot be determined, append the reason to `notes` and return (None, None).
     """

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
 
 __all__ = [
+    "ALIGNMENT",
     "DATA",
     "MANIFEST",
     "check_manifest",
@@ -50,6 +51,9 @@ CONFIG, DATA = "config.toml", "data.json"
 
 MANIFEST = "manifest.json"
 MANIFEST_VERSION = 1
+
+ALIGNMENT = "alignment.json"
+"""The file in which `regard align --choose` saves from which attention weights words are aligned."""
 
 LISTED = 5
 """Maximum number of run folders that an error message lists."""
@@ -190,7 +194,7 @@ def write_config_and_manifest(task: type[RunTask], folder: Path, settings: Mappi
     """
     path = folder / MANIFEST
     files = {name: _hashed(folder / name) for name in task.files}
-    content = _content(files, task.without_folders(settings))
+    content = _content(files, task.settings_type.without_folders(settings))
     try:
         if _unlike(path, content):
             path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -129,6 +130,20 @@ class RunSettings(Section):
     init_from: start from the weights and tokenizers of this run folder.
     """
 
+    fixed: ClassVar[tuple[str, ...]] = ("task", "model")
+    """Prefixes of the settings that cannot change when a run is resumed with --change, such as "model."."""
+    for_outputs: ClassVar[tuple[str, ...]] = ("task", "model")
+    """Prefixes of the settings that affect the outputs of a trained run, such as "model."."""
+    paths: ClassVar[tuple[str, ...]] = ("train_file", "valid_file")
+    """Names of the settings in [data] whose values are paths. They are saved as absolute paths in
+    config.toml, and nowhere else."""
+    always_shown: ClassVar[tuple[str, ...]] = ()
+    """The data settings that `regard show` prints even if they have their default value."""
+    no_data_hint: ClassVar[str] = "set the training data in [data]"
+    """The hint in the error message if a new run has no training data."""
+    next_command: ClassVar[str] = "regard show {run}"
+    """The command that `regard train` suggests after training. {run} is replaced by the run folder."""
+
     task: Annotated[str, CommandOption("--task", default="translation")]
     seed: Annotated[Seed, CommandOption("--seed", panel=TRAINING)] = 0
     seeds: Annotated[
@@ -141,6 +156,61 @@ class RunSettings(Section):
     model: ModelSettings
     training: Training = Field(default_factory=Training)
     evaluation: Section = Field(default_factory=Section)
+
+    @classmethod
+    def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Convert options of `regard train` that name data files to settings in [data].
+
+        By default, nothing is converted.
+
+        options: the value of each option, or None if it is not used. The keys are the names of the options
+            with _ instead of -, such as "train_file".
+
+        Returns the names of the converted options, and the resulting settings in [data].
+        """
+        return (), {}
+
+    @classmethod
+    def fixed_data(cls) -> tuple[str, ...]:
+        """Return the settings in [data] that a run with --init-from copies from the other run."""
+        return tuple(name.removeprefix("data.") for name in cls.fixed if name.startswith("data."))
+
+    @classmethod
+    def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        """Raise an error if the new settings of a resumed run contradict the settings at its start.
+
+        By default, nothing is checked.
+
+        before: the settings at the start of the run.
+        settings: the new settings.
+        """
+
+    @classmethod
+    def without_folders(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings with the file names in place of paths, to show them or to share the run.
+
+        settings: nested as in config.toml.
+        """
+        data = dict(settings.get("data") or {})
+        for name in cls.paths:
+            if isinstance(data.get(name), str):
+                data[name] = os.path.basename(data[name])
+            elif isinstance(data.get(name), list | tuple):
+                data[name] = [os.path.basename(path) for path in data[name] if isinstance(path, str)]
+        whole = {**settings, "data": data}
+        if isinstance(settings.get("init_from"), str):
+            whole["init_from"] = os.path.basename(settings["init_from"])
+        return whole
+
+    def describe_quality(self, scores: Mapping[str, float], corpus: Any = None) -> str:
+        """Return a sentence for the user about a trained model whose scores are poor, otherwise "".
+
+        The default is "": no scores count as poor.
+
+        scores: the scores of its checkpoint, the result of Task.evaluate().
+        corpus: the result of RunTask.encode_data(), for advice. None: no advice.
+        """
+        return ""
 
     @model_validator(mode="before")
     @classmethod

@@ -32,7 +32,17 @@ from regard.training.task import Task
 if TYPE_CHECKING:
     from regard.runs.run_commands import ChosenRun, Report, RunView, ViewOptions
 
-__all__ = ["Plan", "ReadData", "RunTask", "StoredRun", "on_meta_device"]
+__all__ = [
+    "Plan",
+    "ReadData",
+    "RunTask",
+    "StoredRun",
+    "named_sizes",
+    "on_meta_device",
+    "sizes_of",
+    "smallest_model",
+    "task_name",
+]
 
 
 class ReadData(Protocol):
@@ -79,42 +89,26 @@ class StoredRun:
 class RunTask(Task):
     """Base class of tasks that can be trained in a run folder, resumed, loaded and shown.
 
-    settings_type: all settings of a run, a subclass of RunSettings.
-    files: names of the files that encode_data() writes to the run folder, such as tokenizers. Their hashes
-        are in the manifest, and --init-from copies these files.
-    paths: names of the settings in [data] whose values are paths. They are saved as absolute paths in
-        config.toml, and nowhere else.
-    fixed: prefixes of the settings that cannot change when a run is resumed with --change, such as "model.".
-    for_outputs: prefixes of the settings that affect the outputs of a trained run, such as "model.".
+    The corpus, the result of encode_data(), may have two attributes: `sizes`, the sizes of the data that the
+    model depends on (see smallest_sizes), and `notes`, messages about the encoded data for the log.
     """
 
     settings_type: ClassVar[type[RunSettings]]
+    """All settings of a run, a subclass of RunSettings. It also says which settings are paths, and which
+    must not change."""
     files: ClassVar[tuple[str, ...]] = ()
-    later_files: ClassVar[tuple[str, ...]] = ()
-    """Names of the files that commands write to the run folder after training, such as alignment.json."""
-    paths: ClassVar[tuple[str, ...]] = ()
-    fixed: ClassVar[tuple[str, ...]] = ("task", "model")
-    for_outputs: ClassVar[tuple[str, ...]] = ("task", "model")
-    next_command: ClassVar[str] = "regard show {run}"
-    """The command that `regard train` suggests after training. {run} is replaced by the run folder."""
-    always_shown: ClassVar[tuple[str, ...]] = ()
-    """The data settings that `regard show` prints even if they have their default value."""
-    size_names: ClassVar[tuple[str, ...]] = ()
-    """The names of the sizes that sizes() returns, in the same order. For example, ("source", "target") for
-    the vocabulary sizes of the source and of the target."""
-    smallest_sizes: ClassVar[tuple[int, ...]] = ()
-    """Small values for sizes(). A small model is built with them to check its options before data are
-    read."""
-    no_data_hint: ClassVar[str] = "set the training data in [data]"
-    """The hint in the error message if a new run has no training data."""
+    """Names of the files that encode_data() writes to the run folder, such as tokenizers. Their hashes are in
+    the manifest, and --init-from copies these files."""
+    smallest_sizes: ClassVar[Mapping[str, int]] = MappingProxyType({})
+    """The names of the sizes that the model depends on, in the order of `sizes` of the corpus, each with a
+    small value. For example, {"source tokens": 8, "target tokens": 8}. A small model is built with these
+    values to check its options before data are read."""
     evaluate_options: ClassVar[tuple[CommandOption | str, ...]] = ()
     """The options of `regard evaluate` for runs of this task. An option that other commands have too is given
     as a str: its name with _ instead of -, such as "beam_size".
     """
     view_options: ClassVar[tuple[CommandOption | str, ...]] = ()
     """The options of `regard view` for runs of this task. All tasks also have the drawing options."""
-    own_views: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Descriptions of the views of `regard view` that only this task has, by name."""
 
     def __init__(
         self,
@@ -133,22 +127,14 @@ class RunTask(Task):
         self.model, self.corpus, self.settings = model, corpus, settings
 
     @classmethod
-    def start_processes(cls, settings: Any, device: str) -> None:
-        """Start processes that the training needs, before the data are read. Most tasks need none.
+    def start(cls, settings: Any, device: str, corpus: Any = None) -> None:
+        """Start processes that prepare batches. By default, nothing is started.
 
-        settings: the settings of the run.
-        device: the device to train on, such as "cuda".
-        """
-
-    @classmethod
-    def start_batches(cls, settings: Any, corpus: Any, device: str) -> None:
-        """Start to prepare the first batches in other processes, before the task is created.
-
-        By default, nothing is started.
+        This method is called before the data are read, and again after they are encoded.
 
         settings: the settings of the run. Settings that plan() chooses may be missing.
-        corpus: the result of encode_data().
         device: the device to train on, such as "cuda".
+        corpus: the result of encode_data(). None before the data are read.
         """
 
     @classmethod
@@ -176,30 +162,8 @@ class RunTask(Task):
         return data
 
     @classmethod
-    def without_folders(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings with the file names in place of paths, to show them or to share the run.
-
-        settings: nested as in config.toml.
-        """
-        data = dict(settings.get("data") or {})
-        for name in cls.paths:
-            if isinstance(data.get(name), str):
-                data[name] = os.path.basename(data[name])
-            elif isinstance(data.get(name), list | tuple):
-                data[name] = [os.path.basename(path) for path in data[name] if isinstance(path, str)]
-        whole = {**settings, "data": data}
-        if isinstance(settings.get("init_from"), str):
-            whole["init_from"] = os.path.basename(settings["init_from"])
-        return whole
-
-    @classmethod
-    def sizes(cls, corpus: Any) -> tuple[int, ...]:
-        """Return the sizes of the data that the model depends on, such as the vocabulary sizes."""
-        return ()
-
-    @classmethod
     def stored_sizes(cls, folder: Path, settings: Any) -> tuple[int, ...]:
-        """Return the same sizes as sizes(), but read from the files of a run folder, without the data."""
+        """Return the same sizes as `sizes` of the corpus, but read from the files of a run folder."""
         return ()
 
     @classmethod
@@ -209,32 +173,36 @@ class RunTask(Task):
         The caller sets the random seed, or builds the model on the meta device to get only shapes.
 
         model: the section [model] of the settings.
-        sizes: the result of sizes().
+        sizes: the sizes of the data that the model depends on, see smallest_sizes.
         """
         raise TypeError(f"{cls.__name__} does not implement build_model()")
 
     @classmethod
     def load(cls, run: StoredRun, device: str, **options: Any) -> Any:
-        """Return the object that regard.load() returns for a run of this task, such as a translator."""
-        raise TypeError(f"{cls.__name__} does not implement load()")
+        """Return the object that regard.load() returns for a run of this task, such as a translator.
 
-    @classmethod
-    def check_load_options(cls, options: Mapping[str, Any]) -> None:
-        """Raise an error if an option of regard.load() does not exist for this task.
+        The default is a LoadedModel, which has the trained model as its attribute `model`.
 
-        This method is called before the run folder is read. By default, all options are accepted.
+        options: further options of regard.load(). Raise an error for an option that does not exist.
         """
+        loaded_run = importlib.import_module("regard.runs.loaded_run")
+        if options:
+            raise UnknownName(f"option of {cls.__name__}.load():", next(iter(options)), ())
+        model = cls.build_model(run.settings.model, cls.stored_sizes(run.folder, run.settings))
+        return loaded_run.LoadedModel(loaded_run.with_weights(model, run, device)).from_run(run)
 
     @classmethod
     def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> Report:
         """Evaluate a trained run for `regard evaluate`. By default, call evaluate() on the validation data.
+
+        If evaluate_options has TEST_FILE, --test-file replaces the setting data.valid_file.
 
         run: the run, or None if the command has no run. Only tasks that can evaluate files without a model
             accept None.
         options: the values of evaluate_options.
         """
         run_commands = importlib.import_module("regard.runs.run_commands")
-        report: Report = run_commands.evaluate_validation(cls, run)
+        report: Report = run_commands.evaluate_validation(cls, run, options.get("test_file"))
         return report
 
     @classmethod
@@ -244,87 +212,36 @@ class RunTask(Task):
         options: the values of view_options.
         drawing: the drawing options of `regard view`.
         """
-        problem = f"the task {cls.task_name()} does not show attention"
+        problem = f"the task {task_name(cls)} does not show attention"
         hint = f"implement {cls.__name__}.view_run()"
         raise ArgumentError(message("regard view", problem, hint=hint))
 
-    @classmethod
-    def task_name(cls) -> str:
-        """Return the default of the setting `task`, such as "translation", or else the class name."""
-        name = cls.settings_type.model_fields["task"].default
-        return name if isinstance(name, str) and name else cls.__name__
+    def largest_batch(self) -> Any:
+        """Return the batch of the first epoch that needs the most memory. The default is the first batch."""
+        return next(iter(self.batches(0)))
 
     @classmethod
-    def data_options(cls, options: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Convert options of `regard train` that name data files to settings in [data].
+    def defaults(
+        cls, settings: Mapping[str, Any], data: Any = None, other: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Fill in settings of a new run that depend on other settings or on its data.
 
-        Override this method if the task has its own rules for these options. By default, nothing is
-        converted.
-
-        options: the value of each option, or None if it is not used. The keys are the names of the options
-            with _ instead of -, such as "train_file".
-
-        Returns the names of the converted options, and the resulting settings in [data].
-        """
-        return (), {}
-
-    @classmethod
-    def complete_settings(
-        cls, settings: Mapping[str, Any], other: Mapping[str, Any] | None
-    ) -> dict[str, Any]:
-        """Fill in settings of a new run that depend on other settings, before they are checked.
+        This method is called before the settings are checked, and again after the data are read. Return all
+        settings, and messages about the choice for the log.
 
         settings: the settings of the user.
+        data: the result of read_data(), for example to choose a tokenizer. None before the data are read.
         other: the settings of the run of --init-from. None without --init-from.
         """
-        return dict(settings)
+        return dict(settings), ()
 
     @classmethod
-    def check_settings(cls, settings: Any) -> None:
-        """Check the settings before the data are read. Raise ArgumentError if they contradict each other."""
+    def check(cls, settings: Any, model: Any = None) -> None:
+        """Raise ArgumentError if the settings contradict each other. The data are not read yet.
 
-    @classmethod
-    def check_model(cls, settings: Any) -> None:
-        """Check the model options of a new run by building a small model, before the data are read."""
-        cls.outlined(settings)
-
-    @classmethod
-    def outlined(cls, settings: Any) -> Any:
-        """Return the model with smallest_sizes on the meta device, where tensors use no memory.
-
-        Raise ArgumentError if an option of the model is invalid, and UnknownName if the model has no such
-        option. If it is a setting of another section, the message names it. An option may have the name of a
-        setting: with memory networks, model.encoding is not data.encoding.
+        model: for a new run, the model of the settings with smallest_sizes, on the meta device, where tensors
+            use no memory. None for a resumed run.
         """
-        try:
-            with on_meta_device(), naming_place("[model]"):
-                model = cls.build_model(settings.model, cls.smallest_sizes)
-        except UnknownName as error:
-            unknown = [name for name in settings.model.options if name == error.name]
-            raise misplaced(cls.settings_type, "model", unknown) or error from None
-        check_memory(model)
-        check_estimator(model, settings.training)
-        return model
-
-    @classmethod
-    def check_resumed(cls, folder: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-        """Raise an error if the new settings of a resumed run contradict the settings at its start.
-
-        By default, nothing is checked.
-
-        before: the settings at the start of the run.
-        settings: the new settings.
-        """
-
-    @classmethod
-    def fit_settings(cls, settings: Mapping[str, Any], data: Any) -> tuple[dict[str, Any], str]:
-        """Choose settings of a new run that depend on its data, such as the kind of tokenizer.
-
-        Return all settings, and a sentence about the choice for the log ("" if nothing was chosen).
-
-        data: the result of read_data().
-        """
-        return dict(settings), ""
 
     @classmethod
     def plan(
@@ -336,33 +253,40 @@ class RunTask(Task):
         """
         return Plan(dict(settings))
 
-    def described(self) -> str:
-        """Return the sizes that the model depends on as text for the log, such as "8,000 tokens"."""
-        return ""
 
-    def corpus_notes(self) -> Sequence[str]:
-        """Return messages about the encoded data for the log."""
-        return ()
+def task_name(task: type[RunTask]) -> str:
+    """Return the default of the setting `task`, such as "translation", or else the name of the class."""
+    name = task.settings_type.model_fields["task"].default
+    return name if isinstance(name, str) and name else task.__name__
 
-    def largest_batch(self) -> Any:
-        """Return the batch of the first epoch that needs the most memory. The default is the first batch."""
-        return next(iter(self.batches(0)))
 
-    @classmethod
-    def describe_quality(cls, scores: Mapping[str, float], settings: Any, corpus: Any = None) -> str:
-        """Return a sentence for the user about a trained model whose scores are poor, otherwise "".
+def sizes_of(corpus: Any) -> tuple[int, ...]:
+    """Return the sizes of the data that the model depends on, such as the vocabulary sizes."""
+    return tuple(getattr(corpus, "sizes", ()))
 
-        The default is "": no scores count as poor.
 
-        scores: the scores of its checkpoint, the result of evaluate().
-        corpus: the result of encode_data(), for advice. None: no advice.
-        """
-        return ""
+def named_sizes(task: type[RunTask], sizes: Sequence[int]) -> str:
+    """Return sizes with their names as text, such as "8,000 source tokens, 8,000 target tokens"."""
+    named = zip(sizes, task.smallest_sizes, strict=False)
+    return ", ".join(f"{size:,} {name}" for size, name in named)
 
-    @classmethod
-    def fixed_data(cls) -> tuple[str, ...]:
-        """Return the settings in [data] that a run with --init-from copies from the other run."""
-        return tuple(name.removeprefix("data.") for name in cls.fixed if name.startswith("data."))
+
+def smallest_model(task: type[RunTask], settings: Any) -> Any:
+    """Return the model of the settings with smallest_sizes on the meta device, where tensors use no memory.
+
+    Raise ArgumentError if an option of the model is invalid, and UnknownName if the model has no such option.
+    If it is a setting of another section, the message names it. An option may have the name of a setting:
+    with memory networks, model.encoding is not data.encoding.
+    """
+    try:
+        with on_meta_device(), naming_place("[model]"):
+            model = task.build_model(settings.model, tuple(task.smallest_sizes.values()))
+    except UnknownName as error:
+        unknown = [name for name in settings.model.options if name == error.name]
+        raise misplaced(task.settings_type, "model", unknown) or error from None
+    check_memory(model)
+    check_estimator(model, settings.training)
+    return model
 
 
 def check_memory(model: nn.Module) -> None:

@@ -19,7 +19,7 @@ from regard.files.folder_lock import FolderLock, locked
 from regard.runs.prepare_run import Machine, PreparedRun, copy_files
 from regard.runs.run_facts import nonfinite_step
 from regard.runs.run_folder import is_run, made_folder, write_config_and_manifest, write_data
-from regard.runs.run_task import RunTask
+from regard.runs.run_task import RunTask, sizes_of
 from regard.runs.seed_folders import failures_of, seed_folder, write_failures
 from regard.runs.seed_scores import SeedFacts, scores_table, seed_facts_of, written_summary
 from regard.runs.stored_runs import outline
@@ -168,7 +168,7 @@ def seed_jobs(task: type[RunTask], run: PreparedRun, machine: Machine, device: s
         steps = run.settings.training.steps
         if device != "cpu" or (steps is not None and steps < SHORT):
             return None
-        model = outline(task, run.settings.model, task.sizes(run.corpus), Path())
+        model = outline(task, run.settings.model, sizes_of(run.corpus), Path())
         needed = ROOM + 32 * sum(each.numel() for each in model.parameters())
         with suppress(ImportError):  # Windows
             import resource

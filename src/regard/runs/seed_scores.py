@@ -248,8 +248,8 @@ class SeedsReport:
     def scores(self) -> dict[int, dict[str, float]]:
         """The scores of each seed, such as {0: {"BLEU": 12.5}}.
 
-        The scores are the floats in Report.to_dict(), and those in its list "scores", by their names. The
-        integers are left out, because they are counts.
+        The scores are the floats in Report.to_dict(), and those in its list or dict "scores", by their
+        names. The integers are left out, because they are counts.
         """
         return {seed: _scores(report.to_dict()) for seed, report in self.reports.items()}
 
@@ -297,6 +297,7 @@ class SeedsReport:
 def _scores(report: Mapping[str, Any]) -> dict[str, float]:
     listed = report.get("scores")
     named = {str(each["name"]): each["value"] for each in listed} if isinstance(listed, list) else {}
+    named = dict(listed) if isinstance(listed, Mapping) else named
     return _floats(named | dict(report))
 
 

@@ -46,15 +46,15 @@ def checked_settings(task: type[RunTask], folder: Path, fixed: Sequence[str] | b
     """Return the settings of a run. Raise DataError if settings or files have changed since training.
 
     fixed: prefixes of the settings to check, such as "model.". None: all settings are checked. True: the
-        settings that affect the outputs of the run are checked (RunTask.for_outputs).
+        settings that affect the outputs of the run are checked (RunSettings.for_outputs).
     """
 
     def checked(config: Mapping[str, Any]) -> dict[str, Any]:
         settings = build(task.settings_type, config, str(folder / "config.toml"))
-        return task.without_folders(settings.model_dump())
+        return task.settings_type.without_folders(settings.model_dump())
 
     config = config_of(folder)
-    prefixes = task.for_outputs if isinstance(fixed, bool) else fixed
+    prefixes = task.settings_type.for_outputs if isinstance(fixed, bool) else fixed
     check_manifest(folder, task.files, config, checked, prefixes)
     return build(task.settings_type, config, str(folder / "config.toml"))
 
@@ -125,7 +125,7 @@ def outline(
 ) -> nn.Module:
     """Build the model of a run on the meta device: its tensors have names and shapes, but use no memory.
 
-    sizes: the result of RunTask.sizes(), such as vocabulary sizes.
+    sizes: the sizes of the data that the model depends on, such as vocabulary sizes.
     weights: the tensors of a checkpoint of the run. None: the settings are only compared with fixed limits.
         If a number in `settings` is too large for these weights, DataError is raised before the model is
         built: building a billion layers would take long even on the meta device.

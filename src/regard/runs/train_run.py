@@ -26,7 +26,7 @@ from regard.runs.prepare_run import (
     set_threads,
 )
 from regard.runs.run_folder import fingerprints_of, is_run, made_folder, write_config_and_manifest, write_data
-from regard.runs.run_task import RunTask
+from regard.runs.run_task import RunTask, named_sizes, sizes_of
 from regard.runs.seed_runs import Outcome, seed_jobs, train_seeds
 from regard.runs.stored_runs import WEIGHTS, check_newest, checked_settings
 from regard.training.budget import budget_warning
@@ -79,7 +79,7 @@ def train_run(
         run = check_run(task, settings, folder, processes, resume=resume, change=change)
         start_device(device, processes.local)
         if processes.world == 1:
-            task.start_processes(run.settings, device)
+            task.start(run.settings, device)
         if run.settings.seeds is not None and processes.world > 1:
             problem = f"several seeds are trained in one process, but there are {processes.world} processes"
             raise ArgumentError(message("--seeds", problem, hint="start regard train without torchrun"))
@@ -91,7 +91,7 @@ def train_run(
                 say(f"preparing {'tokenizers and ' if task.files else ''}batches ...")
             corpus = prepare_corpus(task, run, folder, processes)
             if processes.world == 1 and run.settings.seeds is None:
-                task.start_batches(run.settings, corpus, device)
+                task.start(run.settings, device, corpus)
             set_threads(machine, folder, device, processes)
             if run.is_new and run.settings.training.minutes is not None:
                 say("measuring the speed of this machine ...")
@@ -174,7 +174,7 @@ def _trained(
         if processes.first and progress.ended:
             checked_settings(kind, folder)  # check again: files may have changed during training
             scores = log.scores_at(progress.best_step) or {}
-            if quality := kind.describe_quality(scores, settings, run.corpus):
+            if quality := settings.describe_quality(scores, run.corpus):
                 log.event("quality", quality)
         log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {interrupt.cause}")
     warning = ""
@@ -199,7 +199,7 @@ def build_trainer(
     options: further arguments of Trainer.
     """
     settings, corpus = run.settings, run.corpus
-    sizes = kind.sizes(corpus)
+    sizes = sizes_of(corpus)
     for run_folder in (folder, *([] if settings.init_from is None else [Path(settings.init_from)])):
         check_newest(kind, run_folder, settings.model, sizes)
     model = build_from(kind, settings, corpus)
@@ -226,10 +226,11 @@ def build_trainer(
 def introduce(log: Log, run: PreparedRun, task: RunTask) -> None:
     """Log the data, the model and the chosen settings of a new run."""
     settings = run.settings
-    for note in (*run.notes, *task.corpus_notes()):
+    for note in run.notes:
         log.event("data", str(note), shown=note)
     count = sum(each.numel() for each in task.model.parameters())
-    text = ", ".join(filter(None, (settings.model.name, f"{count:,} parameters", task.described())))
+    sizes = named_sizes(type(task), sizes_of(task.corpus))
+    text = ", ".join(filter(None, (settings.model.name, f"{count:,} parameters", sizes)))
     start = "" if settings.init_from is None else f", starting from {Path(settings.init_from).name}"
     log.event("model", f"{text}{start}", parameters=count)
     if run.plan is not None and run.plan.text:

@@ -6,6 +6,7 @@ captions.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,13 @@ from typing import Any
 
 import torch
 
-from regard.runs.run_task import Plan, RunTask, on_meta_device
+from regard.runs.run_task import Plan, RunTask, on_meta_device, sizes_of
 from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
 from regard.training.distributed import Processes
 from regard.training.settings import BATCHES, build, merged
 from regard.training.step_speed import StepTimer
 
-__all__ = ["EpochRules", "plan_epochs"]
+__all__ = ["EpochRules", "plan_epochs", "training_speed"]
 
 WARMUP_PART, MOST_WARMUP = 0.05, 200
 """The warm-up takes the fraction WARMUP_PART of all steps, but at most MOST_WARMUP steps."""
@@ -75,7 +76,7 @@ def plan_epochs(
     settings = merged(given, chosen, {"training": batch}, given)
     minutes, speed = training.get("minutes"), None
     if timed or minutes is not None:
-        measured = _speed(task, settings, corpus, device) if processes.first else 0.0
+        measured = training_speed(task, settings, corpus, device) if processes.first else 0.0
         speed = processes.share(measured) * processes.world
     epoch = _epoch_steps(task, settings, corpus) / group
     length: dict[str, Any] = {}
@@ -94,12 +95,21 @@ def plan_epochs(
     return Plan(settings, _sentence(settings, rules.examples, epochs), epochs, seconds)
 
 
-def _speed(task: type[RunTask], settings: Mapping[str, Any], corpus: Any, device: str) -> float:
-    """Measure the training speed of one process, in the unit of task.count() per second."""
+def training_speed(task: type[RunTask], settings: Mapping[str, Any], corpus: Any, device: str) -> float:
+    """Train for a few steps, and return the speed of one process in the unit of task.count() per second.
+
+    The model is discarded afterwards.
+    """
     built = _built(task, settings, corpus, device)
     with TemporaryDirectory() as scratch:
-        timer = StepTimer(built, built.settings.training, torch.device(device), Path(scratch))
-        return timer.tokens_per_second()
+        speed = StepTimer(
+            built, built.settings.training, torch.device(device), Path(scratch)
+        ).tokens_per_second()
+    del built
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()
+    return speed
 
 
 def _epoch_steps(task: type[RunTask], settings: Mapping[str, Any], corpus: Any) -> int:
@@ -111,8 +121,8 @@ def _epoch_steps(task: type[RunTask], settings: Mapping[str, Any], corpus: Any) 
 def _built(task: type[RunTask], settings: Mapping[str, Any], corpus: Any, device: str) -> RunTask:
     complete = build(task.settings_type, settings, "the settings")
     torch.manual_seed(0)
-    model = task.build_model(complete.model, task.sizes(corpus))
-    return task(model, corpus, complete, Processes(), device)
+    model = task.build_model(complete.model, sizes_of(corpus))
+    return task(model, corpus, complete, Processes(), torch.device(device).type)
 
 
 def _sentence(settings: Mapping[str, Any], examples: str, epochs: float) -> str:

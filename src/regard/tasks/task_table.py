@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 __all__ = ["TASKS", "find_task", "load", "load_task", "task_of"]
 
 TASKS = {
-    "translation": "regard.tasks.translation.translation_task:TranslationTask",
-    "language": "regard.tasks.language.language_task:LanguageTask",
-    "classification": "regard.tasks.classification.classification_task:ClassificationTask",
-    "captioning": "regard.tasks.captioning.captioning_task:CaptioningTask",
-    "answering": "regard.tasks.answering.answering_task:AnsweringTask",
-    "algorithms": "regard.tasks.algorithms.algorithms_task:AlgorithmsTask",
+    "translation": "regard.tasks.translation.task:TranslationTask",
+    "language": "regard.tasks.language.task:LanguageTask",
+    "classification": "regard.tasks.classification.task:ClassificationTask",
+    "captioning": "regard.tasks.captioning.task:CaptioningTask",
+    "answering": "regard.tasks.answering.task:AnsweringTask",
+    "algorithms": "regard.tasks.algorithms.task:AlgorithmsTask",
 }
 """The module and class of each task, by name. The module is imported when the task is used."""
 
 SETTINGS = {
-    "translation": "regard.tasks.translation.translation_settings:TranslationSettings",
-    "language": "regard.tasks.language.language_settings:LanguageSettings",
-    "classification": "regard.tasks.classification.classification_settings:ClassificationSettings",
-    "captioning": "regard.tasks.captioning.captioning_settings:CaptioningSettings",
-    "answering": "regard.tasks.answering.answering_settings:AnsweringSettings",
-    "algorithms": "regard.tasks.algorithms.algorithms_settings:AlgorithmsSettings",
+    "translation": "regard.tasks.translation.settings:TranslationSettings",
+    "language": "regard.tasks.language.settings:LanguageSettings",
+    "classification": "regard.tasks.classification.settings:ClassificationSettings",
+    "captioning": "regard.tasks.captioning.settings:CaptioningSettings",
+    "answering": "regard.tasks.answering.settings:AnsweringSettings",
+    "algorithms": "regard.tasks.algorithms.settings:AlgorithmsSettings",
 }
 """The module and class of the settings of each task in TASKS, by name. These modules do not import torch."""
 
@@ -213,7 +213,6 @@ def load(
     if seed is not None:
         folder = importlib.import_module("regard.runs.seed_folders").folder_of_seed(Path(folder), seed)
     kind = task_of(folder, task)
-    kind.check_load_options(options)
     stored = importlib.import_module("regard.runs.stored_runs").open_stored(kind, Path(folder), checkpoint)
     return kind.load(stored, device, **options)
 

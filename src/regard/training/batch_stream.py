@@ -54,13 +54,13 @@ class BatchStream:
         self._ahead, self._device = 0, torch.device("cpu")
 
     def start(self, device: torch.device) -> None:
-        """From now on, prepare batches in a thread, if Task.ahead is True and the device type is in AHEAD.
+        """From now on, prepare batches in a thread, if Speed.ahead is True and the device type is in AHEAD.
 
         device: the device that batches are used on. For a GPU, the tensors are copied to pinned memory, so
             that the host does not wait when it copies them to the GPU.
         """
         self.close()
-        self._ahead, self._device = AHEAD.get(device.type, 0) if self.task.ahead else 0, device
+        self._ahead, self._device = AHEAD.get(device.type, 0) if self.task.speed.ahead else 0, device
 
     def __iter__(self) -> BatchStream:
         return self

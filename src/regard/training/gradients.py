@@ -46,7 +46,7 @@ class Gradients:
     half: whether to use autocast with bfloat16.
     coarse: whether to compute float32 matrix products in TF32, on GPUs that support it.
     compiled: whether to use torch.compile. The model is compiled once for each batch shape. More than
-        task.shapes shapes are an error. With `captured`, it is compiled once for all shapes, because the
+        Speed.shapes shapes are an error. With `captured`, it is compiled once for all shapes, because the
         graphs already have one shape each.
     captured: whether CapturedSteps captures the steps in CUDA graphs. Then several processes exchange their
         gradients there.
@@ -83,7 +83,9 @@ class Gradients:
             # If there are more batch shapes than the limit, raise an error. By default, torch.compile would
             # not compile the other shapes, and their batches would be slow.
             torch._dynamo.config.fail_on_recompile_limit_hit = True
-            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, task.shapes)
+            torch._dynamo.config.recompile_limit = max(
+                torch._dynamo.config.recompile_limit, task.speed.shapes
+            )
             objective = torch.compile(objective, dynamic=captured)
         self._objective = objective
         self._say = say
@@ -118,7 +120,7 @@ class Gradients:
         for place, batch in enumerate(batches):
             ready, _ = self.prepared(step, place, batch)
             loss = self.of_one(ready, tokens, last=place == len(batches) - 1)
-            self.task.keep_state(batch, loss.state)
+            self.task.state.keep(batch, loss.state)
             yield Loss(loss.total, loss.shown)
 
     def prepared(self, step: int, place: int, batch: Any) -> tuple[Any, int]:
@@ -168,7 +170,9 @@ class Gradients:
         try:
             return self._objective(ready)
         except torch._dynamo.exc.FailOnRecompileLimitHit:
-            problem = f"there are batches of more than {self.task.shapes} shapes, and each shape is compiled"
+            problem = (
+                f"there are batches of more than {self.task.speed.shapes} shapes, and each shape is compiled"
+            )
             hint = "use ", Setting("training", "compile", False), ", or batches of fewer different lengths"
             raise RegardError(message("training.compile", problem, hint=hint)) from None
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.functional import pad
 
 from regard.data.batch import BOS, EOS, PAD, Batch
+from regard.fast.captured.graphs import capture_chosen
 from regard.models.bahdanau import Bahdanau
 from regard.models.captioner import Captioner
 from regard.models.lstmn_classifier import LSTMNClassifier
@@ -21,8 +22,10 @@ from regard.models.lstmn_translation import LSTMNTranslationModel
 from regard.models.luong import Luong
 from regard.models.recurrent_classifier import GRUClassifier
 from regard.models.seq2seq import Seq2Seq
+from regard.training.settings import Training
+from regard.training.task import Speed
 
-__all__ = ["Shapes", "small_steps"]
+__all__ = ["Shapes", "few_shapes", "small_steps"]
 
 
 SMALL_STEPS = (
@@ -38,6 +41,40 @@ def small_steps(model: nn.Module) -> bool:
     Batches are then padded to fewer lengths, because a CUDA graph is captured for each.
     """
     return bool(getattr(model, "small_steps", isinstance(model, SMALL_STEPS)))
+
+
+def few_shapes(
+    model: nn.Module,
+    training: Training,
+    device: str,
+    world: int,
+    longest: int,
+    uncapturable: str = "",
+    *,
+    fine: bool | None = None,
+    padded: bool = True,
+) -> tuple[Speed, Shapes | None]:
+    """Decide whether steps are captured in CUDA graphs, and choose the shapes that batches are padded to.
+
+    The shapes are None if batches are not padded: without CUDA graphs and torch.compile.
+
+    device: the device type, such as "cuda".
+    world: number of processes.
+    longest: maximum length of a sequence in tokens, including EOS.
+    uncapturable: why the loss cannot be captured in a CUDA graph, otherwise "".
+    fine: see Shapes. Default: whether steps are captured, and the model launches no small kernels.
+    padded: whether batches are padded if steps are captured. If not, the trainer decides about CUDA graphs.
+    """
+    speed = Speed(uncapturable=uncapturable, ahead=True)
+    if not padded:
+        return speed, None
+    capture = capture_chosen(training, uncapturable, device, world)
+    speed = replace(speed, capture=capture)
+    if not (training.compile or capture.chosen):
+        return speed, None
+    fine = capture.chosen and not small_steps(model) if fine is None else fine
+    shapes = Shapes(training.batch_tokens, longest, training.batch_size or 1, fine=fine)
+    return replace(speed, shapes=shapes.most), shapes
 
 
 @dataclass(frozen=True)

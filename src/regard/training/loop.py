@@ -25,7 +25,7 @@ from regard.training.distributed import Processes
 from regard.training.gradients import Gradients, chosen_precision
 from regard.training.interrupts import Interruption, unsaved_steps
 from regard.training.logs.log import Log
-from regard.training.nonfinite_steps import NonFinite, step_error, weight_error
+from regard.training.nonfinite_steps import NonFinite, batch_tensors, step_error, weight_error
 from regard.training.optimizer import Average, build_optimizer
 from regard.training.progress import Progress, changes, surroundings
 from regard.training.schedule import scheduled_rate
@@ -88,7 +88,7 @@ class Trainer:
         self.processes = processes or Processes()
         self.log = Log(None, console=Console(quiet=True)) if log is None else log
         self.log.best_by, self.log.counted = self.best, task.counted
-        self.log.has_perplexity = task.has_perplexity
+        self.log.has_perplexity = "perplexity" in task.metrics
         self.model = task.model.to(self.device)
         self.optimizer = build_optimizer(
             self.model,
@@ -103,8 +103,8 @@ class Trainer:
         self.progress = Progress(total=total_steps(settings, task.len_epoch(0)), minutes=settings.minutes)
         precision = chosen_precision(settings.precision, self.device, self.model)
         self._half, self._coarse = precision == "bfloat16", precision == "tf32"
-        captured, self._uncaptured = task.capture or capture_chosen(
-            settings, task, self.device.type, self.processes.world
+        captured, self._uncaptured = task.speed.capture or capture_chosen(
+            settings, task.speed.uncapturable, self.device.type, self.processes.world
         )
         self.gradients = Gradients(
             task,
@@ -126,7 +126,7 @@ class Trainer:
         if captured:
             limit = settings.max_grad_norm or math.inf
             update = DeviceUpdate(self.optimizer, self.average, self.device, limit)
-            self._captured = CapturedSteps(self.gradients, update, task.shapes)
+            self._captured = CapturedSteps(self.gradients, update, task.speed.shapes)
 
     def resume(self, checkpoint: Checkpoint | None = None) -> Checkpoint | None:
         """Load the newest undamaged checkpoint and return it. Return None if the run has no checkpoint.
@@ -316,7 +316,7 @@ class Trainer:
 
         value: the loss or the gradient norm, whichever is NaN or infinite.
         """
-        tensors = [self.task.tensors(batch) for batch in batches]
+        tensors = [batch_tensors(self.task, batch) for batch in batches]
         state = {"step": self.progress.step, "seed": self.seed, "tokens": tokens}
         state |= {"half": self._half, "coarse": self._coarse}
         kept = self.checkpoints.folder, self.processes.rank, tensors, self.model.state_dict(), state

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.data.batch import BatchRows
 from regard.errors import DataError, RegardError, message
 from regard.files import atomic_io
 from regard.files.tensor_file import read_tensors, tensor_blocks
@@ -25,9 +26,11 @@ from regard.training.task import Task
 __all__ = [
     "NonFinite",
     "Replayed",
+    "batch_tensors",
     "first_nonfinite",
     "keep_batches",
     "replay",
+    "restored_batch",
     "step_error",
     "weight_error",
 ]
@@ -71,6 +74,20 @@ class Replayed:
         """
         total = sum(self.losses.values())
         return self.norm if math.isfinite(total) else total
+
+
+def batch_tensors(task: Task, batch: Any) -> dict[str, Tensor]:
+    """Return a batch as named tensors, with the state that it continues from."""
+    named = batch.named_tensors() if isinstance(batch, BatchRows) else dict(vars(batch))
+    return {**named, **task.state.before(batch)}
+
+
+def restored_batch(task: Task, tensors: dict[str, Tensor]) -> Any:
+    """Rebuild a batch of a task from the result of batch_tensors()."""
+    kind = type(next(iter(task.batches(0))))
+    batch = kind.from_tensors(tensors) if issubclass(kind, BatchRows) else kind(**tensors)
+    task.state.restore(batch, tensors)
+    return batch
 
 
 @torch.no_grad()
@@ -196,7 +213,7 @@ def replay(folder: str | Path, task: Task, device: str | torch.device = "cpu") -
             half=half,
             coarse=bool(state.get("coarse")),
         )
-        batches = [task.restored(read_tensors(file)) for file in files]
+        batches = [restored_batch(task, read_tensors(file)) for file in files]
         for number, loss in enumerate(gradients.each(step, batches, tokens)):
             losses[f"batch-{rank}-{number}"] = loss.total.item()
     norm = nn.utils.get_total_norm(p.grad for p in model.parameters() if p.grad is not None)

@@ -43,7 +43,7 @@ __all__ = [
 
 
 SAMPLED = "the loss collects the keys that the attention samples (training.estimator)"
-"""The value of Task.uncapturable for tasks that use sampled_loss(): the reason why CUDA graphs cannot be
+"""The value of Speed.uncapturable for tasks that use sampled_loss(): the reason why CUDA graphs cannot be
 used."""
 
 

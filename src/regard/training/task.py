@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +10,21 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from rich.console import RenderableType
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from regard.data.batch import BatchRows
 from regard.errors import DataError, message
 
-__all__ = ["Capture", "Direction", "Evaluation", "Loss", "Stopped", "Task"]
+__all__ = [
+    "Capture",
+    "CarriedState",
+    "Direction",
+    "Evaluation",
+    "Loss",
+    "Speed",
+    "Stopped",
+    "Task",
+    "epoch_generator",
+]
 
 
 Direction = Literal["higher", "lower"]
@@ -30,8 +40,8 @@ class Loss(NamedTuple):
 
     total: the value to minimise, not detached.
     shown: detached values for the log, by name. "loss" is required. It must be the loss without label
-        smoothing, because the perplexity is computed from it (see Task.has_perplexity).
-    state: detached tensors that the task needs for its next batch; see Task.keep_state().
+        smoothing, because the perplexity is computed from it (see Task.metrics).
+    state: detached tensors that the task needs for its next batch; see CarriedState.
     """
 
     total: Tensor
@@ -51,6 +61,71 @@ class Capture(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Speed:
+    """What a task knows about its batches and its loss that makes training faster.
+
+    shapes: maximum number of CUDA graphs. With torch.compile, it is also the maximum number of different
+        batch shapes: more shapes are an error.
+    uncapturable: a message that says why the loss cannot be captured in a CUDA graph. "" if it can be
+        captured.
+    ahead: whether a thread may call batches() ahead, while the model is trained on a GPU. This is possible if
+        batches() uses no global random number generator, and nothing that loss() or evaluate() changes.
+    capture: the decision whether steps are captured in CUDA graphs. A task that pads its batches for CUDA
+        graphs sets it. If it is None, the trainer decides.
+    """
+
+    shapes: int = 8
+    uncapturable: str = ""
+    ahead: bool = False
+    capture: Capture | None = None
+
+    @property
+    def captures(self) -> bool:
+        """Whether the task has decided that steps are captured in CUDA graphs."""
+        return self.capture is not None and self.capture.chosen
+
+
+class CarriedState:
+    """What a task carries from one batch to the next besides the weights, such as a recurrent state.
+
+    This class carries nothing. loss() itself must not store tensors: in a CUDA graph, the next batch
+    overwrites them. It returns them as Loss.state instead.
+    """
+
+    def keep(self, batch: Any, state: tuple[Tensor, ...]) -> None:
+        """Store Loss.state for the next batch. Called after each batch."""
+        if state:
+            raise TypeError("loss() returned a state, but the task has no attribute `state` that keeps it")
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors that the next batch needs, by name. They are saved in each checkpoint.
+
+        Only the tensors of the first process are saved. So a task with such tensors must raise an error in
+        distributed training.
+        """
+        return {}
+
+    def load(self, tensors: dict[str, Tensor], place: str) -> None:
+        """Restore the state when a run is resumed.
+
+        tensors: the result of tensors() in the checkpoint. {} if the checkpoint has none.
+        place: the path of the checkpoint, for error messages.
+        """
+        if tensors:
+            names = ", ".join(sorted(tensors))
+            problem = f"the checkpoint has a task state ({names}) that this task cannot load"
+            hint = "resume with the task that wrote the checkpoint, or define its attribute `state`"
+            raise DataError(message(place, problem, hint=hint))
+
+    def before(self, batch: Any) -> dict[str, Tensor]:
+        """Return the tensors that a batch continues from, to compute its loss again later."""
+        return {}
+
+    def restore(self, batch: Any, tensors: dict[str, Tensor]) -> None:
+        """Store the tensors that before() returned, for a batch that is computed again."""
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """The result of Task.evaluate().
 
@@ -62,6 +137,21 @@ class Evaluation:
     shown: Sequence[RenderableType] = field(default=(), repr=False)
 
 
+def epoch_generator(seed: int, epoch: int) -> Generator:
+    """Return a random number generator for the order of the examples of an epoch.
+
+    Its numbers depend only on the seed of the run and on the epoch, so that a resumed run gets the same
+    batches.
+
+    >>> import torch
+    >>> order = torch.randperm(5, generator=epoch_generator(seed=1, epoch=0))
+    >>> torch.equal(order, torch.randperm(5, generator=epoch_generator(1, 0)))
+    True
+    """
+    digest = hashlib.blake2b(f"{seed} {epoch}".encode(), digest_size=6).digest()
+    return Generator().manual_seed(int.from_bytes(digest))
+
+
 class Task(ABC):
     """Base class of tasks. The Trainer needs a model, batches, a loss and an evaluation from a task.
 
@@ -69,36 +159,28 @@ class Task(ABC):
     """
 
     model: nn.Module
-    shapes: int = 8
-    """Maximum number of CUDA graphs. With torch.compile, it is also the maximum number of different batch
-    shapes: more shapes are an error.
-    """
     metrics: Mapping[str, Direction] = MappingProxyType({"loss": "lower"})
-    """The scores that evaluate() returns, and whether higher or lower is better."""
-    counted: str = "examples"
-    """What count() counts, for the log and `regard show`, such as "target tokens"."""
-    has_perplexity: bool = False
-    """Whether the loss is a cross-entropy per token. If so, the log shows the perplexity, exp(loss)."""
+    """The scores that evaluate() returns, and whether higher or lower is better. With the metric
+    "perplexity", the loss is a cross-entropy per token, and the log shows the perplexity, exp(loss)."""
     best: str = "loss"
     """The metric that selects the best checkpoint, if the setting training.best is not set."""
-    uncapturable: str = ""
-    """A message that says why the loss cannot be captured in a CUDA graph. "" if it can be captured."""
-    ahead: bool = False
-    """Whether a thread may call batches() ahead, while the model is trained on a GPU. This is possible if
-    batches() uses no global random number generator, and nothing that loss() or evaluate() changes.
-    """
-    capture: Capture | None = None
-    """The decision whether steps are captured in CUDA graphs. A task that pads its batches for CUDA graphs
-    sets this attribute. If it is None, the trainer decides.
-    """
+    counted: str = "examples"
+    """What count() counts, for the log and `regard show`, such as "target tokens"."""
+    speed: Speed = Speed()
+    """What makes training faster. Most tasks need not set it."""
+    state: CarriedState = CarriedState()
+    """What is carried from one batch to the next besides the weights. Most tasks carry nothing."""
 
     @abstractmethod
     def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch for this process, starting with the batch of index `start`."""
 
-    @abstractmethod
     def len_epoch(self, epoch: int) -> int:
-        """Return the number of batches that batches() yields in an epoch, the same for every process."""
+        """Return the number of batches that batches() yields in an epoch, the same for every process.
+
+        By default, the batches are counted. Override this method if it takes long to make them.
+        """
+        return sum(1 for _ in self.batches(epoch))
 
     @abstractmethod
     def count(self, batch: Any) -> int:
@@ -116,14 +198,6 @@ class Task(ABC):
             Stopped if it returns True.
         """
 
-    def tensors(self, batch: Any) -> dict[str, Tensor]:
-        """Return a batch as named tensors. They are saved if the loss of the batch is NaN or infinite."""
-        return batch.named_tensors() if isinstance(batch, BatchRows) else dict(vars(batch))
-
-    @abstractmethod
-    def restored(self, tensors: dict[str, Tensor]) -> Any:
-        """Rebuild a batch from the result of tensors(), to compute its loss again with replay()."""
-
     def close(self) -> None:  # noqa: B027 - most tasks have nothing to end
         """End the threads and processes that prepare batches. The next call of batches() starts them again.
 
@@ -133,31 +207,3 @@ class Task(ABC):
     def prepare(self, batch: Any, device: Any) -> Any:
         """Move a batch to the device, in the form that loss() expects."""
         return batch.to(device)
-
-    def keep_state(self, batch: Any, state: tuple[Tensor, ...]) -> None:
-        """Store Loss.state, such as a recurrent state, for the next batch. Called after each batch.
-
-        loss() itself must not store tensors: in a CUDA graph, the next batch overwrites them.
-        """
-        if state:
-            raise TypeError(f"loss() returned a state, but {type(self).__name__} has no keep_state()")
-
-    def state_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that the next batch needs besides the weights, by name: e.g. a recurrent state.
-
-        They are saved in each checkpoint. Only the tensors of the first process are saved. So a task with
-        such tensors must raise an error in distributed training.
-        """
-        return {}
-
-    def load_state_tensors(self, tensors: dict[str, Tensor], place: str) -> None:
-        """Restore the state of the task, such as a recurrent state, when a run is resumed.
-
-        tensors: the result of state_tensors() in the checkpoint. {} if the checkpoint has none.
-        place: the path of the checkpoint, for error messages.
-        """
-        if tensors:
-            names = ", ".join(sorted(tensors))
-            problem = f"the checkpoint has a task state ({names}) that {type(self).__name__} cannot load"
-            hint = "resume with the task that wrote the checkpoint, or define load_state_tensors()"
-            raise DataError(message(place, problem, hint=hint))

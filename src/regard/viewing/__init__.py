@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from regard.viewing.pictures.head_grid import heads
     from regard.viewing.pictures.link_lines import lines
     from regard.viewing.pictures.long_sequences import long_map
-    from regard.viewing.pictures.matrix import matrix
-    from regard.viewing.pictures.memory_plots import hops, tape
+    from regard.viewing.pictures.matrix import hops, matrix
     from regard.viewing.pictures.shaded_text import reading, shaded
+    from regard.viewing.pictures.tape_panels import tape
     from regard.viewing.pictures.word_over_time import over_time
     from regard.viewing.pooled_attention import Pooled, pooled, pooled_from_top
-    from regard.viewing.seen import Seen
-    from regard.viewing.seen_site import Site
+    from regard.viewing.seen import Seen, Site
     from regard.viewing.svg import to_svg
     from regard.viewing.terminal import bars, beside, draw
 else:

@@ -22,8 +22,7 @@ from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.pictures.shaded_text import reading, shaded
 from regard.viewing.pictures.view_selection import Chosen, Word, chosen, matching, mean_of, place_of
 from regard.viewing.pictures.word_over_time import over_time
-from regard.viewing.seen import BEGIN, Seen, Site
-from regard.viewing.view_inputs import Drawable, drawable
+from regard.viewing.seen import BEGIN, Drawable, Seen, Site, drawable
 
 __all__ = ["VIEWS", "Picture", "noted", "picture"]
 

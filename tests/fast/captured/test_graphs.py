@@ -26,7 +26,7 @@ from regard.training.gradients import Gradients
 from regard.training.losses import cross_entropy
 from regard.training.settings import Training
 from regard.training.step_results import StepRequest
-from regard.training.task import Capture, Loss
+from regard.training.task import Capture, Loss, Speed
 from tests.models.variants import SIZE, VARIANTS
 from tests.training.fake_graphs import FakeGraphs, choose, install
 from tests.training.test_compiled import Uneven
@@ -166,24 +166,26 @@ def test_error_in_the_loss_is_raised(tmp_path: Path, device: FakeGraphs):
     ],
 )
 def test_when_steps_are_captured(settings: dict[str, Any], device: str, world: int, chosen: tuple[bool, str]):
-    task = Toy()
-    captured, reason = capture_chosen(Training(**settings), task, device, world)
+    captured, reason = capture_chosen(Training(**settings), "", device, world)
     assert captured == chosen[0]
     assert chosen[1] in reason and bool(reason) == bool(chosen[1])
 
 
 def test_regard_fast_0_switches_capture_off(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("REGARD_FAST", "0")
-    captured, reason = capture_chosen(Training(), Toy(), "cuda")
+    captured, reason = capture_chosen(Training(), "", "cuda")
     assert not captured and "REGARD_FAST=0" in reason
-    assert capture_chosen(Training(), Toy(), "cpu") == Capture(False)
+    assert capture_chosen(Training(), "", "cpu") == Capture(False)
 
 
-def test_task_can_give_a_reason_against_capture():
-    task = Toy()
-    task.uncapturable = "it is watched"
-    captured, text = capture_chosen(Training(capture="auto"), task, "cuda")
+def test_task_can_give_a_reason_against_capture(tmp_path: Path):
+    captured, text = capture_chosen(Training(capture="auto"), "it is watched", "cuda")
     assert not captured and "it is watched" in text
+    task = Toy()
+    task.speed = Speed(uncapturable="it is watched")
+    trainer(tmp_path, task, steps=1, capture=True, log=True).run()
+    (record,) = records(tmp_path, "capture")
+    assert "not captured" in record["text"]
 
 
 def test_unsupported_capture_is_logged(tmp_path: Path):

@@ -107,9 +107,7 @@ def test_resumed_translation_run_has_the_same_bits(
 ):
     """Subwords are sampled in processes, a thread prepares batches ahead, and steps are captured."""
     monkeypatch.setattr(batch_stream, "AHEAD", {"cpu": 3})
-    monkeypatch.setattr(
-        "regard.tasks.translation.translation_task.capture_chosen", lambda *_: Capture(True, "")
-    )
+    monkeypatch.setattr("regard.training.length_buckets.capture_chosen", lambda *_: Capture(True, ""))
     settings = {
         "data": {
             "built_in": "korean",

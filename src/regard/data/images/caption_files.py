@@ -1,6 +1,15 @@
-"""File formats of captions. For each format, a function yields entries: an image and some of its captions.
+"""Read caption files: TSV, JSON lines, and JSON in the layout of COCO or Karpathy.
 
-To add a format, write such a function and add it to FORMATS.
+    read_captions("captions.tsv", "images")                          lines: image TAB caption
+    read_captions("train.jsonl", "images")                           {"image": "a.jpg", "captions": ["..."]}
+    read_captions("dataset_flickr8k.json", "images", split="train")  Karpathy's splits
+    read_captions("captions_train2017.json", "train2017")            COCO
+
+Captions are held in memory. Images are opened only when they are needed (see read_image()). list_images()
+finds image files by names, folders and patterns.
+
+For each file format, a function yields entries: an image and some of its captions. To add a format, write
+such a function and add it to FORMATS.
 """
 
 from __future__ import annotations
@@ -450,7 +459,7 @@ def read_captions(
     paths: a caption file or a list of caption files, plain or gzip.
     folder: the folder of images. Image names in the caption files are relative to it. Default: the folder of
         the first caption file.
-    format: "tsv", "jsonl", "coco" or "karpathy" (see caption_formats.py). By default, it is detected from the
+    format: "tsv", "jsonl", "coco" or "karpathy" (see FORMATS). By default, it is detected from the
         file name and, for .json, from the content.
     split: the split to read, such as "train", or a list of splits. Default: all images.
     empty: what to do with a caption that has no words: "error" raises DataError, "skip" drops the caption.

@@ -2,13 +2,10 @@
 
 The modules, from letters to the corpus:
 
-    conjugation                    attaches particles to nouns and endings to verbs
-    lexicon                        the vocabulary
-    phrases, nominals, clauses     parts of a sentence, built in both languages at the same time
-    actions, reasons,              clauses, by meaning
-    descriptions
-    grammar                        combines clauses into sentences
-    corpus                         generates the examples of each split
+    lexicon    attaches particles to nouns and endings to verbs; the vocabulary
+    phrases    parts of a sentence, built in both languages at the same time
+    grammar    clauses, by meaning, and the sentences that combine them
+    corpus     generates the examples of each split
 
 An object of the class Dice makes all random choices. The words are in lexicon.toml.
 """

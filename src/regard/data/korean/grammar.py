@@ -1,4 +1,17 @@
-"""Generate relative clauses, and clauses with an action verb (with an object, a place, a time and so on)."""
+"""The sentence constructions of the built-in corpus: functions that each generate a random sentence.
+
+To add a construction, write its function and add a line with its frequency to SENTENCES.
+
+The functions before them generate clauses by meaning: actions and relative clauses, descriptions, purposes
+(the ending -(으)러) and reasons (the ending -(아/어)서).
+
+In Korean, the reason always precedes the main verb. English has two orders:
+
+    because_clauses()    I could not go because I was busy.
+    so_clauses()         I was hungry so I went to the restaurant.
+
+The two functions use different reasons, so the reason in Korean determines the order in English.
+"""
 
 from __future__ import annotations
 

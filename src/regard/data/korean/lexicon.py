@@ -1,4 +1,6 @@
-"""The letters of Hangul syllables, the particles of nouns, and the conjugation of verbs and adjectives.
+"""The vocabulary of the built-in corpus, and the conjugation of its nouns, verbs and adjectives.
+
+The words, and for each verb and adjective the words that can be used with it, are in lexicon.toml.
 
 Particles mark the role of a noun in the sentence. The form of a particle depends on whether the noun ends in
 a consonant or a vowel.

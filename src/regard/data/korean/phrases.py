@@ -1,6 +1,14 @@
 """Phrases: Korean words, and English words with alignment links to the Korean words that they translate.
 
 A link refers to a Word object, not to a position. So links stay correct when the words are reordered.
+
+Noun phrases, predicates and clauses are made of phrases. Korean has no articles. The English article is
+determined by these rules:
+
+    the          the topic, and a noun with a relative clause
+    a, an        an object
+    no article   a plural object in the simple present ("I like cats"), a mass noun as object,
+                 a name, and a noun with a determiner (이, 그) or an owner (내)
 """
 
 from __future__ import annotations

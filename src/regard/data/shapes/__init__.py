@@ -5,10 +5,10 @@ describes.
 
 The modules, from one object to the corpus:
 
-    scenes             objects, their attributes and places, and relations between them
-    scene_rendering    draws scenes as pictures of 64 x 64 pixels, and computes the mask of each object
-    scene_captions     generates captions, checks whether a caption is true, finds the region of each word
-    shapes_corpus      generates the scenes of each split
+    scenes           objects, their attributes, places and relations; draws scenes as pictures of 64 x 64
+                     pixels; generates captions, checks whether a caption is true, finds the region of each
+                     word
+    shapes_corpus    generates the scenes of each split
 
     corpus = shapes("train", count=1000)
     images = corpus.images(range(32))                    # uint8 tensor (32, 3, 64, 64)

@@ -1,6 +1,30 @@
-"""Scenes: 2 to 4 objects on a plain background, each with a size, a colour, a shape and a place.
+"""Scenes, their pictures and their captions.
+
+A scene has 2 to 4 objects on a plain background, each with a size, a colour, a shape and a place.
 
 The picture is divided into 3 x 3 squares. Each object lies in its own square, so objects never overlap.
+
+render() draws scenes as RGB pictures of 64 x 64 pixels, with smooth edges.
+
+All arithmetic is in integers, so a picture has the same bytes on every machine. For each shape and size,
+there is a square array with one number for each pixel: how many of 16 points in the pixel are inside the
+shape. This number decides how the colour of the object and the colour of the background are mixed in the
+pixel.
+
+all_captions() generates captions, is_valid() checks whether a caption is true, and word_regions() finds the
+region of each word.
+
+The grammar of a caption, where [ ] is optional and * means any number of times:
+
+    caption  = clause ("and" clause)*
+    clause   = object [relation object | place]
+    object   = "a" [size] [colour] shape
+    relation = "left of" | "right of" | "above" | "below"
+    place    = "at the top left" | ... | "in the middle"
+
+Generated captions give the size and the colour of each object. They name the objects in reading order, from
+top left to bottom right. So the picture and the previous words determine which object is named next, and
+where a captioner should attend.
 """
 
 from __future__ import annotations
@@ -338,7 +362,7 @@ def all_captions(scene: Scene) -> list[str]:
 
 
 def is_valid(scene: Scene, caption: str) -> bool:
-    """Return whether a caption is true of a scene and follows the grammar of scene_captions.py.
+    """Return whether a caption is true of a scene and follows the grammar of this module.
 
     A caption is true if each noun phrase can be assigned to a different object of the scene, so that all
     attributes, relations and places are correct. Upper and lower case are not distinguished. A full stop at

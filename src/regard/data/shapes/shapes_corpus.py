@@ -36,7 +36,6 @@ __all__ = [
     "VERSION",
     "Shapes",
     "ShapesExample",
-    "has_held_out",
     "shapes",
 ]
 
@@ -219,11 +218,6 @@ def shapes(split: str = "train", count: int = 10000, seed: int = 0, captions: in
     (3, True, torch.uint8)
     """
     return Shapes(split, count, seed, captions)
-
-
-def has_held_out(scene: Scene) -> bool:
-    """Return whether an object of the scene has a colour and shape that are a pair in HELD_OUT."""
-    return any((each.colour, each.shape) in HELD_OUT for each in scene.objects)
 
 
 def eighth(scene: Scene) -> int:

@@ -19,7 +19,7 @@ from torch import Tensor
 from regard.data.packed_tensors import map_tensors, pack, tensors_in
 from regard.fast import enabled
 from regard.training.settings import Training
-from regard.training.task import Capture, Task
+from regard.training.task import Capture
 
 __all__ = [
     "WARM_UPS",
@@ -57,16 +57,17 @@ class Uncaptured(Exception):
         return cls(f"{type(error).__name__}: {str(error).strip()}".splitlines()[0])
 
 
-def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) -> Capture:
+def capture_chosen(settings: Training, uncapturable: str, device: str, world: int = 1) -> Capture:
     """Decide whether training steps are captured in CUDA graphs.
 
     If the settings request CUDA graphs, but they cannot be used, the field `problem` of the result says why.
 
+    uncapturable: why the loss cannot be captured (Speed.uncapturable), otherwise "".
     device: the device type, such as "cuda".
     world: number of processes.
 
     >>> from regard.training.settings import Training
-    >>> capture_chosen(Training(capture=False), Task, "cuda")
+    >>> capture_chosen(Training(capture=False), "", "cuda")
     Capture(chosen=False, problem='')
     """
     if settings.capture is False or (settings.capture == "auto" and device != "cuda"):
@@ -75,7 +76,7 @@ def capture_chosen(settings: Training, task: Task, device: str, world: int = 1) 
         "REGARD_FAST=0 is set": not enabled(),
         f"CUDA graphs need the device cuda, not {device}": device != "cuda",
         "several processes with CUDA graphs need training.compile = false": world > 1 and settings.compile,
-        task.uncapturable: bool(task.uncapturable),
+        uncapturable: bool(uncapturable),
     }
     reason = next((text for text, applies in reasons.items() if applies), "")
     return Capture(not reason, f"steps are not captured in CUDA graphs: {reason}" if reason else "")

@@ -131,7 +131,7 @@ class CapturedSteps:
             graph.replay()
             self._unused = graph.unused & self._unused if place else graph.unused
             row, *state = graph.results
-            self.gradients.task.keep_state(batch, tuple(each.clone() for each in state))
+            self.gradients.task.state.keep(batch, tuple(each.clone() for each in state))
         if not whole and self._unused not in self._update_graphs:
             self._update_graphs[self._unused] = self._graph(self._unused, self._update)
         return row

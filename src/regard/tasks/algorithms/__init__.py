@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
-    from regard.tasks.algorithms.algorithms_run import AlgorithmsRun
-    from regard.tasks.algorithms.algorithms_settings import AlgorithmsSettings
-    from regard.tasks.algorithms.algorithms_task import AlgorithmsTask
+    from regard.tasks.algorithms.run import AlgorithmsRun
+    from regard.tasks.algorithms.settings import AlgorithmsSettings
+    from regard.tasks.algorithms.task import AlgorithmsTask
 else:
     import_lazily(__name__)
 

@@ -17,7 +17,7 @@ from regard.layers.tape_heads import READ_SITE, WRITE_SITE, check_tape
 from regard.look import Look
 from regard.models.turing_machine import MachineState, NeuralTuringMachine
 from regard.sites import record
-from regard.tasks.algorithms.algorithms_data import generator_of, named_sizes
+from regard.tasks.algorithms.data import generator_of, named_sizes
 from regard.tasks.algorithms.solution import Solution
 
 __all__ = ["SequenceSolver"]

@@ -9,9 +9,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from regard.tasks.translation.translation_data import Split
-from regard.tasks.translation.translation_settings import TranslationSettings
-
 __all__ = ["describe_quality", "note_few_pairs", "unseen_share"]
 
 MEASURED = {1_000: (1, 8), 3_000: (8, 17), 10_000: (12, 23)}
@@ -62,14 +59,17 @@ def _words(line: str) -> list[str]:
     return re.findall(r"\w+", line.lower())
 
 
-def note_few_pairs(split: Split, settings: TranslationSettings) -> str:
+def note_few_pairs(split: Any, settings: Mapping[str, Any]) -> str:
     """Return a note for the log before training if the pairs are too few for their language, otherwise "".
 
     There is no note for narrow language, for targets such as dates and labels (the best checkpoint is then
     selected by exact match), and for runs that start from the weights of another run.
+
+    split: the pairs, with the attributes train and valid.
+    settings: nested as in config.toml.
     """
     pairs = len(split.train)
-    if pairs > FEW_PAIRS or settings.init_from is not None or settings.training.best == "exact":
+    if pairs > FEW_PAIRS or settings.get("init_from") is not None or settings["training"]["best"] == "exact":
         return ""
     unseen = unseen_share(split.train, split.valid)
     if unseen < NARROW:

@@ -11,20 +11,32 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any
+
+import torch
 
 from regard.data import suggest_tokenizer
 from regard.data.tokenizers.tokenizer import sides
 from regard.models.transformer import SIZES
+from regard.runs.run_task import RunTask
+from regard.tasks.epoch_plan import training_speed
+from regard.tasks.translation.data import Corpus, status
+from regard.tasks.translation.settings import DEFAULT_PAIRS
 from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED, epochs_text
+from regard.training.distributed import Processes
 from regard.training.settings import LENGTHS, merged
 
-__all__ = ["DEFAULT_PAIRS", "Plan", "Workload", "fill_data", "fit_to_text", "make_plan"]
-
-DEFAULT_PAIRS = 20_000
-"""The default number of training pairs from the built-in corpus."""
+__all__ = [
+    "Plan",
+    "Workload",
+    "epoch_tokens",
+    "fill_data",
+    "fit_to_text",
+    "make_plan",
+    "plan_run",
+]
 
 Options = dict[str, Any]
 Speed = Callable[[Options, int | None], float]
@@ -384,3 +396,53 @@ def _sentence(settings: Mapping[str, Any], total: float, epochs: float, speed: f
         minutes = training["minutes"]
         amount += f", {minutes:g} minute{'' if minutes == 1 else 's'} at {speed:,.0f} target tokens/s"
     return f"{', '.join(parts)}: for {amount}"
+
+
+def target_tokens(corpus: Corpus) -> int:
+    """Return the number of target tokens of an epoch, including EOS."""
+    return int(corpus.train.target_lengths.sum()) + len(corpus.train)
+
+
+def epoch_tokens(corpus: Corpus) -> int:
+    """Return the number of source tokens or of target tokens of an epoch, whichever is larger."""
+    return max(target_tokens(corpus), int(corpus.train.source_lengths.sum()) + len(corpus.train))
+
+
+def plan_run(
+    task: type[RunTask],
+    given: Mapping[str, Any],
+    corpus: Corpus,
+    device: str,
+    processes: Processes,
+    *,
+    timed: bool = False,
+) -> Plan:
+    """Choose the settings of a run that the user has not set. All processes get the same plan.
+
+    task: the task class.
+    given: the settings so far. The section [data] is complete.
+    corpus: the training data.
+    device: the device to train on, for example "cuda".
+    processes: the processes of distributed training.
+    timed: whether to measure the training speed if the length of the run is set in steps or epochs.
+    """
+    shared: dict[str, Any] = {}
+    if processes.first:
+
+        def speed(options: Options, tokens: int | None) -> float:
+            """Return the speed in tokens of the side with more tokens. tokens: the batch size, or None."""
+            training = {"batch_tokens": tokens, "guided_alignment": 0.0, "learning_rate": 1e-4}
+            settings = merged(given, {"model": options, "training": training})
+            share = epoch_tokens(corpus) / target_tokens(corpus)
+            return training_speed(task, settings, corpus, device) * share
+
+        kind, targets = torch.device(device).type, target_tokens(corpus)
+        work = Workload(len(corpus.train), epoch_tokens(corpus), kind, processes.world, targets)
+        with status("measuring the speed of this machine"):
+            plan = make_plan(given, work, speed)
+            if timed and plan.tokens_per_second is None:
+                settings = plan.settings
+                timed_speed = speed(settings["model"], settings["training"].get("batch_tokens"))
+                plan = replace(plan, tokens_per_second=timed_speed)
+        shared = asdict(plan)
+    return Plan(**processes.share(shared))

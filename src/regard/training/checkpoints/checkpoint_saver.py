@@ -29,7 +29,7 @@ class CheckpointSaver:
     checkpoints: the folder of checkpoints.
     optimizer: the optimizer. Its state is saved.
     log: the log. Its position in log.jsonl is saved.
-    task: the task. The weights of its model are saved. The result of task.state_tensors() is saved in the
+    task: the task. The weights of its model are saved. The result of task.state.tensors() is saved in the
         tensor file "task", if it is not empty.
     average: the moving average of the weights, or None. With a moving average, the tensor file "weights" of a
         checkpoint contains the averages, and the tensor file "raw" contains the weights themselves.
@@ -65,7 +65,7 @@ class CheckpointSaver:
             self.average.load(averaged)
         load_optimizer(self.model, self.optimizer, checkpoint.tensors("optimizer"), str(checkpoint.path))
         kept = checkpoint.tensors(TASK) if checkpoint.has(TASK) else {}
-        self.task.load_state_tensors(kept, str(checkpoint.path))
+        self.task.state.load(kept, str(checkpoint.path))
         progress = Progress.read(state, place)
         self._saved = progress.state()
         return progress
@@ -104,7 +104,7 @@ class CheckpointSaver:
             with self.average.applied():
                 averaged = {name: value.clone() for name, value in self.model.state_dict().items()}
             tensors |= {"weights": averaged, "raw": weights}
-        if kept := self.task.state_tensors():
+        if kept := self.task.state.tensors():
             tensors[TASK] = kept
         self.log.saved(progress.step, self.checkpoints.save(progress.step, tensors, state).path)
 

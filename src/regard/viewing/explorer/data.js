@@ -1,5 +1,5 @@
 "use strict";
-// The data of the page: base64 text that is decoded on first use. packing.py documents the format.
+// The data of the page: base64 text that is decoded on first use. __init__.py documents the format.
 const page = JSON.parse(document.getElementById("data").textContent);
 const blocks = new Map();
 const planes = new Map();
@@ -29,7 +29,7 @@ function scaleOf(bits, most) {
   return scale;
 }
 
-// Return the number of the plane (stored matrix) of a head, or of the mean over heads; see _planes in packing.py.
+// Return the number of the plane (stored matrix) of a head, or of the mean over heads; see _planes in __init__.py.
 function planeNumber(site, head, measure) {
   if (site.form === "long") return site.mean ? (head === "mean" ? 0 : head + 1) : head === "mean" ? 0 : head;
   if (head !== "mean") return head;

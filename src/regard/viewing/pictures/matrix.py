@@ -1,4 +1,4 @@
-"""matrix(): draw a matrix of weights. Rows are queries, columns are keys, darker cells are larger weights."""
+"""Matrices of weights, darker cells for larger weights: matrix(), and hops() over sentences of a story."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy
 from numpy.typing import NDArray
+from rich.console import Group
+from rich.text import Text
 
-from regard.viewing.as_arrays import checked_matrix
+from regard.viewing.as_arrays import check_words, checked_matrix, checked_weights
 from regard.viewing.pictures.canvas import SIZE, Canvas
 from regard.viewing.pictures.colors import DARK, QUIET, label, width_of
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.terminal import draw
 
-__all__ = ["grid", "matrix", "numbers_of"]
+__all__ = ["grid", "hops", "matrix", "numbers_of"]
 
 LONG = 48
 """If a matrix has more rows (or columns) than this, the cells are smaller, and labels that do not fit are
@@ -23,6 +25,17 @@ left out."""
 EDGE = 720.0
 """Height of a matrix with more than LONG rows, and width of a matrix with more than LONG columns, in
 points."""
+
+LONGEST = 60
+"""Maximum width of a sentence of a story in character cells of the terminal.
+
+Longer sentences are truncated."""
+
+TERMINAL, HOP_CELLS, SHORTEST = 78, 7, 24
+"""Sizes in character cells for hops() in the terminal.
+
+TERMINAL: width of the drawing. HOP_CELLS: width of the column of a hop. SHORTEST: minimum width of the
+    sentences, even if the drawing becomes wider than TERMINAL."""
 
 LABEL = 28
 """Default maximum width of a label, in terminal cells."""
@@ -70,6 +83,44 @@ def matrix(
         f"{array.shape[0]} queries down, {array.shape[1]} keys across; darker cells are larger weights"
     )
     return Picture([canvas], draw(array, rows, columns, title or None, numbers=numbers, most=most))
+
+
+def hops(
+    weights: Any,
+    sentences: Sequence[object],
+    question: str = "",
+    answer: str = "",
+    title: str = "",
+) -> Picture:
+    """Draw how much each hop attends to each sentence of a story (Sukhbaatar et al. 2015).
+
+    weights: (K, S), the weights of K hops for S sentences.
+    sentences: the S sentences of the story.
+    question: the question about the story, written above the matrix.
+    answer: the answer of the model, written below the matrix.
+    title: a title.
+
+    >>> from regard.viewing import hops
+    >>> print(hops([[0.1, 0.9], [0.8, 0.2]], ["Mary took the milk", "Mary went home"], "where is the milk?"))
+    where is the milk?
+                        hop 1  hop 2
+    Mary took the milk  .10    .80 ▓
+        Mary went home  .90 █  .20 ░
+                       0  ░▒▓█ 1
+    """
+    array, most = checked_weights("hops()", weights, "TS", None)
+    check_words("hops()", "sentences", sentences, array, axis=1)
+    names = [f"hop {number}" for number in range(1, len(array) + 1)]
+    labels = [label(each, LONGEST) for each in sentences]
+    canvas = grid(array.T / most, labels, names, numbers_of(array.T), longest=LONGEST)
+    canvas.title = label(title or question, 90) or "Hops over a story"
+    below = [f"answer: {label(answer, LONGEST)}"] if answer else []
+    for line in below:
+        canvas.words(canvas.bounds[0], canvas.bounds[3] + 14, line)
+    canvas.head(label(title, 90), label(question, 100))
+    room = max(TERMINAL - HOP_CELLS * len(names), SHORTEST)
+    drawn = draw(array.T, labels, names, question or title or None, numbers=True, longest_row=room)
+    return Picture([canvas], Group(drawn, *map(Text, below)))
 
 
 def grid(

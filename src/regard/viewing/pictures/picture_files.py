@@ -36,11 +36,6 @@ class Picture(Shown):
         self.terminal, self.seconds = terminal, seconds
 
     @property
-    def papers(self) -> list[Canvas]:
-        """Alias of `frames`, for code written for earlier versions."""
-        return self.frames
-
-    @property
     def moves(self) -> bool:
         """Whether this is an animation: more than one frame."""
         return len(self.frames) > 1

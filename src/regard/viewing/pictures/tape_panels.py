@@ -1,8 +1,9 @@
-"""Draw the steps of a neural Turing machine: inputs and answers, and below them the heads on the tape."""
+"""Draw the heads of a neural Turing machine over time, alone, or below its inputs and answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy
 from numpy.typing import NDArray
@@ -10,13 +11,17 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from regard.errors import ArgumentError, message
+from regard.viewing.as_arrays import checked_weights
 from regard.viewing.pictures.canvas import SIZE, Canvas, same_size
 from regard.viewing.pictures.colors import DARK, QUIET, label
 from regard.viewing.pictures.picture_files import Picture
 from regard.viewing.tape_run import TapeRun
 from regard.viewing.terminal import Thumbnails, pooled_down
 
-__all__ = ["slot_history", "tape_animation", "tape_panels"]
+__all__ = ["slot_history", "tape", "tape_animation", "tape_panels"]
+
+BAND = 330.0
+"""Maximum width and maximum height of a matrix of tape(), in points."""
 
 WIDE, HIGH = 330.0, 260.0
 """The largest width and height of a panel, in points."""
@@ -35,6 +40,72 @@ VISIBLE = 0.125
 
 MOST_RANGES = 4
 """The largest number of ranges of slots in a title on the terminal."""
+
+
+def tape(read: Any, write: Any = None, title: str = "", about: str = "") -> Picture:
+    """Draw the read and write weights of a Neural Turing Machine over time (Graves et al. 2014, figure 6).
+
+    read: (T, N), the weights of the read head at each of T time steps, for N memory slots.
+    write: (T, N), the weights of the write head. Default: they are not drawn.
+    title: a title.
+    about: a line below the title.
+
+    The horizontal axis is time, the vertical axis the memory slots, as in the paper.
+
+    >>> import numpy
+    >>> from regard.viewing import tape
+    >>> print(tape(numpy.eye(4), numpy.eye(4)[::-1]))
+    write
+          ██
+        ██
+      ██
+    ██
+    read
+    ██
+      ██
+        ██
+          ██
+    """
+    inputs = {name: each for name, each in (("write", write), ("read", read)) if each is not None}
+    arrays = {name: checked_weights("tape()", each, "TN", None)[0] for name, each in inputs.items()}
+    shapes = {array.shape for array in arrays.values()}
+    if len(shapes) > 1 or not all(array.size for array in arrays.values()):
+        problem = ", ".join(f"{name} has shape {array.shape}" for name, array in arrays.items())
+        raise ArgumentError(
+            message("tape()", problem, expected="read and write of the same shape (T, N); T and N at least 1")
+        )
+    steps, places = shapes.pop()
+    cell = min(max(BAND / max(steps, places), FINEST), COARSEST)
+    canvas = Canvas(label(title, 90) or "Read and write weights over time", about)
+    most = max(float(array.max(initial=0.0)) for array in arrays.values()) or 1.0
+    left, wide, high = 0.0, min(steps * cell, BAND), min(places * cell, BAND)
+    for name, array in arrays.items():
+        canvas.words(left, -10, name, SIZE)
+        small = pooled_down(array.T, int(BAND / cell) or 1, int(BAND / cell) or 1) / most
+        _cells(canvas, left, 0, small, wide / small.shape[1], high / small.shape[0])
+        canvas.words(left, high + 10, f"time, {steps:,} steps", 8, color=QUIET)
+        left += wide + 24
+    _side(canvas, high / 2, f"memory, {places:,} slots")
+    canvas.scale(0, high + 28, most)
+    canvas.head(label(title, 90), label(about, 110))
+    drawn = [Thumbnails(name, (pooled_down(array.T, 16, 60) / most,)) for name, array in arrays.items()]
+    return Picture([canvas], Group(*_heading(title), *drawn))
+
+
+def _cells(
+    canvas: Canvas, x: float, y: float, levels: NDArray[numpy.float64], width: float, height: float
+) -> None:
+    """Draw a panel of cells, with gaps between them if they are large enough."""
+    canvas.cells(x, y, levels, width, height, gap=0.5 if min(width, height) > 4 else 0)
+
+
+def _side(canvas: Canvas, y: float, text: str) -> None:
+    """Write a text from bottom to top, on the left of the panels."""
+    canvas.words(-9, y, text, 8, anchor="middle", angle=90, color=QUIET)
+
+
+def _heading(title: str) -> list[Text]:
+    return [Text(label(title, 90), "bold")] if title else []
 
 
 def tape_panels(run: TapeRun) -> Picture:
@@ -86,20 +157,12 @@ def _canvas(run: TapeRun, until: int, animated: bool = False) -> Canvas:
         shown = values.copy()
         shown[:, until:] = 0.0
         canvas.words(left, top - 9, name, SIZE)
-        canvas.cells(left, top, shown, wide, height, gap=0.5 if min(wide, height) > 4 else 0)
+        _cells(canvas, left, top, shown, wide, height)
         if animated:
             x = left + (until - 1) * wide
             canvas.box(x - 0.5, top + len(values) * height + 2, wide, 2.5, DARK)
     bottom = above + 30 + (last - first) * high
-    canvas.words(
-        -9,
-        above + 30 + (bottom - above - 30) / 2,
-        f"slots {first} to {last - 1}",
-        8,
-        anchor="middle",
-        angle=90,
-        color=QUIET,
-    )
+    _side(canvas, above + 30 + (bottom - above - 30) / 2, f"slots {first} to {last - 1}")
     canvas.words(0, bottom + 12, f"time, {run.steps:,} steps", 8, color=QUIET)
     canvas.scale(90, bottom + 12, 1.0)
     canvas.head(title, _about(run, until - 1) if animated else "")
@@ -123,7 +186,6 @@ def _terminal(run: TapeRun) -> RenderableType:
     most_N = numpy.maximum(run.write.max((0, 1)), run.read.max((0, 1)))[first:last]
     used = numpy.flatnonzero(most_N > VISIBLE).tolist() or list(range(last - first))
     slots = _ranges([first + slot for slot in used])
-    heading = [Text(label(run.title, 90), "bold")] if run.title else []
     names = {
         "write weights": f"write weights, slots {slots}",
         "read weights": f"read weights, slots {slots}",
@@ -135,7 +197,7 @@ def _terminal(run: TapeRun) -> RenderableType:
         )
         for name, values in _panels(run).items()
     ]
-    return Group(*heading, *drawn, *(Text(each, "dim") for each in run.notes))
+    return Group(*_heading(run.title), *drawn, *(Text(each, "dim") for each in run.notes))
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -167,10 +229,9 @@ def slot_history(run: TapeRun, slot: int) -> Picture:
     wide = min(max(WIDE * 1.6 / run.steps, FINEST), COARSEST)
     title = f"The contents of slot {slot}"
     canvas = Canvas(title, "one column for each step; below, the weights of the write and read heads")
-    gap = 0.5 if wide > 4 else 0
-    canvas.cells(0, 0, values_TM.T / most, wide, COARSEST, gap=gap)
+    _cells(canvas, 0, 0, values_TM.T / most, wide, COARSEST)
     bottom = values_TM.shape[1] * COARSEST + 12
-    canvas.cells(0, bottom, heads, wide, COARSEST, gap=gap)
+    _cells(canvas, 0, bottom, heads, wide, COARSEST)
     for row, name in enumerate(("write", "read")):
         canvas.words(-6, bottom + (row + 0.5) * COARSEST, name, 8, anchor="end", color=QUIET)
     canvas.words(0, bottom + 2 * COARSEST + 12, f"time, {run.steps:,} steps", 8, color=QUIET)

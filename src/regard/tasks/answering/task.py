@@ -1,0 +1,306 @@
+"""The answering task: batches of questions, loss, and evaluation with the error rate of each task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from rich.console import RenderableType
+from torch import Tensor
+from torch.nn import functional
+
+from regard.data.batch import NO_LABEL, BatchRows, StoryBatch
+from regard.data.story_text import format_of_stories
+from regard.errors import ArgumentError, DataError, Setting, message
+from regard.evaluation.story_answerer import StoryAnswerer
+from regard.evaluation.story_report import StoryReport, story_report
+from regard.models.memory_network import MemoryNetwork, noise_size
+from regard.named_models.memory_networks import StoryModel, build_memory_network
+from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions
+from regard.runs.run_settings import ModelSettings
+from regard.runs.run_task import Plan, RunTask, StoredRun
+from regard.tasks.answering.data import WORDS, StoryCorpus, StorySplit, load_words, read_story_split
+from regard.tasks.answering.evaluate import (
+    EVALUATE_OPTIONS,
+    evaluate_answering,
+)
+from regard.tasks.answering.run import VIEW_OPTIONS, AnsweringRun, answerer_of, view_answering
+from regard.tasks.answering.settings import AnsweringSettings
+from regard.tasks.epoch_plan import EpochRules, plan_epochs
+from regard.training.distributed import Processes
+from regard.training.settings import merged
+from regard.training.task import Evaluation, Loss, Speed, Stopped, epoch_generator
+
+__all__ = ["AnsweringTask", "StoryRows", "plan_answering"]
+
+EVALUATED = 1000
+"""Number of validation questions of one forward pass."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoryRows(BatchRows):
+    """A batch of training questions, given by their indices.
+
+    The stories, questions and answers of the training set are already on the device. AnsweringTask.loss()
+    selects them by index. So only the few tensors of this class are copied before a CUDA graph is replayed.
+
+    rows: (B,), the indices of the questions in the training set.
+    linear: whether the network computes attention without softmax (linear start).
+    noise: uniform random numbers for the random noise of an end-to-end network, as in StoryBatch; None if the
+        network does not use them.
+    """
+
+    rows: Tensor
+    linear: bool = False
+    noise: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class AnsweringTask(RunTask):
+    """Trains a memory network on questions about stories, and evaluates it on the validation questions.
+
+    All training questions are copied to the device once, and loss() selects the rows of a batch.
+    """
+
+    model: StoryModel
+    settings_type = AnsweringSettings
+    metrics = MappingProxyType({"loss": "lower", "error": "lower", "accuracy": "higher"})
+    best = "error"
+    counted = "questions"
+    files = (WORDS,)
+    smallest_sizes = MappingProxyType({"words": 8, "answers": 2, "sentences": 3})
+    evaluate_options = EVALUATE_OPTIONS
+    view_options = VIEW_OPTIONS
+    speed = Speed(shapes=4)  # 2 batch sizes (the last is smaller), each with and without softmax
+
+    def __init__(
+        self,
+        model: StoryModel,
+        corpus: StoryCorpus,
+        settings: AnsweringSettings,
+        processes: Processes | None = None,
+        device: str = "cpu",
+    ):
+        super().__init__(model, corpus, settings)
+        self._processes = processes or Processes()
+
+    @classmethod
+    def read_data(
+        cls, settings: AnsweringSettings, fingerprints: Mapping[str, str] | None = None
+    ) -> StorySplit:
+        split = read_story_split(settings.data)
+        if settings.model.name == "supervised":
+            check_facts(split)
+        return split
+
+    @classmethod
+    def encode_data(
+        cls,
+        data: StorySplit,
+        settings: AnsweringSettings,
+        folder: Path,
+        cache: Path | None = None,
+        lines: int | None = None,
+    ) -> StoryCorpus:
+        return StoryCorpus.prepared(data, settings.data, folder)
+
+    @classmethod
+    def stored_sizes(cls, folder: Path, settings: AnsweringSettings) -> tuple[int, ...]:
+        words = load_words(folder)
+        return words.size, len(words.answers), settings.data.max_sentences
+
+    @classmethod
+    def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> StoryModel:
+        words, answers, sentences = sizes
+        return build_memory_network(model.name, words, answers, sentences, **model.options)
+
+    @classmethod
+    def load(cls, run: StoredRun, device: str, **options: Any) -> AnsweringRun:
+        return answerer_of(run, device, **options)
+
+    @classmethod
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
+        return evaluate_answering(cls, run, options)
+
+    @classmethod
+    def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> RunView:
+        return view_answering(cls, run, options, drawing)
+
+    @classmethod
+    def check(cls, settings: AnsweringSettings, model: Any = None) -> None:
+        for path in (*settings.data.train_file, *(settings.data.valid_file or ())):
+            format_of_stories(Path(path), settings.data.format)
+        if settings.training.linear_start and settings.model.name == "supervised":
+            problem = (
+                f"training.linear_start is {settings.training.linear_start}, but the model has no softmax"
+            )
+            hint = "use ", Setting("training", "linear_start", 0), ", or the model end-to-end"
+            raise ArgumentError(message("the settings", problem, hint=hint))
+
+    @classmethod
+    def plan(
+        cls,
+        settings: Mapping[str, Any],
+        corpus: StoryCorpus,
+        device: str,
+        processes: Processes,
+        timed: bool = False,
+    ) -> Plan:
+        return plan_answering(cls, settings, corpus, device, processes, timed=timed)
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[StoryRows]:
+        """Yield the batches of an epoch. The order of the questions depends only on the seed and the epoch.
+
+        The random numbers for the random noise are sampled here too. So they also depend only on the seed and
+        the epoch. All tensors of an epoch are copied to the device of the model at once.
+
+        start: number of batches to skip, to resume within an epoch.
+        """
+        generator = epoch_generator(self.settings.seed, epoch)
+        order = torch.randperm(len(self.corpus.train), generator=generator)
+        count = self._noise_size()
+        noise = torch.rand(len(order), count, generator=generator)
+        rank, world, size = self._processes.rank, self._processes.world, self._rows_of_step()
+        linear, device = epoch < self.settings.training.linear_start, next(self.model.parameters()).device
+        if 0 < len(order) % size < world:  # each process needs at least one question in the last batch
+            repeated = torch.arange(world - len(order) % size)
+            places = torch.cat((torch.arange(len(order)), repeated))
+            order, noise = order[places], noise[places]
+        steps = zip(order.to(device).split(size), noise.to(device).split(size), strict=True)
+        for rows, numbers in islice(steps, start, None):
+            yield StoryRows(rows[rank::world], linear, numbers[rank::world] if count else None)
+
+    def _noise_size(self) -> int:
+        """Return the number of random numbers of each question, or 0 if the network uses no random noise."""
+        if not (isinstance(self.model, MemoryNetwork) and self.model.noise and self.model.time is not None):
+            return 0
+        return noise_size(self.corpus.train.stories.shape[1], self.model.noise)
+
+    def _rows_of_step(self) -> int:
+        return int(self.settings.training.batch_size or 1) * self._processes.world
+
+    def len_epoch(self, epoch: int) -> int:
+        return -(-len(self.corpus.train) // self._rows_of_step())
+
+    def count(self, batch: StoryRows) -> int:
+        return len(batch)
+
+    def prepare(self, batch: StoryRows, device: Any) -> StoryRows:
+        on_device = batch.rows.device.type == torch.device(device).type
+        return batch if on_device else batch.to(device)
+
+    def loss(self, batch: StoryRows) -> Loss:
+        """Return the loss of a batch, summed over its questions; see story_loss()."""
+        stories = self.corpus.on(str(batch.rows.device)).batch(batch.rows, linear=batch.linear)
+        return self.story_loss(replace(stories, noise=batch.noise))
+
+    def story_loss(self, batch: StoryBatch) -> Loss:
+        """Return the loss of stories and questions, summed over the questions.
+
+        The end-to-end network learns from the answers only. Its loss is the cross-entropy of the answers. The
+        supervised memory network also learns from labelled supporting facts. Its loss is the sum of two
+        margin ranking losses, one for the facts and one for the answers.
+        """
+        if isinstance(self.model, MemoryNetwork):
+            total = functional.cross_entropy(self.model(batch).float(), batch.answers, reduction="sum")
+            return Loss(total, {"loss": total.detach()})
+        facts, answer = self.model.ranking_loss(batch)
+        shown = {"loss": (facts + answer).detach(), "facts": facts.detach(), "answers": answer.detach()}
+        return Loss(facts + answer, shown)
+
+    @torch.no_grad()
+    def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
+        device = next(self.model.parameters()).device
+        encoded, total, correct = self.corpus.on(str(device), "valid"), 0.0, list[bool]()
+        for rows in torch.arange(len(encoded)).split(EVALUATED):
+            if stopping():
+                raise Stopped
+            batch = encoded.batch(rows)
+            total += float(self._known_loss(batch))
+            correct += (self.model(batch).argmax(-1) == batch.answers).tolist()
+        questions = self.corpus.split.valid.questions
+        report = story_report([each.task for each in questions], correct)
+        answered = max(int((encoded.answers != NO_LABEL).sum()), 1)
+        scores = {"loss": total / answered, "error": report.error, "accuracy": report.accuracy}
+        return Evaluation(scores, self._shown(report))
+
+    def _known_loss(self, batch: StoryBatch) -> Tensor:
+        """Return the sum of the losses of the questions whose answers are in the vocabulary.
+
+        The network has no output for other answers, so these questions have no loss. If no answer is in the
+        vocabulary, the sum is 0.
+        """
+        known = (batch.answers != NO_LABEL).nonzero().squeeze(1)
+        return self.story_loss(batch.select(known)).total if len(known) else torch.zeros(())
+
+    def _shown(self, report: StoryReport) -> list[RenderableType]:
+        """Return what is printed after an evaluation.
+
+        If there are several tasks, the first item is a table with the error rate of each task. Then follow
+        some validation questions with their answers and the attention of each hop.
+        """
+        questions = self.corpus.split.valid.questions
+        count = min(self.settings.evaluation.samples, len(questions))
+        chosen = [questions[(2 * part + 1) * len(questions) // (2 * count)] for part in range(count)]
+        answerer = StoryAnswerer(self.model, self.corpus.words)
+        tables: list[RenderableType] = [report] if len(report.tasks) > 1 else []
+        return [*tables, *answerer.stream(chosen)]
+
+
+def check_facts(split: StorySplit) -> None:
+    """Raise DataError if a training question has no supporting facts.
+
+    A supervised memory network is trained to attend to these facts, so it needs them.
+    """
+    for each in split.train:
+        if not each.facts:
+            problem = "the question has no supporting facts, which a supervised memory network needs"
+            hint = "add their numbers, or train --model end-to-end, which does not need them"
+            raise DataError(message(each.place, problem, hint=hint))
+
+
+RULES = EpochRules("questions", batch_size=32, epochs=60, min_steps=2500, max_steps=40_000)
+
+ONE_TASK, SEVERAL_TASKS = 20, 50
+"""The embedding size for one task and for several tasks (Sukhbaatar et al. 2015, section 4.2)."""
+
+LINEAR_PART = 1 / 3
+"""The fraction of all epochs in which an end-to-end network has no softmax (linear start)."""
+
+RATE, NORM = 0.01, 5.0
+"""The learning rate of AdamW, and the norm that gradients are clipped to."""
+
+
+def plan_answering(
+    task: type[RunTask],
+    given: Mapping[str, Any],
+    corpus: StoryCorpus,
+    device: str,
+    processes: Processes,
+    *,
+    timed: bool = False,
+) -> Plan:
+    """Choose the settings of a run that the user has not set; see plan_epochs()."""
+    end_to_end = given.get("model", {}).get("name", "end-to-end") == "end-to-end"
+    model: dict[str, Any] = {"width": ONE_TASK if len(corpus.tasks) == 1 else SEVERAL_TASKS}
+    if end_to_end:
+        # As in the paper, all stories and sentences are padded to the size of the longest one.
+        model["padding"] = [corpus.train.stories.shape[1], corpus.train.vectors.shape[1]]
+    sgd = given.get("training", {}).get("optimizer") == "sgd"
+    chosen = {"model": model, "training": {} if sgd else {"learning_rate": RATE, "max_grad_norm": NORM}}
+    counted = len(corpus.train)
+    plan = plan_epochs(task, given, chosen, RULES, corpus, device, processes, counted=counted, timed=timed)
+    if not end_to_end or plan.epochs is None:
+        return plan
+    linear = {"training": {"linear_start": int(LINEAR_PART * plan.epochs)}}
+    settings = merged(plan.settings, linear, given)
+    start = settings["training"]["linear_start"]
+    text = f", the first {start} without softmax (linear start)" if start else ""
+    return replace(plan, settings=settings, text=f"{plan.text}{text}")

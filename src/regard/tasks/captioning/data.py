@@ -1,0 +1,454 @@
+"""The data of a captioning run: images and captions, read, checked, split and encoded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from regard.data.batching import EncodedCaptions, encode_captions
+from regard.data.images import Augmentation, CaptionedImages, centre_crop, read_captions
+from regard.data.images.image_file import Pixels, decode_files, memory_limit
+from regard.data.progress_bar import advancing
+from regard.data.shapes import Scene, render, shapes
+from regard.data.shapes.shapes_corpus import SPLITS
+from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
+from regard.data.tokenizers.tokenizer import Lowercased
+from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
+from regard.image_encoders import ImageEncoder
+from regard.tasks.captioning.settings import ImageData
+
+__all__ = [
+    "CaptionCorpus",
+    "CaptionData",
+    "CaptionSplit",
+    "DeviceImages",
+    "FeatureCache",
+    "TOKENIZER",
+    "augmentation_of",
+    "features_fit",
+    "fits_on_device",
+    "load_caption_tokenizer",
+    "read_caption_split",
+    "read_images",
+    "read_shapes",
+    "stored_images",
+]
+
+TOKENIZER = "text.tokenizer"
+"""Name of the tokenizer file in a run folder."""
+
+PICTURES, VALID_PICTURES, VALID_PART = 10_000, 1000, 10
+"""Sizes of the built-in corpus. PICTURES is the default number of training pictures. There is one validation
+picture for VALID_PART training pictures, but at most VALID_PICTURES."""
+
+HELD_OUT, HELD_OUT_PART = 1000, 20
+"""How many training images are held out if there is no validation set: HELD_OUT, but at most 1 /
+HELD_OUT_PART of the images. The setting data.held_out overrides this number."""
+
+VALID_SPLITS = ("val", "valid", "validation", "dev")
+"""Possible names of the validation split of a caption file. If a file has several of these splits, the first
+name in this list is used."""
+
+LISTED = 3
+"""Maximum number of image names in a log message about images that were left out."""
+
+
+@dataclass(frozen=True, eq=False)
+class CaptionData:
+    """Images with their captions, for training, validation or a test.
+
+    name: where the images come from, for example "captions.tsv".
+    names: the file name of each image.
+    captions: the captions of each image, one or more.
+    pixels: the decoded images.
+    scenes: the objects in each picture of the built-in corpus. None for other images.
+    places: for error messages: the caption file and line of each image.
+    remarks: log messages about images and captions that were left out.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    captions: tuple[tuple[str, ...], ...]
+    pixels: Pixels
+    scenes: tuple[Scene, ...] | None = None
+    places: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def select(self, rows: Sequence[int]) -> CaptionData:
+        """Return a copy with only some of the images. rows: the indices of these images, from 0."""
+        return replace(
+            self,
+            names=tuple(self.names[row] for row in rows),
+            captions=tuple(self.captions[row] for row in rows),
+            pixels=self.pixels.select(rows),
+            scenes=None if self.scenes is None else tuple(self.scenes[row] for row in rows),
+            places=tuple(self.places[row] for row in rows) if self.places else (),
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the image names and captions, and of the pixels if the images are in memory."""
+        digest = hashlib.blake2b(self.pixels.fingerprint.encode(), digest_size=16)
+        for name, captions in zip(self.names, self.captions, strict=True):
+            for text in (name, *captions):
+                encoded = text.encode("utf-8", "surrogatepass")
+                digest.update(b"%d %d " % (len(captions), len(encoded)) + encoded)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class CaptionSplit:
+    """The images of a captioning run with their captions, divided into a training and a validation set.
+
+    train: the training images with their captions.
+    valid: the validation images with their captions.
+    held_out: whether the validation images were taken from the training files. This is done if no validation
+        set is given.
+    """
+
+    train: CaptionData
+    valid: CaptionData
+    held_out: bool = False
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Hashes of the training and the validation set, as {"train": hash, "valid": hash}.
+
+        They are saved in the run folder. When the run is resumed, they show whether the data has changed.
+        """
+        return {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Messages for the log: the numbers of images and captions, and what was left out."""
+        held = ", held out from the training images" if self.held_out else ""
+        captions = sum(map(len, self.train.captions))
+        text = f"{len(self.train):,} training images with {captions:,} captions, "
+        remarks = dict.fromkeys((*self.train.remarks, *self.valid.remarks))
+        return (*remarks, f"{text}{len(self.valid):,} validation images{held}")
+
+
+def read_caption_split(data: ImageData) -> CaptionSplit:
+    """Read the training and validation captions, and decode their images.
+
+    data: the data settings, with the caption files and image folders, or with the built-in corpus.
+
+    Raises DataError, with the file and line, in three cases: an image is missing, a caption has no words, or
+    an image cannot be decoded. With data.missing, data.empty or data.damaged = "skip", such an image or
+    caption is left out instead.
+    """
+    if data.built_in:
+        count = data.pictures or PICTURES
+        valid_count = min(VALID_PICTURES, max(count // VALID_PART, 1))
+        return CaptionSplit(read_shapes("train", count), read_shapes("valid", valid_count))
+    assert data.train_file
+    split, valid_split = _splits(data)
+    train = read_images(data, data.train_file, data.images, split)
+    if data.valid_file or valid_split:
+        folder = data.valid_images or data.images
+        valid = read_images(data, data.valid_file or data.train_file, folder, valid_split)
+        return CaptionSplit(train, valid)
+    count = data.held_out or max(min(HELD_OUT, len(train) // HELD_OUT_PART), 1)
+    if count >= len(train):
+        problem = f"{count:,} images cannot be held out for validation: there are only {len(train):,}"
+        raise DataError(message(train.name, problem, hint="set a validation file: --valid-file FILE"))
+    # Held-out images are a random sample, because caption files are often sorted by topic.
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).tolist()
+    return CaptionSplit(train.select(sorted(order[count:])), train.select(sorted(order[:count])), True)
+
+
+def _splits(data: ImageData) -> tuple[list[str] | None, list[str] | None]:
+    """Return the names of the training splits and the validation splits, for example (["train"], ["val"]).
+
+    If one of data.split, data.valid_split, data.valid_file and data.held_out is set, the result is
+    (data.split, data.valid_split). Otherwise, the result is "train" and the first name of VALID_SPLITS that
+    occurs in the caption file. If the file has no split "train", or no validation split, the result is (None,
+    None).
+    """
+    if data.split or data.valid_split or data.valid_file or data.held_out:
+        return data.split, data.valid_split
+    assert data.train_file
+    known = set(_read(data, data.train_file, data.images, None).splits) - {None}
+    valid = next((name for name in VALID_SPLITS if name in known), None)
+    if "train" not in known or valid is None:
+        return None, None
+    return ["train"], [valid]
+
+
+def _read(
+    data: ImageData, files: Sequence[str], folder: Sequence[str] | None, split: Sequence[str] | None
+) -> CaptionedImages:
+    return read_captions(
+        list(files),
+        folder[0] if folder else None,
+        data.format,
+        split=list(split) if split else None,
+        empty=data.empty,
+        missing=data.missing,
+        encoding=data.encoding,
+    )
+
+
+def read_images(
+    data: ImageData, files: Sequence[str], folder: Sequence[str] | None, split: Sequence[str] | None
+) -> CaptionData:
+    """Read caption files, and decode the images that they name.
+
+    data: the data settings, with the image size, and with what to do if an image is missing or damaged.
+    files: the caption files.
+    folder: a list with the folder of the images, or None for the folder of the caption file.
+    split: names of the splits to read, for example ["val"]; None for all.
+    """
+    images = _read(data, files, folder, split)
+    paths = [each.path for each in images]
+    size = data.stored_size
+    pixels, kept, errors = decode_files(paths, size, damaged=data.damaged, places=images.places)
+    remarks = []
+    if images.uncaptioned:
+        remarks.append(_counted("have no caption and are left out", images.uncaptioned, images.folder))
+    if images.missing:
+        remarks.append(_counted("do not exist and are left out", images.missing, images.folder))
+    if images.empty:
+        remarks.append(f"{images.source}: {images.empty:,} captions without words are left out")
+    if errors:
+        first = str(errors[0]).splitlines()[0]
+        remarks.append(f"{len(errors):,} images cannot be decoded and are left out; first {printable(first)}")
+    if not kept:
+        raise DataError(message(images.source, "no image can be decoded", expected="at least one image"))
+    if not pixels.in_memory:
+        needed = 3 * size * size * len(paths) / 2**30
+        limit = memory_limit() / 2**30
+        text = f"the images need {needed:.1f} GiB, more than {limit:.1f} GiB: they are decoded in each epoch"
+        remarks.append(text)
+    chosen = images.select(kept)
+    return CaptionData(
+        images.source, chosen.names, chosen.captions, pixels, None, chosen.places, tuple(remarks)
+    )
+
+
+def _counted(what: str, names: Sequence[str], folder: Path) -> str:
+    listed = ", ".join(printable(name)[:80] for name in names[:LISTED])
+    more = ", ..." if len(names) > LISTED else ""
+    return f"{shown(folder)}: {len(names):,} images {what}: {listed}{more}"
+
+
+def read_shapes(split: str, count: int, seed: int = 0) -> CaptionData:
+    """Generate pictures with captions of the built-in corpus `shapes`.
+
+    split: name of the split, for example "train"; see SPLITS.
+    count: number of pictures.
+    seed: random seed.
+    """
+    if split not in SPLITS:
+        raise UnknownName("split", split, SPLITS)
+    corpus = shapes(split, count, seed)
+    examples = list(corpus)
+    scenes = tuple(each.scene for each in examples)
+    pixels = torch.from_numpy(render(scenes))
+    names = tuple(f"shapes-{split}-{number}" for number in range(count))
+    captions = tuple(each.captions for each in examples)
+    return CaptionData(f"shapes, split {split}", names, captions, Pixels(pixels.shape[-1], pixels), scenes)
+
+
+@dataclass(frozen=True, eq=False)
+class CaptionCorpus:
+    """The training and validation data of a captioning run, with captions as text and as token ids.
+
+    split: images and captions for training and validation.
+    tokenizer: the tokenizer of the captions.
+    train: the training captions as token ids.
+    valid: the validation captions as token ids.
+    """
+
+    split: CaptionSplit
+    tokenizer: Tokenizer
+    train: EncodedCaptions
+    valid: EncodedCaptions
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The vocabulary size."""
+        return (self.tokenizer.size,)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A message for the log with the number of truncated training captions. Empty if there are none."""
+        count = self.train.truncated
+        return (f"{count:,} training captions are truncated (data.max_length)",) if count else ()
+
+    @classmethod
+    def encoded(
+        cls, split: CaptionSplit, data: ImageData, folder: Path, lines: int | None = None
+    ) -> CaptionCorpus:
+        """Encode the captions with the tokenizer of the run folder; if it has none, train and save one.
+
+        split: the images and captions of the run.
+        data: the data settings, with the kind and size of the tokenizer and the maximum length.
+        folder: the run folder.
+        lines: maximum number of captions to train the tokenizer on; None for all.
+        """
+        if not (folder / TOKENIZER).exists():
+            texts = [caption for several in split.train.captions for caption in several]
+            texts = [text.lower() for text in texts] if data.lowercase else texts
+            train_tokenizer(data.tokenizer, texts, data.vocab_size, sample=lines).save(folder / TOKENIZER)
+        tokenizer = load_caption_tokenizer(folder, data)
+        train, valid = (
+            encode_captions(part.captions, tokenizer, longest=data.max_length)
+            for part in (split.train, split.valid)
+        )
+        return cls(split, tokenizer, train, valid)
+
+
+def load_caption_tokenizer(folder: Path, data: ImageData) -> Tokenizer:
+    """Load the caption tokenizer of a run folder; it converts to lower case if data.lowercase is set."""
+    tokenizer = load_tokenizer(folder / TOKENIZER, links=False)
+    return Lowercased(tokenizer) if data.lowercase else tokenizer
+
+
+def check_paths(data: ImageData) -> None:
+    """Raise ArgumentError if a folder in data.images or data.valid_images does not exist."""
+    for name in ("images", "valid_images"):
+        for folder in getattr(data, name) or ():
+            if not Path(folder).is_dir():
+                raise ArgumentError(
+                    message(f"data.{name}", f"there is no folder {shown(folder)}", hint="--images FOLDER")
+                )
+
+
+def augmentation_of(data: ImageData, seed: int) -> Augmentation | None:
+    """Return the augmentation of training images in the settings, or None if they are not augmented."""
+    return Augmentation(size=data.size, flip=data.flip, seed=seed) if data.augmented else None
+
+
+CHUNK = 64
+"""Number of images that are encoded in one batch. It does not depend on settings, so that a resumed run
+computes exactly the same feature vectors."""
+
+
+DEVICE_PART = 8
+"""Tensors are kept on a GPU if they need at most 1 / DEVICE_PART of its free memory."""
+
+
+def fits_on_device(device: torch.device | str, needed: int) -> bool:
+    """Return whether `device` is a GPU with enough free memory to keep `needed` bytes there all the time."""
+    if torch.device(device).type != "cuda" or not torch.cuda.is_available():
+        return False
+    return needed * DEVICE_PART <= torch.cuda.mem_get_info(device)[0]
+
+
+def features_fit(encoder: ImageEncoder, images: int, size: int) -> bool:
+    """Return whether the feature vectors of all images need at most memory_limit() bytes.
+
+    encoder: the image encoder.
+    images: number of images.
+    size: width and height of the images in pixels.
+    """
+    height, width = encoder.map_size(size, size)
+    return 4 * images * height * width * encoder.features <= memory_limit()
+
+
+class FeatureCache:
+    """The feature vectors of images, in float32. All of them are computed at the first access.
+
+    If the device of the encoder is a GPU with enough free memory, the feature vectors stay on this device.
+    Otherwise, they are moved to the CPU.
+
+    encoder: a frozen image encoder.
+    pixels: the images.
+    size: each image is cropped at the centre to this width and height in pixels, then encoded.
+    """
+
+    def __init__(self, encoder: ImageEncoder, pixels: Pixels, size: int):
+        self.encoder, self.pixels, self.size = encoder, pixels, size
+        self._features: Tensor | None = None
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """Return the feature vectors (B, L, F) of the images with these indices. rows: int64, (B,)."""
+        if self._features is None:
+            self._features = self._computed()
+        return self._features[rows.to(self._features.device)]
+
+    @torch.no_grad()
+    def _computed(self) -> Tensor:
+        device, parts = next(self.encoder.parameters()).device, list[Tensor]()
+        with advancing("computing features", len(self.pixels)) as report:
+            for start in range(0, len(self.pixels), CHUNK):
+                rows = torch.arange(start, min(start + CHUNK, len(self.pixels)))
+                images = centre_crop(self.pixels[rows], self.size).to(device)
+                with torch.autocast(device.type, enabled=False):
+                    parts.append(self.encoder(images).float().cpu())
+                report(start + len(rows))
+        features = torch.cat(parts)
+        return features.to(device) if fits_on_device(device, features.nbytes) else features
+
+
+class DeviceImages:
+    """All images of a corpus on a GPU, so that each batch is selected there.
+
+    The images are copied to the GPU when the first batch is selected.
+
+    pixels: the images, in memory.
+    size: width and height in pixels of the images that the model reads.
+    device: the device.
+    augmentation: random crops and flips, for training. If it is None, larger images are cropped at the
+        centre.
+
+    >>> images = DeviceImages(Pixels(4, torch.zeros(9, 3, 4, 4, dtype=torch.uint8)), 2, "cpu")
+    >>> images[torch.tensor([3, 3])].shape
+    torch.Size([2, 3, 2, 2])
+    """
+
+    def __init__(
+        self, pixels: Pixels, size: int, device: torch.device | str, augmentation: Augmentation | None = None
+    ):
+        self.pixels, self.size, self.device, self.augmentation = pixels, size, device, augmentation
+        self._images: Tensor | None = None
+
+    def __getitem__(self, chosen: Tensor) -> Tensor:
+        """Return images, uint8, (B, 3, size, size).
+
+        chosen: (B,), the index of each image. With `augmentation`, (B, 4): the index of each image, and the
+            three numbers of its random crop and flip, from Augmentation.draw().
+        """
+        if self._images is None:
+            self._images = self.pixels.on_device(self.device)
+        on_device = chosen.to(self._images.device)
+        if self.augmentation is None:
+            return centre_crop(self._images[on_device], self.size)
+        return self.augmentation.apply(self._images[on_device[:, 0]], on_device[:, 1:])
+
+
+def stored_images(
+    encoder: ImageEncoder,
+    pixels: Pixels,
+    size: int,
+    device: torch.device | str,
+    *,
+    features: bool,
+    augmentation: Augmentation | None = None,
+) -> FeatureCache | DeviceImages | None:
+    """Choose what to store for all images: their feature vectors, the images on a GPU, or nothing.
+
+    Return a FeatureCache or DeviceImages, from which batches are selected by index, or None to store nothing.
+
+    encoder: the image encoder.
+    pixels: the images.
+    size: width and height in pixels of the images that the model reads.
+    device: the device of the model.
+    features: whether the encoder is frozen and the feature vectors fit in memory. Then feature vectors are
+        stored, if `augmentation` is None.
+    augmentation: random crops and flips of training images.
+    """
+    if features and augmentation is None:
+        return FeatureCache(encoder, pixels, size)
+    if pixels.in_memory and fits_on_device(device, 3 * pixels.size**2 * len(pixels)):
+        return DeviceImages(pixels, size, device, augmentation)
+    return None
