@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +74,11 @@ def config_of(folder: Path) -> dict[str, Any]:
         content = read_limited(path, "config")
     except (FileNotFoundError, NotADirectoryError):
         problem = "this is not a run folder: it has no config.toml"
-        problem = problem if os.path.lexists(folder) else "no such folder"
         hint = "give a run folder, which regard train --output writes"
+        if not os.path.lexists(folder):
+            siblings = {Path(each).name: each for each in _runs_inside(folder.parent, None)}
+            close = get_close_matches(shown(folder.name), siblings, n=1)
+            problem = f"no such folder; did you mean {siblings[close[0]]}?" if close else "no such folder"
         if folder.is_file():
             problem = "this is a file, not a run folder"
             hint = f"give its folder: {shown(folder.parent)}" if is_run(folder.parent) else hint
@@ -91,14 +95,14 @@ def config_of(folder: Path) -> dict[str, Any]:
     return parse_toml(content, path)
 
 
-def _runs_inside(folder: Path) -> list[str]:
-    """Return the paths of run folders directly inside a folder, at most LISTED, to be printed."""
+def _runs_inside(folder: Path, most: int | None = LISTED) -> list[str]:
+    """Return the paths of run folders directly inside a folder, at most `most`, to be printed."""
     try:
         inside = sorted(each for each in folder.iterdir() if is_run(each))
     except OSError:
         return []
-    listed = [shown(each) for each in inside[:LISTED]]
-    return [*listed, "..."] if len(inside) > LISTED else listed
+    listed = [shown(each) for each in inside[:most]]
+    return [*listed, "..."] if len(inside) > len(listed) else listed
 
 
 def made_folder(folder: Path) -> Path:
