@@ -44,6 +44,7 @@ __all__ = [
     "printable",
     "shell_word",
     "shown",
+    "similar_path",
 ]
 
 P = ParamSpec("P")
@@ -379,6 +380,25 @@ def list_item(name: str) -> str:
 def shown(path: str | os.PathLike[str]) -> str:
     """Return a path as text, with control characters and invalid UTF-8 replaced."""
     return printable(os.fsencode(path).decode("utf-8", "replace"))
+
+
+def similar_path(path: str | os.PathLike[str], *, folder: bool = False) -> str:
+    """Return a hint for a missing path: the file, or the folder, with a similar name; "" if there is none.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = pathlib.Path(place, "문장.csv").touch()
+    ...     similar_path(pathlib.Path(place, "문장csv")).removeprefix(f"did you mean {place}/")
+    '문장.csv?'
+    """
+    parent, name = os.path.split(os.path.normpath(path))
+    try:
+        with os.scandir(parent or os.curdir) as entries:
+            names = [each.name for each in entries if (each.is_dir() if folder else each.is_file())]
+    except (OSError, ValueError):
+        return ""
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {shown(os.path.join(parent, close[0]))}?" if close else ""
 
 
 def shell_word(path: str | os.PathLike[str]) -> str:

@@ -27,6 +27,12 @@ def test_loaded_run_has_its_settings_and_translates(finished: Path):
     assert run.translate("고양이").text == load_translator(finished, search=Greedy()).translate("고양이").text
 
 
+def test_a_missing_run_folder_is_answered_with_a_similar_one(tmp_path: Path):
+    (tmp_path / "첫번째").mkdir()
+    with pytest.raises(DataError, match=r"no such folder(.|\n)*did you mean .*첫번째"):
+        regard.load(tmp_path / "첫번쩨")
+
+
 def test_named_task_is_that_of_the_run(finished: Path):
     assert isinstance(regard.load(finished, device="cpu", task="translation"), TranslationRun)
     for other in ("language", "no-such-task"):

@@ -28,11 +28,12 @@ from regard.data.text_encoding import (
     advice,
     find_mojibake,
     is_utf_8_text,
+    is_utf_16,
     lacks_byte_order_mark,
     other_encoding,
     utf_8_chunks,
 )
-from regard.errors import ArgumentError, DataError, Hint, RegardWarning, Setting, message, shown
+from regard.errors import ArgumentError, DataError, Hint, RegardWarning, Setting, message, shown, similar_path
 
 __all__ = [
     "Marks",
@@ -146,7 +147,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     if path.exists():
         hint = "save the content to a file first, because the file is read more than once"
         raise DataError(message(shown(path), "this path is not a regular file", hint=hint))
-    hint = ""
+    hint = similar_path(path)
     packed = path.with_name(f"{path.name}.gz")
     if packed.is_file():
         hint = f"use {shown(packed)}: gzip files can be read directly"
@@ -327,6 +328,9 @@ def check_start(name: str, data: bytes, encoding: str | None) -> None:
             f"; otherwise convert the other files to UTF-8, with iconv -t UTF-8 -f {encoding.upper()}",
         )
         raise DataError(message(name, f"this file is UTF-8 or ASCII text, not {encoding}", hint=hints))
+    if encoding is not None and not encoding.lower().startswith("utf") and is_utf_16(data):
+        named, hints = advice(data, data)
+        raise DataError(message(name, f"this file is not {encoding}; {named}", hint=hints))
     if encoding is not None and data and lacks_byte_order_mark(data, encoding):
         named, hints = advice(data, data)
         hints = hints or ("use ", Setting("read_pairs", "encoding"), " with another name, such as utf-16-le")

@@ -17,11 +17,10 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import ArgumentError, DataError, message, shell_word, shown
+from regard.errors import ArgumentError, DataError, message, shell_word, shown, similar_path
 from regard.files.atomic_io import Written, failed, replace
 from regard.files.folder_lock import NAME as LOCK
 from regard.files.untrusted import open_regular, parse_json, read_limited
@@ -74,11 +73,9 @@ def config_of(folder: Path) -> dict[str, Any]:
         content = read_limited(path, "config")
     except (FileNotFoundError, NotADirectoryError):
         problem = "this is not a run folder: it has no config.toml"
-        hint = "give a run folder, which regard train --output writes"
-        if not os.path.lexists(folder):
-            siblings = {Path(each).name: each for each in _runs_inside(folder.parent, None)}
-            close = get_close_matches(shown(folder.name), siblings, n=1)
-            problem = f"no such folder; did you mean {siblings[close[0]]}?" if close else "no such folder"
+        problem = problem if os.path.lexists(folder) else "no such folder"
+        near = "" if os.path.lexists(folder) else similar_path(folder, folder=True)
+        hint = near or "give a run folder, which regard train --output writes"
         if folder.is_file():
             problem = "this is a file, not a run folder"
             hint = f"give its folder: {shown(folder.parent)}" if is_run(folder.parent) else hint

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import os
 import re
 import warnings
 import zlib
@@ -12,10 +14,11 @@ from csv import reader
 from pathlib import Path
 
 from regard.data.line_io import STANDARD
+from regard.data.table_formats import rename_command
 from regard.data.text_encoding import TITLES, likely_encoding, other_encoding
 from regard.errors import DataError, Hint, RegardWarning, Setting, message, shell_word, shown
 
-__all__ = ["check_separator", "check_sides", "check_text_files", "report_tables"]
+__all__ = ["check_separator", "check_sides", "check_text_files", "is_utf_8", "report_tables", "same_texts"]
 
 START = 1 << 16
 """Number of bytes at the beginning of a file that are read."""
@@ -28,6 +31,9 @@ FOREIGN = 4
 
 RECORD = re.compile(r'\s*\{\s*"[^"]*"\s*:')
 """The beginning of a JSON object that has fields."""
+
+SAME = 100
+"""Number of lines at the beginning of two files that are compared."""
 
 SEPARATORS = {";": "semicolons", ",": "commas", "|": "vertical bars"}
 
@@ -99,6 +105,32 @@ def check_plain_text(files: Iterable[str | Path], encoding: str | None = None) -
             )
 
 
+def is_utf_8(file: str | Path) -> bool:
+    """Return whether the beginning of a file, plain or gzip, is valid UTF-8 without NUL characters."""
+    try:
+        return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(_start(file))
+    except UnicodeDecodeError:
+        return False
+
+
+def same_texts(
+    file: str | Path, other: str | Path, encodings: tuple[str | None, str | None] = (None, None)
+) -> bool:
+    """Return whether two files are the same, or begin with the same lines, maybe in different encodings.
+
+    encodings: the encoding of each file; None is UTF-8.
+    """
+    try:
+        if os.path.samefile(file, other):
+            return True
+    except (OSError, ValueError):
+        return False
+    both = map(_text, map(_start, (file, other)), encodings)
+    lines, others = (text.removeprefix("\ufeff").splitlines()[:SAME] for text in both)
+    count = min(len(lines), len(others)) - 1  # the last line may be cut
+    return count >= LINES and lines[:count] == others[:count]
+
+
 def check_separator(path: Path, rows: Sequence[Sequence[str]]) -> None:
     """Raise DataError if the columns of a file that is read as TSV are not separated by tabs.
 
@@ -111,9 +143,7 @@ def check_separator(path: Path, rows: Sequence[Sequence[str]]) -> None:
         counts = {line.count(separator) for line in lines}
         if len(counts) == 1 and counts != {0}:
             problem = f"the columns are separated by {name}, not by tabs"
-            bare = path.name.removesuffix(".gz")
-            renamed = path.with_name(f"{Path(bare).stem}.csv{path.name[len(bare) :]}")
-            hint = f"rename the file: mv {shell_word(path)} {shell_word(renamed)}"
+            hint = f"rename the file: {rename_command(path)}"
             expected = "tabs, or a file name that ends in .csv"
             raise DataError(message(shown(path), problem, expected=expected, hint=hint))
 
