@@ -189,6 +189,30 @@ def test_tmx_is_an_error_that_recommends_tsv(tmp_path):
         list(read_pairs(jsonl=tmp_path / "a.tmx"))
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(
+    ("content", "fact"),
+    [
+        ({"train": [{"ko": "가", "en": "a"}]}, "in the field 'train'"),
+        ({"ko": ["가", "나"], "en": ["a", "b"]}, "column-wise"),
+    ],
+)
+def test_one_json_object_with_lists_is_an_error(tmp_path, content, fact, indent):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content, indent=indent, ensure_ascii=False))
+    with pytest.raises(DataError, match=fact) as error:
+        list(read_pairs(jsonl=path, fields=("ko", "en")))
+    assert "in each line" in str(error.value)
+
+
+def test_one_row_with_a_list_is_read(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"ko": "가", "en": "a", "tokens": [{"id": 1}], "tags": ["x"]}))
+    assert [pair.target for pair in read_pairs(jsonl=path, fields=("ko", "en"))] == ["a"]
+    path.write_text('{"tags": ["x"], "ko": "가", "en": "a"}\n' * 2)
+    assert len(list(read_pairs(jsonl=path, fields=("ko", "en")))) == 2
+
+
 def test_a_file_of_another_kind_names_the_argument_that_reads_it(tmp_path):
     (tmp_path / "a.csv").write_text("x,y\n" * 9)
     (tmp_path / "a.json").write_text('[{"a": "x", "b": "y"}]')

@@ -122,6 +122,17 @@ def test_missing_folder_config_or_checkpoint_raises(run_copy: Path, tmp_path: Pa
         load_translator(run_copy)
 
 
+def test_a_similar_run_folder_is_suggested(tmp_path: Path):
+    (tmp_path / "first").mkdir()
+    write_config(tmp_path / "first", {"task": "translation"})
+    with pytest.raises(DataError, match=r"did you mean .*first\?"):
+        regard.load(tmp_path / "frist")
+    for other in (tmp_path / "other", tmp_path / "frist" / "nothing"):
+        with pytest.raises(DataError, match="no such folder") as error:
+            regard.load(other)
+        assert "did you mean" not in str(error.value)
+
+
 def test_changed_model_settings_raise(run_copy: Path):
     config = load_translator(run_copy).settings.model_dump()
     write_config(run_copy, {**config, "model": {**config["model"], "width": 9}})

@@ -20,8 +20,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
@@ -325,25 +324,6 @@ KEEP_ALL = Choices(invalid="replace", longest=None, ratio=None)
 """Choices of a PairStream: malformed lines raise DataError, invalid UTF-8 is replaced, no pair is dropped."""
 
 
-class PairStream(Protocol):
-    """Sentence pairs that are read once, during iteration, from files or standard input. All are kept."""
-
-    @property
-    def name(self) -> str:
-        """The names of all files, for messages: "a.ko, a.en"."""
-
-    @property
-    def first_line(self) -> int:
-        """Line number of the first pair in each file: 2 if the files have a header line, otherwise 1."""
-
-    @property
-    def repaired(self) -> int:
-        """Number of lines read so far that had invalid UTF-8."""
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Yield (source, target) for each pair. If a pair cannot be read, raise DataError with its line."""
-
-
 @dataclass
 class LinePairs:
     """Sentence pairs from parallel files, one sentence per line.
@@ -364,10 +344,12 @@ class LinePairs:
 
     @property
     def name(self) -> str:
+        """The names of all files, for messages: "a.ko, a.en"."""
         return ", ".join(map(place_name, (*self.sources, *self.targets)))
 
     @property
     def repaired(self) -> int:
+        """Number of lines read so far that had invalid UTF-8."""
         return sum(side.repaired for side in self.sides)
 
     @property
@@ -416,8 +398,8 @@ class RowPairs:
         encoding: the encoding of the files; None is UTF-8.
         """
         if tsv:
-            return cls(Tabbed(_checked(tsv), columns, encoding))
-        return cls(JsonLines(_checked(jsonl or ()), fields, encoding))
+            return cls(Tabbed(tuple(map(checked_path, tsv)), columns, encoding))
+        return cls(JsonLines(tuple(map(checked_path, jsonl or ())), fields, encoding))
 
     @property
     def name(self) -> str:
@@ -425,6 +407,7 @@ class RowPairs:
 
     @property
     def first_line(self) -> int:
+        """Line number of the first pair in each file: 2 if the files have a header line, otherwise 1."""
         return 2 if isinstance(self.origin, Tabbed) and isinstance(self.origin.columns[0], str) else 1
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
@@ -443,8 +426,8 @@ class RowPairs:
                 raise refusal(chunk, end, KEEP_ALL, int(marks[end]), choosable=False)
 
 
-def _checked(paths: Iterable[str]) -> tuple[Path, ...]:
-    return tuple(map(checked_path, paths))
+PairStream = LinePairs | RowPairs
+"""Sentence pairs that are read once, during iteration, from files or standard input. All are kept."""
 
 
 def in_batches(pairs: Iterable[tuple[str, str]], size: int) -> Iterator[tuple[list[str], list[str]]]:

@@ -70,11 +70,12 @@ RETURN = KINDS["return"].bit
 
 RETURNS = "if its lines end with \\r only, convert them: tr '\\r' '\\n' < old > new"
 
+TSV = "convert it to a TSV file: one pair in each line, with a tab between source and target"
 WORKBOOK = ("an Excel workbook", "save it as CSV UTF-8, and use the .csv file")
 FOREIGN: dict[bytes, tuple[str, Hint]] = {
     rb"PK\x03\x04.{26}(\[Content_Types\]|_rels/|docProps/|xl/)": WORKBOOK,
     rb"\xd0\xcf\x11\xe0": WORKBOOK,
-    rb"(\xef\xbb\xbf)?\s*<\?xml.{0,400}<tmx\b": ("a TMX file", "convert it to a TSV file"),
+    rb"(\xef\xbb\xbf)?\s*<\?xml.{0,400}<tmx\b": ("a TMX file", TSV),
     rb"PK\x03\x04": ("a zip archive", "unpack it first"),
     rb"\xfd7zXZ\x00": ("compressed with xz", "unpack it first, or compress it with gzip"),
     rb"\x28\xb5\x2f\xfd": ("compressed with zstd", "unpack it first, or compress it with gzip"),

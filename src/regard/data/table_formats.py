@@ -278,8 +278,30 @@ def record_format(path: Path, encoding: str | None = None) -> str:
         start = (start + data).lstrip()[:100]
         if len(start) > 1:
             break
+    if start[:1] == b"{":
+        _check_objects(path, encoding)
     # A line such as ["Hallo.", "Hi."] is a value of a file with one value in each line.
     return "array" if start[:1] == b"[" and start[1:].lstrip()[:1] in (b"{", b"[", b"]", b"") else "lines"
+
+
+def _check_objects(path: Path, encoding: str | None) -> None:
+    """Raise DataError if a file that begins with { is one JSON object with lists, not one object per line."""
+    text = next(read_chunks(path, encoding))[0].decode("utf-8", "replace")
+    first, _, rest = text.partition("\n")
+    if rest.strip() and first.rstrip().endswith("}"):
+        return
+    expected = "one JSON object in each line, or a JSON array of objects"
+    start = (
+        r"" if first.strip() == "{" else r"^\s*\{\s*"
+    )  # in an indented object, the list may be a later field
+    if rows := re.search(start + r'"([^"\n]*)"\s*:\s*\[\s*\{', text):
+        problem = f"the rows are in a list, in the field '{printable(rows[1])}' of one JSON object"
+        hint = f"save only the value of '{printable(rows[1])}', the list, as a file"
+        raise DataError(message(shown(path), problem, expected=expected, hint=hint))
+    if columns := re.match(r'\s*\{\s*"([^"\n]*)"\s*:\s*\[\s*"', text):
+        problem = f"the file is column-wise: the field '{printable(columns[1])}' is a list of all its texts"
+        hint = "with pandas: frame.to_json(path, orient='records', lines=True) writes one object in each line"
+        raise DataError(message(shown(path), problem, expected=expected, hint=hint))
 
 
 def json_array_rows(path: Path, encoding: str | None = None) -> Iterator[Row]:

@@ -92,14 +92,14 @@ def config_of(folder: Path) -> dict[str, Any]:
     return parse_toml(content, path)
 
 
-def _runs_inside(folder: Path) -> list[str]:
-    """Return the paths of run folders directly inside a folder, at most LISTED, to be printed."""
+def _runs_inside(folder: Path, most: int | None = LISTED) -> list[str]:
+    """Return the paths of run folders directly inside a folder, at most `most`, to be printed."""
     try:
         inside = sorted(each for each in folder.iterdir() if is_run(each))
     except OSError:
         return []
-    listed = [shown(each) for each in inside[:LISTED]]
-    return [*listed, "..."] if len(inside) > LISTED else listed
+    listed = [shown(each) for each in inside[:most]]
+    return [*listed, "..."] if len(inside) > len(listed) else listed
 
 
 def made_folder(folder: Path) -> Path:

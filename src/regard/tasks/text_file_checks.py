@@ -10,6 +10,7 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from csv import reader
 from pathlib import Path
 
 from regard.data.line_io import STANDARD
@@ -27,6 +28,9 @@ LINES, SHARE = 3, 0.9
 
 FOREIGN = 4
 """Minimum number of bytes that are not ASCII from which the encoding of a file is guessed."""
+
+RECORD = re.compile(r'\s*\{\s*"[^"]*"\s*:')
+"""The beginning of a JSON object that has fields."""
 
 SAME = 100
 """Number of lines at the beginning of two files that are compared."""
@@ -72,6 +76,33 @@ def report_tables(files: Iterable[str | Path], hint: Hint, encoding: str | None 
         if columns > 1 and len(lines) >= LINES and count >= SHARE * len(lines):
             problem = f"each line has {columns} columns, separated by tabs, and is read as one sentence"
             warnings.warn(message(shown(file), problem, hint=hint), RegardWarning, stacklevel=2)
+
+
+def check_plain_text(files: Iterable[str | Path], encoding: str | None = None) -> None:
+    """Raise DataError if a file that is read as one sentence per line is a table of sentence pairs.
+
+    A table is a file of JSON objects, a Parquet file, or a .csv or .tsv file with several columns.
+
+    files: the files. Standard input (-), and files that cannot be read, are not checked.
+    encoding: the encoding of the files; None is UTF-8.
+    """
+    for file in files:
+        data = _start(file)
+        text = _text(data, encoding).removeprefix("\ufeff").lstrip()
+        lines = [line for line in text.split("\n") if line.strip()][:LINES]
+        name = str(file).lower().removesuffix(".gz")
+        separators = {".csv": ",;\t|", ".tsv": "\t"}.get(name[-4:], "")
+        columns = any(
+            all(len(next(reader([line], delimiter=each))) > 1 for line in lines) for each in separators
+        )
+        records = all(map(RECORD.match, lines)) or RECORD.match(text.removeprefix("["))
+        if lines and (records or columns or data[:4] == b"PAR1"):
+            kind, content = ("tsv", "columns") if columns and not records else ("jsonl", "named fields")
+            hint = ("use ", Setting("read_pairs", kind), " for it")
+            problem = f"this file has {content}, but it is read as one sentence per line"
+            raise DataError(
+                message(shown(file), problem, expected="a text file with one sentence per line", hint=hint)
+            )
 
 
 def is_utf_8(file: str | Path) -> bool:
@@ -125,11 +156,12 @@ def check_sides(
     *,
     invalid: str = "error",
 ) -> None:
-    """Check files of sentence pairs: report tables in text files, and raise DataError for other encodings.
+    """Check files of sentence pairs: tables that are read as text, and files in different encodings.
 
     invalid: what to do with invalid bytes (Choices.invalid). The encodings are checked if it is "error".
     """
     sides = [*(source or ()), *(target or ())]
+    check_plain_text(sides, encoding)
     if invalid == "error":
         check_text_files([*sides, *(tsv or ())], encoding)
     report_tables(

@@ -21,7 +21,7 @@ from regard.data.line_io import Lines, Notes, check_standard_input, place_name, 
 from regard.data.pairs import PairStream, RowPairs, in_batches
 from regard.data.progress_bar import advancing
 from regard.decoding.alignment_units import check_units, count_units
-from regard.decoding.search_options import build_search
+from regard.decoding.search_options import build_search, describe_search
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 from regard.evaluation import (
@@ -43,13 +43,12 @@ from regard.runs.run_task import RunTask
 from regard.runs.seed_scores import FittedTable
 from regard.tasks.file_options import COLUMNS, ENCODING, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
 from regard.tasks.header_lines import check_first_lines, columns_of_header
-from regard.tasks.picture_outputs import check_output_ending
+from regard.tasks.picture_outputs import ResultFiles, check_output_ending
 from regard.tasks.task_table import task_of
 from regard.tasks.text_file_checks import check_sides
 from regard.tasks.translation.alignment import aligned_at
 from regard.tasks.translation.expected_quality import describe_quality
 from regard.tasks.translation.settings import TranslationSettings
-from regard.tasks.translation.translation_page import TranslationPage, describe_search
 from regard.training.command_options import CommandOption
 from regard.training.logs.json_log import strict
 from regard.training.logs.live_table import perplexity
@@ -239,7 +238,7 @@ def evaluate_translation(
     if translations is not None and options["sentences"] is not None:
         raise ArgumentError(message("--sentences", "cannot be combined with --translations"))
     search = build_search(options["beam_size"], options["length_penalty"], greedy=options["greedy"])
-    html = TranslationPage(page)
+    html = ResultFiles("line", page)
     references = given.read()
     if empty := sum(not any(map(str.strip, each)) for each in zip(*references.references, strict=True)):
         pairs = "1 pair has an empty reference" if empty == 1 else f"{empty:,} pairs have empty references"
@@ -521,9 +520,10 @@ def built_in_references(split: str, sentences: int) -> References:
     split: name of the split, for example "test".
     sentences: number of sentence pairs.
     """
+    from regard.data import korean_english  # the grammar is imported only where it is used
+
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
-    from regard.data import korean_english  # the grammar is imported only where it is used
 
     examples = list(korean_english(split, sentences))
     return References(
@@ -608,7 +608,7 @@ def evaluate_run(
     references: References,
     options: EvaluationOptions,
     out: Path | None,
-    page: TranslationPage,
+    page: ResultFiles,
     unit: str = "word",
 ) -> EvaluationReport:
     """Translate the source sentences with the model of a run, and score the translations.
@@ -632,7 +632,7 @@ def evaluate_run(
         for number, (translation, reference) in enumerate(pairs, 1):
             notes.add(number, translation.notes)
             unknown.add(number, translation)
-            page.add(translation, reference)
+            page.add(translation, reference=reference)
             texts.append(translation.text)
             if write is not None:
                 write(translation.text)
