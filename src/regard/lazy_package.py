@@ -8,7 +8,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-__all__ = ["import_lazily"]
+__all__ = ["FirstUse", "import_lazily"]
 
 
 def import_lazily(package: str) -> None:
@@ -32,6 +32,22 @@ def import_lazily(package: str) -> None:
     imports = [node for block in blocks for node in block if isinstance(node, ast.ImportFrom)]
     vars(module)["_homes"] = {name.name: node.module for node in imports for name in node.names}
     module.__class__ = _LazyPackage
+
+
+class FirstUse:
+    """A class attribute whose value is a name of another module. The module is imported on first use.
+
+    >>> class Page:
+    ...     endings = FirstUse("regard.viewing.html_document", "SUFFIXES")
+    >>> Page.endings
+    ('.png', '.svg', '.pdf', '.gif')
+    """
+
+    def __init__(self, module: str, name: str):
+        self.module, self.name = module, name
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return getattr(importlib.import_module(self.module), self.name)
 
 
 class _LazyPackage(ModuleType):
