@@ -72,7 +72,7 @@ class TranslationTask(RunTask):
     best = "bleu"
     files = TOKENIZERS
     smallest_sizes = MappingProxyType({"source tokens": 8, "target tokens": 8})
-    evaluate_options = FirstUse("regard.tasks.translation.evaluate", "EVALUATE_OPTIONS")
+    evaluate_options = FirstUse("regard.tasks.translation.evaluate.EVALUATE_OPTIONS")
     view_options = VIEW_OPTIONS
 
     def __init__(
