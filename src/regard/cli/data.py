@@ -103,7 +103,8 @@ def check(**options: Any) -> None:
     if report.refused is not None:
         raise report.refused
     if report.kept == 0:
-        raise DataError(message(pairs.name, "no pairs are left after filtering"))
+        problem = "no pairs are left after filtering" if report.read else "the file is empty"
+        raise DataError(message(pairs.name, problem))
 
 
 @data.command(cls=Command)

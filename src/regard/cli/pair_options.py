@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from regard.cli.options import DEFAULT_COLUMNS
+from regard.cli.usage_errors import FORMATS
 from regard.data import Choices, Pairs, read_pairs
 from regard.data.column_names import two_columns, two_names
 from regard.data.line_io import check_standard_input
 from regard.data.pairs import LinePairs, PairStream, RowPairs
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import ArgumentError, UnknownName, message, shell_word
 from regard.runs.run_folder import config_of
 from regard.tasks.header_lines import check_first_lines, columns_of_header
 from regard.tasks.text_file_checks import check_sides
@@ -66,8 +67,13 @@ class PairFiles:
         if sum(map(bool, ways)) != 1 or bool(self.source) != bool(self.target):
             problem = "more than one kind of files is named, or the source or the target is missing"
             problem = problem if self.all else "no files of pairs are named"
-            expected = "--source and --target, or --tsv, or --jsonl"
-            raise ArgumentError(message(command, problem, expected=expected))
+            expected, hint = "--source and --target, or --tsv, or --jsonl", ""
+            if side := self.source or self.target:
+                if sum(map(bool, ways)) == 1:
+                    problem = f"{'--target' if self.source else '--source'} is missing"
+                way = FORMATS.get(Path(side[0].removesuffix(".gz")).suffix.lower())
+                hint = f"a file that has source and target: {way} {shell_word(side[0])}" if way else ""
+            raise ArgumentError(message(command, problem, expected=expected, hint=hint))
 
     def pairs(self, choose: list[str] | None) -> Pairs:
         """Return the sentence pairs of the files as a Pairs object, which can be checked and split.

@@ -25,7 +25,7 @@ from regard.data.read_text import (
     checked_path,
 )
 from regard.data.text_encoding import advice, other_encoding, utf_8_chunks
-from regard.errors import ArgumentError, DataError, message, printable, shown
+from regard.errors import ArgumentError, DataError, message, printable, shown, similar_path
 from regard.files.atomic_io import naming_file, write_all
 
 __all__ = [
@@ -325,6 +325,7 @@ def given_lines(
         if each != STANDARD and sentence and not os.path.exists(each):
             kind = "sentence" if option == "--text" else "sequence"
             hint = f'for a {kind} instead of a file, use {option} "{printable(each[:60])}"'
+            hint = similar_path(each) or hint
             raise DataError(message(shown(each), "there is no such file", hint=hint))
     for each in files or ():
         if not tables and (note := table_note(each)):

@@ -100,7 +100,7 @@ class Result(ABC):
 
         title: the title of the page.
         """
-        check_ending(Path(path), (".html", *SUFFIXES))
+        check_ending(path, (".html", *SUFFIXES))
         if Path(path).suffix.lower() != ".html":
             return tuple(self.drawing().save(path))
         self.write_page(path, [self.page_entry()], title or self.page_title)

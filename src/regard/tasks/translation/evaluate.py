@@ -40,6 +40,7 @@ from regard.roles import CROSS, sites_matching
 from regard.runs.run_commands import ChosenRun
 from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask
+from regard.runs.seed_scores import FittedTable
 from regard.tasks.file_options import COLUMNS, ENCODING, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
 from regard.tasks.header_lines import check_first_lines, columns_of_header
 from regard.tasks.picture_outputs import ResultFiles, check_output_ending
@@ -239,6 +240,9 @@ def evaluate_translation(
     search = build_search(options["beam_size"], options["length_penalty"], greedy=options["greedy"])
     html = ResultFiles("line", page)
     references = given.read()
+    if empty := sum(not any(map(str.strip, each)) for each in zip(*references.references, strict=True)):
+        pairs = "1 pair has an empty reference" if empty == 1 else f"{empty:,} pairs have empty references"
+        say(f"note: {pairs}, which lowers the scores; training drops such pairs")
     if run is None:
         if translations is None:
             expected = "a run folder, or --translations"
@@ -516,9 +520,10 @@ def built_in_references(split: str, sentences: int) -> References:
     split: name of the split, for example "test".
     sentences: number of sentence pairs.
     """
+    from regard.data import korean_english  # the grammar is imported only where it is used
+
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
-    from regard.data import korean_english  # the grammar is imported only where it is used
 
     examples = list(korean_english(split, sentences))
     return References(
@@ -717,15 +722,17 @@ class FaithfulnessReport:
         """
         first = self.results[0]
         title = f"Faithfulness over {first.sentences:,} references, {len(first.words):,} words: loss in nats"
-        table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
-        table.add_column("site", no_wrap=True, style="cyan")
+        table = FittedTable(("uniform", "suff.", "compr."))  # the uniform loss is also in the summary
+        table.title, table.title_justify, table.title_style = title, "left", "bold"
+        table.add_column("site")
         for name in ("hidden", "random", "unknown", "random", "compr.", "suff.", "tau", "uniform"):
-            table.add_column(name, justify="right", no_wrap=True)
+            table.add_column(name, justify="right")
         names = ("hidden", "hidden_random", "unknown", "unknown_random")
         for each in self.results:
             numbers = [each.mean(name) for name in (*names, "comprehensiveness", "sufficiency", "kendall")]
             table.add_row(
-                Text(each.at), *(f"{round(number, 2) + 0.0:.2f}" for number in (*numbers, each.uniform))
+                Text(each.at, "cyan"),
+                *(f"{round(number, 2) + 0.0:.2f}" for number in (*numbers, each.uniform)),
             )
         return table
 
