@@ -7,12 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from regard.backends import blocked, flex, fused, masked, reference, sdpa, short
+from regard.backends import blocked, reference, sdpa
 from regard.call import Call, Forward
 from regard.errors import BackendError, UnknownName, message
+from regard.lazy_package import on_first_use
 
 __all__ = ["BACKENDS", "Backend", "choose_backend"]
+
+
+def _flex() -> Any:
+    from regard.backends import flex
+
+    return flex
+
+
+def _fused() -> Any:
+    from regard.backends import fused
+
+    return fused
+
+
+def _masked() -> Any:
+    from regard.backends import masked
+
+    return masked
+
+
+def _short() -> Any:
+    from regard.backends import short
+
+    return short
 
 
 def _none(call: Call) -> list[str]:
@@ -52,6 +78,8 @@ _SDPA_ABOUT = {
     "sdpa-cpu": "PyTorch's flash attention for CPU",
 }
 
+_flex_reasons = on_first_use(_flex, "reasons")
+
 LARGE_TABLE = 1 << 24
 """If T x S is at least this number, "auto" prefers the backend flex to sdpa kernels that need a mask tensor
 with T x S elements. flex does not need this tensor, and it skips masked blocks."""
@@ -77,7 +105,7 @@ def _not_requested(call: Call) -> list[str]:
         return []
     return (
         []
-        if sdpa.causal_alone(call) or flex.reasons(call)
+        if sdpa.causal_alone(call) or _flex_reasons(call)
         else ["needs a T x S mask tensor, but flex needs none"]
     )
 
@@ -93,20 +121,20 @@ def _cudnn_not_requested(call: Call) -> list[str]:
 
 BACKENDS: dict[str, Backend] = {
     "short": Backend(
-        short.reasons,
-        short.run,
-        short.not_requested,
+        on_first_use(_short, "reasons"),
+        on_first_use(_short, "run"),
+        on_first_use(_short, "not_requested"),
         "Triton kernels for inner products of short sequences with dropout, for training",
         device="cuda",
         skips_hidden=lambda call: True,
     ),
     "masked": Backend(
-        masked.reasons,
-        masked.run,
-        masked.not_requested,
+        on_first_use(_masked, "reasons"),
+        on_first_use(_masked, "run"),
+        on_first_use(_masked, "not_requested"),
         "Triton kernels for inner products with masks; skips hidden blocks",
         device="cuda",
-        skips_hidden=masked.skips_hidden,
+        skips_hidden=on_first_use(_masked, "skips_hidden"),
     ),
     **{
         name: Backend(
@@ -120,15 +148,18 @@ BACKENDS: dict[str, Backend] = {
         for name, kernel in sdpa.KERNELS.items()
     },
     "flex": Backend(
-        flex.reasons, flex.run, flex.not_requested, "FlexAttention: compiles mask and bias into the kernel"
+        _flex_reasons,
+        on_first_use(_flex, "run"),
+        on_first_use(_flex, "not_requested"),
+        "FlexAttention: compiles mask and bias into the kernel",
     ),
     "fused": Backend(
-        fused.reasons,
-        fused.run,
-        fused.not_requested,
+        on_first_use(_fused, "reasons"),
+        on_first_use(_fused, "run"),
+        on_first_use(_fused, "not_requested"),
         about="Triton kernels for additive scores; memory linear in length",
         device="cuda",
-        skips_hidden=fused.skips_hidden,
+        skips_hidden=on_first_use(_fused, "skips_hidden"),
     ),
     "blocked": Backend(
         blocked.reasons, blocked.run, about="plain PyTorch, block by block; memory linear in length"

@@ -10,7 +10,7 @@ import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from rich.console import Console, ConsoleOptions
@@ -21,8 +21,10 @@ from regard.decoding.alignment_units import shown_units
 from regard.decoding.hypothesis import LazyAttention
 from regard.decoding.word_alignment import Alignment, Choice, align
 from regard.roles import BySite, sites_matching
-from regard.viewing import Entry, Seen, Site, fragment, save_page
 from regard.viewing.result import Result, unknown_note
+
+if TYPE_CHECKING:
+    from regard.viewing import Entry, Seen
 
 __all__ = ["Passage", "Scored", "Translation"]
 
@@ -202,6 +204,8 @@ class Scored(Result):
 
         reference: a reference translation, which is shown beside the text.
         """
+        from regard.viewing import Entry
+
         return Entry(
             self.source_units,
             self.target_units,
@@ -248,6 +252,8 @@ class Scored(Result):
         >>> Scored("고양이", "cat").seen().sites
         ()
         """
+        from regard.viewing import Seen, Site
+
         sides: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
             "source": (self.source_pieces, self._concatenated("source_words")),
             "target": (self.pieces, self._concatenated("words")),
@@ -308,6 +314,8 @@ class Scored(Result):
 
     @staticmethod
     def write_page(path: str | Path, entries: Sequence[Entry], title: str, about: str = "") -> None:
+        from regard.viewing import save_page
+
         save_page(path, entries, title, about)
 
     def __str__(self) -> str:
@@ -322,6 +330,8 @@ class Scored(Result):
         yield self.entry()
 
     def _repr_html_(self) -> str:
+        from regard.viewing import fragment
+
         return fragment(self.entry())
 
     def _concatenated(self, name: str) -> tuple[Any, ...]:

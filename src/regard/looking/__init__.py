@@ -9,19 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.attended import Attended
 from regard.call import Call, Forward
+from regard.lazy_package import on_first_use
 from regard.look import Look
-from regard.looking import blockwise, fused_look, materialised
+from regard.looking import materialised
 
 __all__ = ["PASSES", "Pass", "choose_pass", "look_at"]
 
 SMALL = 1 << 20
 """If there are at most this many weights (B H T S), computing them all at once is faster than in blocks."""
+
+
+def _blockwise() -> Any:
+    from regard.looking import blockwise
+
+    return blockwise
+
+
+def _fused_look() -> Any:
+    from regard.looking import fused_look
+
+    return fused_look
 
 
 @dataclass(frozen=True)
@@ -40,8 +54,16 @@ class Pass:
 
 
 PASSES: dict[str, Pass] = {
-    "fused": Pass(fused_look.reasons, fused_look.run, "Triton kernels, from lse; for any length"),
-    "blocked": Pass(blockwise.reasons, blockwise.run, "block by block from lse; for any length"),
+    "fused": Pass(
+        on_first_use(_fused_look, "reasons"),
+        on_first_use(_fused_look, "run"),
+        "Triton kernels, from lse; for any length",
+    ),
+    "blocked": Pass(
+        on_first_use(_blockwise, "reasons"),
+        on_first_use(_blockwise, "run"),
+        "block by block from lse; for any length",
+    ),
     "materialised": Pass(
         materialised.reasons, materialised.run, "from the whole matrix of weights; supports gradients"
     ),

@@ -46,6 +46,8 @@ class Bahdanau(Model, SourceAttention):
     torch.Size([2, 3, 7])
     """
 
+    steps_use_position = False
+
     @checked(check_bahdanau)
     def __init__(
         self,

@@ -79,6 +79,8 @@ class Model(nn.Module):
         instead.
     longest_source, longest_target: maximum number of tokens including EOS. None: no limit.
     int8_steps: whether searches on a CPU use int8 weights, see load(precision="int8").
+    steps_use_position: whether the result of step() depends on State.position, or the state has `past`. If
+        not, a search runs on preallocated tensors.
     """
 
     source_size: int
@@ -88,6 +90,7 @@ class Model(nn.Module):
     longest_source: int | None = None
     longest_target: int | None = None
     int8_steps: bool = False
+    steps_use_position: bool = True
 
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
         """Encode a batch of sources.

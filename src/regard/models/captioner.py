@@ -76,6 +76,8 @@ class Captioner(Model, ImageAttention):
     torch.Size([2, 3, 9])
     """
 
+    steps_use_position = False
+
     @checked(check_captioner)
     def __init__(
         self,

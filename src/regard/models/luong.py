@@ -72,6 +72,7 @@ class Luong(ReadoutSteps, Model, SourceAttention):
         settings = recurrence or Recurrence(cell="lstm")
         self.source_size, self.target_size, self.feeding = source_size, target_size, feeding
         self.view = build_view(view)
+        self.steps_use_position = isinstance(self.view, Monotonic)
         width, inputs = settings.width, settings.embedding_width
         wide = 2 * width if both_ways else width
         self.source = words(source_size, inputs)

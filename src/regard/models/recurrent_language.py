@@ -110,6 +110,8 @@ class RecurrentLanguageModel(StatefulLanguageModel):
 
     cell: ClassVar[str]
 
+    steps_use_position = False
+
     @checked(check_language)
     def __init__(
         self,

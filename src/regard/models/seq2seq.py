@@ -34,6 +34,8 @@ class Seq2Seq(Model):
     torch.Size([2, 3, 7])
     """
 
+    steps_use_position = False
+
     @checked(check_seq2seq)
     def __init__(
         self,

@@ -10,23 +10,23 @@ from typing import Any
 
 from regard.errors import ArgumentError, Setting, UnknownName, message
 from regard.layers.recurrent import Recurrence
-from regard.models.bahdanau import Bahdanau
+from regard.lazy_package import ImportedTable
 from regard.models.base import Model
-from regard.models.lstmn_translation import LSTMNTranslationModel
-from regard.models.luong import Luong
-from regard.models.seq2seq import Seq2Seq
-from regard.models.transformer import SIZES, Transformer, find_size
 from regard.options.attention_options import check_flags, model_arguments
+from regard.options.transformer_options import SIZES, find_size
 
 __all__ = ["MODELS", "build_model", "direct_options"]
 
-MODELS: dict[str, type[Model]] = {
-    "seq2seq": Seq2Seq,
-    "bahdanau": Bahdanau,
-    "luong": Luong,
-    "lstmn": LSTMNTranslationModel,
-    "transformer": Transformer,
-}
+MODELS: ImportedTable[type[Model]] = ImportedTable(
+    {
+        "seq2seq": "regard.models.seq2seq.Seq2Seq",
+        "bahdanau": "regard.models.bahdanau.Bahdanau",
+        "luong": "regard.models.luong.Luong",
+        "lstmn": "regard.models.lstmn_translation.LSTMNTranslationModel",
+        "transformer": "regard.models.transformer.Transformer",
+    }
+)
+"""The class of each model, which is imported on first use."""
 
 
 PARTS: dict[str, tuple[str, Any]] = {

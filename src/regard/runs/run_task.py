@@ -25,7 +25,6 @@ from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.training.checkpoints.checkpoints import Checkpoint
 from regard.training.command_options import CommandOption
 from regard.training.distributed import Processes
-from regard.training.sampled_loss import check_estimator
 from regard.training.setting_names import misplaced
 from regard.training.task import Task
 
@@ -278,6 +277,8 @@ def smallest_model(task: type[RunTask], settings: Any) -> Any:
     If it is a setting of another section, the message names it. An option may have the name of a setting:
     with memory networks, model.encoding is not data.encoding.
     """
+    from regard.training.sampled_loss import check_estimator
+
     try:
         with on_meta_device(), naming_place("[model]"):
             model = task.build_model(settings.model, tuple(task.smallest_sizes.values()))

@@ -11,11 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from regard.errors import list_item
 from regard.viewing.html_document import SUFFIXES, article_page, check_ending, fragment_of, safe, save_html
-from regard.viewing.seen import Seen
+
+if TYPE_CHECKING:
+    from regard.viewing.seen import Seen
 
 __all__ = ["Chances", "Result", "Saved", "listed", "unknown_note"]
 

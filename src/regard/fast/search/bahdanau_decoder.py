@@ -68,8 +68,6 @@ class BahdanauDecoder(SlotDecoder):
         self.rows = torch.arange(slots, device=like.device)[:, None]
         self.lengths = torch.zeros_like(self.rows[:, 0])
 
-    kinds = (Bahdanau,)
-
     @classmethod
     def reasons(cls, model: Model) -> list[str]:
         assert isinstance(model, Bahdanau)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -87,9 +87,6 @@ class SlotDecoder(ABC):
     @abstractmethod
     def resize(self, slots: Tensor | None, before: int) -> None:
         """Resize the other buffers of a copy for resized(). before: the number of positions before."""
-
-    kinds: ClassVar[tuple[type[Model], ...]] = ()
-    """The classes of models that the decoder is written for; empty if it calls the methods of any model."""
 
     @classmethod
     @abstractmethod

@@ -12,31 +12,13 @@ from torch.nn.functional import pad
 from regard.fast.search.decoder import SlotDecoder
 from regard.masks.constructors import padding
 from regard.memory import Memory
-from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
-from regard.models.captioner import Captioner
-from regard.models.luong import Luong, Monotonic
-from regard.models.recurrent_language import RecurrentLanguageModel
-from regard.models.seq2seq import Seq2Seq
 
 __all__ = ["RecurrentDecoder"]
 
 
-POSITION_FREE = (Bahdanau, Captioner, Luong, RecurrentLanguageModel, Seq2Seq)
-"""The models whose steps do not depend on State.position, and whose state has no `past`."""
-
-
-def steps_use_position(model: Model) -> bool:
-    """Whether the result of Model.step() depends on State.position, or the state has `past`.
-
-    A model of a user can set an attribute of this name to False. Then RecurrentDecoder searches it.
-    """
-    listed = isinstance(model, POSITION_FREE) and not isinstance(getattr(model, "view", None), Monotonic)
-    return bool(getattr(model, "steps_use_position", not listed))
-
-
 class RecurrentDecoder(SlotDecoder):
-    """The decoder of a model whose steps do not use the position (see steps_use_position()).
+    """The decoder of a model whose steps do not use the position (see Model.steps_use_position).
 
     Examples are recurrent decoders. Each step calls Model.step(). The buffers are the hidden state of the
     beams and the encoder output of the slots.
@@ -57,7 +39,7 @@ class RecurrentDecoder(SlotDecoder):
 
     @classmethod
     def reasons(cls, model: Model) -> list[str]:
-        return ["its steps use the position"] if steps_use_position(model) else []
+        return ["its steps use the position"] if model.steps_use_position else []
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         if self.encoded is None:

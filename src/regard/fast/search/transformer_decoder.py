@@ -25,7 +25,6 @@ from regard.kernels import by_kernel
 from regard.layers.feedforward import ACTIVATIONS, FeedForward
 from regard.models.base import Encoded, Model, State
 from regard.models.transformer import Transformer, TransformerLayer
-from regard.models.transformer_language import TransformerLanguageModel
 from regard.positions import Rotary
 from regard.positions.embedded import Embedded, Table
 from regard.roles import Role
@@ -130,14 +129,14 @@ class TransformerDecoder(SlotDecoder):
     folded = False
 
     def __init__(self, model: Model, slots: int, beams: int, length: int, source_length: int):
-        assert isinstance(model, Transformer | TransformerLanguageModel)
         super().__init__(model, slots, beams, length, source_length)
-        self.embedding = model.target if isinstance(model, Transformer) else model.embedding
-        self.layers: list[TransformerLayer] = list(model.decoder)  # type: ignore[arg-type]
-        self.decoded, self.output, self.scheme = model.decoded, model.output, model.position
+        chosen: Any = model
+        self.embedding = model.target if isinstance(model, Transformer) else chosen.embedding
+        self.layers: list[TransformerLayer] = list(chosen.decoder)
+        self.decoded, self.output, self.scheme = chosen.decoded, chosen.output, chosen.position
         self.heads: int = self.layers[0].itself.heads
         self.pre = self.layers[0].pre
-        self.width, self.int8_steps = model.width, model.int8_steps
+        self.width, self.int8_steps = chosen.width, model.int8_steps
         self.scale = (self.width // self.heads) ** -0.5 if self.scales_queries else 1.0
         self.rows = torch.arange(slots, device=self.output.weight.device)
         self.tables = self._position_tables(self.output.weight)
@@ -178,8 +177,6 @@ class TransformerDecoder(SlotDecoder):
         pairs, scale = zip(self.layers, self.joined, strict=True), None if self.folded else self.scale
         self.parts = [LayerParts.of(layer, joined, product, scale) for layer, joined in pairs]
         self.to_words = product(self.output.weight, self.output.bias)
-
-    kinds = (Transformer, TransformerLanguageModel)
 
     @classmethod
     def reasons(cls, model: Model) -> list[str]:

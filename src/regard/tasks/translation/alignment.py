@@ -13,29 +13,30 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace as with_fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from regard.attended import Attended
-from regard.data import Tokenizer
 from regard.data.batch import UNK, Batch
 from regard.data.line_io import Notes, say, tell
-from regard.data.pairs import PairStream
 from regard.decoding import Alignment, Choice, Scored, Translator, averaged, choices
 from regard.decoding.alignment_units import count_units, units_of
 from regard.decoding.forced_decoding import observe, sites_of
 from regard.errors import ArgumentError, DataError, Setting, UnknownName, message, shown
-from regard.evaluation import AlignmentScore, Links, rank_by_agreement, rank_by_links, symmetrise
-from regard.evaluation.alignment_error_rate import check_links
 from regard.files.atomic_io import failed, replace
 from regard.files.untrusted import parse_json, read_limited
 from regard.models import Model
 from regard.roles import CROSS
 from regard.runs.run_folder import ALIGNMENT
-from regard.tasks.translation.data import Corpus
-from regard.tasks.translation.settings import TranslationSettings
+
+if TYPE_CHECKING:
+    from regard.data import Tokenizer
+    from regard.data.pairs import PairStream
+    from regard.evaluation import AlignmentScore, Links
+    from regard.tasks.translation.data import Corpus
+    from regard.tasks.translation.settings import TranslationSettings
 
 __all__ = [
     "ATTENTIVE",
@@ -83,6 +84,8 @@ def choose_by_links(
     gold: the gold alignment of each pair. Its links are between words if translator.unit is "auto",
         otherwise between units of this kind.
     """
+    from regard.evaluation import rank_by_links
+
     unit = "word" if translator.unit == "auto" else translator.unit
     return rank_by_links(_all_alignments(translator, sources, targets, unit), gold)
 
@@ -100,6 +103,8 @@ def choose_by_agreement(
     sources: the source sentences of the pairs.
     targets: the target sentences of the pairs.
     """
+    from regard.evaluation import rank_by_agreement
+
     ours = _all_alignments(forward, sources, targets)
     theirs = _all_alignments(backward, targets, sources)
     reversed_links = {
@@ -170,6 +175,8 @@ def join_directions(
     >>> join_directions(ours, theirs, "union")
     [(0, 0, 0.625), (0, 1, 0.375), (1, 1, 0.625)]
     """
+    from regard.evaluation import symmetrise
+
     ours = [(source, target) for source, target, _ in forward.weighted(threshold)]
     theirs = [(source, target) for target, source, _ in backward.weighted(threshold)]
     forward_TS, backward_ST = forward.matrix, backward.matrix
@@ -287,6 +294,8 @@ def search_alignments(
 def _by_links(
     translator: Any, gold: list[Links], path: str, before: list[str], after: list[str]
 ) -> Iterator[str]:
+    from regard.evaluation.alignment_error_rate import check_links
+
     unit = "word" if translator.unit == "auto" else translator.unit
     both = ((translator.source_tokenizer, before), (translator.target_tokenizer, after))
     sizes = [[count_units(tokenizer, text, unit) for text in texts] for tokenizer, texts in both]

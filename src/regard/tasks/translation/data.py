@@ -20,7 +20,6 @@ from regard.data import (
     Tokenizer,
     encode_pairs,
     hold_out,
-    load_tokenizer,
     pairs_from_lists,
     read_pairs,
     train_tokenizers,
@@ -29,12 +28,12 @@ from regard.data.batch import Batch
 from regard.data.data_report import Report
 from regard.data.sampled_epochs import SampledEpochs, Sampler
 from regard.data.tokenizers.subwords import available_cores
-from regard.data.tokenizers.tokenizer import Lowercased
 from regard.errors import DataError, Setting, UnknownName, message, naming_place
 from regard.evaluation import Links, read_links
 from regard.files.user_cache import cache_folder
 from regard.tasks.header_lines import check_first_lines
 from regard.tasks.text_file_checks import check_sides
+from regard.tasks.translation.run import TOKENIZERS, load_tokenizers
 from regard.tasks.translation.settings import DEFAULT_PAIRS, Data, TranslationSettings
 
 __all__ = [
@@ -42,15 +41,11 @@ __all__ = [
     "SampledBatches",
     "Split",
     "build_sampler",
-    "load_tokenizers",
     "read_split",
     "sampled_epochs",
     "status",
     "worker_count",
 ]
-
-TOKENIZERS = ("source.tokenizer", "target.tokenizer")
-"""The tokenizer files of a run folder; with a joint vocabulary, both have the same content."""
 
 VOCABULARY = "data.source_vocab_size and data.target_vocab_size (--vocab-size)"
 """The settings of the vocabulary size, for error messages."""
@@ -160,12 +155,6 @@ def status(text: str) -> AbstractContextManager[Any]:
     """Return a context manager that shows a text and a spinner on a terminal until its block ends."""
     console = Console(stderr=True)
     return console.status(text) if console.is_terminal else nullcontext()
-
-
-def load_tokenizers(folder: Path, data: Data) -> tuple[Tokenizer, Tokenizer]:
-    """Load the source and target tokenizers of a run folder."""
-    source, target = (load_tokenizer(folder / name, links=False) for name in TOKENIZERS)
-    return (Lowercased(source), Lowercased(target)) if data.lowercase else (source, target)
 
 
 @dataclass(frozen=True)

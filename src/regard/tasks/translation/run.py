@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from regard.call import Call
-from regard.data.tokenizers.tokenizer import separate_marks
+from regard.data.tokenizers import Tokenizer, load_tokenizer
+from regard.data.tokenizers.tokenizer import Lowercased, separate_marks
 from regard.decoding import Beam, Scored, Translator
 from regard.decoding.input_checks import check_load_keywords
 from regard.decoding.search_options import build_search
 from regard.errors import ArgumentError, UnknownName, message, shown
-from regard.evaluation import faithfulness
 from regard.fast.search import supports_int8
 from regard.models import Model, build_model
 from regard.roles import CROSS, matches
@@ -23,26 +23,31 @@ from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_task import RunTask, StoredRun
 from regard.runs.stored_runs import stored_scores
 from regard.tasks.translation.alignment import ATTENTIVE, check_choice, guided_site, read_choice
-from regard.tasks.translation.data import load_tokenizers
 from regard.tasks.translation.expected_quality import describe_quality
-from regard.tasks.translation.settings import TranslationSettings
+from regard.tasks.translation.settings import Data, TranslationSettings
 from regard.training.command_options import CommandOption
-from regard.viewing import Picture, Seen, Site, picture, steps
-from regard.viewing.picture import noted
-from regard.viewing.pictures.view_selection import matching, rows_of
+
+if TYPE_CHECKING:
+    from regard.call import Call
+    from regard.viewing import Picture, Seen, Site
 
 __all__ = [
     "AUTO",
     "PRECISIONS",
     "TranslationRun",
+    "TOKENIZERS",
     "TranslationView",
     "VIEW_OPTIONS",
     "check_options",
     "chosen_dtype",
     "fits_float16",
+    "load_tokenizers",
     "translator_of",
     "view_translation",
 ]
+
+TOKENIZERS = ("source.tokenizer", "target.tokenizer")
+"""The tokenizer files of a run folder; with a joint vocabulary, both have the same content."""
 
 AUTO, INT8 = "auto", "int8"
 FIRST_HALF = (8, 0)
@@ -73,6 +78,12 @@ class TranslationRun(LoadedRun, Translator):
 
     def shown(self) -> dict[str, object]:
         return {**super().shown(), "search": self.search}
+
+
+def load_tokenizers(folder: Path, data: Data) -> tuple[Tokenizer, Tokenizer]:
+    """Load the source and target tokenizers of a run folder."""
+    source, target = (load_tokenizer(folder / name, links=False) for name in TOKENIZERS)
+    return (Lowercased(source), Lowercased(target)) if data.lowercase else (source, target)
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -188,6 +199,8 @@ class TranslationView(RunView):
 
     def picture(self, options: ViewOptions) -> Picture:
         """Draw the view options.view. Unknown words are shown as in the text, not as <unk>."""
+        from regard.viewing import picture
+
         view, site, head, word = options.view or self.default_view, options.site, options.head, options.word
         if view == STEPS:
             words, text = _with_unknown_words(self.seen.words(), self.translation), self.translation.text
@@ -232,6 +245,8 @@ def _measured(translator: Any, translation: Any, drawing: ViewOptions) -> Seen:
     cross-attention in the picture: the attention layer drawing.site and the head drawing.head. If the picture
     shows no cross-attention, all cross-attention layers are measured, and the note says so.
     """
+    from regard.evaluation import faithfulness
+
     seen, site, head = translation.seen(), drawing.site, drawing.head
     empty = not translation.text.strip() or len(translation.source_units) < 2
     if translation.alignment is None or empty:
@@ -306,6 +321,10 @@ def _drawn_steps(
     head: the index of the head. Default: 0.
     word: draw only the rows (queries) of this word or token. Default: all rows.
     """
+    from regard.viewing import steps
+    from regard.viewing.picture import noted
+    from regard.viewing.pictures.view_selection import matching, rows_of
+
     place, head = matching(seen, site)[-1], head or 0
     if not 0 <= head < place.heads:
         problem = f"{place.name} has no head {head}"

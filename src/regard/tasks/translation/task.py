@@ -7,76 +7,46 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 from torch import Tensor
 
-from regard.data import Batches
 from regard.data.batch import EOS, UNK, Batch
-from regard.data.sampled_epochs import start_workers
 from regard.decoding import Beam, Greedy, Translation, Translator
 from regard.decoding.forced_decoding import pieces_of
 from regard.errors import UnknownName
-from regard.evaluation import bleu, chrf, exact_match
-from regard.evaluation.bleu import TOKENIZERS as BLEU_TOKENIZERS
-from regard.fast.twins import Twins
+from regard.lazy_package import FirstUse
 from regard.look import Look
 from regard.models import Model, build_model
 from regard.roles import CROSS
-from regard.runs.run_commands import ChosenRun, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
-from regard.runs.stored_runs import open_stored
-from regard.runs.train_run import Outcome, train_run
 from regard.sites import record
-from regard.tasks.sample_texts import spread_by_length
 from regard.tasks.task_table import task_of
-from regard.tasks.translation.alignment import build_guide, guided_site, joined_weights
-from regard.tasks.translation.data import (
-    TOKENIZERS,
-    Corpus,
-    SampledBatches,
-    Split,
-    build_sampler,
-    check_header_lines,
-    load_tokenizers,
-    read_split,
-    sampled_epochs,
-    texts,
-    worker_count,
-)
-from regard.tasks.translation.evaluate import (
-    EVALUATE_OPTIONS,
-    TranslationEvaluation,
-    evaluate_translation,
-)
 from regard.tasks.translation.expected_quality import note_few_pairs
-from regard.tasks.translation.plan import epoch_tokens, fill_data, fit_to_text, plan_run
 from regard.tasks.translation.run import (
+    TOKENIZERS,
     VIEW_OPTIONS,
     TranslationRun,
     TranslationView,
+    load_tokenizers,
     translator_of,
     view_translation,
 )
 from regard.tasks.translation.settings import Evaluating, TranslationSettings
 from regard.training.distributed import Processes
-from regard.training.estimators import Reinforce
-from regard.training.length_buckets import few_shapes
-from regard.training.losses import cross_entropy, guided_alignment, model_loss, sequence_losses
-from regard.training.r_drop import check_dropout, r_drop_loss
-from regard.training.sampled_loss import (
-    SAMPLED,
-    RowLosses,
-    add_estimator,
-    embedding_features,
-    features_size,
-    sampled_loss,
-)
 from regard.training.task import Evaluation, Loss, Stopped
+
+if TYPE_CHECKING:
+    from regard.data import Batches
+    from regard.runs.run_commands import ChosenRun, ViewOptions
+    from regard.runs.train_run import Outcome
+    from regard.tasks.translation.data import Corpus, SampledBatches, Split
+    from regard.tasks.translation.evaluate import TranslationEvaluation
+    from regard.training.estimators import Reinforce
 
 __all__ = ["Sample", "TranslationTask", "check_evaluation", "load_translator", "train_translation"]
 
@@ -102,7 +72,7 @@ class TranslationTask(RunTask):
     best = "bleu"
     files = TOKENIZERS
     smallest_sizes = MappingProxyType({"source tokens": 8, "target tokens": 8})
-    evaluate_options = EVALUATE_OPTIONS
+    evaluate_options = FirstUse("regard.tasks.translation.evaluate.EVALUATE_OPTIONS")
     view_options = VIEW_OPTIONS
 
     def __init__(
@@ -113,6 +83,14 @@ class TranslationTask(RunTask):
         processes: Processes | None = None,
         device: str = "cpu",
     ):
+        from regard.data import Batches
+        from regard.tasks.sample_texts import spread_by_length
+        from regard.tasks.translation.alignment import build_guide, guided_site
+        from regard.tasks.translation.data import build_sampler, sampled_epochs, texts
+        from regard.training.length_buckets import few_shapes
+        from regard.training.r_drop import check_dropout
+        from regard.training.sampled_loss import SAMPLED, add_estimator, features_size
+
         super().__init__(model, corpus, settings)
         processes = processes or Processes()
         training = settings.training
@@ -142,6 +120,9 @@ class TranslationTask(RunTask):
 
     def _training_batches(self, processes: Processes) -> Batches | SampledBatches:
         """Return the batches. For CUDA graphs, they are formed from the lengths of the sampled subwords."""
+        from regard.data import Batches
+        from regard.tasks.translation.data import SampledBatches
+
         training = self.settings.training
         options: dict[str, Any] = {
             "tokens": training.batch_tokens,
@@ -157,12 +138,17 @@ class TranslationTask(RunTask):
 
     @classmethod
     def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
+        from regard.tasks.translation.data import check_header_lines, read_split
+
         if fingerprints is None:  # only for a new run: a resumed run keeps its pairs
             check_header_lines(settings.data)
         return read_split(settings.data)
 
     @classmethod
     def start(cls, settings: TranslationSettings, device: str, corpus: Corpus | None = None) -> None:
+        from regard.data.sampled_epochs import start_workers
+        from regard.tasks.translation.data import build_sampler, sampled_epochs, worker_count
+
         if not device.startswith("cuda") or not settings.data.subword_sampling:
             return
         if corpus is None:
@@ -179,6 +165,8 @@ class TranslationTask(RunTask):
         cache: Path | None = None,
         lines: int | None = None,
     ) -> Corpus:
+        from regard.tasks.translation.data import Corpus
+
         return Corpus.made(data, settings.data, folder, cache, lines)
 
     @classmethod
@@ -197,6 +185,8 @@ class TranslationTask(RunTask):
 
     @classmethod
     def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> TranslationEvaluation:
+        from regard.tasks.translation.evaluate import evaluate_translation
+
         return evaluate_translation(cls, run, options)
 
     @classmethod
@@ -207,6 +197,8 @@ class TranslationTask(RunTask):
     def defaults(
         cls, settings: Mapping[str, Any], data: Split | None = None, other: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        from regard.tasks.translation.plan import fill_data, fit_to_text
+
         if data is None:
             return fill_data(settings), ()
         chosen, why = fit_to_text(settings, data.train)
@@ -226,10 +218,14 @@ class TranslationTask(RunTask):
         processes: Processes,
         timed: bool = False,
     ) -> Plan:
+        from regard.tasks.translation.plan import epoch_tokens, plan_run
+
         plan = plan_run(cls, settings, corpus, device, processes, timed=timed)
         return Plan(plan.settings, plan.text, plan.tokens / epoch_tokens(corpus), plan.seconds)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        from regard.tasks.translation.data import SampledBatches
+
         if self._epochs is None or isinstance(self._train, SampledBatches):
             batches = self._train.epoch(epoch, start)
         else:  # the same tokens as below, sampled by other processes
@@ -260,6 +256,9 @@ class TranslationTask(RunTask):
         return batch.to(device), wanted
 
     def loss(self, batch: tuple[Batch, Tensor | None]) -> Loss:
+        from regard.tasks.translation.alignment import joined_weights
+        from regard.training.losses import cross_entropy, guided_alignment, model_loss
+
         pairs, wanted = batch
         training = self.settings.training
         if self._estimator is not None and self.model.training:
@@ -278,6 +277,8 @@ class TranslationTask(RunTask):
 
     def _r_drop_loss(self, pairs: Batch) -> Loss:
         """Return the loss of two passes of a batch, which differ in dropout and word dropout."""
+        from regard.training.r_drop import r_drop_loss
+
         twice, training = pairs.repeat(2), self.settings.training
         read = self._dropped(twice) if training.word_dropout else twice
         losses = r_drop_loss(self.model, read, twice.labels, training.label_smoothing, training.r_drop)
@@ -285,6 +286,9 @@ class TranslationTask(RunTask):
 
     def _sampled_loss(self, pairs: Batch, estimator: Reinforce) -> Loss:
         """Return the loss of hard attention for a batch, with a gradient estimated from sampled keys."""
+        from regard.training.losses import sequence_losses
+        from regard.training.sampled_loss import RowLosses, embedding_features, sampled_loss
+
         repeated, training = pairs.repeat(estimator.samples), self.settings.training
 
         def row_losses() -> RowLosses:
@@ -315,6 +319,10 @@ class TranslationTask(RunTask):
 
     @torch.no_grad()
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
+        from regard.evaluation import bleu, chrf, exact_match
+        from regard.fast.twins import Twins
+        from regard.training.losses import cross_entropy
+
         losses, count = list[Tensor](), 0
         device = next(self.model.parameters()).device
         for batch in self._valid.epoch(0):
@@ -376,6 +384,9 @@ def check_evaluation(how: Evaluating) -> None:
 
     how: the settings [evaluation].
     """
+    from regard.evaluation import bleu
+    from regard.evaluation.bleu import TOKENIZERS as BLEU_TOKENIZERS
+
     if how.tokenize not in BLEU_TOKENIZERS:
         raise UnknownName("value of evaluation.tokenize:", how.tokenize, BLEU_TOKENIZERS)
     bleu(["a"], ["a"], tokenize=how.tokenize, lowercase=how.lowercase)
@@ -410,6 +421,8 @@ def train_translation(settings: Mapping[str, Any], folder: str | Path, **options
     folder: the run folder.
     options: further arguments of train_run(), such as resume=True.
     """
+    from regard.runs.train_run import train_run
+
     return train_run(TranslationTask, settings, folder, **options)
 
 
@@ -417,5 +430,7 @@ def load_translator(
     folder: str | Path, *, checkpoint: str | int = "best", device: str = "auto", **options: Any
 ) -> TranslationRun:
     """Load the translator of a run. For the arguments, see regard.load()."""
+    from regard.runs.stored_runs import open_stored
+
     task_of(folder, "translation")  # raises an error if the run has another task
     return translator_of(open_stored(TranslationTask, Path(folder), checkpoint), device, **options)
