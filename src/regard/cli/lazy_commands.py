@@ -17,6 +17,7 @@ from regard.cli.option_names import PEER_COMMANDS, listed_name
 from regard.cli.output_files import check_outputs
 from regard.cli.usage_errors import check_values, unexpected_arguments
 from regard.errors import UnknownName
+from regard.runs.memory_limit import check_memory_limit
 
 __all__ = ["MARKUP", "Command", "CommandGroup", "LazyCommand"]
 
@@ -38,6 +39,10 @@ MOST_USED = {
     ),
 }
 """Command -> the options that its help lists first, in this order, below the heading "Most used"."""
+
+
+WITHOUT_TORCH = ("cache", "data")
+"""The commands that do not import torch. Other commands check the memory limit before they are imported."""
 
 
 class Command(TyperCommand):
@@ -162,6 +167,8 @@ class LazyCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Import the module, parse the arguments with its command, and return the context of that command."""
+        if self.name not in WITHOUT_TORCH:
+            check_memory_limit()
         return self.loaded.make_context(info_name, args, parent=parent, **extra)
 
 
