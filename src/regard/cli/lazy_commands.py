@@ -13,7 +13,7 @@ from typing import Any, Literal
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from regard.cli.option_names import PEER_COMMANDS, listed_name
+from regard.cli.option_names import PEER_COMMANDS, WITHOUT_COMMAND, listed_name
 from regard.cli.output_files import check_outputs
 from regard.cli.usage_errors import check_values, unexpected_arguments
 from regard.errors import UnknownName
@@ -115,8 +115,11 @@ class CommandGroup(TyperGroup):
         name = args[0]
         if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name) is not None:
             return super().resolve_command(ctx, args)
-        peer = PEER_COMMANDS.get(name, "")
-        raise UnknownName("command", name, self.commands, guess=peer if peer in self.commands else "")
+        peer = name.replace("_", "-")
+        if "train" in self.commands and (answer := WITHOUT_COMMAND.get(peer)):
+            raise UnknownName("command", name, (), answer=answer)
+        guess = PEER_COMMANDS.get(peer, "")
+        raise UnknownName("command", name, self.commands, guess=guess if guess in self.commands else "")
 
 
 def _fit_columns() -> None:
