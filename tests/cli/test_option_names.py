@@ -186,6 +186,16 @@ def test_commands_of_other_toolkits_are_answered_as_typed(command, words, answer
     assert (result.status, result.out) == (2, "") and answer in result.err
 
 
+@pytest.mark.parametrize("name", ["translate", "evaluate", "score"])
+def test_swapped_arguments_are_answered_with_the_command(command, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.ko").write_text("a\n")
+    (tmp_path / "runs/x").mkdir(parents=True)
+    (tmp_path / "runs/x/config.toml").touch()
+    result = command(name, "./in.ko", "runs/x", "--device", "cpu")
+    assert result.status == 2 and f"regard {name} runs/x in.ko --device cpu" in result.err
+
+
 def test_a_value_may_begin_with_one_hyphen(command):
     result = command("translate", "runs/x", "--text", "-model")
     assert result.status == 2 and "runs/x" in result.err and "no such option" not in result.err

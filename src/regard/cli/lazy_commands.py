@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from regard.cli.option_names import PEER_COMMANDS, WITHOUT_COMMAND, listed_name
 from regard.cli.output_files import check_outputs
-from regard.cli.usage_errors import check_values, unexpected_arguments
+from regard.cli.usage_errors import check_order, check_values, unexpected_arguments
 from regard.errors import UnknownName
 from regard.runs.memory_limit import check_memory_limit
 
@@ -80,10 +80,12 @@ class Command(TyperCommand):
         """
         if not ctx.resilient_parsing:  # completion parses unfinished commands
             check_values(ctx, args)
+        words = list(args)  # super().parse_args() removes words from args
         rest = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
             raise unexpected_arguments(ctx, rest)
         if not ctx.resilient_parsing:
+            check_order(ctx, words)
             check_outputs(ctx)
         return rest
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.cli.option_names import unknown_option
-from regard.errors import ArgumentError, message, printable, shell_word
+from regard.cli.option_names import listed_name, unknown_option
+from regard.errors import ArgumentError, message, printable, shell_word, shown
 
-__all__ = ["FORMATS", "check_values", "other_usage_error", "unexpected_arguments"]
+__all__ = [
+    "FORMATS",
+    "check_order",
+    "check_values",
+    "file_option",
+    "other_usage_error",
+    "unexpected_arguments",
+]
 
 LONG_NAME = re.compile(r"-[A-Za-z][\w-]+")
 """A name of several letters after one hyphen, as the options of OpenNMT-py have it."""
@@ -60,9 +68,39 @@ def check_values(context: Any, arguments: Sequence[str]) -> None:
                 raise _error(context, f"the option {option.opts[0]} has no value", expected)
 
 
+def check_order(context: Any, arguments: Sequence[str]) -> None:
+    """Raise ArgumentError if the arguments RUN and FILES are swapped; the hint is the correct command.
+
+    context: the context of the command, with the values of all parameters.
+    arguments: the words after the name of the command.
+    """
+    run = context.params.get("run")
+    if run is None or not Path(run).is_file():
+        return
+    from regard.runs.run_folder import is_run  # imports pydantic
+
+    folder = next((each for each in context.params.get("files") or () if is_run(Path(each))), None)
+    if folder is None:
+        return
+    swapped = {str(run): folder, folder: str(run)}
+    words = [swapped.get(os.path.normpath(each), swapped.get(each, each)) for each in arguments]
+    hint = f"the run folder is first: {context.command_path} {' '.join(map(shell_word, words))}"
+    raise ArgumentError(message(shown(str(run)), "this is a file, not a run folder", hint=hint))
+
+
 def _error(context: Any, problem: str, expected: str) -> ArgumentError:
     hint = f"{context.command_path} --help lists the options"
     return ArgumentError(message(context.command_path, problem, expected=expected, hint=hint))
+
+
+def file_option(name: str) -> str:
+    """Return the option for files of sentence pairs with this ending; "" if there is none.
+
+    >>> file_option("a.TSV.gz"), file_option("a.txt")
+    ('--tsv', '')
+    """
+    option = FORMATS.get(Path(name.removesuffix(".gz")).suffix.lower(), "")
+    return option and f"--{listed_name(option[2:])}"
 
 
 def unexpected_arguments(context: Any, words: Sequence[str]) -> ArgumentError:
