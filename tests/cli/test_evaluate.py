@@ -281,3 +281,13 @@ def test_the_first_sentences_of_files_are_evaluated(command, trained, korean):
     assert result.status == 0 and json.loads(result.out)["sentences"] == 5
     result = command("evaluate", trained, *files(korean), "--sentences", 2, "--greedy", "--faithfulness")
     assert result.status == 0 and "over 2 references" in result.out
+
+
+def test_swapped_languages_are_noted(command, trained, korean, tmp_path):
+    note = "may be swapped"
+    assert note not in command("evaluate", trained, *files(korean)).err
+    swapped = "--source", korean / "test.en", "--target", korean / "test.ko"
+    assert note in command("evaluate", trained, *swapped).err
+    more = "--init-from", trained, "--steps", 1, "--set", "data.held_out=4", "--set", "evaluation.sentences=2"
+    result = command("train", *swapped, *more, "--output", tmp_path / "run")
+    assert note in result.err + result.out

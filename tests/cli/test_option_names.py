@@ -162,6 +162,45 @@ def test_error_for_an_option_of_another_toolkit_contains_our_option(command, nam
     assert result.err.startswith(f"regard {name}: ") and option in result.err and answer in result.err
 
 
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("train -src_train a", "-src_train; use --source"),
+        ("train -save_model x", "-save_model; use --output"),
+        ("translate -model x -gpu 0", "-model; use the argument RUN"),
+        ("translate runs/x -gpu 0", "-gpu; use --device cuda"),
+        ("translate runs/x -beem-size 3", "-beem-size; did you mean --beam-size"),
+        ("train --world_size 2 --gpu_ranks 0 1", "torchrun --nproc-per-node"),
+        ("train --gpu_ranks 0 1", "torchrun --nproc-per-node"),
+        ("train --share-vocab", "--set data.joint=true"),
+        ("train --share_all_embeddings", "--set data.joint=true"),
+        ("train config.yaml --output x", "--recipe FILE.toml"),
+        ("train c.toml --output x", "--recipe c.toml"),
+        ("average a b --output x", "--last"),
+        ("build_vocab -config x", "regard train --source FILE --target FILE"),
+        ("fairseq-train x", "did you mean 'train'"),
+    ],
+)
+def test_commands_of_other_toolkits_are_answered_as_typed(command, words, answer):
+    result = command(*words.split())
+    assert (result.status, result.out) == (2, "") and answer in result.err
+
+
+@pytest.mark.parametrize("name", ["translate", "evaluate", "score"])
+def test_swapped_arguments_are_answered_with_the_command(command, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.ko").write_text("a\n")
+    (tmp_path / "runs/x").mkdir(parents=True)
+    (tmp_path / "runs/x/config.toml").touch()
+    result = command(name, "./in.ko", "runs/x", "--device", "cpu")
+    assert result.status == 2 and f"regard {name} runs/x in.ko --device cpu" in result.err
+
+
+def test_a_value_may_begin_with_one_hyphen(command):
+    result = command("translate", "runs/x", "--text", "-model")
+    assert result.status == 2 and "runs/x" in result.err and "no such option" not in result.err
+
+
 def test_a_test_file_is_not_taken_for_training(command):
     result = command("train", "--test-file", "a.tsv", "--output", "x")
     assert (

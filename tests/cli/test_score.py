@@ -141,3 +141,15 @@ def test_pairs_before_a_malformed_line_are_kept_in_the_partial_output(command, t
     result = command("score", trained, "--tsv", tmp_path / "odd.tsv", "--output", tmp_path / "out")
     assert result.status == 2 and "odd.tsv, line 4097: " in result.err and not (tmp_path / "out").exists()
     assert len((tmp_path / "out.part").read_text().splitlines()) == 4096
+
+
+def test_files_of_pairs_are_recognised_without_an_option(command, trained, korean, tmp_path):
+    source, target = sides(korean)
+    (tmp_path / "s.tsv").write_text(
+        "".join(f"{a}\t{b}\n" for a, b in zip(source, target, strict=True)), encoding="utf-8"
+    )
+    named = command("score", trained, "--tsv", tmp_path / "s.tsv")
+    assert named.status == 0 and command("score", trained, tmp_path / "s.tsv").lines == named.lines
+    assert command("score", trained, korean / "test.ko", korean / "test.en").lines == named.lines
+    result = command("score", trained, korean / "test.ko")
+    assert result.status == 2 and str(korean / "test.ko") in result.err and "--tsv" in result.err

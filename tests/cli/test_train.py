@@ -241,6 +241,48 @@ def test_missing_or_unequal_data_files_are_errors(command, here: Path):
     assert trained(command).status == 2
 
 
+def test_a_checkpoint_is_no_run_folder(command, trained):
+    step = max(trained.glob("step-*"))
+    answers = [
+        (command("train", "--output", step, "--resume"), f"regard train --output {trained} --resume"),
+        (command("train", "--built-in", "korean", "--init-from", step, "--output", "x"), str(trained)),
+        (command("translate", step, "--text", "a"), f"--checkpoint {int(step.name[5:])}"),
+    ]
+    for answer, hint in answers:
+        assert answer.status == 2 and "checkpoint, not a run folder" in answer.err and hint in answer.err
+
+
+@pytest.mark.parametrize(
+    ("content", "facts"),
+    [
+        ('[training]\nsteps = "3"\n', ("a.toml: training.steps is '3'",)),
+        ("[training]\nsteps = 3\nsteps = 4\n", ("line 3", "steps = 4", "each key once")),
+    ],
+)
+def test_error_in_a_recipe_names_the_recipe(command, tmp_path: Path, content: str, facts: tuple[str, ...]):
+    recipe = tmp_path / "a.toml"
+    recipe.write_text(content)
+    result = command("train", "--recipe", recipe, "--output", tmp_path / "x")
+    assert result.status == 2 and str(recipe) in result.err and "--steps" not in result.err
+    assert all(fact in result.err for fact in facts)
+
+
+def test_error_in_a_setting_names_the_option_set(command, tmp_path: Path):
+    result = command(
+        "train", "--built-in", "korean", "--set", "training.steps=1e4", "--output", tmp_path / "x"
+    )
+    assert result.status == 2 and "--set: training.steps is 10000.0" in result.err
+    assert "--steps" not in result.err
+
+
+def test_a_recipe_that_is_not_there_or_not_toml(command, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text("data:\n  src: a\n")
+    missing = command("train", "--recipe", "recipes/a.toml", "--output", "x")
+    assert missing.status == 2 and "repository" in missing.err
+    assert "YAML is not read" in command("train", "--recipe", "a.yaml", "--output", "x").err
+
+
 def test_resume_needs_a_run_and_the_same_data_options(command, here: Path):
     result = command("train", "--output", "runs/none", "--resume")
     assert result.status == 2 and "runs/none: there is no run to resume" in result.err
@@ -478,11 +520,11 @@ def test_defaults_in_the_help_equal_the_settings():
 
 @pytest.mark.parametrize(
     ("option", "value", "named"),
-    [("--batch-size", 0, "--batch-size"), ("--set", "training.best=x", "--set training.best=")],
+    [("--batch-size", 0, "check --batch-size"), ("--set", "training.best=x", "--set: training.best is")],
 )
 def test_error_of_a_setting_names_the_option(command, tmp_path, option, value, named):
     answer = command("train", "--built-in", "korean", "--output", tmp_path / "run", option, value)
-    assert answer.status == 2 and f"check {named}" in answer.err
+    assert answer.status == 2 and named in answer.err
 
 
 def test_a_run_is_evaluated_on_the_columns_of_its_training(command, here):

@@ -23,6 +23,24 @@ def test_small_limit_is_an_error(limit):
         choose_device("cpu")
 
 
+def test_the_limit_is_checked_before_a_command_is_imported(limit, monkeypatch, capsys):
+    monkeypatch.setattr("regard.cli.lazy_commands._load", lambda name: pytest.fail("imported"))
+    with pytest.raises(SystemExit) as ended:
+        main(["translate", "runs/x"])
+    assert ended.value.code == 2 and "700 MB" in capsys.readouterr().err
+
+
+def test_no_memory_to_report_an_error_is_no_traceback(limit, monkeypatch, capsys):
+    def fail(*arguments: object, **options: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("regard.cli.app", fail)
+    monkeypatch.setattr("regard.cli._wait_for_first_process", fail)
+    with pytest.raises(SystemExit) as ended:
+        main(["tour"])
+    assert ended.value.code == 1 and "700 MB" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread"), ImportError("no")])
 def test_errors_name_the_limit(limit, error: Exception, monkeypatch, capsys):
     def fail(*arguments: object, **options: object) -> None:

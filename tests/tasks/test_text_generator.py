@@ -76,6 +76,12 @@ def test_result_has_prompt_text_tokens_scores_and_reason(tmp_path: Path):
     assert str(run.generate("")) == "I learned CS"  # without a prompt
 
 
+def test_an_empty_continuation_has_a_note():
+    result = scripted("I learned CS").generate("I learned CS")
+    assert (result.text, result.stop_reason, result.pieces) == ("", "end", ("</s>",))
+    assert len(result.notes) == 1 and "empty" in result.notes[0]
+
+
 def test_several_prompts_of_different_lengths_equal_one_by_one():
     run, prompts = small(), ["I learned", "you", "a b c", "", "you learned"]
     for how in (Greedy(), Beam(size=3, best=2), Sample(seed=5)):

@@ -148,6 +148,8 @@ def main(arguments: list[str] | None = None) -> None:
     original, warnings.formatwarning = warnings.formatwarning, _warning_text
     try:
         sys.exit(_flushed(_status(arguments)))
+    except MemoryError as error:  # raised by _status() while it handled another error
+        sys.exit(_print_error("\n".join(filter(None, ("MemoryError", memory_limit_hint(error)))), 1))
     finally:
         warnings.formatwarning = original
 

@@ -11,7 +11,6 @@ import typer
 
 from regard.cli.decoding_options import task_options
 from regard.cli.open_runs import set_threads, task_of_run
-from regard.cli.option_names import OTHER_NAMES
 from regard.cli.options import (
     JSON,
     OF_RUN,
@@ -22,7 +21,7 @@ from regard.cli.options import (
     options_of,
 )
 from regard.cli.printing import print_json, printable_console
-from regard.cli.usage_errors import FORMATS
+from regard.cli.usage_errors import file_option
 from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, message, printable, shell_word, shown
 from regard.runs.run_commands import ChosenRun, Report
@@ -222,8 +221,7 @@ def _report_training_files(run: Path, options: dict[str, Any]) -> None:
 
 def _way(file: str) -> str:
     """Return the option for files with this ending, e.g. "tsv" for a.csv.gz; "" if there is none."""
-    option = FORMATS.get(Path(file.removesuffix(".gz")).suffix.lower(), "").removeprefix("--")
-    return OTHER_NAMES.get(option, option)
+    return file_option(file).removeprefix("--")
 
 
 def _check_needs_no_run(context: typer.Context) -> None:

@@ -13,10 +13,11 @@ from typing import Any, Literal
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from regard.cli.option_names import PEER_COMMANDS, listed_name
+from regard.cli.option_names import PEER_COMMANDS, WITHOUT_COMMAND, listed_name
 from regard.cli.output_files import check_outputs
-from regard.cli.usage_errors import check_values, unexpected_arguments
+from regard.cli.usage_errors import check_order, check_values, unexpected_arguments
 from regard.errors import UnknownName
+from regard.runs.memory_limit import check_memory_limit
 
 __all__ = ["MARKUP", "Command", "CommandGroup", "LazyCommand"]
 
@@ -38,6 +39,10 @@ MOST_USED = {
     ),
 }
 """Command -> the options that its help lists first, in this order, below the heading "Most used"."""
+
+
+WITHOUT_TORCH = ("cache", "data")
+"""The commands that do not import torch. Other commands check the memory limit before they are imported."""
 
 
 class Command(TyperCommand):
@@ -75,10 +80,12 @@ class Command(TyperCommand):
         """
         if not ctx.resilient_parsing:  # completion parses unfinished commands
             check_values(ctx, args)
+        words = list(args)  # super().parse_args() removes words from args
         rest = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
             raise unexpected_arguments(ctx, rest)
         if not ctx.resilient_parsing:
+            check_order(ctx, words)
             check_outputs(ctx)
         return rest
 
@@ -110,8 +117,11 @@ class CommandGroup(TyperGroup):
         name = args[0]
         if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name) is not None:
             return super().resolve_command(ctx, args)
-        peer = PEER_COMMANDS.get(name, "")
-        raise UnknownName("command", name, self.commands, guess=peer if peer in self.commands else "")
+        peer = name.replace("_", "-")
+        if "train" in self.commands and (answer := WITHOUT_COMMAND.get(peer)):
+            raise UnknownName("command", name, (), answer=answer)
+        guess = PEER_COMMANDS.get(peer, "")
+        raise UnknownName("command", name, self.commands, guess=guess if guess in self.commands else "")
 
 
 def _fit_columns() -> None:
@@ -162,6 +172,8 @@ class LazyCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Import the module, parse the arguments with its command, and return the context of that command."""
+        if self.name not in WITHOUT_TORCH:
+            check_memory_limit()
         return self.loaded.make_context(info_name, args, parent=parent, **extra)
 
 

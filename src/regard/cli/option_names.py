@@ -12,11 +12,13 @@ __all__ = [
     "OTHER_NAMES",
     "PEER_COMMANDS",
     "PEER_OPTIONS",
+    "WITHOUT_COMMAND",
     "listed_name",
     "missing_parameter",
     "no_such_option",
     "peer_answer",
     "similar_options",
+    "unknown_option",
 ]
 
 OTHER_NAMES = {"csv": "tsv", "parquet": "jsonl", "valid-csv": "valid-tsv", "valid-parquet": "valid-jsonl"}
@@ -24,8 +26,10 @@ OTHER_NAMES = {"csv": "tsv", "parquet": "jsonl", "valid-csv": "valid-tsv", "vali
 
 PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     # Options for data.
-    ("--src", "--source-file", "--train-src", "--train-source"): ("--source", "FILES"),
-    ("--tgt", "--trg", "--target-file", "--train-tgt", "--train-trg", "--train-target"): ("--target",),
+    ("--src", "--source-file", "--train-src", "--train-source", "--src-train"): ("--source", "FILES"),
+    ("--tgt", "--trg", "--target-file", "--train-tgt", "--train-trg", "--train-target", "--tgt-train"): (
+        "--target",
+    ),
     ("--ref", "--refs", "--reference", "--references"): ("--target",),
     ("--hyp", "--hypothesis", "--hypotheses"): ("--translations",),
     ("--input", "--input-file", "--input-path"): ("FILES", "--source", "SENTENCE"),
@@ -59,6 +63,13 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
         "--vocab-size",
         "--set data.source_vocab_size=INT and --set data.target_vocab_size=INT",
     ),
+    (
+        "--share-vocab",
+        "--share-vocabulary",
+        "--joint-vocab",
+        "--joined-dictionary",
+        "--share-all-embeddings",
+    ): ("--set data.joint=true",),
     ("--layers", "--num-layers", "--encoder-layers", "--decoder-layers"): ("--set model.layers=INT",),
     ("--heads", "--num-heads", "--attention-heads"): ("--set model.heads=INT",),
     # Options for training.
@@ -104,7 +115,7 @@ PEER_OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("--fp32", "--no-amp"): ("--precision float32",),
     ("--random-seed", "--manual-seed"): ("--seed",),
     # Options for the device.
-    ("--gpu", "--gpus", "--cuda", "--use-cuda", "--use-gpu", "--gpu-ranks", "--gpu-id"): ("--device cuda",),
+    ("--gpu", "--gpus", "--cuda", "--use-cuda", "--use-gpu", "--gpu-id"): ("--device cuda",),
     ("--cpu", "--no-cuda", "--use-cpu", "--no-gpu"): ("--device cpu",),
     ("--num-threads", "--cpu-threads", "--n-threads", "--workers", "--num-workers"): ("--threads",),
     # Options for decoding.
@@ -145,14 +156,18 @@ command has. A name in capitals, such as RUN, is a positional argument.
 
 TMX = "convert the TMX file to a TSV file, one pair in each line with a tab between the sides, and use --tsv"
 
-AFTERWARDS = {
-    ("train", "--test-file"): "a run is evaluated after training: regard evaluate RUN FILE",
-    ("train", "--tmx"): TMX,
-    ("check", "--tmx"): TMX,
-    ("split", "--tmx"): TMX,
-    ("train", "--test"): "a run is evaluated after training: regard evaluate RUN FILE",
-}
-"""(command, option of another command) -> what to do instead."""
+ADVICE = {
+    ("train", option): advice
+    for advice, options in {
+        "a run is evaluated after training: regard evaluate RUN FILE": ("--test-file", "--test"),
+        "one GPU is --device cuda; for several: torchrun --nproc-per-node 2 -m regard train ...": (
+            *("--world-size", "--distributed-world-size", "--gpu-ranks", "--num-gpus", "--n-gpu"),
+            *("--nproc-per-node", "--num-processes", "--local-rank"),
+        ),
+    }.items()
+    for option in options
+} | {(command, "--tmx"): TMX for command in ("train", "check", "split")}
+"""(command, option of another command or toolkit) -> what to do instead."""
 
 FILE_ARGUMENTS = {"classify": ("--jsonl", "--tsv", "--test-file", "--train-file", "--file")}
 """Command -> options of other commands that this command does not have. For them, the error message
@@ -162,10 +177,16 @@ PEER_COMMANDS = {
     "decode": "translate",
     "download": "data",
     "eval": "evaluate",
+    "fairseq-generate": "translate",
+    "fairseq-interactive": "translate",
+    "fairseq-score": "evaluate",
+    "fairseq-train": "train",
     "finetune": "train",
     "fit": "train",
     "info": "show",
     "interactive": "translate",
+    "onmt-train": "train",
+    "onmt-translate": "translate",
     "plot": "view",
     "predict": "translate",
     "prepare": "data",
@@ -174,7 +195,17 @@ PEER_COMMANDS = {
     "validate": "evaluate",
     "visualize": "view",
 }
-"""Command of another toolkit -> command of Regard to use instead."""
+"""Command of another toolkit, with hyphens -> command of Regard to use instead."""
+
+WITHOUT_COMMAND = dict.fromkeys(
+    (
+        *("build-vocab", "onmt-build-vocab", "learn-bpe", "apply-bpe", "subword-nmt", "spm-train"),
+        *("fairseq-preprocess", "onmt-preprocess", "binarize", "tokenize"),
+    ),
+    "regard train builds the tokenizers and vocabularies itself: "
+    "regard train --source FILE --target FILE --output RUN",
+)
+"""Command of another toolkit, with hyphens -> how to do it without such a command."""
 
 MISSING = {
     ("train", "--output"): "--output runs/x writes a new run to the folder runs/x; "
@@ -238,19 +269,29 @@ def no_such_option(error: Any) -> str:
     context = getattr(error, "ctx", None)
     if context is None or not hasattr(error, "possibilities"):
         return ""
+    return unknown_option(context, error.option_name)
+
+
+def unknown_option(context: Any, typed: str) -> str:
+    """Return the message for an unknown option of a command, with the option to use instead.
+
+    context: the context of the command.
+    typed: the option on the command line. A long name may have one hyphen, as in OpenNMT-py: -save_model.
+    """
     parameters = context.command.get_params(context)
     arguments = [each.metavar or each.name for each in parameters if each.param_type_name == "argument"]
     optional = [each for each in parameters if each.param_type_name == "option"]
     options = [name for each in optional for name in (*each.opts, *each.secondary_opts)]
-    call, problem = context.command_path, f"no such option {error.option_name}"
-    if advice := AFTERWARDS.get((context.info_name or "", error.option_name)):
+    call, problem = context.command_path, f"no such option {typed}"
+    name = f"-{typed}" if len(typed) > 2 and not typed.startswith("--") else typed
+    if advice := ADVICE.get((context.info_name or "", name.replace("_", "-"))):
         return message(call, problem, hint=advice)
-    of_files = error.option_name in FILE_ARGUMENTS.get(context.info_name or "", ())
-    if answer := "FILES" if of_files else peer_answer(error.option_name, [*options, *arguments]):
+    of_files = name in FILE_ARGUMENTS.get(context.info_name or "", ())
+    if answer := "FILES" if of_files else peer_answer(name, [*options, *arguments]):
         if answer in arguments:
             return message(call, f"{problem}; use the argument {answer}: {call} {' '.join(arguments)}")
         return message(call, f"{problem}; use {answer}")
-    if similar := similar_options(error.option_name, options):
+    if similar := similar_options(name, options):
         return message(call, f"{problem}; did you mean {' or '.join(similar)}?")
     return message(call, problem, hint=f"{call} --help lists the options")
 

@@ -15,6 +15,7 @@ from regard.cli.options import OF_RUN, PAIR_LINES, RUN, but, command
 from regard.cli.pair_options import PairFiles
 from regard.cli.predict import result_files, write_results
 from regard.cli.printing import json_text
+from regard.cli.usage_errors import file_option
 from regard.data.line_io import Lines, given_lines, say
 from regard.data.pairs import in_batches
 from regard.decoding import Scored
@@ -35,7 +36,8 @@ AT_ONCE = 4096
     CommandOption(
         "files",
         "For a language model: files with one text per line; - is standard input. Without FILES and "
-        "--text, standard input is read.",
+        "--text, standard input is read. For a translator: a .tsv, .csv, .jsonl, .json or .parquet file with "
+        "pairs, or a source file and a target file.",
         "FILES",
         list[str],
     ),
@@ -74,7 +76,7 @@ def score(run: Path, files: list[str] | None, text: list[str] | None, **options:
 
     * `regard score runs/x --source test.ko --target test.en --tokens > scores.jsonl`
 
-    * `regard score runs/x --tsv pairs.tsv --columns 2,1 --output scores.txt`
+    * `regard score runs/x pairs.tsv --columns 2,1 --output scores.txt`
 
     * `regard translate runs/x test.ko | regard score runs/x --source test.ko --target -`
 
@@ -101,11 +103,7 @@ def score(run: Path, files: list[str] | None, text: list[str] | None, **options:
 
 def _score_pairs(run: Path, files: list[str] | None, text: list[str] | None, options: dict[str, Any]) -> None:
     """Score sentence pairs with a translator, and write the scores."""
-    if files or text:
-        option = "--text" if text else "FILES"
-        problem = "a language model scores single texts, but this run is not a language model"
-        hint = "give sentence pairs to a translator: --source FILE --target FILE"
-        raise ArgumentError(message(option, problem, hint=hint))
+    options = _with_files(files or [], text, options)
     written = result_files(options, "line")
     pairs = PairFiles.of(options, "regard score", run).stream()
     more = {"tokens_per_batch": options["batch_tokens"], "longest": options["max_source_length"]}
@@ -123,6 +121,21 @@ def _score_pairs(run: Path, files: list[str] | None, text: list[str] | None, opt
     if total.tokens:
         counts = f"{_count(total.tokens, 'token')} in {_count(total.lines, 'line')}"
         say(f"perplexity {perplexity(-total.score / total.tokens):.2f}: {counts}")
+
+
+def _with_files(files: list[str], text: list[str] | None, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options, where files of pairs without an option are the value of --tsv or another option."""
+    if not files and not text:
+        return options
+    ways = {file_option(file).removeprefix("--") for file in files}
+    if not text and not any(options[name] for name in ("source", "target", "tsv", "jsonl")):
+        if len(ways) == 1 and "" not in ways:
+            return options | {ways.pop(): files}
+        if ways == {""} and len(files) == 2:
+            return options | {"source": files[:1], "target": files[1:]}
+    problem = "a language model scores single texts, but this run is a translator"
+    hint = "give sentence pairs to a translator: --source FILE --target FILE, or --tsv FILE"
+    raise ArgumentError(message("--text" if text else " ".join(map(shown, files)), problem, hint=hint))
 
 
 def _score_lines(run: Path, lines: Lines, options: dict[str, Any]) -> None:

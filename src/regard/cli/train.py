@@ -126,7 +126,7 @@ def _task_and_settings(arguments: Mapping[str, Any]) -> tuple[type[RunTask], dic
     """Return the task and its settings. Options and --set override the settings of --recipe."""
     from regard.runs.run_folder import is_run
     from regard.tasks.task_table import DEFAULT, find_task
-    from regard.training.settings import check_names, merged, without_alternatives
+    from regard.training.settings import check_names, check_types, merged, without_alternatives
     from regard.training.settings_toml import override, read_toml
 
     assigned = override(arguments["set"] or [])
@@ -137,10 +137,15 @@ def _task_and_settings(arguments: Mapping[str, Any]) -> tuple[type[RunTask], dic
         kind = task_of_run(arguments["output"], name)
     else:
         kind = find_task(name or DEFAULT)
-    settings = merged({}, settings_of(arguments, kind), assigned)
+    options = settings_of(arguments, kind)
+    settings = merged({}, options, assigned)
     check_names(kind.settings_type, recipe, str(arguments["recipe"]))
     _note_validation_files(recipe.get("data") or {}, settings.get("data") or {})
-    settings = merged(without_alternatives(recipe, settings), settings)
+    recipe = without_alternatives(recipe, settings)
+    settings = merged(recipe, settings)
+    check_types(
+        kind.settings_type, {"--set": assigned, "the settings": options, str(arguments["recipe"]): recipe}
+    )
     _check_public_files(settings.get("data") or {})
     return kind, settings
 

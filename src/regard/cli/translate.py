@@ -68,7 +68,11 @@ AT_ONCE = 4096
     at_once(AT_ONCE, "translated"),
     beam_size(),
     PENALTY,
-    n_best("Number of translations to return per line, best first (n-best)."),
+    n_best(
+        "Number of translations to return per line, best first (n-best). Without --beam-size, the beam size "
+        "is 5 or the value of --n-best, whichever is larger. With a smaller --beam-size, the beam is not "
+        "widened: the list is filled with translations that ended in earlier steps."
+    ),
     GREEDY,
     *SAMPLING,
     MAX_LENGTH,

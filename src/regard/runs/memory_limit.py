@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from regard.errors import ArgumentError, message
 
+try:  # here and not in memory_limit(): when memory is used up, the import would fail
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 __all__ = ["check_memory_limit", "memory_limit", "memory_limit_hint"]
 
 LEAST = 10**9
@@ -12,9 +17,7 @@ LEAST = 10**9
 
 def memory_limit() -> int | None:
     """Return the limit in bytes, or None if there is no limit."""
-    try:
-        import resource
-    except ImportError:  # Windows
+    if resource is None:
         return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if limit == resource.RLIM_INFINITY else limit

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.errors import ArgumentError, DataError, message, naming_place
+from regard.errors import ArgumentError, DataError, message, naming_place, shell_word
 from regard.files.atomic_io import replace
 from regard.files.untrusted import read_limited
 from regard.runs.resolve_settings import ResolvedSettings, resolve_settings
-from regard.runs.run_folder import DATA, MANIFEST, check_data, is_run
+from regard.runs.run_folder import DATA, MANIFEST, check_data, checkpoint_of, is_run
 from regard.runs.run_task import Plan, RunTask, sizes_of
 from regard.training.checkpoints.averaging import averaged_from
 from regard.training.checkpoints.checkpoints import STATE, Checkpoints
@@ -130,6 +130,9 @@ def _check_folder(task: type[RunTask], folder: Path, resume: bool, settings: Map
     if not exists and Checkpoints(folder).all():
         problem = "the folder has checkpoints, but no config.toml"
         raise DataError(message(str(folder), problem, hint="restore config.toml, or choose another --output"))
+    if not exists and checkpoint_of(folder):
+        hint = f"resume its run: regard train --output {shell_word(folder.parent)} --resume"
+        raise ArgumentError(message(str(folder), "this is a checkpoint, not a run folder", hint=hint))
     if not exists and resume and not settings.get("data"):
         hint = "give the folder of a run, or set the training data to start a new run"
         raise ArgumentError(message(str(folder), "there is no run to resume", hint=hint))

@@ -38,6 +38,7 @@ __all__ = [
     "write_config_and_manifest",
     "check_data",
     "check_settings",
+    "checkpoint_of",
     "config_of",
     "fingerprints_of",
     "is_run",
@@ -81,6 +82,12 @@ def config_of(folder: Path) -> dict[str, Any]:
             hint = f"give its folder: {shown(folder.parent)}" if is_run(folder.parent) else hint
         if inside := _runs_inside(folder):
             hint = f"it contains run folders: {', '.join(inside)}"
+        if step := checkpoint_of(folder):
+            problem = "this is a checkpoint, not a run folder"
+            hint = (
+                f"give its run folder, {shown(folder.parent)}; commands that use a trained model select the "
+                f"checkpoint by --checkpoint {step}"
+            )
         if os.path.lexists(folder / "config.json"):
             hint = f'for a Hugging Face model: regard view --huggingface {shell_word(folder)} "..."'
         if os.path.lexists(folder / LOCK):
@@ -90,6 +97,12 @@ def config_of(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
     return parse_toml(content, path)
+
+
+def checkpoint_of(folder: Path) -> str:
+    """Return the number of the training step if a folder is a checkpoint of a run, else ""."""
+    step = folder.name.removeprefix("step-")
+    return str(int(step)) if step != folder.name and step.isdecimal() and is_run(folder.parent) else ""
 
 
 def _runs_inside(folder: Path, most: int | None = LISTED) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -22,6 +22,7 @@ __all__ = [
     "Training",
     "build",
     "check_names",
+    "check_types",
     "differences",
     "merged",
     "without_alternatives",
@@ -296,27 +297,36 @@ def build(kind: type[Model], content: Mapping[str, Any], place: str) -> Model:
     try:
         return kind.model_validate(current_names(content, place))
     except ValidationError as error:
-        first = error.errors()[0]
-        keys = [
-            str(key) for key in first["loc"] if "[" not in str(key)
-        ]  # leave out type names such as list[int]: pydantic adds them if a setting may have several types
-        if first["type"] == "extra_forbidden":
-            raise unknown_setting(kind, keys, first.get("input"), place) from None
-        problem = f"{'.'.join(keys) or 'the configuration'} is {_short(first.get('input'))}"
-        if first["type"] == "missing":
-            problem = f"{'.'.join(keys)} is missing"
-        elif first["type"] == "value_error":
-            problem = f"the settings in [{'.'.join(keys)}] contradict each other"
-        expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-        if isinstance(clash := first.get("ctx", {}).get("error"), Clash):
-            section = f"[{'.'.join(keys)}]: " if keys else ""
-            problem, expected = f"{section}{clash}", clash.expected
-        hint: Hint = ""
-        if place == "the settings" and len(keys) == 2:
-            hint = ("check ", Setting(*keys))
-        if first["type"] == "list_type":
-            expected, hint = "a list", f"{'.'.join(keys)}={_listed(first.get('input'))}"
-        raise ArgumentError(message(place, problem, expected=expected, hint=hint)) from None
+        raise _setting_error(kind, error.errors()[0], place) from None
+
+
+def _setting_error(kind: type[BaseModel], first: Mapping[str, Any], place: str) -> Exception:
+    """Return the error for a setting.
+
+    kind: the class of all settings.
+    first: the error of pydantic, as a dict.
+    place: where the setting comes from.
+    """
+    keys = [
+        str(key) for key in first["loc"] if "[" not in str(key)
+    ]  # leave out type names such as list[int]: pydantic adds them if a setting may have several types
+    if first["type"] == "extra_forbidden":
+        return unknown_setting(kind, keys, first.get("input"), place)
+    problem = f"{'.'.join(keys) or 'the configuration'} is {_short(first.get('input'))}"
+    if first["type"] == "missing":
+        problem = f"{'.'.join(keys)} is missing"
+    elif first["type"] == "value_error":
+        problem = f"the settings in [{'.'.join(keys)}] contradict each other"
+    expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    if isinstance(clash := first.get("ctx", {}).get("error"), Clash):
+        section = f"[{'.'.join(keys)}]: " if keys else ""
+        problem, expected = f"{section}{clash}", clash.expected
+    hint: Hint = ""
+    if place == "the settings" and len(keys) == 2:
+        hint = ("check ", Setting(*keys))
+    if first["type"] == "list_type":
+        expected, hint = "a list", f"{'.'.join(keys)}={_listed(first.get('input'))}"
+    return ArgumentError(message(place, problem, expected=expected, hint=hint))
 
 
 def check_names(kind: type[BaseModel], content: Mapping[str, Any], place: str) -> None:
@@ -328,13 +338,47 @@ def check_names(kind: type[BaseModel], content: Mapping[str, Any], place: str) -
     content: the nested settings.
     place: where the settings come from, e.g. the path of a config.toml, for error messages.
     """
+    for each in _errors(kind, content):
+        if each["type"] == "extra_forbidden":
+            raise _setting_error(kind, each, place) from None
+
+
+def check_types(kind: type[BaseModel], sources: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise ArgumentError if a value has a wrong type or is out of range; the message says where it was set.
+
+    Settings may be missing, and whether they contradict each other is not checked. A single value in place of
+    a list is no error, because the settings of data files accept it.
+
+    kind: a pydantic class, such as Training.
+    sources: nested settings, by the place where they come from. A setting of an earlier place overrides that
+        of a later place.
+    """
+    for each in _errors(kind, merged({}, *reversed(list(sources.values())))):
+        if each["type"] in ("missing", "value_error", "extra_forbidden", "list_type"):
+            continue
+        for place, content in sources.items():
+            if _has(content, each["loc"]):
+                raise _setting_error(kind, each, place) from None
+
+
+def _errors(kind: type[BaseModel], content: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     try:
         kind.model_validate(content)
     except ValidationError as error:
-        for each in error.errors():
-            if each["type"] == "extra_forbidden":
-                keys = [str(key) for key in each["loc"]]
-                raise unknown_setting(kind, keys, each.get("input"), place) from None
+        return error.errors()
+    return ()
+
+
+def _has(content: Any, keys: Sequence[int | str]) -> bool:
+    """Return whether nested settings have a value for keys such as ("training", "steps").
+
+    Keys after the first value that is not a section, such as the index in a list, are ignored.
+    """
+    for key in keys:
+        if not isinstance(content, Mapping):
+            break
+        content = content.get(str(key))
+    return content is not None
 
 
 def _listed(value: Any) -> str:

@@ -8,13 +8,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.errors import ArgumentError, DataError, message
+from regard.errors import ArgumentError, DataError, message, printable
 from regard.files.untrusted import read_limited
 from regard.training.setting_names import current_names
 
 __all__ = ["override", "parse_toml", "read_toml", "to_toml"]
 
 LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){64}""")
+
+LINE = re.compile(r"\(at line (\d+)")
+"""The line of a syntax error, in the message of tomllib."""
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -25,7 +28,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     try:
         content = read_limited(path, "config", named=True)
     except FileNotFoundError:
-        raise DataError(message(str(path), "there is no such file")) from None
+        folder, hint = Path(path).parent, ""
+        if folder.name == "recipes" and not folder.exists():
+            hint = "the recipes are in the repository of Regard, not in the installed package"
+        raise DataError(message(str(path), "there is no such file", hint=hint)) from None
     except OSError as error:
         raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
     return parse_toml(content, path)
@@ -49,7 +55,12 @@ def parse_toml(content: bytes, path: str | Path) -> dict[str, Any]:
         RecursionError,
     ) as error:  # ValueError: invalid TOML, or a number with too many digits
         problem = "too many levels of nesting" if isinstance(error, RecursionError) else str(error)
-        hint = "write the file in TOML: lines [section] and key = value, with strings in quotes"
+        hint = "write the file in TOML: lines [section] and key = value, each key once, strings in quotes"
+        if place := LINE.search(problem):
+            line = text.split("\n")[int(place[1]) - 1].strip()
+            problem = f"{problem}: {printable(line[:60])}"
+        if Path(path).suffix in (".yaml", ".yml"):
+            hint = f"YAML is not read; {hint}"
         raise DataError(message(str(path), problem, hint=hint)) from None
     return current_names(settings, str(path))
 

@@ -62,10 +62,10 @@ def karpathy() -> dict[str, Any]:
 FILES = {
     "lines.tsv": "a.jpg\tA dog runs .\nb.png\tTwo birds .\n\na.jpg\tA brown dog\n",
     "columns.tsv": "a.jpg\tA dog runs .\tA brown dog\nb.png\tTwo birds .\n",
-    "token.tsv": "a.jpg#0\tA dog runs .\na.jpg#1\tA brown dog\nb.png#0\tTwo birds .\n",
+    "flickr.token.txt": "a.jpg#0\tA dog runs .\na.jpg#1\tA brown dog\nb.png#0\tTwo birds .\n",
     "lines.csv": 'a.jpg,A dog runs .\n"b.png","Two birds ."\n\na.jpg,A brown dog\n',
     "header.csv": "Image;caption\na.jpg;A dog runs .\nb.png;Two birds .\na.jpg;A brown dog\n",
-    "captions.tsv": "image,caption\na.jpg,A dog runs .\nb.png,Two birds .\na.jpg,A brown dog\n",
+    "captions.txt": "image,caption\na.jpg,A dog runs .\nb.png,Two birds .\na.jpg,A brown dog\n",
     "list.jsonl": json_rows(*({"image": name, "captions": texts} for name, texts in CAPTIONS.items())),
     "single.jsonl": json_rows(
         *({"image": name, "caption": text} for name, texts in CAPTIONS.items() for text in texts)

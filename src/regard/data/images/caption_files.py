@@ -59,7 +59,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-SUFFIXES = {".tsv": "tsv", ".csv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+SUFFIXES = {".tsv": "tsv", ".csv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 """File name extension -> format of captions. A .json file is not in this table: its content decides between
 "coco" and "karpathy"."""
 
@@ -115,7 +115,7 @@ def caption_entries(path: Path, format: str | None, encoding: str | None = None)
         if last not in SUFFIXES:
             problem = "the format of the captions cannot be detected from the file name"
             hint = "use --tsv (for TSV and CSV files) or --jsonl, or set data.format"
-            expected = ".tsv, .csv, .jsonl or .json"
+            expected = ".tsv, .csv, .txt, .jsonl or .json"
             raise ArgumentError(message(shown(path), problem, expected=expected, hint=hint))
         format = SUFFIXES[last]
     if format in ("tsv", "jsonl"):
@@ -138,7 +138,8 @@ def tabbed(path: Path, encoding: str | None = None) -> Iterator[CaptionEntry]:
     """Yield the entries of a TSV file: image, TAB, caption, possibly more captions in further columns.
 
     A file whose name ends with .csv is a CSV file with the same columns. So is a file whose first line begins
-    with "image,", as captions.txt of Flickr8k.
+    with "image,", as captions.txt of Flickr8k. In Flickr8k.token.txt, each image name is followed by "#" and
+    the number of the caption; they are removed.
 
     If the first cell of the first line is "image", this line is a header with column names. In a file with a
     header, the captions are the columns whose names begin with "caption", and the column "split" is the

@@ -228,6 +228,8 @@ class TextGenerator:
         notes = []
         if reason == "positions":
             notes.append(f"ended after {count} new tokens, because the model has {longest} positions")
+        if reason == "end" and not hypothesis.output_tokens:
+            notes.append("the continuation is empty: the model generated the end of the line at once")
         row = [self.first_token, *prompt_tokens, *hypothesis.tokens]
         described = self.described(row, observed, prompt, len(prompt_tokens))
         return GeneratedText(

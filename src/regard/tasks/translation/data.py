@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -44,6 +45,7 @@ __all__ = [
     "read_split",
     "sampled_epochs",
     "status",
+    "swapped_note",
     "worker_count",
 ]
 
@@ -52,6 +54,9 @@ VOCABULARY = "data.source_vocab_size and data.target_vocab_size (--vocab-size)"
 
 HELD_OUT = 1000
 """Default number of pairs that are held out for validation, but at most a twentieth of all pairs."""
+
+SAMPLED = 200
+"""Number of source sentences in which swapped_note() counts unknown tokens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,9 +120,11 @@ class Corpus:
         morphemes = "morpheme" in kinds and "unigram" in kinds
         names = [f"tokenizers: {kinds[0]} for the source, {kinds[1]} for the target"] if morphemes else []
         skipped, cut = self.train.skipped, self.valid.truncated
+        swapped = swapped_note((pair.source for pair in self.split.valid), self.source)
         dropped = [f"{skipped:,} training pairs are dropped: a side has too many tokens"] if skipped else []
         return (
             *names,
+            *([swapped] if swapped else []),
             *dropped,
             *([f"{cut:,} validation pairs are truncated: a side has too many tokens"] if cut else []),
         )
@@ -149,6 +156,21 @@ class Corpus:
         train = encode_pairs(split.train, source, target, place, longest=data.max_length)
         valid = encode_pairs(split.valid, source, target, place, longest=data.max_length, over="truncate")
         return cls(split, source, target, train, valid)
+
+
+def swapped_note(sources: Iterable[str], tokenizer: Tokenizer) -> str:
+    """Return a note that source and target may be swapped, if most source tokens are unknown, else "".
+
+    sources: the source sentences. The first SAMPLED are encoded.
+    tokenizer: the tokenizer of the source, which may be that of another run (--init-from).
+    """
+    tokens = [token for line in islice(sources, SAMPLED) for token in tokenizer.encode(line)]
+    if 2 * sum(token in tokenizer.uncovered for token in tokens) <= len(tokens):
+        return ""
+    return (
+        "most source words are not in the vocabulary of the model: the files, the columns (--columns 2,1) or "
+        "the languages may be swapped"
+    )
 
 
 def status(text: str) -> AbstractContextManager[Any]:

@@ -47,6 +47,7 @@ from regard.tasks.picture_outputs import ResultFiles, check_output_ending
 from regard.tasks.task_table import task_of
 from regard.tasks.text_file_checks import check_sides
 from regard.tasks.translation.alignment import aligned_at
+from regard.tasks.translation.data import swapped_note
 from regard.tasks.translation.expected_quality import describe_quality
 from regard.tasks.translation.settings import TranslationSettings
 from regard.training.command_options import CommandOption
@@ -641,6 +642,8 @@ def evaluate_run(
     page.save(title, f"{references.name}; {describe_search(translator.search)}")
     tell(notes)
     unknown.say()
+    if note := swapped_note(references.sources, translator.source_tokenizer):
+        say(note)
     scores = options.scores(texts, references.references)
     reference_perplexity, alignment = _score_references(translator, references, unit)
     run = {"folder": str(translator.folder), "step": translator.checkpoint.step}
