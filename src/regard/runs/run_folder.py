@@ -105,13 +105,13 @@ def checkpoint_of(folder: Path) -> str:
     return str(int(step)) if step != folder.name and step.isdecimal() and is_run(folder.parent) else ""
 
 
-def _runs_inside(folder: Path, most: int | None = LISTED) -> list[str]:
-    """Return the paths of run folders directly inside a folder, at most `most`, to be printed."""
+def _runs_inside(folder: Path) -> list[str]:
+    """Return the paths of run folders directly inside a folder, at most LISTED, to be printed."""
     try:
         inside = sorted(each for each in folder.iterdir() if is_run(each))
     except OSError:
         return []
-    listed = [shown(each) for each in inside[:most]]
+    listed = [shown(each) for each in inside[:LISTED]]
     return [*listed, "..."] if len(inside) > len(listed) else listed
 
 
