@@ -120,9 +120,6 @@ class Captioner(Model, ImageAttention):
         locations = torch.full((len(source),), features_BLF.shape[1], device=source.device)
         return Encoded(locations, (memory,), first)
 
-    def start(self, encoded: Encoded) -> State:
-        return State(hidden=encoded.first)
-
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         state, logits_RTV, _ = self._run(state, tokens, encoded)
         return state, logits_RTV

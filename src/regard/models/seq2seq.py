@@ -61,9 +61,6 @@ class Seq2Seq(Model):
         embedded_BSM = self.dropout(self.source(flip(source, lengths - 1) if self.reverse else source))
         return Encoded(lengths, first=self.encoder.encode(embedded_BSM, lengths)[1])
 
-    def start(self, encoded: Encoded) -> State:
-        return State(hidden=encoded.first)
-
     def output_layer(self) -> nn.Module:
         return self.readout
 

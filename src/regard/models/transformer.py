@@ -110,9 +110,6 @@ class Transformer(Model):
         x_BSM, _ = self.encoder(self.embed(self.source, source), visible, self.encoded)
         return Encoded(lengths, self.decoder.remember(x_BSM, visible))
 
-    def start(self, encoded: Encoded) -> State:
-        return State()
-
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         x_RTM = self.embed(self.target, tokens, state.position)
         mask = Mask() if "causal-mask" in self.without else causal()
