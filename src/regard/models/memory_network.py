@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from regard.data.batch import StoryBatch
 from regard.layers.memory_hop import HopNetwork, MemoryHop
 from regard.layers.sentence_ages import encode_ages, sentence_ages, shifted_ages
+from regard.layers.sentence_ages import noise_size as noise_size  # for code that imports it from here
 from regard.layers.sentence_encoding import encode_story, with_null_sentences
 from regard.options.model_checks import check_memory_network, checked
 from regard.select import Linear, Select, Soft

@@ -15,8 +15,9 @@ from regard.models.base import Model
 from regard.models.lstmn_translation import LSTMNTranslationModel
 from regard.models.luong import Luong
 from regard.models.seq2seq import Seq2Seq
-from regard.models.transformer import SIZES, Transformer, find_size
+from regard.models.transformer import Transformer
 from regard.options.attention_options import check_flags, model_arguments
+from regard.options.transformer_options import SIZES, find_size
 
 __all__ = ["MODELS", "build_model", "direct_options"]
 
