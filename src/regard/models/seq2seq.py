@@ -68,10 +68,9 @@ class Seq2Seq(Model):
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         inputs, context = embedded_RTM, []
         if self.every:
-            rows, count = tokens.shape
             last_BM = encoded.first[0][:, -1]
-            shared_RM = last_BM.repeat_interleave(rows // max(len(encoded), 1), 0)
-            context = [shared_RM[:, None].expand(-1, count, -1), embedded_RTM]
+            shared_RM = last_BM.repeat_interleave(len(tokens) // max(len(encoded), 1), 0)
+            context = [shared_RM[:, None].expand(-1, tokens.shape[1], -1), embedded_RTM]
             inputs = torch.cat((embedded_RTM, context[0]), -1)
         states_RTM, hidden = self.decoder.run(inputs, state.hidden)
         features_RTM = self.dropout(torch.cat((states_RTM, *context), -1))

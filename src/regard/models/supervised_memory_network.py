@@ -153,8 +153,7 @@ class SupervisedMemoryNetwork(HopNetwork):
         of each story, (B,). A value and a question have M = 2 D elements: D for the query of the next hop,
         and D for the answer.
         """
-        words = batch.sentences, batch.question
-        story_BSnD, question_BnD = encode_story(*words, self.embedding, self.encoding)
+        story_BSnD, query_BnD = encode_story(batch.sentences, batch.question, self.embedding, self.encoding)
         keys_BSD, reads_BSD = story_BSnD[:, :, AS_MEMORY], story_BSnD[:, :, FROM_FACT]
         if self.time is not None:
             ages_BS = sentence_ages(batch.lengths, story_BSnD.shape[1])
@@ -163,7 +162,7 @@ class SupervisedMemoryNetwork(HopNetwork):
         no_fact_B1D = self.no_fact.expand(len(batch), 1, -1)
         values_BSM = torch.cat((reads_BSD, story_BSnD[:, :, ANSWER_FACT]), -1)
         return (
-            torch.cat((question_BnD[:, FROM_QUESTION], question_BnD[:, ANSWER_QUESTION]), -1),
+            torch.cat((query_BnD[:, FROM_QUESTION], query_BnD[:, ANSWER_QUESTION]), -1),
             torch.cat((no_fact_B1D, keys_BSD), 1),
             nn.functional.pad(values_BSM, (0, 0, 1, 0)),
             batch.lengths + 1,

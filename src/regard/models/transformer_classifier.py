@@ -70,10 +70,9 @@ class TransformerClassifier(Classifier):
         **attention: Any,
     ):
         size = find_size(size)
-        width = size.width
-        super().__init__(vocabulary_size, classes, width, width, dropout, word_dropout, pairs)
-        self.width = width
-        self.embedding = words(vocabulary_size, width, width**-0.5)
+        super().__init__(vocabulary_size, classes, size.width, size.width, dropout, word_dropout, pairs)
+        self.width = size.width
+        self.embedding = words(vocabulary_size, size.width, size.width**-0.5)
         settings = layer_settings(
             type(self), attention, size, position, norm, "relu", (dropout, None), longest
         )
@@ -81,8 +80,8 @@ class TransformerClassifier(Classifier):
         self.encoder = TransformerLayers(
             TransformerLayer(settings, f"encoder.{i}") for i in range(size.layers)
         )
-        self.encoded = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
-        self.pooling = build_pooling(pooling, width)
+        self.encoded = nn.LayerNorm(size.width) if norm == "pre" else nn.Identity()
+        self.pooling = build_pooling(pooling, size.width)
         self.pool_site = getattr(self.pooling, "site", None)
         self.begins = isinstance(self.pooling, FirstPooling)
         if self.begins and self.longest is not None:
