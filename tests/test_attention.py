@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
@@ -312,6 +313,15 @@ def test_explain_names_the_backend_that_runs():
         regard.explain(x, x, select=regard.Best(), backend="blocked")
     long = torch.zeros(1, 1100, 4)
     assert regard.explain(long, long, look=regard.Look(entropy=True)).looking == "blocked"
+
+
+@pytest.mark.parametrize("name", ["mask", "bias"])
+@pytest.mark.parametrize("value", [numpy.ones((3, 3), dtype=bool), [[True] * 3] * 3])
+def test_an_array_as_mask_or_bias_is_not_printed(name: str, value: Any):
+    x = torch.ones(2, 3, 4)
+    with pytest.raises(regard.ArgumentError, match="as_tensor") as error:
+        regard.attention(x, x, **{name: value})
+    assert type(value).__name__ in str(error.value) and "rue" not in str(error.value)
 
 
 def test_torch_functions_refuse_an_attended():

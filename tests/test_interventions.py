@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -271,6 +272,13 @@ def test_a_scope_in_which_nothing_is_called_warns_and_an_exception_is_passed_on(
         raise KeyError("mine")
 
 
+@pytest.mark.parametrize(("name", "fact"), [("cuts", "'cut'"), ("drop", "scale")])
+def test_an_unknown_keyword_raises_and_lists_the_known_ones(name: str, fact: str):
+    with pytest.raises(regard.UnknownName, match=name) as error:
+        regard.intervene(**{name: (1, 1)})
+    assert fact in str(error.value)
+
+
 def test_an_unknown_site_raises_and_lists_the_called_sites():
     x = randn(1, 4, 8)
     with pytest.raises(regard.ArgumentError, match=r"there\.3"), regard.intervene(cut=(1, 1), at="nope"):
@@ -295,6 +303,7 @@ def test_beams_divide_the_queries():
         ({"force": (1, 4, float("nan"))}, "weight is nan"),
         ({"cut": torch.tensor([1, 4])}, "tolist"),
         ({"force": torch.tensor([[1, 4]])}, "tolist"),
+        ({"cut": numpy.array([1, 4])}, "tolist"),
         ({"cut": (1, 2), "force": (1, 2)}, "Cut(.|\n)*Force"),
         ({"cut": (None, 2), "force": [(0, 1), (1, 2, 0.5)]}, "Cut(.|\n)*Force"),
         ({"force": [(1, 1), (1, 2)]}, "sum to more than 1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy
 import pytest
 import torch
 
@@ -105,3 +106,28 @@ def test_a_memory_is_passed_and_never_changed():
 def test_arguments_that_do_not_match_a_memory_raise(make: Callable[[regard.Memory], object], says: str):
     with pytest.raises(regard.ArgumentError, match=says):
         make(regard.prepare(torch.ones(2, 3, 4)))
+
+
+MEMORY = regard.prepare(torch.zeros(2, 5, 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "facts"),
+    [
+        (lambda: regard.prepare(numpy.zeros((2, 5, 4))), ("prepare()", "ndarray", "as_tensor")),
+        (lambda: regard.prepare(torch.zeros(5, 4), [[1.0]]), ("prepare()", "value", "list")),
+        (lambda: regard.prepare(torch.zeros(2, 5, 4, dtype=torch.long)), ("prepare()", "Embedding", "int64")),
+        (lambda: MEMORY.append(numpy.zeros((2, 1, 4))), ("append()", "ndarray", "as_tensor")),
+        (lambda: MEMORY.append(MEMORY), ("append()", "Memory", "a tensor")),
+        (lambda: MEMORY.reorder([1, 0]), ("reorder()", "list", "as_tensor")),
+        (lambda: MEMORY.reorder(torch.tensor([True, False])), ("reorder()", "bool", "nonzero")),
+        (lambda: MEMORY.reorder(torch.tensor([0.0])), ("reorder()", "float32", "B = 2")),
+        (lambda: MEMORY.reorder(torch.tensor([0, 2])), ("reorder()", "has 2", "B = 2")),
+        (lambda: MEMORY.reorder(torch.tensor([-1])), ("reorder()", "has -1", "B = 2")),
+        (lambda: regard.prepare(torch.zeros(5, 4)).reorder(torch.tensor([0])), ("reorder()", "(5, 4)")),
+    ],
+)
+def test_invalid_arguments_of_a_memory_raise(call: Callable[[], object], facts: tuple[str, ...]):
+    with pytest.raises(regard.ArgumentError) as error:
+        call()
+    assert all(fact in str(error.value) for fact in facts)

@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -308,3 +309,31 @@ def test_name_sites_is_not_recommended_for_direct_calls():
     with pytest.warns(regard.RegardWarning, match="name_sites"), regard.record():
         for other in multihead:
             other(torch.randn(1, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        ({"at": 5}, ("at is 5", "*cross")),
+        ({"weights": True}, ("weights", "Look(weights=True")),
+        ({"locations": "*"}, ("locations", "at")),
+    ],
+)
+def test_invalid_arguments_of_record_raise(options: dict[str, Any], facts: tuple[str, ...]):
+    with pytest.raises(regard.RegardError) as error:
+        regard.record(**options)
+    assert all(fact in str(error.value) for fact in facts)
+
+
+def test_a_role_that_the_model_does_not_have_is_named():
+    layer, x = regard.MultiHead(8, 2), torch.randn(1, 3, 8)
+    layer.role = regard.Role("self", "input", "input")
+    no_cross = "role self: the model has no 'cross'"
+    with pytest.warns(regard.RegardWarning, match=no_cross) as caught, regard.record(at="cross") as seen:
+        layer(x)
+    assert "declare" not in str(caught[0].message) and not seen
+    with (
+        pytest.raises(regard.ArgumentError, match="the model has no 'cross'"),
+        regard.intervene(scale=0.0, at="cross"),
+    ):
+        layer(x)

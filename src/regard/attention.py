@@ -22,7 +22,7 @@ from regard.backends import BACKENDS, choose_backend
 from regard.backends.direct import attend_directly
 from regard.call import Call
 from regard.checking import check
-from regard.dimensions import autocast_on, lower
+from regard.dimensions import autocast_on, check_tensors, lower
 from regard.errors import ArgumentError, answer_torch_keywords, message
 from regard.look import Look
 from regard.looking import look_at
@@ -142,10 +142,7 @@ def read(
     >>> regard.read(torch.tensor([[0.25, 0.75]]), torch.tensor([[0.0], [4.0]])).output
     tensor([[3.]])
     """
-    for name, argument in {"weights": weights, "value": value}.items():
-        if not isinstance(argument, Tensor):
-            problem, hint = f"{name} is of type {type(argument).__name__}", "use torch.as_tensor(...)"
-            raise ArgumentError(message("read()", problem, expected="a tensor", hint=hint))
+    check_tensors("read()", weights=weights, value=value)
     keys = weights.shape[-1:]
     if weights.dim() != value.dim() or keys != value.shape[-2:-1] or weights.shape[:-2] != value.shape[:-2]:
         shown = {"weights": (weights, "BHTS"), "value": (value, "BHSE")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.call import Call
-from regard.dimensions import autocast_on, lift
+from regard.dimensions import autocast_on, check_tensors, lift
 from regard.errors import ArgumentError, message
 from regard.look import Look
 from regard.masks.mask import Mask, as_mask, cleaned
@@ -213,10 +214,10 @@ def _check_options(
     if not isinstance(select, Select):
         refuse(f"select is {select!r}", "a Select such as Soft(), Sparse() or Hard()")
     if bias is not None and not isinstance(bias, Tensor | Bias):
-        refuse(
-            f"bias is {bias!r}",
-            "a tensor, or a position scheme that acts on scores: Relative, T5Bias or ALiBi",
-        )
+        expected = "a tensor, or a position scheme that acts on scores: Relative, T5Bias or ALiBi"
+        if isinstance(bias, Sequence) or hasattr(bias, "__array__"):
+            refuse(f"bias is of type {type(bias).__name__}", expected, "use torch.as_tensor(...)")
+        refuse(f"bias is {bias!r}", expected)
     if not all(tensor.is_floating_point() for tensor in tensors):
         refuse(
             "not all tensors have a floating-point dtype",
@@ -272,10 +273,7 @@ def _refuse_kinds(query: object, key: object, value: object, look: object) -> No
     for name, argument in {"query": query, "key": key, "value": value}.items():
         allowed = (Tensor, Memory) if name == "key" else (Tensor,)
         if not isinstance(argument, allowed) and not (name == "value" and argument is None):
-            problem = f"{name} is of type {type(argument).__name__}"
-            raise ArgumentError(
-                message("attention()", problem, expected="a tensor", hint="use torch.as_tensor(...)")
-            )
+            check_tensors("attention()", **{name: argument})
         tensor = argument.value if isinstance(argument, Memory) else argument
         if isinstance(tensor, Tensor) and (tensor.is_nested or tensor.layout != torch.strided):
             kind = "a nested tensor" if tensor.is_nested else f"a tensor of layout {tensor.layout}"

@@ -9,7 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["autocast_on", "full_precision", "in_transform", "lift", "lower"]
+from regard.errors import ArgumentError, message
+
+__all__ = ["autocast_on", "check_tensors", "full_precision", "in_transform", "lift", "lower"]
+
+
+def check_tensors(call: str, **arguments: object) -> None:
+    """Raise ArgumentError unless all arguments are tensors.
+
+    >>> check_tensors("prepare()", key=[1.0])
+    Traceback (most recent call last):
+    regard.errors.ArgumentError: prepare(): key is of type list
+    expected: a tensor
+    hint: use torch.as_tensor(...)
+    """
+    for name, argument in arguments.items():
+        if not isinstance(argument, Tensor):
+            problem, hint = f"{name} is of type {type(argument).__name__}", "use torch.as_tensor(...)"
+            raise ArgumentError(message(call, problem, expected="a tensor", hint=hint))
 
 
 def lift(tensor: Tensor) -> Tensor:

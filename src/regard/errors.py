@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import json
 import os
 import shlex
@@ -31,8 +32,10 @@ __all__ = [
     "RegardWarning",
     "Setting",
     "TORCH_KEYWORDS",
+    "UnknownKeyword",
     "UnknownName",
     "answer_torch_keywords",
+    "check_keywords",
     "lettered",
     "list_item",
     "message",
@@ -41,6 +44,7 @@ __all__ = [
     "printable",
     "shell_word",
     "shown",
+    "similar_path",
 ]
 
 P = ParamSpec("P")
@@ -69,6 +73,12 @@ TORCH_KEYWORDS = {
 """For each keyword of nn.MultiheadAttention and scaled_dot_product_attention, what to write instead.
 
 The text follows "instead of <keyword> write" in a hint."""
+
+ATTENTION_KEYWORDS = {
+    "num_heads": "nothing; the heads are dimension 1 of query, key and value, (B, H, T, D): "
+    "query.unflatten(-1, (heads, -1)).transpose(1, 2)",
+} | dict.fromkeys(("embed_dim", "kdim", "vdim"), "nothing; the widths are those of query, key and value")
+"""For keywords of nn.MultiheadAttention, what to write instead in attention(), which has no parameters."""
 
 INSIDE_TORCH = (
     "inside nn.TransformerEncoderLayer or nn.TransformerDecoderLayer, a MultiHead works only without masks"
@@ -286,6 +296,19 @@ class UnknownName(RegardError, KeyError):
         return self.text
 
 
+class UnknownKeyword(UnknownName, TypeError):
+    """An unknown keyword argument. It is also a TypeError, as for any other Python function.
+
+    >>> import regard, torch
+    >>> try:
+    ...     regard.attention(torch.eye(2), torch.eye(2), msk=None)
+    ... except UnknownKeyword as error:
+    ...     print(error)  # doctest: +ELLIPSIS
+    unknown argument of attention() 'msk'; did you mean 'mask'?
+    known: ...
+    """
+
+
 def lettered(tensor: Tensor, letters: str) -> str:
     """Format shape, dtype and device of a tensor: "B=2 T=5 D=64  float32 cpu".
 
@@ -359,6 +382,25 @@ def shown(path: str | os.PathLike[str]) -> str:
     return printable(os.fsencode(path).decode("utf-8", "replace"))
 
 
+def similar_path(path: str | os.PathLike[str], *, folder: bool = False) -> str:
+    """Return a hint for a missing path: the file, or the folder, with a similar name; "" if there is none.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = pathlib.Path(place, "문장.csv").touch()
+    ...     similar_path(pathlib.Path(place, "문장csv")).removeprefix(f"did you mean {place}/")
+    '문장.csv?'
+    """
+    parent, name = os.path.split(os.path.normpath(path))
+    try:
+        with os.scandir(parent or os.curdir) as entries:
+            names = [each.name for each in entries if (each.is_dir() if folder else each.is_file())]
+    except (OSError, ValueError):
+        return ""
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {shown(os.path.join(parent, close[0]))}?" if close else ""
+
+
 def shell_word(path: str | os.PathLike[str]) -> str:
     """Return a path for a shell command, in quotes if it has spaces or other special characters.
 
@@ -409,8 +451,8 @@ def answer_torch_keywords(function: Callable[P, R]) -> Callable[P, R]:
     """Decorator: if a keyword of torch is passed, raise an ArgumentError that says what to write instead.
 
     A torch keyword that has no effect, such as attn_mask=None or need_weights=False, is ignored, because
-    nn.TransformerEncoderLayer passes such keywords to its attention layer. Any other unexpected keyword
-    raises Python's TypeError.
+    nn.TransformerEncoderLayer passes such keywords to its attention layer. Any other unknown keyword raises
+    UnknownKeyword.
 
     >>> import regard
     >>> try:
@@ -421,13 +463,13 @@ def answer_torch_keywords(function: Callable[P, R]) -> Callable[P, R]:
     hint: instead of embed_dim write width=...
     hint: instead of num_heads write heads=...
     """
-    name = function.__qualname__.removesuffix(".__init__").removesuffix(".forward")
+    call, known = f"{_name(function)}()", _parameters(function)
 
     @functools.wraps(function)
     def checked(*args: P.args, **keywords: P.kwargs) -> R:
         for keyword in keywords:
-            if keyword in TORCH_KEYWORDS:
-                return function(*args, **_without_torch_keywords(f"{name}()", keywords))  # type: ignore
+            if keyword not in known if known else keyword in TORCH_KEYWORDS:
+                return function(*args, **_without_torch_keywords(call, keywords, known))  # type: ignore
         return function(*args, **keywords)
 
     # functools.wraps does not copy __kwdefaults__, from which the documentation builds its table of defaults.
@@ -435,11 +477,48 @@ def answer_torch_keywords(function: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
-def _without_torch_keywords(call: str, keywords: Mapping[str, object]) -> dict[str, object]:
-    """Remove the keywords of torch. Raise ArgumentError if a keyword of torch has an effect."""
+def check_keywords(function: Callable[P, R], hint: str = "") -> Callable[P, R]:
+    """Decorator: raise UnknownKeyword, with a suggestion, if an unknown keyword is passed.
+
+    hint: the hint of the error.
+    """
+    call, known = f"{_name(function)}()", _parameters(function)
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **keywords: P.kwargs) -> R:
+        for keyword in keywords:
+            if keyword not in known:
+                raise UnknownKeyword(f"argument of {call}", keyword, known, hint=hint)
+        return function(*args, **keywords)
+
+    checked.__kwdefaults__ = getattr(function, "__kwdefaults__", None)  # type: ignore[attr-defined]
+    return checked
+
+
+def _name(function: Callable[..., object]) -> str:
+    return function.__qualname__.removesuffix(".__init__").removesuffix(".forward")
+
+
+def _parameters(function: Callable[..., object]) -> dict[str, None]:
+    """Return the names of the keyword arguments of a function; empty if it takes any keyword (**options)."""
+    code = inspect.unwrap(function).__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return {} if code.co_flags & inspect.CO_VARKEYWORDS else dict.fromkeys(n for n in names if n != "self")
+
+
+def _without_torch_keywords(
+    call: str, keywords: Mapping[str, object], known: Iterable[str]
+) -> dict[str, object]:
+    """Remove the keywords of torch. Raise ArgumentError if a keyword of torch has an effect.
+
+    known: the keywords of the call. Any other keyword raises UnknownKeyword. Empty: any keyword is allowed.
+    """
     torch_keywords = {name: value for name, value in keywords.items() if name in TORCH_KEYWORDS}
     if any(_requests(name, value) for name, value in torch_keywords.items()):
         raise _torch_keywords(call, torch_keywords)
+    for name in keywords:
+        if known and name not in (*known, *torch_keywords):
+            raise UnknownKeyword(f"argument of {call}", name, known)
     return {name: value for name, value in keywords.items() if name not in TORCH_KEYWORDS}
 
 
@@ -455,7 +534,8 @@ def _requests(name: str, value: object) -> bool:
 def _torch_keywords(call: str, keywords: Mapping[str, object]) -> ArgumentError:
     names = [name for name, value in keywords.items() if _requests(name, value)]
     are = "is a keyword" if len(names) == 1 else "are keywords"
-    hints = [f"hint: instead of {keyword} write {TORCH_KEYWORDS[keyword]}" for keyword in names]
+    answers = TORCH_KEYWORDS | (ATTENTION_KEYWORDS if call in ("attention()", "explain()") else {})
+    hints = [f"hint: instead of {keyword} write {answers[keyword]}" for keyword in names]
     if call == "MultiHead()" and not {"attn_mask", "key_padding_mask", "is_causal"}.isdisjoint(names):
         hints.append(f"hint: {INSIDE_TORCH}")
     return ArgumentError("\n".join((f"{call}: {', '.join(names)} {are} of torch", *hints)))

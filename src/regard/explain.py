@@ -15,7 +15,7 @@ from regard.attention import attention
 from regard.backends import BACKENDS, choose_backend
 from regard.call import Call
 from regard.checking import check
-from regard.errors import answer_torch_keywords
+from regard.errors import UnknownKeyword, answer_torch_keywords
 from regard.look import Look
 from regard.looking import PASSES, choose_pass
 from regard.memory import Memory
@@ -87,7 +87,7 @@ def _call(query: Tensor, key: Tensor | Memory, value: Tensor | None, **options: 
     defaults = inspect.signature(attention).parameters
     for name in options:
         if name not in defaults:
-            raise TypeError(f"explain() got an unexpected keyword argument {name!r}")
+            raise UnknownKeyword("argument of explain()", name, defaults)
     values = {name: each.default for name, each in defaults.items()} | options
     names = ("score", "mask", "bias", "softcap", "select", "start", "dropout", "look")
     return check(query, key, value, **{name: values[name] for name in names})

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from regard.call import Call
-from regard.errors import ArgumentError, RegardWarning, UnknownName, message
+from regard.errors import ArgumentError, RegardWarning, UnknownName, check_keywords, message
 from regard.masks.mask import Mask
 from regard.select import Select, Selection, Soft
 from regard.sites import nothing_matched, scope
@@ -196,6 +196,7 @@ def read_interventions(written: Iterable[Mapping[str, Any]]) -> list[Interventio
     return interventions
 
 
+@check_keywords
 @contextmanager
 def intervene(
     *given: Intervention,
@@ -274,9 +275,9 @@ def intervene(
     called = scopes[0].called if scopes else {}
     missed = [edit.at for edit in edits if not edit.calls]
     if missed and called:
-        raise ArgumentError(nothing_matched("intervene()", "changed", missed, called))
+        raise ArgumentError(nothing_matched("intervene()", "changed", missed, scopes[0]))
     if missed:
-        text = nothing_matched("intervene()", "changed", missed, called, scopes[0].elsewhere)
+        text = nothing_matched("intervene()", "changed", missed, scopes[0])
         warnings.warn(text, RegardWarning, stacklevel=3)
 
 
@@ -396,7 +397,7 @@ def _change(call: Call, intervention: Uniform | Scale, columns_S: Tensor) -> Any
 def _as_list(links: Any) -> Sequence[Any]:
     """Return a list of links, each a tuple (row, key, ...): [links] for a single link, [] for None."""
     one = isinstance(links, tuple) and links and not isinstance(links[0], tuple | list)
-    if one or isinstance(links, Tensor) or not isinstance(links, Iterable | None) or isinstance(links, str):
+    if one or hasattr(links, "tolist") or not isinstance(links, Iterable | None) or isinstance(links, str):
         return [links]
     return list(links or ())
 
@@ -406,7 +407,10 @@ def _link(name: str, link: Any, max_length: int) -> Sequence[Any]:
     if isinstance(link, tuple | list) and 2 <= len(link) <= max_length:
         return link
     expected = "(row, key)" + (", or (row, key, weight)" if max_length == 3 else "")
-    hint = f"convert the tensor to a tuple: {name}=tuple(tensor.tolist())" if isinstance(link, Tensor) else ""
+    hint = ""
+    if hasattr(link, "tolist"):  # a tensor or a NumPy array
+        kind = "tensor" if isinstance(link, Tensor) else "array"
+        hint = f"convert the {kind} to a tuple: {name}=tuple({kind}.tolist())"
     raise ArgumentError(message("intervene()", f"{name} contains {link!r}", expected=expected, hint=hint))
 
 

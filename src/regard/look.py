@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
-from regard.errors import LookError, UnknownName, message
+from regard.errors import LookError, check_keywords, message
 from regard.select import LOOKS, Select
 
 __all__ = ["Look"]
@@ -145,17 +143,4 @@ def _plain(number: Any) -> Any:
     return number if isinstance(number, int) or not isinstance(number, Integral) else int(number)
 
 
-def _with_known_names(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap Look.__init__, so that an unknown keyword raises UnknownName, with a suggestion."""
-
-    @functools.wraps(init)
-    def checked(self: Look, *values: Any, **keywords: Any) -> None:
-        for name in keywords:
-            if name not in Look.__dataclass_fields__:
-                raise UnknownName("argument of Look()", name, Look.__dataclass_fields__)
-        init(self, *values, **keywords)
-
-    return checked
-
-
-Look.__init__ = _with_known_names(Look.__init__)  # type: ignore[method-assign]
+Look.__init__ = check_keywords(Look.__init__)  # type: ignore[method-assign]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from regard.dimensions import check_tensors
 from regard.errors import ArgumentError, message
 from regard.masks.mask import Mask, as_mask, cleaned, known_true
 from regard.scores import ScaledDot, Score
@@ -58,6 +59,7 @@ class Memory:
         value: the n new values, (..., n, E). Default: the key.
         """
         value = key if value is None else value
+        check_tensors("Memory.append()", key=key, value=value)
         if key.shape[-1] != self.key_size or key.shape[:-2] != self.key.shape[:-2]:
             letters = "BSD" if self.key.dim() == 3 else "BHSD"
             raise ArgumentError(
@@ -97,12 +99,27 @@ class Memory:
 
         index: (B',). Sequence i of the new memory is sequence index[i] of this memory.
         """
-        return replace(
-            self,
-            key=self.key.index_select(0, index),
-            value=self.value.index_select(0, index),
-            mask=self.mask.reordered(index),
-        )
+        batch = self.key.shape[0] if self.key.dim() > 2 else 0
+        call, expected = "Memory.reorder()", f"an integer tensor (B',) with 0 <= index < B = {batch}"
+        check_tensors(call, index=index)
+        if not batch:
+            problem = f"this memory has no batch dimension, its keys have the shape {tuple(self.key.shape)}"
+            raise ArgumentError(message(call, problem, expected="keys (B, S, D) or (B, H, S, D)"))
+        if index.dim() != 1 or index.dtype not in (torch.int64, torch.int32):
+            hint = "to select by a condition: index=condition.nonzero()[:, 0]"
+            hint = hint if index.dtype == torch.bool else ""
+            problem = "index is not a list of positions"
+            raise ArgumentError(message(call, problem, {"index": (index, "B")}, expected, hint))
+        try:
+            key = self.key.index_select(0, index)
+        except (IndexError, RuntimeError):
+            outside = [each for each in index.tolist() if not 0 <= each < batch]
+            if not outside:
+                raise
+            problem = f"index has {outside[0]}, which is out of range"
+            raise ArgumentError(message(call, problem, expected=expected)) from None
+        value = self.value.index_select(0, index)
+        return replace(self, key=key, value=value, mask=self.mask.reordered(index))
 
 
 def prepare(
@@ -126,6 +143,7 @@ def prepare(
     """
     score = ScaledDot() if score is None else score
     value = key if value is None else value
+    check_tensors("prepare()", key=key, value=value)
     whole = as_mask(mask, key.dim()).to(key.device)
     _check_prepared(key, value, score, whole)
     if whole.lengths is not None:
@@ -157,18 +175,20 @@ def _check_prepared(key: Tensor, value: Tensor, score: Score, mask: Mask) -> Non
         "value": (value, "BSE" if key.dim() == 3 else "BHSE"),
     }
     width = getattr(score, "key_size", key.shape[-1])
-    problem, expected = "", ""
-    if key.dim() not in (2, 3, 4) or key.shape[:-1] != value.shape[:-1]:
+    problem, expected, hint = "", "", ""
+    if not key.is_floating_point() or not value.is_floating_point():
+        problem, expected = "key and value do not have floating-point dtypes", "floating-point tensors"
+        hint = "embed token ids first, for example with nn.Embedding"
+    elif key.dim() not in (2, 3, 4) or key.shape[:-1] != value.shape[:-1]:
         problem, expected = (
             "the shapes of key and value do not match",
             "(B, H, S, D) and (B, H, S, E), or both without heads, or without heads and batch",
         )
     elif width != key.shape[-1]:
         problem, expected = f"the key width does not match this {type(score).__name__}", f"D of key = {width}"
-
     elif mask.batch not in (1, key.shape[0]) and key.dim() > 2:
         problem, expected = f"the mask has batch size {mask.batch}", f"the B of key, {key.shape[0]}"
     elif overlong := mask.overlong(key.shape[-2]):
         problem, expected = overlong, "0 <= length <= S"
     if problem:
-        raise ArgumentError(message("prepare()", problem, shown, expected))
+        raise ArgumentError(message("prepare()", problem, shown, expected, hint))

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import FrameType
 from typing import ParamSpec, TypeVar
 
@@ -31,7 +32,7 @@ from torch import Tensor, nn
 
 from regard.attended import Attended
 from regard.call import Call
-from regard.errors import ArgumentError, RegardError, RegardWarning, UnknownName, message
+from regard.errors import ArgumentError, RegardError, RegardWarning, UnknownName, check_keywords, message
 from regard.look import Look
 from regard.roles import KINDS, BySite, Role, matches
 
@@ -332,6 +333,7 @@ def open_scope(opened: S) -> Iterator[S]:
         _set_own_scopes(*(tuple(each for each in some if each is not opened) for some in every))
 
 
+@partial(check_keywords, hint="to choose what is recorded, pass a Look: record(Look(weights=True, top=3))")
 def record(
     look: Look | None = None, at: str = "*", *, all_threads: bool = False, output: bool = False
 ) -> AbstractContextManager[Record]:
@@ -361,6 +363,9 @@ def record(
     """
     if look is not None and not isinstance(look, Look):
         raise _not_a_look(look)
+    if not isinstance(at, str):
+        expected = f"a pattern for the names of sites, such as '*cross', or a role: {', '.join(KINDS)}"
+        raise ArgumentError(message("record()", f"at is {at!r}", expected=expected))
     return _recording(Look(weights=True) if look is None else look, at, all_threads, output)
 
 
@@ -381,7 +386,7 @@ def _recording(look: Look, at: str, all_threads: bool, output: bool) -> Iterator
     seen = opened.seen
     if not seen:
         # stacklevel 3: skip this frame and the frame of contextlib, to point at the user's `with` statement.
-        text = nothing_matched("record()", "recorded", [at], seen.called, seen.elsewhere)
+        text = nothing_matched("record()", "recorded", [at], seen)
         warnings.warn(text, RegardWarning, stacklevel=3)
     for site, layers in seen.layers.items():
         if len(layers) > 1:
@@ -403,25 +408,28 @@ def _calling_layer() -> nn.Module | None:
     return None
 
 
-def nothing_matched(
-    call: str, done: str, at: Iterable[str], called: Iterable[str], elsewhere: bool = False
-) -> str:
+def nothing_matched(call: str, done: str, at: Iterable[str], seen: Record) -> str:
     """Return the message for the case that no attention() call matched one of the patterns `at`.
 
     call: the function that the user called: "record()" or "intervene()".
     done: what this function does with attention() calls: "recorded" or "changed".
-    called: the names of the sites that were called.
-    elsewhere: whether other threads or asyncio tasks called attention().
+    seen: the Record of the `with` statement.
     """
-    names, patterns = list(called), list(at)
+    names, patterns = list(seen.called), list(at)
     if names:
         problem = f"nothing was {done}: no site that was called matches {', '.join(map(repr, patterns))}"
         hint = f"sites that were called: {', '.join(names)}"
         if kinds := [each for each in patterns if each in KINDS]:
-            hint += f"; {kinds[0]!r} is a role: declare it, with attention(..., role=Role({kinds[0]!r}, ...))"
-            hint += " or the attribute `role` of the layer"
+            declared = {seen.role(name).kind for name in names}
+            if "" in declared:
+                hint += (
+                    f"; {kinds[0]!r} is a role: declare it, with attention(..., role=Role({kinds[0]!r}, ...))"
+                )
+                hint += " or the attribute `role` of the layer"
+            else:
+                hint += f"; they have the role {' or '.join(sorted(declared))}: the model has no {kinds[0]!r}"
         return message(call, problem, hint=hint)
-    if elsewhere:
+    if seen.elsewhere:
         problem = f"nothing was {done}: attention() was called only in other threads or asyncio tasks"
         hint = "pass them regard.sites.inherit_scopes(function), called inside the `with` statement, or use "
         return message(call, problem, hint=f"{hint}{call[:-1]}all_threads=True) for every thread")

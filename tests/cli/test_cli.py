@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 import regard
 from regard.backends import BACKENDS
-from regard.cli import main, tour, tour_steps
+from regard.cli import main, tour
 from regard.looking import PASSES
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ def test_quick_tour_is_the_first_steps(run):
     _, quick, _ = run("tour", "--quick")
     *beginning, _, more = quick.splitlines()
     assert whole.splitlines()[: len(beginning)] == beginning
-    assert more == f"{len(tour_steps.TOUR_STEPS) - tour.QUICK} more steps: regard tour"
+    assert more == f"{len(tour.TOUR_STEPS) - tour.QUICK} more steps: regard tour"
 
 
 @pytest.mark.parametrize("width", [50, 80, 140])

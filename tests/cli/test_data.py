@@ -83,6 +83,15 @@ def test_check_exits_with_2_if_pairs_cannot_be_used(run, files):
     assert status == 2 and "0 kept" in out and str(empty) in err
 
 
+def test_empty_and_tmx_files_are_named(run, tmp_path):
+    (tmp_path / "a.jsonl").touch()
+    status, _, err = run("check", "--jsonl", tmp_path / "a.jsonl")
+    assert status == 2 and "the file is empty" in err
+    for arguments in (("a.tmx",), ("--tmx", "a.tmx")):
+        status, _, err = run("check", *arguments)
+        assert status == 2 and "TMX" in err and "--tsv" in err
+
+
 def test_choose_option(run, files):
     source, target = files(ko="안녕.\n가.\n", en=b"Hi.\nG\xffo.\n")
     both = "check", "--source", source, "--target", target

@@ -112,6 +112,23 @@ def test_a_csv_header_is_recognized(command, tmp_path):
     assert f"regard data check --csv {tmp_path / 'a.csv'} --columns en,ko" in answer.err
 
 
+def test_a_table_as_the_only_side_is_answered_with_its_option(command, tmp_path):
+    for option, other in (("--source", "--target"), ("--target", "--source")):
+        answer = command("data", "check", option, tmp_path / "문장.csv")
+        assert answer.status == 2 and f"{other} is missing" in answer.err
+        assert "--csv" in answer.err and "문장.csv" in answer.err.split("--csv")[1]
+    answer = command("data", "check", "--source", "a.ko")
+    assert "--target is missing" in answer.err and "hint" not in answer.err
+
+
+def test_utf_16_is_named_if_another_encoding_is_given(command, tmp_path):
+    path = tmp_path / "a.csv"
+    for encoding in ("utf-16", "utf-16-le"):
+        path.write_bytes("".join(f"나는 {i} 번 간다.,I go {i} times.\n" for i in range(9)).encode(encoding))
+        answer = command("data", "check", "--csv", path, "--encoding", "cp949")
+        assert answer.status == 2 and f"--encoding {encoding}" in answer.err and "UTF-16" in answer.err
+
+
 def test_options_for_the_kind_of_a_file_are_recommended(command, tmp_path):
     (tmp_path / "a.csv").write_text("가.,Go.\n", encoding="utf-8")
     (tmp_path / "a.json").write_text('[{"source": "가.", "target": "Go."}]', encoding="utf-8")
@@ -161,6 +178,13 @@ def test_a_run_keeps_the_encoding_and_resumes_with_it(command, tmp_path):
         "evaluate", tmp_path / "run", "--test-file", tmp_path / "a.txt", "--encoding", "cp949"
     )
     assert evaluated.status == 0
+    for encoding in ("cp949", "utf-8"):  # copies of the training file
+        (tmp_path / "b.txt").write_bytes(KOREAN.encode(encoding))
+        answer = command("evaluate", tmp_path / "run", tmp_path / "b.txt")
+        assert answer.status == 0 and answer.out.replace("b.txt", "a.txt") == evaluated.out
+        assert "b.txt is training data" in answer.err and ("as cp949" in answer.err) == (encoding == "cp949")
+    (tmp_path / "b.txt").write_text(KOREAN[::-1], encoding="utf-8")
+    assert "training data" not in command("evaluate", tmp_path / "run", tmp_path / "b.txt").err
 
 
 def test_the_likely_encoding_of_a_few_invalid_lines_is_named(command, trained, tmp_path):

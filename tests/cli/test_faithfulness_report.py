@@ -27,6 +27,9 @@ def test_faithfulness_of_a_run_is_reported(command, trained, korean):
     assert found["summary"] == expected.summary() and found["sentences"] == 12 and "sites" not in found
     assert found["agreement"] == agreement(translator, translator, *sides).written()
     assert found["agreement"]["same"] == 1
+    narrow = command("evaluate", trained, *files(korean), "--greedy", "--faithfulness", width=60)
+    (row,) = [line.split() for line in narrow.lines if line.startswith("cross ")]
+    assert "tau" in narrow.out and f"{expected.mean('kendall'):.2f}" in row and "…" not in narrow.out
     drawn = command("evaluate", trained, *files(korean), *options, width=80)
     signatures = [line.split()[-1] for line in drawn.lines if "|" in line]
     assert signatures and all(each.endswith("|") or ":" in each.split("|")[-1] for each in signatures)

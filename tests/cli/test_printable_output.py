@@ -11,8 +11,7 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.json_output import json_text
-from regard.cli.printable_console import printable_console
+from regard.cli.printing import json_text, printable_console
 from regard.evaluation.classification import Classification, ReadText
 from regard.evaluation.word_effects import WordEffect, WordEffects
 from regard.runs.run_commands import ViewOptions
@@ -49,11 +48,11 @@ def test_commands_print_with_these_functions():
         for node in nodes(path):
             if isinstance(node, ast.Call):
                 name = ast.unparse(node.func)
-                if name.endswith(".dumps") and path.stem != "json_output":
+                if name.endswith(".dumps") and path.stem != "printing":
                     wrong.append(f"{path.name}:{node.lineno}: {name}")
                 if name.endswith("Console().print") or name == "Console":
                     wrong.append(f"{path.name}:{node.lineno}: {name}")
-    assert [each for each in wrong if not each.startswith(("printable_console.py", "view"))] == []
+    assert [each for each in wrong if not each.startswith(("printing.py", "view"))] == []
 
 
 @pytest.mark.parametrize("view", ["shaded", "erasure"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,7 @@ def test_words_and_numbers_are_not_cut_on_a_narrow_terminal():
         lines = console.file.getvalue().splitlines()
         printed[width] = " ".join(lines).split()
         assert all(len(line) <= width for line in lines)
+        assert all(len(re.findall(r"± \d", line)) == line.count("±") for line in lines)
         assert set(printed[width]) <= set(printed[200]) and printed[width].count("completed") == 3
     assert "perplexity" in printed[40] and "chrF" not in printed[40]  # columns are left out
     assert "chrF" in printed[60]

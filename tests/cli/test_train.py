@@ -107,6 +107,7 @@ def test_train_translate_and_resume(command, here: Path):
     first = result.err.splitlines()[0]
     assert "a.ko" in first and "a.en" in first and "kB" in first, "the inputs are named at once"
     assert "120 pairs read, 120 kept" in result.err and "training pairs, 5 held out" in result.err
+    assert "only 5 validation examples" in result.err
     assert "evaluation at step 4" in result.err and "regard translate runs/x" in result.err.splitlines()[-1]
     found = command("translate", "runs/x", "--text", "고양이가 잔다 .", "--device", "cpu")
     assert found.status == 0 and len(found.lines) == 1
@@ -495,6 +496,10 @@ def test_a_run_is_evaluated_on_the_columns_of_its_training(command, here):
     assert result.status == 0 and result.out.startswith("1 translations") and "training" not in result.err
     result = command("evaluate", "runs/t", "a.tsv", "--device", "cpu")
     assert result.status == 0 and "a.tsv is training data" in result.err
+    assert "empty reference" not in result.err
+    (here / "c.tsv").write_text("en\tko\ngood\t나는\n\t나는\n", encoding="utf-8")
+    result = command("evaluate", "runs/t", "c.tsv", "--device", "cpu")
+    assert result.status == 0 and "1 pair has an empty reference" in result.err
     for name in ("align", "score"):
         both = [command(name, "runs/t", "--tsv", "b.tsv", *more) for more in ((), ("--columns", "ko,en"))]
         assert both[0].status == 0 and both[0].out and both[0].out == both[1].out

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.decoding import Beam, Greedy, Translator
+from regard.decoding import Beam, Greedy, Scored, Translator
 from regard.errors import RegardWarning
-from regard.tasks.translation import load_translator, translation_page
+from regard.tasks.translation import load_translator
 from regard.tasks.translation.run import chosen_dtype
 
 ROOT = Path(__file__).parents[2]
@@ -132,7 +132,7 @@ def test_draw_shows_attention(command, trained, tmp_path):
 
 
 def test_page_has_a_maximum_number_of_entries(command, trained, korean, tmp_path, monkeypatch):
-    monkeypatch.setattr(translation_page, "MAX_ENTRIES", 5)
+    monkeypatch.setattr(Scored, "most", 5)
     result = command("translate", trained, korean / "test.ko", "--page", tmp_path / "x.html")
     assert result.status == 0 and len(result.lines) == 12
     assert "x.html" in result.err and "the first 5 of 12 lines" in result.err
@@ -222,7 +222,7 @@ def test_closed_pipe_ends_without_a_message(trained, tmp_path):
     process.stdout.close()
     complaints = process.stderr.read()
     process.stderr.close()
-    assert process.wait() == 1
+    assert process.wait() == 141  # as of commands that SIGPIPE ends
     assert first.endswith(b"\n") and len(complaints.splitlines()) == 1  # only the note on poor scores
     assert b"BLEU" in complaints
 

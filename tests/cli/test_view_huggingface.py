@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -86,6 +87,14 @@ def test_a_note_tells_how_to_leave_out_special_tokens_that_get_most_weights(comm
     share = sum(site.weights[:, 1:-1, [0, -1]].sum(-1).mean() for site in sites) / len(sites)
     assert note() == f"{100 * share:.0f}"
     assert note("--specials", "hide") is None
+
+
+def test_load_model_takes_the_devices_and_paths_of_load(folders):
+    with pytest.raises(regard.UnknownName, match="gpu"):
+        regard.huggingface.load_model(folders["bert"], device="abacus")
+    assert regard.huggingface.load_model(folders["bert"], device="auto").name == Path(folders["bert"]).name
+    with pytest.raises(regard.ArgumentError, match="bytes"):
+        regard.huggingface.load_model(os.fsencode(folders["bert"]))
 
 
 def test_the_readme_draws_a_model_in_three_lines_and_with_one_command(command, folders):

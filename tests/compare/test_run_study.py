@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from regard.cli.compare import _printed
+from regard.compare import comparison_page
 from regard.compare.run_study import _unit, compare_runs
 from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR
-from regard.errors import ArgumentError, DataError
+from regard.errors import ArgumentError, DataError, RegardWarning
 
 
 def write_run(folder: Path, task: str, seed: int, scores: dict, **model) -> Path:
@@ -96,3 +97,10 @@ def test_errors_name_the_tasks_the_run_and_the_option(tmp_path):
     with pytest.raises(DataError, match="transformer-0"):
         compare_runs([first, second], **quiet)
     assert not (tmp_path / "out").exists()
+
+
+def test_characters_without_a_font_are_noted_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison_page, "missing_characters", lambda figures: "고" * len(figures))
+    with pytest.warns(RegardWarning, match="no installed font has Korean") as caught:
+        compare_runs(runs(tmp_path, 1, 0.1), output=tmp_path / "out", say=lambda text: None)
+    assert len(caught) == 1

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from regard.compare.comparison_options import Options
-from regard.compare.figures import svg_of_figure
+from regard.compare.figures import missing_characters, png_of_figure, svg_of_figure
 from regard.compare.run_cache import RunCache, TrainedRun
 from regard.compare.score_study import saturation
 from regard.compare.studies import QUICK_STUDIES, STUDIES
-from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR, PlannedRun
+from regard.compare.study import CONTRADICTED, SUPPORTED, UNCLEAR, Figure, PlannedRun, Series
 from regard.compare.study_base import measure_study
 from regard.compare.study_context import SentenceSet, StudyContext
 from regard.models import build_model
@@ -148,3 +148,12 @@ def test_scaling_keeps_the_variance_and_the_gradient():
     assert found["scaled_dot_variance"] == pytest.approx(1, rel=0.2)
     assert found["scaled_dot_largest"] < 0.5 < 0.9 < found["dot_largest"]
     assert found["scaled_dot_gradient"] > found["dot_gradient"]
+
+
+@pytest.mark.parametrize("kind", ["bars", "lines"])
+def test_characters_without_a_font_are_replaced_without_warnings(kind):
+    unknown = "\U0010fffd"  # private use
+    series = Series(f"run {unknown}", [f"첫 {unknown}", "a"], [1.0, 2.0])
+    figure = Figure("runs", "Runs.", "Two runs.", [series], kind, x="x", y=f"y {unknown}", marks={0.5: "가"})
+    assert unknown in missing_characters([figure])
+    assert svg_of_figure(figure).startswith(b"<?xml") and png_of_figure(figure).startswith(b"\x89PNG")

@@ -159,6 +159,13 @@ def test_a_missing_file_raises_immediately(tmp_path):
         read_pairs(saved(tmp_path, "a.ko", "가\n"), tmp_path / "a.en")
     with pytest.raises(DataError, match="is a folder"):
         read_pairs(tsv=tmp_path)
+    saved(tmp_path, "문장.csv", "가,Go\n")
+    with pytest.raises(DataError, match=r"did you mean .*문장\.csv\?"):
+        read_pairs(tsv=tmp_path / "문장csv")
+    (tmp_path / "zebras.csv").mkdir()  # not a file
+    with pytest.raises(DataError) as caught:
+        read_pairs(tsv=tmp_path / "zebra.csv")
+    assert "zebras" not in str(caught.value)
 
 
 def test_missing_and_conflicting_arguments_raise(tmp_path):

@@ -15,7 +15,7 @@ import pytest
 
 from regard.data import Choices, read_labelled, read_pairs
 from regard.data import table_formats as formats
-from regard.errors import ArgumentError, DataError
+from regard.errors import ArgumentError, DataError, RegardWarning
 from tests.conftest import SKIPS
 
 ROWS = [
@@ -58,6 +58,17 @@ def test_csv_without_a_header_with_a_separator_line_and_gzip(tmp_path):
     names = read_pairs(tsv=path, columns=("ko", "en"))
     with pytest.raises(DataError, match="no column 'ko'"):
         list(names)
+
+
+def test_columns_that_are_probably_meant_are_named(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(as_csv([("id", "한국어", "영어"), *((i, *row) for i, row in enumerate(ROWS))]).encode())
+    with pytest.raises(DataError, match=r'no column .영문.(.|\n)*columns=\("한국어", "영어"\)'):
+        list(read_pairs(tsv=path, columns=("한국어", "영문")))
+    rows = [("review", "label"), *[("재미있어요", "pos"), ("별로였다", "neg")] * 4]
+    path.write_bytes(as_csv(rows).encode())
+    with pytest.raises(DataError, match=r"no column .라벨.(.|\n)*--columns label,review"):
+        read_labelled(path, label="라벨", text="리뷰")
 
 
 @pytest.mark.parametrize(
@@ -178,6 +189,30 @@ def test_tmx_is_an_error_that_recommends_tsv(tmp_path):
         list(read_pairs(jsonl=tmp_path / "a.tmx"))
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(
+    ("content", "fact"),
+    [
+        ({"train": [{"ko": "가", "en": "a"}]}, "in the field 'train'"),
+        ({"ko": ["가", "나"], "en": ["a", "b"]}, "column-wise"),
+    ],
+)
+def test_one_json_object_with_lists_is_an_error(tmp_path, content, fact, indent):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content, indent=indent, ensure_ascii=False))
+    with pytest.raises(DataError, match=fact) as error:
+        list(read_pairs(jsonl=path, fields=("ko", "en")))
+    assert "in each line" in str(error.value)
+
+
+def test_one_row_with_a_list_is_read(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"ko": "가", "en": "a", "tokens": [{"id": 1}], "tags": ["x"]}))
+    assert [pair.target for pair in read_pairs(jsonl=path, fields=("ko", "en"))] == ["a"]
+    path.write_text('{"tags": ["x"], "ko": "가", "en": "a"}\n' * 2)
+    assert len(list(read_pairs(jsonl=path, fields=("ko", "en")))) == 2
+
+
 def test_a_file_of_another_kind_names_the_argument_that_reads_it(tmp_path):
     (tmp_path / "a.csv").write_text("x,y\n" * 9)
     (tmp_path / "a.json").write_text('[{"a": "x", "b": "y"}]')
@@ -221,3 +256,34 @@ def test_rows_of_a_csv_file_are_read_lazily(tmp_path):
     rows = formats.csv_rows(path)
     assert next(rows) == formats.Row(1, ["a", "b"], "", path.stat().st_size)
     rows.close()
+
+
+def test_tsv_cells_that_are_quoted_as_in_csv_are_named(tmp_path):
+    path = tmp_path / "문장.txt"
+    rows = [("한국어", "영문"), *ROWS[:2], *[("가.", "Go.")] * 5]
+    path.write_bytes(as_csv(rows, "\t").encode("utf-16"))
+    with pytest.warns(RegardWarning, match=rf"line 3: .*CSV(.|\n)*mv .*{path.stem}\.csv"):
+        assert len(read_pairs(tsv=path, columns=("한국어", "영문"), encoding="utf-16")) == 7
+    with pytest.warns(RegardWarning, match="CSV"):
+        read_labelled(path, label="한국어", text="영문", format="tsv", encoding="utf-16")
+    path.write_bytes(as_csv([*rows, ROWS[2]], "\t").encode("utf-16"))  # a line break in a cell
+    for malformed in ("error", "skip"):
+        pairs = read_pairs(tsv=path, encoding="utf-16", choices=Choices(malformed=malformed))
+        with pytest.raises(DataError, match=r"line 9: .*CSV(.|\n)*mv .*\.csv"):
+            list(pairs)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"Hallo.\t"Hello.\nTschüs."\tBye."\n',
+        '"Ja!"\t"Yes!"\n',
+        'Er sagt "ja".\tHe says ""yes"".\n"Ja""so"\t"Yes"\n',
+        '""\t5" disk\n"a""b"\t6" disk\n',
+    ],
+)
+def test_quotes_of_tsv_files_are_text(tmp_path, text):
+    path = tmp_path / "a.tsv"
+    path.write_text(text, encoding="utf-8")
+    expected = [tuple(line.split("\t")) for line in text.splitlines()]
+    assert pairs_of(path, tsv=path) == expected

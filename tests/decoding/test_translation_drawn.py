@@ -140,17 +140,17 @@ def test_every_word_has_weights_with_every_tokenizer(kind: str):
         assert "<script" not in result._repr_html_() and "\u202e" not in drawn(result)
 
 
-def test_save_writes_html_and_refuses_other_formats(tmp_path: Path):
+def test_save_writes_a_page_or_a_picture_and_refuses_other_formats(tmp_path: Path):
     example().save(tmp_path / "page.html", title="<one>")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert '<h1 dir="auto">&lt;one&gt;</h1>' in text and "고양이" in text
     with pytest.raises(ArgumentError, match=r"\.html"):
         example().save(tmp_path / "page.txt")
-    with pytest.raises(ArgumentError, match=r'picture\(translation\)\.save\("x\.png"\)'):
-        example().save(tmp_path / "page.png")
+    example().save(tmp_path / "picture.svg")
+    assert (tmp_path / "picture.svg").read_text(encoding="utf-8") == regard.picture(example()).svg()
     with pytest.raises(DataError, match="the folder first"):
         example().save(tmp_path / "none" / "page.html")
-    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "picture.svg"]
 
 
 def test_picture_and_explore_accept_a_translation():

@@ -41,7 +41,7 @@ def slow_unless_readme(page: Path):
     return pytest.param(page, id=short(page), marks=[] if page.stem == "README" else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("page", map(slow_unless_readme, PAGES))
+@pytest.mark.parametrize("page", [slow_unless_readme(page) for page in PAGES])
 def test_page_runs_and_is_up_to_date(page):
     made = make.make(page)
     assert made.problems == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -355,3 +357,18 @@ def test_errors_name_faithfulness(arguments: tuple[Any, ...]):
     translator = Translator(Pointer(tokenizer.size), tokenizer, tokenizer, search=Greedy())
     with pytest.raises(regard.ArgumentError, match=r"faithfulness\(\): "):
         faithfulness(translator, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("translator", "fact"),
+    [
+        ("runs/first", "regard.load('runs/first')"),
+        (Path("runs/first"), "regard.load('runs/first')"),
+        (SimpleNamespace(config={}, model=None), "erase_tokens"),
+        (nn.Linear(1, 1), "Linear"),
+    ],
+)
+def test_what_is_not_a_translator_raises(translator: Any, fact: str):
+    with pytest.raises(regard.ArgumentError) as error:
+        faithfulness(translator, ["a"])
+    assert fact in str(error.value) and "regard.load" in str(error.value)

@@ -183,7 +183,9 @@ def test_result_as_json_text_and_html(tmp_path: Path):
     saved = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert saved.startswith("<!DOCTYPE html>") and "&lt;b&gt;film" in saved and "<b>" not in saved
     with pytest.raises(ArgumentError, match="html"):
-        result.save(tmp_path / "a.png")
+        result.save(tmp_path / "a.txt")
+    result.save(tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8") == regard.picture(result, "shaded").svg()
     console = rich.console.Console(width=100, file=io.StringIO())
     console.print(result)
     printed = console.file.getvalue()

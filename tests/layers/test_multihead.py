@@ -145,6 +145,8 @@ def test_cache_equals_one_call_with_batch_second():
         (lambda x: regard.attention(x, x, x, is_causal=True, dropout_p=0.1), ("causal()", "dropout=")),
         (lambda x: regard.AttentionLayer(8, 8)(x, x, key_padding_mask=x), ("mask=padding(",)),
         (lambda x: regard.explain(x, x, attn_mask=x), ("mask=",)),
+        (lambda x: regard.attention(x, x, x, num_heads=2), ("num_heads write nothing", "(B, H, T, D)")),
+        (lambda x: regard.explain(x, x, x, kdim=2), ("kdim write nothing", "width")),
     ],
 )
 def test_torch_keywords_raise_an_error_that_names_ours(call: Any, names: tuple[str, ...]):
@@ -158,13 +160,15 @@ def test_torch_keywords_raise_an_error_that_names_ours(call: Any, names: tuple[s
     [
         lambda x: regard.attention(x, x, maks=None),
         lambda x: regard.explain(x, x, maks=None),
+        lambda x: regard.attention(x, x, maks=None, attn_mask=None),
         lambda x: regard.MultiHead(8, 2, maks=None),
         lambda x: regard.MultiHead(8, 2)(x, maks=None),
     ],
 )
 def test_other_unknown_keywords_raise_type_error(call: Any):
-    with pytest.raises(TypeError, match="maks"):
+    with pytest.raises(TypeError, match="maks") as error:
         call(torch.ones(1, 3, 8))
+    assert isinstance(error.value, regard.UnknownName) and "mask" in str(error.value)
 
 
 def run_with_cache(layer: regard.MultiHead, x: Tensor, size: int) -> Tensor:

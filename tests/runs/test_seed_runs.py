@@ -205,6 +205,13 @@ def test_a_seed_that_has_ended_needs_no_process(
     monkeypatch.setattr(TrainingProcesses, "run", run)
     outcome = train({"data": {}}, tmp_path, machine=Machine("cpu", 1, jobs=2), resume=True)
     assert started == ["seed 1"] and outcome.progress.ended
+    train({"data": {}}, tmp_path, resume=True)
+    monkeypatch.setattr(
+        "regard.runs.seed_runs._prepared", None
+    )  # no seed is prepared, neither here nor in a process
+    for jobs in (1, 2):
+        outcome = train({"data": {}}, tmp_path, machine=Machine("cpu", 1, jobs=jobs), resume=True)
+        assert outcome.progress.ended and started == ["seed 1"]
 
 
 @pytest.mark.parametrize(

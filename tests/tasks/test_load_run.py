@@ -27,6 +27,12 @@ def test_loaded_run_has_its_settings_and_translates(finished: Path):
     assert run.translate("고양이").text == load_translator(finished, search=Greedy()).translate("고양이").text
 
 
+def test_a_missing_run_folder_is_answered_with_a_similar_one(tmp_path: Path):
+    (tmp_path / "첫번째").mkdir()
+    with pytest.raises(DataError, match=r"no such folder(.|\n)*did you mean .*첫번째"):
+        regard.load(tmp_path / "첫번쩨")
+
+
 def test_named_task_is_that_of_the_run(finished: Path):
     assert isinstance(regard.load(finished, device="cpu", task="translation"), TranslationRun)
     for other in ("language", "no-such-task"):
@@ -114,6 +120,17 @@ def test_missing_folder_config_or_checkpoint_raises(run_copy: Path, tmp_path: Pa
         (run_copy / name).unlink()
     with pytest.raises(DataError, match=r"no checkpoint"):
         load_translator(run_copy)
+
+
+def test_a_similar_run_folder_is_suggested(tmp_path: Path):
+    (tmp_path / "first").mkdir()
+    write_config(tmp_path / "first", {"task": "translation"})
+    with pytest.raises(DataError, match=r"did you mean .*first\?"):
+        regard.load(tmp_path / "frist")
+    for other in (tmp_path / "other", tmp_path / "frist" / "nothing"):
+        with pytest.raises(DataError, match="no such folder") as error:
+            regard.load(other)
+        assert "did you mean" not in str(error.value)
 
 
 def test_changed_model_settings_raise(run_copy: Path):

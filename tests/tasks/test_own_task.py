@@ -11,8 +11,8 @@ import torch
 from rich.console import Console
 
 import regard
+from regard.cli.open_runs import next_command
 from regard.cli.show import describe_run
-from regard.cli.task_option import next_command
 from regard.errors import ArgumentError, DataError, UnknownName
 from regard.runs.run_facts import facts_of
 from regard.runs.run_folder import config_of

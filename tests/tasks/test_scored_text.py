@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from regard.tasks.language.scored_text import ScoredText
+from regard.tasks.language.text_result import ScoredText
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,30 @@ def test_a_table_is_reported(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "option"),
+    [
+        ("a.jsonl", '{"ko": "가", "en": "a"}\n' * 4, "jsonl="),
+        ("a.txt.gz", '{"ko": "가", "en": "a"}\n', "jsonl="),
+        ("a.json", '[\n  {"ko": "가", "en": "a"}\n]\n', "jsonl="),
+        ("a.parquet", "PAR1....", "jsonl="),
+        ("a.csv", "ko,en\n가,a\n", "tsv="),
+        ("a.tsv", "가\ta\n" * 2, "tsv="),
+    ],
+)
+def test_a_table_is_not_read_as_sentences(tmp_path: Path, name: str, text: str, option: str):
+    table = written(tmp_path / name, text)
+    with pytest.raises(DataError, match="one sentence per line") as caught:
+        check_sides([str(table)], [str(table)], None, None)
+    assert option in str(caught.value) and name in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.json"])
+def test_a_file_with_one_column_is_read_as_sentences(tmp_path: Path, name: str):
+    plain = written(tmp_path / name, 'Go, please.\n{"\nOne\n')
+    assert check_sides([str(plain), "-"], [str(tmp_path / "missing")], None, None) is None
+
+
+@pytest.mark.parametrize(
     ("separator", "name"), [(";", "semicolons"), (",", "commas"), ("|", "vertical bars")]
 )
 def test_another_separator_is_named(tmp_path: Path, separator: str, name: str):

@@ -3,9 +3,11 @@
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from PIL import Image
 from rich.text import Text
 
-from regard.viewing import bars, draw, to_svg
+from regard.errors import ArgumentError
+from regard.viewing import bars, beside, draw, to_svg
 from regard.viewing.svg import CELL, MARGIN
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -35,6 +37,25 @@ def test_markup_and_invalid_xml_characters_are_escaped():
     assert [text.text for text in picture.iter(f"{SVG}text")] == ["<script>&amp;", "\ufffd"]
     assert picture.find(f"{SVG}title").text == "<b>"
     assert picture.find(f"{SVG}script") is None
+
+
+@pytest.mark.parametrize("name", ["x.svg", "x.png", "x.pdf", "x.gif"])
+def test_drawings_are_saved_on_a_dark_background(tmp_path, name):
+    drawing = draw([[0.1, 0.9]], ["a"], ["c", "d"])
+    assert beside(drawing, bars([0.5], ["a"])).save(tmp_path / f"both-{name}") == ()
+    assert drawing.save(tmp_path / name) == () and (tmp_path / name).stat().st_size > 500
+    if name.endswith(".svg"):
+        assert (tmp_path / name).read_text() == to_svg(drawing)
+    elif name.endswith((".png", ".gif")):
+        with Image.open(tmp_path / name) as picture:
+            assert picture.convert("L").getpixel((2, 20)) < 30
+
+
+@pytest.mark.parametrize(("path", "fact"), [("x.txt", ".png"), (b"x.svg", "bytes"), (3, "int")])
+def test_invalid_paths_of_drawings_raise(path, fact):
+    with pytest.raises(ArgumentError, match=r"save\(\)") as error:
+        bars([0.5], ["a"]).save(path)
+    assert fact in str(error.value)
 
 
 def test_svg_makes_no_requests_and_is_deterministic():

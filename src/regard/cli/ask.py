@@ -2,104 +2,60 @@
 
 from __future__ import annotations
 
-import io
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from regard.cli.json_output import json_text
-from regard.cli.pair_file_options import Encoding
-from regard.cli.printable_console import printable_console
-from regard.cli.run_options import CheckpointName, Device, RunFolder, Threads, open_task, output_option
-from regard.data.line_io import Lines, Notes, given_lines, say, tell, writing
+from regard.cli.open_runs import open_task
+from regard.cli.options import OF_RUN, RUN, but, command
+from regard.cli.predict import CheckedInputs, check_drawing, result_files, write_results
+from regard.data.line_io import Lines, given_lines
 from regard.data.story_text import StoryQuestion
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, printable, shown
-from regard.tasks.answering.answer_pictures import PICTURES, AnswerPictures, is_picture
+from regard.evaluation.story_answer import StoryAnswer
 from regard.tasks.answering.data import questions_of_files, read_story
+from regard.training.command_options import CommandOption, flag
 
 __all__ = ["ask"]
 
-DRAWN_WIDTH = 100
-"""The width, in characters, of drawings that are written to a file."""
 
-NAMED = 5
-"""Maximum number of skipped questions that are reported one by one."""
-
-Files = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="FILES",
-        help="Files of stories with questions, in the format of bAbI or, if named .jsonl, as JSON lines with "
+@command(
+    RUN,
+    CommandOption(
+        "files",
+        "Files of stories with questions, in the format of bAbI or, if named .jsonl, as JSON lines with "
         "the fields story and question.",
+        "FILES",
+        list[str],
     ),
-]
-StoryFile = Annotated[
-    str | None, typer.Option("--story", metavar="FILE", help="Text file with a story, one sentence per line.")
-]
-Questions = Annotated[
-    list[str] | None,
-    typer.Option(
+    CommandOption("--story", "Text file with a story, one sentence per line.", "FILE"),
+    CommandOption(
         "--question",
-        metavar="TEXT",
-        help="A question about the story. May be repeated. Without it, questions are read from standard "
+        "A question about the story. May be repeated. Without it, questions are read from standard "
         "input, one per line.",
+        "TEXT",
+        list[str],
     ),
-]
-OutputFile = Annotated[
-    Path | None,
-    output_option(
+    "encoding",
+    but(
+        "output",
         "Write to this file instead of standard output. For one question, it can be a picture of the "
         "attention of every hop: .png, .svg or .pdf.",
-        PICTURES,
     ),
-]
-PageFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--page",
-        metavar="FILE.html",
-        help="Also write an HTML page with the answers and the attention of every hop.",
-    ),
-]
-Json = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        help="Print one JSON object per question: answer, probability of each answer, and the attention "
+    but(
+        "json",
+        "Print one JSON object per question: answer, probability of each answer, and the attention "
         "weights of every hop.",
     ),
-]
-Draw = Annotated[
-    bool,
-    typer.Option("--draw", help="Draw the attention weights of every hop on the sentences of the story."),
-]
-Hide = Annotated[
-    bool,
-    typer.Option(
-        "--hide", help="Also compute the probability of the answer without each sentence of the story."
-    ),
-]
-
-
+    but("draw", "Draw the attention weights of every hop on the sentences of the story."),
+    flag("--hide", "Also compute the probability of the answer without each sentence of the story."),
+    but("page", "Also write an HTML page with the answers and the attention of every hop."),
+    *OF_RUN,
+)
 def ask(
-    run: RunFolder,
-    files: Files = None,
-    story: StoryFile = None,
-    question: Questions = None,
-    encoding: Encoding = None,
-    output: OutputFile = None,
-    json: Json = False,
-    draw: Draw = False,
-    hide: Hide = False,
-    page: PageFile = None,
-    checkpoint: CheckpointName = "best",
-    device: Device = "auto",
-    threads: Threads = None,
+    run: Path, files: list[str] | None, story: str | None, question: list[str] | None, **options: Any
 ) -> int:
     """Answer questions about stories: for each question, print the answer, a tab and the probability.
 
@@ -122,44 +78,40 @@ def ask(
 
     * `regard ask runs/x own.jsonl --page answers.html`
     """
-    if draw and json:
-        raise ArgumentError(message("--draw", "cannot be combined with --json"))
+    check_drawing(options)
+    written = result_files(options, "question", (".png", ".svg", ".pdf"))
     _check_inputs(files, story, question)
-    sentences = None if story is None else read_story(story, encoding)
-    picture = output if is_picture(output) else None
-    output = None if picture else output
-    pictures = AnswerPictures(picture, page)
-    lines = None if files else given_lines(None, question, encoding=encoding)
-    answerer = open_task("answering", run, checkpoint, device, threads)
+    sentences = None if story is None else read_story(story, options["encoding"])
+    lines = None if files else given_lines(None, question, encoding=options["encoding"])
+    answerer = open_task("answering", run, options)
     if lines is None:
-        asked = KnownQuestions(answerer, questions_of_files(files or (), encoding))
+        questions = questions_of_files(files or (), options["encoding"])
     else:
-        assert sentences is not None
-        asked = KnownQuestions(answerer, _asked(sentences, lines, "--question" if question else ""))
-        asked.skip = not question
-        _report_unknown(answerer, sentences)
-    look = "memory" if json or draw or pictures.enabled or hide else None
-    notes, unknown = Notes(place="question"), UnknownWords(place="question")
-    at_once = {"at_once": 1} if lines is not None and lines.keyboard else {}
-    with writing(output) as write:
-        for result in answerer.stream(asked, look=look, hide=hide, **at_once):
-            number = asked.numbers.popleft()
-            notes.add(number, result.notes)
-            if lines is None:
-                unknown.add_words(number, "story word", result.unknown_in_story)
-            unknown.add_words(number, "question word", answerer.words.unknown(result.question))
-            pictures.add(result)
-            if draw and output is None:
-                printable_console().print(result, "")
-            else:
-                write(_format(result, json, draw, hide))
-            if at_once:  # before the next question is read
-                unknown.say()
-                unknown = UnknownWords(place="question")
-    pictures.save()
-    tell(notes)
-    unknown.say()
-    return asked.report()
+        questions = _asked(sentences or (), lines, "--question" if question else "")
+        unknown = UnknownWords(place="sentence")
+        for number, sentence in enumerate(sentences or (), 1):
+            unknown.add_words(number, "story word", answerer.words.unknown(sentence))
+        unknown.say()
+
+    def checked(question: StoryQuestion) -> StoryQuestion:
+        answerer.check_question(question)
+        return question
+
+    inputs = CheckedInputs(questions, checked, "question", skip=not question)
+    look = options["json"] or options["draw"] or written.enabled or options["hide"]
+    typed = {"at_once": 1} if lines is not None and lines.keyboard else {}
+    results = answerer.stream(inputs, look="memory" if look else None, hide=options["hide"], **typed)
+    if lines is not None:  # the unknown words of the story are reported above
+        results = (replace(each, unknown_in_story=()) for each in results)
+
+    def plain(result: StoryAnswer, number: int) -> Iterator[str]:
+        yield f"{printable(result.answer)}\t{result.probability:.4f}"
+        if result.effects is not None:
+            yield str(result.effects)
+
+    title, readers = "Answers about stories", [] if lines is None else [lines]
+    write_results(results, options, plain, written, title, inputs=inputs, readers=readers)
+    return inputs.status("could not be answered and were skipped")
 
 
 def _check_inputs(files: list[str] | None, story: str | None, question: list[str] | None) -> None:
@@ -186,72 +138,3 @@ def _asked(sentences: tuple[str, ...], lines: Lines, option: str) -> Iterator[St
             yield StoryQuestion(sentences, line.strip(), None, (), "", place, 0)
         elif option:
             raise ArgumentError(message(option, "the question is empty", expected="a text with words"))
-
-
-def _report_unknown(answerer: Any, sentences: tuple[str, ...]) -> None:
-    """Print the words of the story that are not in the vocabulary, with the numbers of their sentences."""
-    unknown = UnknownWords(place="sentence")
-    for number, sentence in enumerate(sentences, 1):
-        unknown.add_words(number, "story word", answerer.words.unknown(sentence))
-    unknown.say()
-
-
-@dataclass
-class KnownQuestions:
-    """Iterates over questions. Questions without a known word are reported and skipped.
-
-    answerer: the StoryAnswerer, whose check_question() checks each question.
-    questions: the questions.
-    skip: whether such questions are skipped. Otherwise, the first one raises ArgumentError.
-    numbers: the numbers of the questions that were yielded, from 1. The caller removes them.
-    read: the number of questions read so far.
-    errors: the number of questions skipped so far.
-    """
-
-    answerer: Any
-    questions: Iterator[StoryQuestion]
-    skip: bool = True
-    numbers: deque[int] = field(default_factory=deque)
-    read: int = 0
-    errors: int = 0
-
-    def __iter__(self) -> Iterator[StoryQuestion]:
-        for question in self.questions:
-            self.read += 1
-            try:
-                self.answerer.check_question(question)
-            except ArgumentError as error:
-                if not self.skip:
-                    raise
-                self.errors += 1
-                if self.errors <= NAMED:
-                    say(str(error))
-                continue
-            self.numbers.append(self.read)
-            yield question
-
-    def report(self) -> int:
-        """Print how many questions were skipped, if any; return the exit status, 0 or 1."""
-        if not self.errors:
-            return 0
-        say(f"{self.errors:,} of {self.read:,} questions could not be answered and were skipped")
-        return 1
-
-
-def _format(result: Any, as_json: bool, draw: bool, hide: bool) -> str:
-    """Return the text that is printed for one answer.
-
-    as_json: return a JSON object.
-    draw: return a drawing of the attention.
-    hide: add a table with the probability of the answer without each sentence.
-
-    By default, the text is the answer and its probability, with a tab between them.
-    """
-    if as_json:
-        return json_text(result.to_dict())
-    if draw:
-        file = io.StringIO()
-        printable_console(file=file, width=DRAWN_WIDTH).print(result)
-        return file.getvalue()
-    line = f"{printable(result.answer)}\t{result.probability:.4f}"
-    return f"{line}\n{result.effects}" if hide and result.effects is not None else line

@@ -7,15 +7,12 @@ import shutil
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.text import Text
 
-from regard.cli import bounds
-from regard.cli.printable_console import printable_console
-from regard.cli.run_options import RunFolder
-from regard.cli.task_option import OwnTask, next_command, task_of_run
+from regard.cli.open_runs import next_command, task_of_run
+from regard.cli.options import COUNT, REQUIRED, RUN, but, command
+from regard.cli.printing import printable_console
 from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, UnknownName, message, shell_word, shown
 from regard.files.atomic_io import Leftover, beside, failed, flush_folder, leftover, remove
@@ -30,26 +27,23 @@ from regard.runs.stored_runs import checked_settings, find_checkpoint, stored_sc
 from regard.training.checkpoints.averaging import Averaged, mean_weights
 from regard.training.checkpoints.checkpoint_files import folder_name
 from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkpoints
+from regard.training.command_options import CommandOption
 
 __all__ = ["average", "average_run"]
 
-Last = Annotated[
-    int | None,
-    typer.Option(metavar="INT", help="Average the last INT checkpoints of the run.", min=1, max=bounds.COUNT),
-]
-Steps = Annotated[
-    str | None,
-    typer.Option(
-        metavar="INT,INT,...",
-        help="Average the checkpoints with these step numbers; best and latest are accepted too.",
+
+@command(
+    RUN,
+    but("output", "Run folder to write.", metavar="RUN", default=REQUIRED),
+    CommandOption("--last", "Average the last INT checkpoints of the run.", "INT", int, least=1, most=COUNT),
+    CommandOption(
+        "--steps",
+        "Average the checkpoints with these step numbers; best and latest are accepted too.",
+        "INT,INT,...",
     ),
-]
-NewRun = Annotated[Path, typer.Option("--output", metavar="RUN", help="Run folder to write.")]
-
-
-def average(
-    run: RunFolder, output: NewRun, last: Last = None, steps: Steps = None, task: OwnTask = None
-) -> None:
+    "task",
+)
+def average(run: Path, output: Path, last: int | None, steps: str | None, task: str | None) -> None:
     """Write a run folder whose weights are the mean of several checkpoints of another run.
 
     The new folder has only what translate, evaluate, view and other commands need: weights, tokenizers and

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 import regard
 from regard.backends import BACKENDS
-from regard.cli.printable_console import printable_console
+from regard.cli.options import command
+from regard.cli.printing import printable_console
 from regard.looking import PASSES
+from regard.training.command_options import flag
 
 __all__ = ["backends"]
 
 
-def backends(
-    why: Annotated[
-        bool, typer.Option("--why", help="Also print why the other backends are not used.")
-    ] = False,
-) -> None:
+@command(flag("--why", "Also print why the other backends are not used."))
+def backends(why: bool) -> None:
     """List the backend that computes attention with each score function on this machine.
 
     Examples:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from regard.cli.lazy_commands import MARKUP, Command, CommandGroup
-from regard.cli.printable_console import printable_console
+from regard.cli.options import command
+from regard.cli.printing import printable_console
 from regard.errors import ArgumentError, DataError, message, shown
 from regard.files.user_cache import CacheEntry, cache_entries, cache_folder
+from regard.training.command_options import flag
 
 __all__ = ["cache"]
 
 cache = typer.Typer(cls=CommandGroup, invoke_without_command=True, rich_markup_mode=MARKUP)
 """The commands under `regard cache`."""
-
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")]
 
 
 @cache.callback()
@@ -46,7 +45,8 @@ def about(context: typer.Context) -> None:
 
 
 @cache.command(cls=Command)
-def clear(yes: Yes = False) -> None:
+@command(flag("--yes -y", "Delete without asking."))
+def clear(yes: bool) -> None:
     """Delete what Regard has written to its cache folder, after a question. Other files are not deleted.
 
     The next training writes what it needs again. Files that another process may be writing are not deleted.

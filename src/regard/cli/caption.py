@@ -2,137 +2,67 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from regard.cli.json_output import json_text
+from regard.cli.decoding_options import GREEDY, PENALTY, SEARCHING, beam_size, max_length, n_best, search_of
+from regard.cli.open_runs import open_task
+from regard.cli.options import OF_RUN, REQUIRED, RUN, but, command
 from regard.cli.output_files import check_apart
-from regard.cli.printable_console import printable_console
-from regard.cli.run_options import (
-    BEAM_SIZE,
-    LENGTH_PENALTY,
-    BeamSize,
-    CheckpointName,
-    Device,
-    GreedySearch,
-    LengthPenalty,
-    RunFolder,
-    Threads,
-    build_search,
-    open_task,
-    output_option,
-)
+from regard.cli.predict import CheckedInputs, check_drawing, result_files, write_results
+from regard.cli.printing import json_text
 from regard.data.images.caption_files import coco_image_id, list_images
-from regard.data.line_io import say, writing
-from regard.decoding.beam import MOST_BEAMS
-from regard.decoding.rules import MOST_TOKENS
+from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.files.atomic_io import write_whole
-from regard.tasks.captioning.caption_pictures import CaptionPictures
+from regard.tasks.captioning import Caption
 from regard.tasks.captioning.image_captioner import set_reading
-from regard.tasks.picture_outputs import check_folder, is_picture
+from regard.tasks.picture_outputs import check_folder
+from regard.training.command_options import CommandOption
 from regard.viewing.html_document import SUFFIXES
 
 __all__ = ["caption"]
 
-DRAWN_WIDTH = 100
-"""Width in characters of the drawings of --draw if they are written to a file."""
 
-NAMED = 5
-"""Maximum number of unreadable images for which the error message is printed; the others are only counted."""
-
-Images = Annotated[
-    list[str],
-    typer.Argument(metavar="IMAGES", help="Image files, folders of images, or patterns like 'photos/*.jpg'."),
-]
-OutputFile = Annotated[
-    Path | None,
-    output_option(
+@command(
+    RUN,
+    CommandOption(
+        "images",
+        "Image files, folders of images, or patterns like 'photos/*.jpg'.",
+        "IMAGES",
+        list[str],
+        REQUIRED,
+    ),
+    but(
+        "output",
         "Write the captions to this file instead of standard output. For one image, a name ending in "
         ".png, .svg, .pdf or .gif writes a picture (.gif: an animation) of the attention of each word.",
-        SUFFIXES,
     ),
-]
-PageFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--page",
-        metavar="FILE.html",
-        help="Also write an HTML page with the images, their captions and the attention of each word.",
-    ),
-]
-NBest = Annotated[
-    int,
-    typer.Option(
-        "--n-best",
-        metavar="INT",
-        help="Number of captions to print per image, best first (n-best).",
-        min=1,
-        max=MOST_BEAMS,
-        rich_help_panel="Decoding",
-    ),
-]
-MaxLength = Annotated[
-    int | None,
-    typer.Option(
+    n_best("Number of captions to print per image, best first (n-best)."),
+    but("json", "Print one JSON object per image: image, caption, scores, and the n-best list."),
+    CommandOption("--coco", "Also write the captions to this file, as COCO results.", "FILE", Path),
+    but("draw", "Draw the attention of each word over the image, in the terminal."),
+    but("page", "Also write an HTML page with the images, their captions and the attention of each word."),
+    beam_size(),
+    PENALTY,
+    GREEDY,
+    max_length(
         "--max-length",
-        metavar="INT",
-        help="Maximum number of tokens per caption.",
-        min=1,
-        max=MOST_TOKENS,
-        show_default="the setting data.max_length of the run",
-        rich_help_panel="Decoding",
+        "Maximum number of tokens per caption.",
+        shown_default="the setting data.max_length of the run",
     ),
-]
-Read = Annotated[
-    str | None,
-    typer.Option(
+    CommandOption(
         "--read",
-        metavar="NAME",
-        help="For models with hard attention: attend to the location with the highest score (argmax), to a "
+        "For models with hard attention: attend to the location with the highest score (argmax), to a "
         "random location (sample), or to all locations, weighted (expectation).",
-        show_default="argmax",
-        rich_help_panel="Decoding",
+        "NAME",
+        shown_default="argmax",
+        panel=SEARCHING,
     ),
-]
-Json = Annotated[
-    bool,
-    typer.Option(
-        "--json", help="Print one JSON object per image: image, caption, scores, and the n-best list."
-    ),
-]
-Coco = Annotated[
-    Path | None,
-    typer.Option("--coco", metavar="FILE", help="Also write the captions to this file, as COCO results."),
-]
-Draw = Annotated[
-    bool, typer.Option("--draw", help="Draw the attention of each word over the image, in the terminal.")
-]
-
-
-def caption(
-    run: RunFolder,
-    images: Images,
-    output: OutputFile = None,
-    n_best: NBest = 1,
-    json: Json = False,
-    coco: Coco = None,
-    draw: Draw = False,
-    page: PageFile = None,
-    beam_size: BeamSize = BEAM_SIZE,
-    length_penalty: LengthPenalty = LENGTH_PENALTY,
-    greedy: GreedySearch = False,
-    max_length: MaxLength = None,
-    read: Read = None,
-    checkpoint: CheckpointName = "best",
-    device: Device = "auto",
-    threads: Threads = None,
-) -> int:
+    *OF_RUN,
+)
+def caption(run: Path, images: list[str], **options: Any) -> int:
     """Write captions for images: one line for each image, with the file name, a tab and the caption.
 
     With --n-best, there are several lines for each image, with the log-probability in a third column. Images
@@ -150,97 +80,38 @@ def caption(
 
     * `regard caption runs/x photo.jpg --n-best 5 --beam-size 10`
     """
-    if draw and json:
-        raise ArgumentError(message("--draw", "cannot be combined with --json"))
-    check_folder(coco)
-    search = build_search(beam_size, length_penalty, n_best, greedy, max_length)
-    missing = list[DataError]()
+    check_drawing(options)
+    outputs = {name: options[name] for name in ("output", "coco", "page") if options[name] is not None}
+    files = result_files(options, "image", SUFFIXES)
+    check_folder(options["coco"])
+    search, missing = search_of(options), list[DataError]()
     paths = list_images(images, missing)
-    for option, written in {"--output": output, "--coco": coco, "--page": page}.items():
-        if written is not None:
-            check_apart(option, written, paths)  # images in a folder, or images that match a pattern
-    picture = output if is_picture(output) else None
-    output = None if picture else output
-    pictures = CaptionPictures(picture, page, len(paths))
-    captioner = open_task("captioning", run, checkpoint, device, threads, search=search)
-    set_reading(captioner.model, read, "--read")
-    if draw and captioner.model.select is None:
-        raise ArgumentError(message("--draw", "this captioner has no attention (model.select is none)"))
-    pictures.check_attention(captioner.model.select is not None)
-    inputs = Inputs(captioner, paths, missing)
-    results = captioner.stream(inputs, look="cross" if draw or json or pictures.enabled else None)
-    records = list[dict[str, Any]]()
-    with writing(output) as write:
-        for result in results:
-            pictures.add(result)
-            records.append({"image_id": coco_image_id(result.image), "caption": result.text})
-            if draw and output is None:
-                printable_console().print(result, "")
-            else:
-                write(_format(result, json, draw, n_best))
-    pictures.save()
-    if coco is not None:
-        write_whole(coco, (json_text(records) + "\n").encode())
-        say(f"Wrote {shown(coco)}")
-    return inputs.report()
+    for name, path in outputs.items():
+        check_apart(f"--{name}", path, paths)  # images in a folder, or images that match a pattern
+    files.expect(len(paths))
+    captioner = open_task("captioning", run, options, search=search)
+    set_reading(captioner.model, options["read"], "--read")
+    if captioner.model.select is None and (options["draw"] or files.enabled):
+        option = "--draw" if options["draw"] else "--output" if files.picture else "--page"
+        problem = "this captioner has no attention (its setting model.select is none)"
+        raise ArgumentError(message(option, problem))
+    inputs = CheckedInputs(paths, lambda path: (shown(path), captioner.prepare(path)), "image")
+    for error in missing:
+        inputs.read += 1
+        inputs.report(error)
+    look = "cross" if options["draw"] or options["json"] or files.enabled else None
+    results, records = captioner.stream(inputs, look=look), list[dict[str, Any]]()
 
+    def add(result: Caption) -> None:
+        records.append({"image_id": coco_image_id(result.image), "caption": result.text})
 
-@dataclass
-class Inputs:
-    """Iterates over the names and pixels of images. Images that cannot be read are reported and skipped.
+    def plain(result: Caption, number: int) -> Iterator[str]:
+        name, several = printable(result.image), options["n_best"] > 1
+        for each in (result, *result.others):
+            yield f"{name}\t{printable(each.text)}" + f"\t{each.log_probability:.4f}" * several
 
-    captioner: the ImageCaptioner, whose prepare() reads an image.
-    paths: the image files.
-    missing: one error for each argument that matches no image file. These errors are reported first.
-    errors: the number of errors so far.
-    """
-
-    captioner: Any
-    paths: list[Path]
-    missing: list[DataError]
-    errors: int = 0
-
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
-        for error in self.missing:
-            self._add(error)
-        for path in self.paths:
-            try:
-                pixels = self.captioner.prepare(path)
-            except DataError as error:
-                self._add(error)
-                continue
-            yield shown(path), pixels
-
-    def _add(self, error: DataError) -> None:
-        self.errors += 1
-        if self.errors <= NAMED:
-            say(str(error))
-
-    def report(self) -> int:
-        """Print how many images could not be read, if any; return the exit status, 0 or 1."""
-        if not self.errors:
-            return 0
-        total = len(self.paths) + len(self.missing)
-        say(f"{self.errors:,} of {total:,} images could not be read and were skipped")
-        return 1
-
-
-def _format(result: Any, as_json: bool, draw: bool, n_best: int) -> str:
-    """Return the output of `regard caption` for one image.
-
-    result: the caption of the image.
-    as_json: return a JSON object.
-    draw: return a drawing of the attention.
-    n_best: number of captions; if more than 1, there is a line for each of them.
-    """
-    if as_json:
-        return json_text(result.to_dict())
-    if draw:
-        file = io.StringIO()
-        printable_console(file=file, width=DRAWN_WIDTH).print(result)
-        return file.getvalue()
-    name, text = printable(result.image), printable(result.text)
-    if n_best == 1:
-        return f"{name}\t{text}"
-    several = (result, *result.others)
-    return "\n".join(f"{name}\t{printable(each.text)}\t{each.log_probability:.4f}" for each in several)
+    write_results(results, options, plain, files, "Captions", inputs=inputs, each=add)
+    if options["coco"] is not None:
+        write_whole(options["coco"], (json_text(records) + "\n").encode())
+        say(f"Wrote {shown(options['coco'])}")
+    return inputs.status("could not be read and were skipped")

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from regard.cli import bounds
-from regard.cli.json_output import json_text
-from regard.cli.pair_file_options import Encoding
-from regard.cli.printable_console import printable_console
-from regard.cli.run_options import (
-    BATCH_TOKENS,
-    CheckpointName,
-    Device,
-    OutputFile,
-    RunFolder,
-    Threads,
-    batch_tokens_option,
-    open_task,
-)
+from regard.cli.open_runs import open_task
+from regard.cli.options import OF_RUN, RUN, batch_tokens, but, command
+from regard.cli.predict import at_once, check_drawing, result_files, write_results
 from regard.data.labelled_text import fields_of_json, text_of_json
-from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell, writing
+from regard.data.line_io import Lines, given_lines, place_name, say
 from regard.data.read_text import checked_path
 from regard.data.table_formats import Row, column_rows
-from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, DataError, message, printable
 from regard.evaluation.classification import Classification
+from regard.training.command_options import CommandOption
 
 __all__ = ["classify"]
 
@@ -42,68 +28,38 @@ AT_ONCE = 4096
 ONE_TEXT = "one text per line, because this run classifies single texts"
 """Part of error messages: what a file must contain if the run classifies single texts, not pairs."""
 
-DRAWN_WIDTH = 100
-"""The width, in characters, of texts that are drawn in a file (--draw with --output)."""
 
-Files = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="FILES",
-        help="Text files: each line has one text, or two texts with a tab between them if the run classifies "
+@command(
+    RUN,
+    CommandOption(
+        "files",
+        "Text files: each line has one text, or two texts with a tab between them if the run classifies "
         "pairs. JSON lines files (.jsonl): each line has one JSON object. - is standard input. Without FILES "
         "and --text, standard input is read.",
+        "FILES",
+        list[str],
     ),
-]
-Texts = Annotated[
-    list[str] | None, typer.Option("--text", metavar="TEXT", help="A text to classify. May be repeated.")
-]
-Seconds = Annotated[
-    list[str] | None,
-    typer.Option(
+    CommandOption("--text", "A text to classify. May be repeated.", "TEXT", list[str]),
+    CommandOption(
         "--second",
-        metavar="TEXT",
-        help="Second text of a pair: give one --second for each --text, in the same order.",
+        "Second text of a pair: give one --second for each --text, in the same order.",
+        "TEXT",
+        list[str],
     ),
-]
-Json = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        help="Print a JSON object for each text or pair: label, probability of each class, words and their "
+    "encoding",
+    "output",
+    but(
+        "json",
+        "Print a JSON object for each text or pair: label, probability of each class, words and their "
         "attention weights.",
     ),
-]
-Draw = Annotated[
-    bool, typer.Option("--draw", help="Draw each text, with its words shaded by their attention weights.")
-]
-AtOnce = Annotated[
-    int | None,
-    typer.Option(
-        "--at-once",
-        metavar="INT",
-        help="Number of input lines that are read and classified together, before the results are written.",
-        show_default=f"{AT_ONCE}, or 1 for a terminal",
-        min=1,
-        max=bounds.LINES,
-    ),
-]
-BatchTokens = Annotated[int, batch_tokens_option("Batch size in tokens.")]
-
-
+    but("draw", "Draw each text, with its words shaded by their attention weights."),
+    at_once(AT_ONCE, "classified"),
+    batch_tokens("Batch size in tokens.", 4096),
+    *OF_RUN,
+)
 def classify(
-    run: RunFolder,
-    files: Files = None,
-    text: Texts = None,
-    second: Seconds = None,
-    encoding: Encoding = None,
-    output: OutputFile = None,
-    json: Json = False,
-    draw: Draw = False,
-    at_once: AtOnce = None,
-    batch_tokens: BatchTokens = BATCH_TOKENS,
-    checkpoint: CheckpointName = "best",
-    device: Device = "auto",
-    threads: Threads = None,
+    run: Path, files: list[str] | None, text: list[str] | None, second: list[str] | None, **options: Any
 ) -> None:
     """Classify texts: print a label, a tab and the probability of the label for each line of input.
 
@@ -125,25 +81,28 @@ def classify(
 
     * `regard classify runs/pairs --text "A man sleeps" --second "Nobody sleeps"`
     """
-    if draw and json:
-        raise ArgumentError(message("--draw", "cannot be combined with --json"))
-    lines = given_lines(files, text, encoding=encoding)
-    classifier = _open_classifier(run, checkpoint, device, threads, batch_tokens)
-    if draw and classifier.model.pool_site is None:
+    check_drawing(options)
+    written = result_files(options, "line")
+    lines = given_lines(files, text, encoding=options["encoding"], tables=True)
+    classifier = open_task("classification", run, options, tokens_per_batch=options["batch_tokens"])
+    if options["draw"] and classifier.model.pool_site is None:
         problem = "this classifier has no attention to draw: its pooling is not attention"
         hint = "choose a run of a classifier with model.pooling=attention (the default)"
         raise ArgumentError(message("--draw", problem, hint=hint))
     pairs, fields = classifier.model.pairs, classifier.json_fields
-    inputs = Inputs(lines, _seconds(text, second, pairs), pairs, fields=fields)
-    results = classifier.stream(
-        inputs, at_once or (1 if lines.keyboard else AT_ONCE), look="pool" if draw or json else None
-    )
-    write_results(results, OutputForm(output, json, draw), inputs)
+    inputs = Inputs(lines, _seconds(text, second, pairs), pairs, fields)
+    at_once = options["at_once"] or (1 if lines.keyboard else AT_ONCE)
+    look = "pool" if options["draw"] or options["json"] else None
+    results = classifier.stream(inputs, at_once, look=look)
 
+    def plain(result: Classification, number: int) -> Iterator[str]:
+        chance = "" if result.probability is None else f"{result.probability:.4f}"
+        yield f"{printable(result.label or '')}\t{chance}"
 
-def _open_classifier(run: Path, checkpoint: str, device: str, threads: int | None, batch_tokens: int) -> Any:
-    """Load the classifier of a run, and report checkpoints that were skipped because they are damaged."""
-    return open_task("classification", run, checkpoint, device, threads, tokens_per_batch=batch_tokens)
+    write_results(results, options, plain, written, "Classifications", readers=[lines])
+    if tabs := len(inputs.tabs):
+        more = f", and {tabs - 1:,} more line{'s' * (tabs > 2)}" if tabs > 1 else ""
+        say(f"{inputs.tabs[0]}{more}: the line has a tab, which is read as a space; expected {ONE_TEXT}")
 
 
 def _seconds(text: Sequence[str] | None, second: Sequence[str] | None, pairs: bool) -> list[str] | None:
@@ -171,10 +130,8 @@ class Inputs:
     lines: the input lines.
     seconds: the second text of each line, from --second; None if both texts of a pair are in the line.
     pairs: whether the run classifies pairs.
-    repaired: number of lines so far that had invalid UTF-8.
-    tabs: if the run classifies single texts, the number of lines so far that contain a tab.
-    first_tab: file and line number of the first line that contains a tab.
-    fields: the names of the fields with the texts, in files of JSON lines.
+    fields: the names of the fields or columns with the texts, in files of JSON lines and CSV files.
+    tabs: if the run classifies single texts, the places of the lines so far that contain a tab.
 
     >>> list(Inputs(Lines([b"one\\tother\\n"]), None, pairs=True))
     [('one', 'other')]
@@ -183,35 +140,30 @@ class Inputs:
     lines: Lines
     seconds: list[str] | None
     pairs: bool
-    repaired: int = 0
-    tabs: int = 0
-    first_tab: str = ""
     fields: tuple[str, ...] = ("text",)
-
-    @property
-    def invalid(self) -> list[bytes]:
-        """The first lines with invalid bytes."""
-        return self.lines.invalid
+    tabs: list[str] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[str | tuple[str, str]]:
-        for number, place in enumerate(self.lines.places):
+        seconds = iter(self.seconds or ())
+        for place in self.lines.places:
             if isinstance(place, str) and _has_suffix(place, (".csv",)):
                 yield from self._rows(place)
                 continue
-            part = Lines([place], encoding=self.lines.encoding, invalid=self.lines.invalid)
-            for text in part:
-                self.repaired += part.repaired
-                part.repaired = 0
+            for text in self.lines.of(place):
                 if isinstance(place, str) and _has_suffix(place, (".jsonl", ".ndjson")):
-                    yield self._json(text, f"{place_name(place)}, line {part.read}")
+                    blank = [""] * len(self.fields)
+                    values = fields_of_json(text, self.fields, self.lines.where) if text.strip() else blank
+                    yield self._texts([text_of_json(value, self.lines.where) for value in values])
                 elif not self.pairs:
-                    if "\t" in text.strip():
-                        self._count_tab(place, part.read)
+                    self._check_tab(text, isinstance(place, str) and _has_suffix(place, (".tsv",)))
                     yield text
                 elif self.seconds is not None:
-                    yield text, os.fsencode(self.seconds[number]).decode("utf-8", "replace")
+                    yield text, os.fsencode(next(seconds)).decode("utf-8", "replace")
                 else:
-                    yield self._pair(text, f"{place_name(place)}, line {part.read}")
+                    yield self._pair(text)
+
+    def _texts(self, texts: Sequence[str]) -> str | tuple[str, str]:
+        return (texts[0], texts[1]) if self.pairs else texts[0]
 
     def _rows(self, file: str) -> Iterator[str | tuple[str, str]]:
         """Yield the texts of a CSV file, in the columns that its header line names.
@@ -239,92 +191,28 @@ class Inputs:
             problem = f"{len(row.value)} columns, expected at least {max(columns) + 1}"
             raise DataError(message(f"{place_name(place)}, line {row.number}", problem))
         texts = [row.value[column] for column in columns]
-        return (texts[0], texts[1]) if self.pairs else texts[0]
+        return self._texts(texts)
 
-    def _count_tab(self, place: str | bytes, line: int) -> None:
-        """Count a line with a tab, in a run that classifies single texts.
+    def _check_tab(self, text: str, is_table: bool) -> None:
+        """Count a line with a tab. Raise DataError if it is line 1 of a .tsv file: it has several columns."""
+        if "\t" in text.strip():
+            if is_table and self.lines.where.endswith(", line 1"):
+                hint = "write the column with the texts to a file of its own"
+                problem = "the line has several columns"
+                raise DataError(message(self.lines.where, problem, expected=ONE_TEXT, hint=hint))
+            self.tabs.append(self.lines.where)
 
-        Raise DataError if it is line 1 of a .tsv file, because then the file has several columns.
-
-        place: the file that contains the line.
-        line: the line number, from 1.
-        """
-        where = f"{place_name(place)}, line {line}"
-        if line == 1 and isinstance(place, str) and _has_suffix(place, (".tsv",)):
-            hint = "write the column with the texts to a file of its own"
-            raise DataError(message(where, "the line has several columns", expected=ONE_TEXT, hint=hint))
-        self.first_tab = self.first_tab or where
-        self.tabs += 1
-
-    def _json(self, line: str, place: str) -> str | tuple[str, str]:
-        """Return the text in a line that is a JSON object; a pair of texts if the run classifies pairs.
-
-        place: file and line number, for error messages.
-        """
-        values = fields_of_json(line, self.fields, place) if line.strip() else [""] * len(self.fields)
-        texts = [text_of_json(value, place) for value in values]
-        return (texts[0], texts[1]) if self.pairs else texts[0]
-
-    def _pair(self, text: str, place: str) -> tuple[str, str]:
+    def _pair(self, text: str) -> tuple[str, str]:
         sides = text.split("\t")
         if not text.strip():
             return "", ""
         if len(sides) != 2:
             problem = f"{len(sides)} column{'s' * (len(sides) > 1)}, expected 2"
             hint = "this run classifies pairs: two texts with a tab between them, or --text with --second"
-            raise DataError(message(place, problem, hint=hint))
+            raise DataError(message(self.lines.where, problem, hint=hint))
         return sides[0], sides[1]
 
 
 def _has_suffix(file: str, suffixes: tuple[str, ...]) -> bool:
     """Return whether the name of a file, without .gz, ends in one of the suffixes."""
     return file.lower().removesuffix(".gz").endswith(suffixes)
-
-
-@dataclass(frozen=True)
-class OutputForm:
-    """Where results are written, and in which format.
-
-    output: the file to write; None for standard output.
-    json: whether each result is written as a JSON object.
-    draw: whether each text is drawn, with its words shaded by their attention weights.
-    """
-
-    output: Path | None = None
-    json: bool = False
-    draw: bool = False
-
-    def format(self, result: Classification) -> str:
-        """Return a result as one line, or as a drawing of several lines.
-
-        >>> OutputForm().format(Classification("pos", {"neg": 0.25, "pos": 0.75}, ()))
-        'pos\\t0.7500'
-        """
-        if self.json:
-            return json_text(result.to_dict())
-        if self.draw:
-            file = io.StringIO()
-            printable_console(file=file, width=DRAWN_WIDTH).print(result)
-            return file.getvalue()
-        chance = "" if result.probability is None else f"{result.probability:.4f}"
-        return f"{printable(result.label or '')}\t{chance}"
-
-
-def write_results(results: Iterator[Classification], form: OutputForm, inputs: Inputs) -> None:
-    """Write each result as soon as it is computed. At the end, report problems of the input lines."""
-    notes, unknown = Notes(), UnknownWords()
-    with writing(form.output) as write:
-        for number, result in enumerate(results, 1):
-            notes.add(number, result.notes)
-            if result.unknown:
-                words = [word for read in result.texts for word in read.unknown]
-                unknown.add_words(number, result.texts[0].unit, words, result.texts[0].bytewise)
-            if form.draw and form.output is None:
-                printable_console().print(result, "")
-            else:
-                write(form.format(result))
-    tell(notes, inputs)
-    unknown.say()
-    if inputs.tabs:
-        more = f", and {inputs.tabs - 1:,} more line{'s' * (inputs.tabs > 2)}" if inputs.tabs > 1 else ""
-        say(f"{inputs.first_tab}{more}: the line has a tab, which is read as a space; expected {ONE_TEXT}")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli import bounds
-from regard.cli.pair_file_options import Files, pair_option
-from regard.cli.printable_console import printable_console
-from regard.cli.train import Device, Threads
-from regard.cli.train_settings import settings_of, with_settings
+from regard.cli.options import MOST_MINUTES, batch_tokens, but, command, finite
+from regard.cli.printing import printable_console
+from regard.cli.train_settings import TRAINING_MACHINE, setting_options, settings_of
 from regard.errors import ArgumentError, message, printable
-from regard.training.command_options import DATA
+from regard.training.command_options import CHOSEN, DATA, CommandOption, flag
 
 __all__ = ["compare"]
 
@@ -27,203 +25,147 @@ SETTINGS = (
     *("valid_source", "valid_target", "valid_tsv", "valid_jsonl"),
     *("tokenizer", "vocab_size", "width", "steps", "batch_tokens"),
 )
-"""Parameters of compare() that are settings of the trainings, as in regard train."""
+"""Options of compare that are settings of the trainings, as in regard train."""
 
 STUDIES, MODELS, OUTPUT = "Studies", "Models and trainings", "Output and machine"
 
 
-def _option(name: str, metavar: str, text: str, panel: str, **more: Any) -> Any:
-    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, **more)
-
-
-StudyNames = Annotated[
-    list[str] | None,
-    _option(
+@command(
+    CommandOption("runs", "Run folders to compare, already trained, all of one task.", "RUN", list[Path]),
+    CommandOption(
+        "--output",
+        "Folder to write: index.html, tables and figures.",
+        "FOLDER",
+        Path,
+        Path("comparison"),
+        panel=OUTPUT,
+    ),
+    CommandOption(
         "--study",
-        "NAME",
         "Study to make: length, gradient, cost, scores, softmax, hard, positions or parts. May be repeated.",
-        STUDIES,
-        show_default="all studies; with --quick, length, gradient and cost",
+        "NAME",
+        list[str],
+        shown_default="all studies; with --quick, length, gradient and cost",
+        panel=STUDIES,
     ),
-]
-Quick = Annotated[
-    bool,
-    typer.Option(
+    flag(
         "--quick",
-        help="Only seq2seq and bahdanau, smaller models and short trainings, three seeds: less than ten "
+        "Only seq2seq and bahdanau, smaller models and short trainings, three seeds: less than ten "
         "minutes on two CPU cores.",
-        rich_help_panel=STUDIES,
+        panel=STUDIES,
     ),
-]
-Bins = Annotated[
-    str | None,
-    _option(
+    CommandOption(
         "--length-bins",
-        "A,B,...",
         "Upper bounds of the classes of source length, in words; in characters for runs with character "
         "tokenizers.",
-        STUDIES,
-        show_default="chosen automatically",
+        "A,B,...",
+        shown_default=CHOSEN,
+        panel=STUDIES,
     ),
-]
-Sentences = Annotated[
-    int | None,
-    _option(
+    CommandOption(
         "--sentences",
-        "INT",
         "Test sentences in each class.",
-        STUDIES,
-        show_default="100; with --quick, 60",
-        min=1,
-        max=10_000,
+        "INT",
+        int,
+        shown_default="100; with --quick, 60",
+        panel=STUDIES,
+        least=1,
+        most=10_000,
     ),
-]
-Models = Annotated[
-    list[str] | None,
-    _option(
+    CommandOption(
         "--models",
-        "NAME,...",
         "Models to compare, separated by commas. Options of a model follow after colons: "
         "luong:score=concat. May be repeated.",
-        MODELS,
-        show_default="the models of each study",
+        "NAME,...",
+        list[str],
+        shown_default="the models of each study",
+        panel=MODELS,
     ),
-]
-Seeds = Annotated[
-    str | None,
-    _option(
+    CommandOption(
         "--seeds",
-        "N",
         "Number of random seeds, or a list such as 1,2,3. A claim is judged from at least three seeds.",
-        MODELS,
-        show_default="3 seeds",
+        "N",
+        shown_default="3 seeds",
+        panel=MODELS,
     ),
-]
-Tsv = Annotated[Files, pair_option("--tsv", DATA)]
-Jsonl = Annotated[Files, pair_option("--jsonl", DATA)]
-Columns = Annotated[str | None, pair_option("--columns", DATA, show_default="1,2")]
-Fields = Annotated[str | None, pair_option("--fields", DATA, show_default="source,target")]
-Width = Annotated[
-    int | None,
-    _option(
+    CommandOption(
         "--width",
-        "INT",
         "Width of all models.",
-        MODELS,
-        show_default="128; with --quick, 96",
-        min=4,
-        max=10_000,
+        "INT",
+        int,
+        shown_default="128; with --quick, 96",
+        panel=MODELS,
+        least=4,
+        most=10_000,
     ),
-]
-Widths = Annotated[
-    str | None,
-    _option(
+    CommandOption(
         "--widths",
-        "A,B,...",
         "Widths to compare in the studies length and scores.",
-        MODELS,
-        show_default="half, one and two times --width; with --quick, --width",
+        "A,B,...",
+        shown_default="half, one and two times --width; with --quick, --width",
+        panel=MODELS,
     ),
-]
-Steps = Annotated[
-    int | None,
-    _option(
+    CommandOption(
         "--steps",
-        "INT",
         "Training steps of each model.",
-        MODELS,
-        show_default="2000; with --quick, 800",
-        min=1,
-        max=100_000_000,
-    ),
-]
-BatchTokens = Annotated[
-    int | None,
-    _option(
-        "--batch-tokens",
         "INT",
-        "Batch size in tokens, including padding.",
-        MODELS,
-        show_default="2048; with --quick, 1024",
-        min=1,
-        max=bounds.TOKENS,
+        int,
+        shown_default="2000; with --quick, 800",
+        panel=MODELS,
+        least=1,
+        most=100_000_000,
     ),
-]
-Assignments = Annotated[
-    list[str] | None,
-    _option("--set", "NAME=VALUE", "Change one setting of all trainings. May be repeated.", MODELS),
-]
-Output = Annotated[
-    Path, _option("--output", "FOLDER", "Folder to write: index.html, tables and figures.", OUTPUT)
-]
-Cache = Annotated[
-    Path | None,
-    _option(
+    replace(
+        batch_tokens("Batch size in tokens, including padding.", None, "2048; with --quick, 1024"),
+        panel=MODELS,
+    ),
+    CommandOption(
+        "--set",
+        "Change one setting of all trainings. May be repeated.",
+        "NAME=VALUE",
+        list[str],
+        panel=MODELS,
+    ),
+    but("tsv", panel=DATA),
+    but("jsonl", panel=DATA),
+    but("columns", panel=DATA, given=True),
+    but("fields", panel=DATA, given=True),
+    CommandOption(
         "--cache",
-        "FOLDER",
         "Folder of the trainings, which later comparisons use again.",
-        OUTPUT,
-        show_default="the folder runs in --output",
+        "FOLDER",
+        Path,
+        shown_default="the folder runs in --output",
+        panel=OUTPUT,
     ),
-]
-Jobs = Annotated[
-    int,
-    _option(
+    *TRAINING_MACHINE,
+    CommandOption(
         "--jobs",
-        "INT",
         "Number of training runs to run in parallel.",
-        OUTPUT,
-        min=1,
-        max=256,
+        "INT",
+        int,
+        1,
+        panel=OUTPUT,
+        least=1,
+        most=256,
     ),
-]
-StopAfter = Annotated[
-    float | None,
-    _option(
+    CommandOption(
         "--stop-after",
-        "MINUTES",
         "Stop training after this many minutes, and report the finished runs. The same command resumes. "
         "0 trains nothing.",
-        OUTPUT,
-        min=0.0,
-        max=bounds.MINUTES,
-        callback=bounds.finite,
+        "MINUTES",
+        float,
+        panel=OUTPUT,
+        least=0.0,
+        most=MOST_MINUTES,
+        check=finite,
     ),
-]
-
-
-@with_settings(
-    *("source", "target", "encoding", "valid_source", "valid_target", "valid_tsv", "valid_jsonl"),
-    *("tokenizer", "vocab_size"),
+    *setting_options(
+        *("source", "target", "encoding", "valid_source", "valid_target", "valid_tsv", "valid_jsonl"),
+        *("tokenizer", "vocab_size"),
+    ),
 )
-def compare(
-    runs: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="RUN", help="Run folders to compare, already trained, all of one task."),
-    ] = None,
-    output: Output = Path("comparison"),
-    study: StudyNames = None,
-    quick: Quick = False,
-    length_bins: Bins = None,
-    sentences: Sentences = None,
-    models: Models = None,
-    seeds: Seeds = None,
-    width: Width = None,
-    widths: Widths = None,
-    steps: Steps = None,
-    batch_tokens: BatchTokens = None,
-    assignments: Assignments = None,
-    tsv: Tsv = None,
-    jsonl: Jsonl = None,
-    columns: Columns = None,
-    fields: Fields = None,
-    cache: Cache = None,
-    device: Device = "auto",
-    threads: Threads = None,
-    jobs: Jobs = 1,
-    stop_after: StopAfter = None,
-    **settings: Any,
-) -> int:
+def compare(runs: list[Path] | None, **options: Any) -> int:
     """Compare models with and without attention: train them alike, measure them, and judge claims.
 
     The default data are the built-in Korean-English corpus. Trainings are ordinary runs; they are stored,
@@ -240,7 +182,6 @@ def compare(
 
     * `regard compare runs/a runs/b --output comparison`
     """
-    arguments = {**locals(), **settings}
     from regard.compare.comparison import compare as compare_models
     from regard.compare.run_study import compare_runs
 
@@ -249,50 +190,37 @@ def compare(
     def say(text: str) -> None:
         console.print(Text(printable(text)), soft_wrap=True)
 
-    bins = _numbers("--length-bins", length_bins)
-    settings = _settings(arguments)
-    shared: dict[str, Any] = {"output": output, "settings": settings, "bins": bins, "say": say}
-    shared |= {"sentences": sentences, "device": device}
+    shared: dict[str, Any] = {"settings": _settings(options), "say": say}
+    shared["bins"] = _numbers("--length-bins", options["length_bins"])
+    shared |= {name: options[name] for name in ("output", "sentences", "device")}
     if runs:
-        _check_no_study(arguments)
+        _check_no_study(options)
         return _printed(compare_runs(runs, **shared), say)
-    names = [name.strip() for part in models or () for name in part.split(",") if name.strip()]
-    shared |= {
-        "widths": _numbers("--widths", widths),
-        "quick": quick,
-        "cache": cache,
-        "threads": threads,
-        "jobs": jobs,
-        "minutes": stop_after,
-    }
-    return _printed(compare_models(study or (), models=names, seeds=_seeds(seeds), **shared), say)
+    names = [name.strip() for part in options["models"] or () for name in part.split(",") if name.strip()]
+    shared |= {name: options[name] for name in ("quick", "cache", "threads", "jobs")}
+    shared |= {"widths": _numbers("--widths", options["widths"]), "minutes": options["stop_after"]}
+    seeds = _seeds(options["seeds"])
+    return _printed(compare_models(options["study"] or (), models=names, seeds=seeds, **shared), say)
 
 
-def _settings(arguments: dict[str, Any]) -> dict[str, Any]:
+def _settings(options: dict[str, Any]) -> dict[str, Any]:
     """Return the training settings that the command line sets."""
     from regard.tasks.task_table import find_task
     from regard.training.settings import merged
     from regard.training.settings_toml import override
 
-    settings = settings_of({name: arguments[name] for name in SETTINGS}, find_task("translation"))
+    settings = settings_of({name: options[name] for name in SETTINGS}, find_task("translation"))
     data = settings.get("data", {})
     for name in ("source", "target", "tsv", "jsonl", *(key for key in data if key.startswith("valid_"))):
         if data.get(name):
             data[name] = [str(Path(path).absolute()) for path in data[name]]
-    return merged(settings, override(arguments["assignments"] or []))
+    return merged(settings, override(options["set"] or []))
 
 
-def _check_no_study(arguments: dict[str, Any]) -> None:
-    options = {"study": "--study", "models": "--models", "seeds": "--seeds", "quick": "--quick"}
-    options |= {
-        "width": "--width",
-        "widths": "--widths",
-        "steps": "--steps",
-        "stop_after": "--stop-after",
-        "cache": "--cache",
-    }
-    for name, option in options.items():
-        if arguments[name]:
+def _check_no_study(options: dict[str, Any]) -> None:
+    for name in ("study", "models", "seeds", "quick", "width", "widths", "steps", "stop_after", "cache"):
+        if options[name]:
+            option = f"--{name.replace('_', '-')}"
             problem = f"{option} is an option for models that are trained, but run folders are given"
             raise ArgumentError(message("regard compare RUN ...", problem, hint=f"remove {option}"))
 

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli import bounds
-from regard.cli.data_split import split as split_pairs
 from regard.cli.lazy_commands import MARKUP, Command, CommandGroup
-from regard.cli.pair_options import (
-    Chosen,
-    Columns,
-    Encoding,
-    Fields,
-    JsonlFiles,
-    PairFiles,
-    SourceFiles,
-    TargetFiles,
-    TsvFiles,
-)
-from regard.cli.printable_console import printable_console
-from regard.data import korean_english
+from regard.cli.options import CORPUS, COUNT, PAIR_FILES, PAIRS, REQUIRED, but, command
+from regard.cli.output_files import check_apart
+from regard.cli.pair_options import PairFiles
+from regard.cli.printing import printable_console
+from regard.data import hold_out, korean_english
+from regard.data.column_names import two_names
 from regard.data.fetch import SETS
 from regard.data.fetch import fetch as fetch_set
+from regard.data.hold_out import HeldOut
 from regard.data.korean.corpus import SPLITS, Example
 from regard.data.progress_bar import advancing
-from regard.errors import DataError, message, shell_word, shown
+from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.evaluation import Links
 from regard.files.file_group import check_free, written_together
+from regard.training.command_options import CommandOption, flag
 from regard.viewing import draw
 
 __all__ = ["data"]
@@ -42,6 +36,11 @@ data = typer.Typer(cls=CommandGroup, no_args_is_help=True, rich_markup_mode=MARK
 
 FILES = ("ko", "en", "links")
 """Suffixes of the files of the built-in corpus: Korean, English and word alignments."""
+
+SPLIT = CommandOption("--split", f"Split: {', '.join(SPLITS)} (longer sentences).", "NAME", default="train")
+
+PARTS = ("train", "test")
+"""The names of the sets of `regard data split`. File names begin with them: train.source, test.source, ..."""
 
 
 @data.callback()
@@ -63,16 +62,8 @@ def about() -> None:
 
 
 @data.command(cls=Command)
-def check(
-    source: SourceFiles = None,
-    target: TargetFiles = None,
-    tsv: TsvFiles = None,
-    jsonl: JsonlFiles = None,
-    columns: Columns = "1,2",
-    fields: Fields = "source,target",
-    encoding: Encoding = None,
-    choose: Chosen = None,
-) -> None:
+@command(*PAIR_FILES, "choose")
+def check(**options: Any) -> None:
     """Check sentence pairs and print a table of the problems found.
 
     The exit status is 0 if you can train on the pairs, and 2 if not. Files are UTF-8 (see
@@ -106,41 +97,111 @@ def check(
 
     * `regard data check --source a.ko --target a.en --choose invalid=replace --choose longest=200`
     """
-    files = PairFiles(source, target, tsv, jsonl, columns, fields, encoding)
-    files.check("regard data check")
-    pairs = files.pairs(choose)
+    pairs = PairFiles.of(options, "regard data check").pairs(options["choose"])
     report = pairs.inspect(full=True)
     printable_console().print(report)
     if report.refused is not None:
         raise report.refused
     if report.kept == 0:
-        raise DataError(message(pairs.name, "no pairs are left after filtering"))
+        problem = "no pairs are left after filtering" if report.read else "the file is empty"
+        raise DataError(message(pairs.name, problem))
 
 
-data.command(cls=Command)(split_pairs)
+@data.command(cls=Command)
+@command(
+    but("output", "Output folder.", metavar="FOLDER", default=REQUIRED),
+    *PAIR_FILES,
+    CommandOption(
+        "--held-out", "Maximum number of pairs in the test set.", "INT", int, 1000, least=1, most=PAIRS
+    ),
+    "seed",
+    CommandOption(
+        "--names",
+        "Suffixes of the file names: en,de writes train.en and train.de.",
+        "A,B",
+        default="source,target",
+    ),
+    "choose",
+    "overwrite",
+)
+def split(output: Path, names: str, **options: Any) -> None:
+    """Split sentence pairs into a training set and a test set.
+
+    It writes four text files, with one sentence per line: train.source, train.target, test.source and
+    test.target. Duplicate pairs are written once. The test set depends only on the sentences and the seed,
+    not on the order of the pairs in the input files.
+
+    The two sets have no source sentence in common. Normally they have no target sentence in common either:
+    training pairs whose target is in the test set are dropped, and the report says how many. If more than
+    half of the training pairs would be dropped (e.g. because the targets are labels), these pairs are kept,
+    and the report says so.
+
+    Examples:
+
+    * `regard data split --source all.de --target all.en --held-out 1000 --output data/split`
+
+    * `regard data split --tsv data/tatoeba/eng-deu.txt --names en,de --seed 1 --output data/split`
+
+    * `regard data split --jsonl pairs.jsonl --fields translation.de,translation.en --output data/split`
+    """
+    files = PairFiles.of(options, "regard data split")
+    paths = _paths(output, names)
+    check_free(paths, options["overwrite"])
+    for path in paths:
+        check_apart("--output and --names:", path, files.all)
+    pairs = files.pairs(options["choose"])
+    parts = hold_out(pairs, count=options["held_out"], seed=options["seed"])
+    _write_parts(parts, paths)
+    console = printable_console(soft_wrap=True)
+    report = pairs.inspect()
+    if report.kept < report.read:
+        printable_console().print(report)
+    console.print(Text(str(parts)))
+    for part, (one, other) in zip(PARTS, (paths[:2], paths[2:]), strict=True):
+        console.print(Text(f"{part}: --source {shown(one)} --target {shown(other)}"))
 
 
-@data.command("fetch", cls=Command)
-def fetch(
-    name: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="Name of the dataset. Without a name, all datasets are listed."),
-    ] = "",
-    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Output folder.")] = Path("data"),
-    source: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", metavar="FOLDER", help="Read the files from this folder, instead of downloading them."
-        ),
-    ] = None,
-    any_edition: Annotated[
-        bool,
-        typer.Option(
-            "--any-edition",
-            help="Accept files with an unknown hash, e.g. of Tatoeba, which is updated from time to time.",
-        ),
-    ] = False,
-) -> None:
+def _paths(out: Path, names: str) -> list[Path]:
+    """Return the four output files: source and target of the training set, then of the test set.
+
+    out: the output folder.
+    names: the value of --names; with "en,de", the files are train.en, train.de, test.en and test.de.
+    """
+    ends = two_names("--names", names)
+    for end in ends:
+        if not re.fullmatch(r"[\w.+-]+", end):
+            expected = "letters, digits, - and _, as in en,de"
+            raise ArgumentError(message("--names", f"{names!r}", expected=expected))
+    return [out / f"{part}.{end}" for part in PARTS for end in ends]
+
+
+def _write_parts(parts: HeldOut, paths: list[Path]) -> None:
+    total = len(parts.train) + len(parts.valid)
+    with written_together(paths) as files, advancing("writing pairs", total) as reached:
+        written = 0
+        for part, sides in ((parts.train, files[:2]), (parts.valid, files[2:])):
+            for pair in part:
+                for file, text in zip(sides, (pair.source, pair.target), strict=True):
+                    # Remove \r at the end of a sentence, because \r\n would be read as one line end.
+                    file.write(text.rstrip("\r") + "\n")
+                written += 1
+                if written % 10_000 == 0:
+                    reached(written)
+
+
+@data.command(cls=Command)
+@command(
+    CommandOption(
+        "name", "Name of the dataset. Without a name, all datasets are listed.", "NAME", default=""
+    ),
+    but("output", "Output folder.", metavar="FOLDER", default=Path("data")),
+    CommandOption("--from", "Read the files from this folder, instead of downloading them.", "FOLDER", Path),
+    flag(
+        "--any-edition",
+        "Accept files with an unknown hash, e.g. of Tatoeba, which is updated from time to time.",
+    ),
+)
+def fetch(name: str, **options: Any) -> None:
     """Download a public dataset, verify its hash and print its licence. Without NAME, list all datasets.
 
     Examples:
@@ -157,39 +218,36 @@ def fetch(
             console.print(_summary(each), "")
         console.print(Text("To download one: regard data fetch NAME --output FOLDER"))
         return
-    fetched = fetch_set(name, output, source=source, edition="any" if any_edition else "known")
+    fetched = fetch_set(
+        name,
+        options["output"],
+        source=options["from_"],
+        edition="any" if options["any_edition"] else "known",
+    )
     for part, how in fetched.about.parts.items():
-        options = [
+        named = [
             f"--{side} {shell_word(fetched.folder / how[side])}"
             for side in ("source", "target", "tsv")
             if side in how
         ]
-        console.print(Text(f"{part}: {' '.join(options)}"))
+        console.print(Text(f"{part}: {' '.join(named)}"))
 
 
 @data.command(cls=Command)
-def korean(
-    pairs: Annotated[
-        int, typer.Option(metavar="INT", help="Number of pairs.", min=1, max=bounds.CORPUS)
-    ] = 10000,
-    split: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help=f"Split: {', '.join(SPLITS)} (longer sentences). No sentence is in two splits.",
-        ),
-    ] = "train",
-    seed: Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)] = 0,
-    output: Annotated[
-        Path,
-        typer.Option(
-            metavar="FOLDER",
-            help="Output folder. - prints a line for each pair instead of writing files: Korean sentence, "
-            "English sentence and links, separated by tabs.",
-        ),
-    ] = Path("data/korean"),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite existing files.")] = False,
-) -> None:
+@command(
+    CommandOption("--pairs", "Number of pairs.", "INT", int, 10000, least=1, most=CORPUS),
+    CommandOption("--split", f"{SPLIT.help} No sentence is in two splits.", "NAME", default="train"),
+    "seed",
+    but(
+        "output",
+        "Output folder. - prints a line for each pair instead of writing files: Korean sentence, "
+        "English sentence and links, separated by tabs.",
+        metavar="FOLDER",
+        default=Path("data/korean"),
+    ),
+    "overwrite",
+)
+def korean(pairs: int, split: str, seed: int, output: Path, overwrite: bool) -> None:
     """Write pairs of the built-in Korean-English corpus, with their word alignments.
 
     It writes three files. SPLIT.ko and SPLIT.en have one sentence per line. SPLIT.links has the alignments in
@@ -223,16 +281,12 @@ def korean(
 
 
 @data.command(cls=Command)
-def sample(
-    count: Annotated[
-        int,
-        typer.Option("--count", "-n", metavar="INT", help="Number of sentences.", min=1, max=bounds.COUNT),
-    ] = 3,
-    split: Annotated[
-        str, typer.Option(metavar="NAME", help=f"Split: {', '.join(SPLITS)} (longer sentences).")
-    ] = "train",
-    seed: Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)] = 0,
-) -> None:
+@command(
+    CommandOption("--count -n", "Number of sentences.", "INT", int, 3, least=1, most=COUNT),
+    SPLIT,
+    "seed",
+)
+def sample(count: int, split: str, seed: int) -> None:
     """Show sentences of the built-in Korean-English corpus with their word alignments.
 
     Examples:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
-from regard.cli import bounds
-from regard.cli.printable_console import printable_console
+from regard.cli.options import MOST_MINUTES, but, command, finite
+from regard.cli.printing import printable_console
 from regard.errors import ArgumentError, message, shell_word
+from regard.training.command_options import CommandOption, flag
 
 __all__ = ["SETTINGS", "demo"]
 
@@ -50,43 +50,26 @@ SENTENCES = (
 )
 """The sentences that are translated at the end. They are examples in the articles that Regard is based on."""
 
-Minutes = Annotated[
-    float,
-    typer.Option(
-        metavar="FLOAT",
-        help="Train for this many minutes.",
-        min=0.01,
-        max=bounds.MINUTES,
-        callback=bounds.finite,
-    ),
-]
-Quick = Annotated[
-    bool,
-    typer.Option(
-        "--quick", help="Train for a few seconds, to try the command. The model learns almost nothing."
-    ),
-]
-Guided = Annotated[
-    bool,
-    typer.Option(
-        "--guided",
-        help="Also train the attention weights to follow the gold alignments (guided-alignment loss).",
-    ),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", metavar="RUN", help="Run folder to write.", show_default="runs/demo"),
-]
-Seed = Annotated[int, typer.Option(metavar="INT", help="Random seed.", min=0, max=bounds.SEED)]
 
-
-def demo(
-    minutes: Minutes = MINUTES,
-    quick: Quick = False,
-    guided: Guided = False,
-    output: Output = None,
-    seed: Seed = 0,
-) -> int:
+@command(
+    CommandOption(
+        "--minutes",
+        "Train for this many minutes.",
+        "FLOAT",
+        float,
+        MINUTES,
+        least=0.01,
+        most=MOST_MINUTES,
+        check=finite,
+    ),
+    flag("--quick", "Train for a few seconds, to try the command. The model learns almost nothing."),
+    flag(
+        "--guided", "Also train the attention weights to follow the gold alignments (guided-alignment loss)."
+    ),
+    but("output", "Run folder to write.", metavar="RUN", shown_default="runs/demo"),
+    "seed",
+)
+def demo(minutes: float, quick: bool, guided: bool, output: Path | None, seed: int) -> int:
     """Train a Korean-English translator in two minutes and show its attention.
 
     Nothing is downloaded: a grammar generates the training pairs and their word alignments. The demo compares
@@ -106,13 +89,13 @@ def demo(
     console, errors = printable_console(), printable_console(stderr=True)
     errors.print(Text(f"Korean-English translator in {folder}: preparing ...", style="bold"))
     from regard.decoding import Greedy
+    from regard.tasks.picture_outputs import ResultFiles
     from regard.tasks.translation import load_translator, train_translation
     from regard.tasks.translation.evaluate import (
         EvaluationOptions,
         built_in_references,
         evaluate_run,
     )
-    from regard.tasks.translation.translation_page import TranslationPage
     from regard.training.settings import merged
 
     length = QUICK if quick else {"training": {"minutes": minutes}}
@@ -126,7 +109,7 @@ def demo(
         errors.print(Text("Saved a checkpoint. To continue, run the same command again."))
         return 130
     translator = load_translator(folder, search=Greedy())
-    page = TranslationPage(folder / "demo.html")
+    page = ResultFiles("line", folder / "demo.html")
     test = built_in_references("test", 50 if quick else TEST)
     report = evaluate_run(translator, test, EvaluationOptions(), None, page)
     console.print(report.table())

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from typing import Annotated
+from dataclasses import asdict, replace
 
 import torch
 import typer
@@ -15,8 +14,8 @@ from rich.text import Text
 
 import regard
 from regard.cli.backends import devices
-from regard.cli.json_output import print_json
-from regard.cli.printable_console import printable_console
+from regard.cli.options import JSON, command
+from regard.cli.printing import print_json, printable_console
 from regard.data import korean_english, train_tokenizer
 from regard.fast.report import fast_code
 from regard.files.requirements import without_paths
@@ -31,11 +30,8 @@ TOLERANCE = 1e-3
 """Largest accepted difference between the results of two backends. It allows for rounding errors."""
 
 
-def doctor(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of tables, for bug reports.")
-    ] = False,
-) -> None:
+@command(replace(JSON, help="Print JSON instead of tables, for bug reports."))
+def doctor(json: bool) -> None:
     """Check the installation: versions, devices, optional packages and a small computation.
 
     The exit status is 0 if everything that is required works, and 1 otherwise. The report contains no paths
@@ -51,11 +47,11 @@ def doctor(
     console = printable_console()
     for section, facts in {**SECTIONS, "fast code": fast_twins, "check": checks}.items():
         report[section] = list(facts())
-        if not as_json:
+        if not json:
             console.print(_table(section, report[section]))
     every = [fact for facts in report.values() for fact in facts]
     well = all(fact.state != "wrong" for fact in every)
-    if as_json:
+    if json:
         listed = {section: list(map(asdict, facts)) for section, facts in report.items()}
         for fact in itertools.chain.from_iterable(listed.values()):
             fact["hint"] = without_paths(fact["hint"])

@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import torch
 import typer
 
-from regard.cli.json_output import print_json
+from regard.cli.decoding_options import task_options
+from regard.cli.open_runs import set_threads, task_of_run
 from regard.cli.option_names import OTHER_NAMES
-from regard.cli.printable_console import printable_console
-from regard.cli.run_options import CheckpointName, Device, Threads
-from regard.cli.task_option import OwnTask, task_of_run
-from regard.cli.task_options import check_given, given_parameters, options_of, with_task_options
+from regard.cli.options import (
+    JSON,
+    OF_RUN,
+    RUN,
+    check_given,
+    command,
+    given_parameters,
+    options_of,
+)
+from regard.cli.printing import print_json, printable_console
 from regard.cli.usage_errors import FORMATS
 from regard.data.line_io import say
-from regard.errors import ArgumentError, DataError, message, shell_word, shown
+from regard.errors import ArgumentError, DataError, message, printable, shell_word, shown
 from regard.runs.run_commands import ChosenRun, Report
 from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask, task_name
 from regard.runs.seed_folders import seeds_of
 from regard.runs.seed_scores import evaluate_seeds
 from regard.tasks.task_table import DEFAULT, find_task
-from regard.training.command_options import option_parameters
+from regard.tasks.text_file_checks import is_utf_8, same_texts
+from regard.training.command_options import CommandOption, option_parameters
 
 __all__ = ["evaluate"]
 
-Run = Annotated[
-    Path | None, typer.Argument(metavar="RUN", help="Run folder, written by regard train --output.")
-]
-Files = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="FILES",
-        help="Files to evaluate on. Translation: a .tsv, .csv, .jsonl, .json or .parquet file with pairs, "
-        "or a source file and a file of references. Other tasks: files in the format of --test-file.",
-        show_default=False,
-    ),
-]
 OF_RUNS = (
     "beam_size",
     "length_penalty",
@@ -53,22 +48,22 @@ OF_RUNS = (
 )
 """Parameters that load or run a model. They have no effect on a file of translations."""
 
-AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
-
-@with_task_options("evaluate_options")
-def evaluate(
-    context: typer.Context,
-    run: Run = None,
-    files: Files = None,
-    *,
-    as_json: AsJSON = False,
-    task: OwnTask = None,
-    checkpoint: CheckpointName = "best",
-    device: Device = "auto",
-    threads: Threads = None,
-    **options: Any,
-) -> None:
+@command(
+    replace(RUN, default=None),
+    CommandOption(
+        "files",
+        "Files to evaluate on. Translation: a .tsv, .csv, .jsonl, .json or .parquet file with pairs, "
+        "or a source file and a file of references. Other tasks: files in the format of --test-file.",
+        "FILES",
+        list[str],
+    ),
+    *task_options("evaluate_options"),
+    JSON,
+    "task",
+    *OF_RUN,
+)
+def evaluate(context: typer.Context, run: Path | None, files: list[str] | None, **options: Any) -> None:
     """Evaluate a trained run on files, or without files on its validation data (translation needs files).
 
     Translation: BLEU, chrF, TER and exact match, which is the percentage of translations that equal a
@@ -119,25 +114,25 @@ def evaluate(
     if run is None:
         kind, hint = find_task(DEFAULT), "name the run: regard evaluate RUN"
     else:
-        kind, hint = task_of_run(run, task), ""
+        kind, hint = task_of_run(run, options["task"]), ""
         if options["test_file"] and "test_file" not in option_parameters(kind.evaluate_options):
             hint = f"name the files without an option: regard evaluate {shell_word(run)} FILES"
     check_given(context, kind, "evaluate_options", hint)
     if run is None and options["translations"] is not None:
         _check_needs_no_run(context)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    chosen = None if run is None else ChosenRun(run, checkpoint, device)
+    set_threads(options)
+    chosen = None if run is None else ChosenRun(run, options["checkpoint"], options["device"])
     values = _with_files(kind, files or [], options_of(kind, "evaluate_options", options))
     if run is not None:
         _check_data_of_run(run, values)
+        values = _with_encoding(run, values)
         _report_training_files(run, values)
     seeds = None if chosen is None else seeds_of(chosen.folder)
     if chosen is None or seeds is None:
         report: Report = kind.evaluate_run(chosen, values)
     else:
         report = evaluate_seeds(kind, chosen, seeds, values)
-    if as_json:
+    if options["json"]:
         print_json(report.to_dict())
     else:
         printable_console().print(report)
@@ -192,25 +187,37 @@ def _check_data_of_run(run: Path, options: dict[str, Any]) -> None:
         raise DataError(message(shown(missing[0]), problem, hint=hint))
 
 
+TEST_FILES = ("source", "target", "tsv", "jsonl", "test_file")
+"""The options that name files to evaluate on."""
+
+
+def _files_of(values: dict[str, Any], names: Sequence[str]) -> list[str]:
+    """Return the file names in the values of some options or settings, each a name or a list of names."""
+    several = [values.get(name) or [] for name in names]
+    return [str(file) for each in several for file in ([each] if isinstance(each, str) else each)]
+
+
+def _with_encoding(run: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with the encoding of the training data, if the files are not UTF-8."""
+    encoding = config_of(run).get("data", {}).get("encoding")
+    if options.get("encoding", "") is not None or not isinstance(encoding, str):
+        return options
+    if all(map(is_utf_8, _files_of(options, TEST_FILES))):
+        return options
+    say(f"note: the files are read as {printable(encoding)}, the encoding of the training data")
+    return options | {"encoding": encoding}
+
+
 def _report_training_files(run: Path, options: dict[str, Any]) -> None:
     """Print a note for each file to evaluate on that is also a file of training data of the run."""
     if options.get("split"):  # a part of the file
         return
     data = config_of(run).get("data", {})
-    values = [data.get(name) for name in ("source", "target", "tsv", "jsonl", "train_file")]
-    trained = [file for each in values for file in (each if isinstance(each, list) else [each])]
-    for name in ("source", "tsv", "jsonl", "test_file"):
-        files = options.get(name) or []
-        for file in [files] if isinstance(files, str) else files:
-            if any(isinstance(each, str) and _same(file, each) for each in trained):
-                say(f"note: {shown(file)} is training data of this run: scores on new text will be lower")
-
-
-def _same(file: str, other: str) -> bool:
-    try:
-        return os.path.samefile(file, other)
-    except (OSError, ValueError):
-        return False
+    encodings = options.get("encoding"), data.get("encoding")
+    trained = _files_of(data, ("source", "tsv", "jsonl", "train_file"))
+    for file in _files_of(options, ("source", "tsv", "jsonl", "test_file")):
+        if any(same_texts(file, each, encodings) for each in trained):
+            say(f"note: {shown(file)} is training data of this run: scores on new text will be lower")
 
 
 def _way(file: str) -> str:

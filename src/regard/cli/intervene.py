@@ -7,34 +7,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli import bounds
-from regard.cli.json_output import print_json
-from regard.cli.printable_console import printable_console
-from regard.cli.run_options import (
-    BEAM_SIZE,
-    LENGTH_PENALTY,
-    BeamSize,
-    CheckpointName,
-    Device,
-    GreedySearch,
-    LengthPenalty,
-    MaxLength,
-    RunFolder,
-    SentenceArgument,
-    SentenceOption,
-    Threads,
-    build_search,
-    one_sentence,
-    open_run,
-)
+from regard.cli.decoding_options import GREEDY, MAX_LENGTH, PENALTY, beam_size, search_of
+from regard.cli.open_runs import one_sentence, open_run
+from regard.cli.options import JSON, LINES, OF_RUN, RUN, but, command
+from regard.cli.printing import print_json, printable_console
 from regard.decoding import Scored, Translation
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.interventions import Cut, Force, Intervention, Scale, Uniform, read_interventions
@@ -43,6 +26,7 @@ from regard.look import Look
 from regard.roles import CROSS, sites_matching
 from regard.sites import scope
 from regard.tasks.translation.alignment import ATTENTIVE
+from regard.training.command_options import CommandOption
 from regard.viewing import Entry, draw
 from regard.viewing.entry import ROWS
 
@@ -54,100 +38,68 @@ NARROW = 36
 LINK = re.compile(r"(\d{1,6})-(\d{1,6})(?::([0-9.]{1,9}))?")
 PLACE = re.compile(r"(.+?)(?::(\d{1,4}))?")
 
-Cuts = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cut", metavar="S-T", help="Mask source word S when target word T is predicted. May be repeated."
+
+@command(
+    RUN,
+    CommandOption("sentence", "Source sentence, instead of --text.", "SENTENCE"),
+    CommandOption("--text", "Source sentence.", "TEXT"),
+    CommandOption(
+        "--cut", "Mask source word S when target word T is predicted. May be repeated.", "S-T", list[str]
     ),
-]
-Forces = Annotated[
-    list[str] | None,
-    typer.Option(
+    CommandOption(
         "--force",
-        metavar="S-T",
-        help="Make target word T attend to source word S only. S-T:0.5 gives S half of the attention weight. "
+        "Make target word T attend to source word S only. S-T:0.5 gives S half of the attention weight. "
         "May be repeated.",
+        "S-T",
+        list[str],
     ),
-]
-Erased = Annotated[
-    list[int] | None,
-    typer.Option(
+    CommandOption(
         "--erase",
-        metavar="INT",
-        help="Mask the source word with this number (the first word is 0) for all target words. May be "
-        "repeated.",
-        min=0,
-        max=bounds.LINES,
+        "Mask the source word with this number (the first word is 0) for all target words. May be repeated.",
+        "INT",
+        list[int],
+        least=0,
+        most=LINES,
     ),
-]
-Evens = Annotated[
-    list[str] | None,
-    typer.Option(
+    CommandOption(
         "--uniform",
-        metavar="SITE[:HEAD]",
-        help="Make the weights of an attention layer (site) uniform, e.g. decoder.1.cross, or of one head, "
+        "Make the weights of an attention layer (site) uniform, e.g. decoder.1.cross, or of one head, "
         "e.g. decoder.1.cross:0. May be repeated.",
+        "SITE[:HEAD]",
+        list[str],
     ),
-]
-Drops = Annotated[
-    list[str] | None,
-    typer.Option(
+    CommandOption(
         "--drop",
-        metavar="SITE[:HEAD]",
-        help="Set the output of an attention layer (site), or of one of its heads, to zero. May be repeated.",
+        "Set the output of an attention layer (site), or of one of its heads, to zero. May be repeated.",
+        "SITE[:HEAD]",
+        list[str],
     ),
-]
-Place = Annotated[
-    str,
-    typer.Option(
+    CommandOption(
         "--site",
-        metavar="SITE",
-        help="Attention layers (sites) that --cut, --force and --erase change: a role, e.g. cross, or a "
+        "Attention layers (sites) that --cut, --force and --erase change: a role, e.g. cross, or a "
         "name; * matches any text.",
+        "SITE",
+        default=CROSS,
     ),
-]
-Head = Annotated[
-    int | None,
-    typer.Option(
-        "--head",
-        metavar="INT",
-        help="Attention head that --cut, --force and --erase change; the first is 0.",
-        show_default="all heads",
-        min=0,
-        max=bounds.HEADS,
+    but(
+        "head",
+        "Attention head that --cut, --force and --erase change; the first is 0.",
+        shown_default="all heads",
     ),
-]
-Data = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE.json",
-        help="JSON file of interventions, e.g. the output of --json. It numbers tokens, not words.",
+    CommandOption(
+        "--data",
+        "JSON file of interventions, e.g. the output of --json. It numbers tokens, not words.",
+        "FILE.json",
+        Path,
     ),
-]
-AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a drawing.")]
-
-
-def intervene(
-    run: RunFolder,
-    sentence: SentenceArgument = None,
-    text: SentenceOption = None,
-    cut: Cuts = None,
-    force: Forces = None,
-    erase: Erased = None,
-    uniform: Evens = None,
-    drop: Drops = None,
-    site: Place = CROSS,
-    head: Head = None,
-    data: Data = None,
-    as_json: AsJSON = False,
-    beam_size: BeamSize = BEAM_SIZE,
-    length_penalty: LengthPenalty = LENGTH_PENALTY,
-    greedy: GreedySearch = False,
-    max_length: MaxLength = None,
-    checkpoint: CheckpointName = "best",
-    device: Device = "auto",
-    threads: Threads = None,
-) -> None:
+    replace(JSON, help="Print JSON instead of a drawing."),
+    beam_size(),
+    PENALTY,
+    GREEDY,
+    MAX_LENGTH,
+    *OF_RUN,
+)
+def intervene(run: Path, sentence: str | None, text: str | None, **options: Any) -> None:
     """Translate a sentence with and without changes to its attention, side by side.
 
     S-T is a link of source word S and target word T, as in regard align; the first word is 0. In a run with a
@@ -164,27 +116,27 @@ def intervene(
 
     * `regard intervene runs/x --text "나는 고양이로소이다" --drop "decoder.0.cross"`
     """
-    search = build_search(beam_size, length_penalty, greedy=greedy, max_length=max_length)
+    search = search_of(options)
     sentence = one_sentence("regard intervene", sentence, text)
-    translator = open_run(run, checkpoint, device, threads, search=search, look=CROSS)
+    translator = open_run(run, options, search=search, look=CROSS)
     with scope(Look()) as sites:
         before = translator.translate(sentence)
     sentence = before.source  # the preprocessed sentence, because the numbers in links count its words
     if len(before.passages) != 1:
         problem = "the sentence is empty" if not before.passages else "the sentence is too long"
         raise DataError(message("regard intervene", problem))
-    where: dict[str, Any] = {"at": site, "head": head}
-    interventions: list[Intervention] = [] if data is None else _read(data)
-    for link in cut or ():
+    where: dict[str, Any] = {"at": options["site"], "head": options["head"]}
+    interventions: list[Intervention] = _read(options["data"]) if options["data"] else []
+    for link in options["cut"] or ():
         keys, rows, _ = _linked("--cut", link, before)
         interventions += [Cut(row, key, **where) for row in rows for key in keys]
-    for link in force or ():
+    for link in options["force"] or ():
         keys, rows, weight = _linked("--force", link, before)
         interventions += [Force(row, key, weight / len(keys), **where) for row in rows for key in keys]
-    for word in erase or ():
+    for word in options["erase"] or ():
         interventions += [Cut(None, key, **where) for key in _source("--erase", word, before)]
-    interventions += [Uniform(**_place("--uniform", place)) for place in uniform or ()]
-    interventions += [Scale(0.0, **_place("--drop", place)) for place in drop or ()]
+    interventions += [Uniform(**_place("--uniform", place)) for place in options["uniform"] or ()]
+    interventions += [Scale(0.0, **_place("--drop", place)) for place in options["drop"] or ()]
     if not interventions:
         expected = "--cut, --force, --erase, --uniform, --drop or --data"
         raise ArgumentError(message("regard intervene", "there is no intervention", expected=expected))
@@ -200,7 +152,7 @@ def intervene(
     for place in (place for place, count in changed.items() if not count):
         problem = f"nothing was changed at {place!r}: the translation has no such word"
         raise ArgumentError(message("regard intervene", problem))
-    if as_json:
+    if options["json"]:
         written = _to_json(before, after, rescored) | {
             "interventions": [each.written() for each in interventions]
         }

@@ -143,8 +143,13 @@ If a user types an option on the left, the error message recommends the first na
 command has. A name in capitals, such as RUN, is a positional argument.
 """
 
+TMX = "convert the TMX file to a TSV file, one pair in each line with a tab between the sides, and use --tsv"
+
 AFTERWARDS = {
     ("train", "--test-file"): "a run is evaluated after training: regard evaluate RUN FILE",
+    ("train", "--tmx"): TMX,
+    ("check", "--tmx"): TMX,
+    ("split", "--tmx"): TMX,
     ("train", "--test"): "a run is evaluated after training: regard evaluate RUN FILE",
 }
 """(command, option of another command) -> what to do instead."""

@@ -1,60 +1,24 @@
-"""Options for files of sentence pairs, and options that set what to do with pairs that have problems."""
+"""Read the sentence pairs that the options of a command name, such as --source and --target."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from regard.cli.pair_file_options import Encoding, Files, pair_option
+from regard.cli.options import DEFAULT_COLUMNS
+from regard.cli.usage_errors import FORMATS
 from regard.data import Choices, Pairs, read_pairs
 from regard.data.column_names import two_columns, two_names
 from regard.data.line_io import check_standard_input
 from regard.data.pairs import LinePairs, PairStream, RowPairs
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import ArgumentError, UnknownName, message, shell_word
 from regard.runs.run_folder import config_of
 from regard.tasks.header_lines import check_first_lines, columns_of_header
 from regard.tasks.text_file_checks import check_sides
 
-__all__ = ["Encoding", "PairFiles", "check_standard_input", "read_choices"]
-
-DEFAULT_COLUMNS = "1,2"
-"""The value of --columns if the option is not set."""
-
-SourceFiles = Annotated[Files, pair_option("--source")]
-TargetFiles = Annotated[Files, pair_option("--target")]
-SourceLines = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--source",
-        metavar="FILE",
-        help="File with one source sentence per line; - is standard input. May be repeated.",
-    ),
-]
-TargetLines = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--target",
-        metavar="FILE",
-        help="File with target sentences: line N is the translation of line N of --source; - is standard "
-        "input. May be repeated.",
-    ),
-]
-TsvFiles = Annotated[Files, pair_option("--tsv")]
-JsonlFiles = Annotated[Files, pair_option("--jsonl")]
-Columns = Annotated[str, pair_option("--columns")]
-Fields = Annotated[str, pair_option("--fields")]
-Chosen = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--choose",
-        metavar="NAME=VALUE",
-        help="What to do about a problem in the data, e.g. invalid=replace; or a limit, e.g. longest=200. "
-        "May be repeated. regard data check --help lists all values.",
-    ),
-]
+__all__ = ["PairFiles", "read_choices"]
 
 
 @dataclass(frozen=True)
@@ -69,12 +33,23 @@ class PairFiles:
     fields: str
     encoding: str | None = None
 
-    def of_run(self, run: Path) -> PairFiles:
-        """Return the files with the columns of the run, if --columns is not set and the header names them."""
-        if self.columns != DEFAULT_COLUMNS or not self.tsv:
-            return self
+    @classmethod
+    def of(cls, options: Mapping[str, Any], command: str, run: Path | None = None) -> PairFiles:
+        """Return the files that the options of a command name.
+
+        Raise ArgumentError unless exactly one kind of files is named: --source with --target, --tsv, or
+        --jsonl.
+
+        options: the values of all options of the command.
+        command: the command, for the error message.
+        run: a run folder. Its columns are used if --columns is not set, and the header of --tsv names them.
+        """
+        files = cls(**{field.name: options[field.name] for field in fields(cls)})
+        files.check(command)
+        if run is None or files.columns != DEFAULT_COLUMNS or not files.tsv:
+            return files
         columns = config_of(run).get("data", {}).get("columns")
-        return replace(self, columns=columns_of_header(self.tsv, columns, self.encoding) or self.columns)
+        return replace(files, columns=columns_of_header(files.tsv, columns, files.encoding) or files.columns)
 
     @property
     def all(self) -> list[str]:
@@ -92,8 +67,13 @@ class PairFiles:
         if sum(map(bool, ways)) != 1 or bool(self.source) != bool(self.target):
             problem = "more than one kind of files is named, or the source or the target is missing"
             problem = problem if self.all else "no files of pairs are named"
-            expected = "--source and --target, or --tsv, or --jsonl"
-            raise ArgumentError(message(command, problem, expected=expected))
+            expected, hint = "--source and --target, or --tsv, or --jsonl", ""
+            if side := self.source or self.target:
+                if sum(map(bool, ways)) == 1:
+                    problem = f"{'--target' if self.source else '--source'} is missing"
+                way = FORMATS.get(Path(side[0].removesuffix(".gz")).suffix.lower())
+                hint = f"a file that has source and target: {way} {shell_word(side[0])}" if way else ""
+            raise ArgumentError(message(command, problem, expected=expected, hint=hint))
 
     def pairs(self, choose: list[str] | None) -> Pairs:
         """Return the sentence pairs of the files as a Pairs object, which can be checked and split.

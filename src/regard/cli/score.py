@@ -4,44 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from regard.cli.json_output import json_text
-from regard.cli.pair_options import (
-    DEFAULT_COLUMNS,
-    Columns,
-    Encoding,
-    Fields,
-    JsonlFiles,
-    PairFiles,
-    SourceLines,
-    TargetLines,
-    TsvFiles,
-)
-from regard.cli.run_options import (
-    MAX_SOURCE_LENGTH,
-    TRANSLATOR_TOKENS,
-    CheckpointName,
-    Device,
-    MaxSourceLength,
-    OutputFile,
-    RunFolder,
-    Threads,
-    batch_tokens_option,
-    open_run,
-    open_task,
-    task_in_regard,
-)
-from regard.data.line_io import Lines, Notes, given_lines, place_name, say, tell, writing
+from regard.cli.decoding_options import BATCH_TOKENS, MAX_SOURCE_LENGTH
+from regard.cli.open_runs import open_run, open_task, task_in_regard
+from regard.cli.options import OF_RUN, PAIR_LINES, RUN, but, command
+from regard.cli.pair_options import PairFiles
+from regard.cli.predict import result_files, write_results
+from regard.cli.printing import json_text
+from regard.data.line_io import Lines, given_lines, say
 from regard.data.pairs import in_batches
 from regard.decoding import Scored
-from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, shell_word, shown
+from regard.tasks.language import ScoredText
 from regard.tasks.task_table import find_task
+from regard.training.command_options import CommandOption, flag
 from regard.training.logs.live_table import perplexity
 
 __all__ = ["score"]
@@ -49,59 +29,33 @@ __all__ = ["score"]
 AT_ONCE = 4096
 """Number of sentence pairs, or of input lines, that are scored together."""
 
-Files = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="FILES",
-        help="For a language model: files with one text per line; - is standard input. Without FILES and "
+
+@command(
+    RUN,
+    CommandOption(
+        "files",
+        "For a language model: files with one text per line; - is standard input. Without FILES and "
         "--text, standard input is read.",
+        "FILES",
+        list[str],
     ),
-]
-Texts = Annotated[
-    list[str] | None,
-    typer.Option("--text", metavar="TEXT", help="For a language model: a text to score. May be repeated."),
-]
-BatchTokens = Annotated[
-    int | None,
-    batch_tokens_option("For a translator: batch size in source tokens.", show_default=TRANSLATOR_TOKENS),
-]
-Tokens = Annotated[
-    bool,
-    typer.Option(
+    CommandOption("--text", "For a language model: a text to score. May be repeated.", "TEXT", list[str]),
+    *PAIR_LINES,
+    "output",
+    flag(
         "--tokens",
-        help="Print a JSON object for each input line or pair, with its tokens and their log-probabilities.",
+        "Print a JSON object for each input line or pair, with its tokens and their log-probabilities.",
     ),
-]
-Json = Annotated[
-    bool,
-    typer.Option(
-        "--json",
-        help="Print a JSON object for each input line or pair, with its text, tokens, scores, unknown words "
+    but(
+        "json",
+        "Print a JSON object for each input line or pair, with its text, tokens, scores, unknown words "
         "and notes (warnings about the text).",
     ),
-]
-
-
-def score(
-    run: RunFolder,
-    files: Files = None,
-    text: Texts = None,
-    source: SourceLines = None,
-    target: TargetLines = None,
-    tsv: TsvFiles = None,
-    jsonl: JsonlFiles = None,
-    columns: Columns = DEFAULT_COLUMNS,
-    fields: Fields = "source,target",
-    encoding: Encoding = None,
-    output: OutputFile = None,
-    tokens: Tokens = False,
-    json: Json = False,
-    max_source_length: MaxSourceLength = MAX_SOURCE_LENGTH,
-    batch_tokens: BatchTokens = None,
-    checkpoint: CheckpointName = "best",
-    device: Device = "auto",
-    threads: Threads = None,
-) -> None:
+    MAX_SOURCE_LENGTH,
+    replace(BATCH_TOKENS, help="For a translator: batch size in source tokens."),
+    *OF_RUN,
+)
+def score(run: Path, files: list[str] | None, text: list[str] | None, **options: Any) -> None:
     """Print the log-probability of each target sentence given its source, or of each line of a text.
 
     For a translator, the input is sentence pairs (--source and --target, --tsv or --jsonl). The output is one
@@ -128,127 +82,100 @@ def score(
 
     * `regard score runs/lm test.txt --output scores.tsv`
     """
-    loading = (run, checkpoint, device, threads)
-    pairs = {"--source": source, "--target": target, "--tsv": tsv, "--jsonl": jsonl}
-    form = "json" if json else "tokens" if tokens else ""
     kind = task_in_regard(run, "translation or language")
     if issubclass(kind, find_task("classification")):
         hint = f"use regard classify {shell_word(run)} FILES, which prints the probability of the label"
         raise ArgumentError(
             message(shown(run), "this run is a classifier, which regard score cannot use", hint=hint)
         )
-    if issubclass(kind, find_task("language")):
-        for option, given in pairs.items():
-            if given:
-                hint = f"use regard score {shell_word(run)} FILES, or --text TEXT"
-                raise ArgumentError(
-                    message(
-                        option, "this option is for translators, but this run is a language model", hint=hint
-                    )
-                )
-        _score_lines(
-            given_lines(files, text, encoding=encoding), open_task("language", *loading), output, form
-        )
+    if not issubclass(kind, find_task("language")):
+        _score_pairs(run, files, text, options)
         return
+    for name in ("source", "target", "tsv", "jsonl"):
+        if options[name]:
+            hint = f"use regard score {shell_word(run)} FILES, or --text TEXT"
+            problem = "this option is for translators, but this run is a language model"
+            raise ArgumentError(message(f"--{name}", problem, hint=hint))
+    _score_lines(run, given_lines(files, text, encoding=options["encoding"]), options)
+
+
+def _score_pairs(run: Path, files: list[str] | None, text: list[str] | None, options: dict[str, Any]) -> None:
+    """Score sentence pairs with a translator, and write the scores."""
     if files or text:
         option = "--text" if text else "FILES"
         problem = "a language model scores single texts, but this run is not a language model"
         hint = "give sentence pairs to a translator: --source FILE --target FILE"
         raise ArgumentError(message(option, problem, hint=hint))
-    given_pairs = PairFiles(source, target, tsv, jsonl, columns, fields, encoding)
-    given_pairs.check("regard score")
-    options = {"tokens_per_batch": batch_tokens, "longest": max_source_length, "look": None}
-    _score_pairs(given_pairs.of_run(run), loading, options, output, form)
+    written = result_files(options, "line")
+    pairs = PairFiles.of(options, "regard score", run).stream()
+    more = {"tokens_per_batch": options["batch_tokens"], "longest": options["max_source_length"]}
+    translator = open_run(run, options, look=None, **more)
+    results = (pair for batch in in_batches(pairs, AT_ONCE) for pair in translator.score(*batch))
+    total = Total()
+
+    def plain(pair: Scored, number: int) -> Iterator[str]:
+        record = {"score": pair.score, "tokens": pair.pieces, "token_scores": pair.token_scores}
+        record |= {"notes": pair.notes} if pair.notes else {}
+        yield json_text(record) if options["tokens"] else f"{pair.score:.4f}"
+
+    first = pairs.first_line
+    write_results(results, options, plain, written, "", readers=[pairs], each=total.add, first=first)
+    if total.tokens:
+        counts = f"{_count(total.tokens, 'token')} in {_count(total.lines, 'line')}"
+        say(f"perplexity {perplexity(-total.score / total.tokens):.2f}: {counts}")
 
 
-def _score_pairs(
-    files: PairFiles, loading: tuple[Any, ...], options: dict[str, Any], output: Path | None, form: str
-) -> None:
-    """Score sentence pairs with a translator, and write the scores.
+def _score_lines(run: Path, lines: Lines, options: dict[str, Any]) -> None:
+    """Score input lines with a language model, and write the scores."""
+    written = result_files(options, "line")
+    language = open_task("language", run, options)
+    total = Total()
 
-    loading: the run folder, checkpoint, device and number of threads.
-    options: further arguments of Translator.
-    output: the file to write; None for standard output.
-    form: "json" for --json, "tokens" for --tokens, or "" for one number for each pair.
-    """
-    pairs = files.stream()
-    translator = open_run(*loading, **options)
-    notes, unknown, total, count, lines = Notes(), UnknownWords(), 0.0, 0, 0
-    with writing(output) as write:
-        scored = (pair for batch in in_batches(pairs, AT_ONCE) for pair in translator.score(*batch))
-        for line, pair in enumerate(scored, pairs.first_line):
-            notes.add(line, pair.notes)
-            unknown.add(line, pair)
-            lines += 1
-            total, count = total + pair.score, count + len(pair.token_scores)
-            if form == "json":
-                write(json_text(pair.to_dict()))
-            else:
-                write(to_json(pair) if form else f"{pair.score:.4f}")
-    tell(notes, pairs)
-    unknown.say()
-    if count:
-        counts = f"{_count(count, 'token')} in {_count(lines, 'line')}"
-        say(f"perplexity {perplexity(-total / count):.2f}: {counts}")
-
-
-def to_json(pair: Scored) -> str:
-    """Return the score of a sentence pair, its tokens and their scores as a JSON object, for --tokens."""
-    record = {"score": pair.score, "tokens": pair.pieces, "token_scores": pair.token_scores}
-    return json_text(record | ({"notes": pair.notes} if pair.notes else {}))
-
-
-def _score_lines(lines: Lines, language: Any, output: Path | None, form: str) -> None:
-    """Score input lines with a language model, and write the scores.
-
-    language: the language model.
-    output: the file to write; None for standard output.
-    form: "json" for --json, "tokens" for --tokens, or "" for three numbers for each input line.
-    """
-    checked = _checked_lines(lines, language)
-    at_once = 1 if lines.keyboard else AT_ONCE
-    notes, unknown, tokenizer = Notes(), UnknownWords(), language.tokenizer
-    total, tokens, words, number = 0.0, 0, 0, 0
-    with writing(output) as write:
-        while chunk := list(islice(checked, at_once)):
-            for result in language.score(chunk):
-                number += 1
-                notes.add(number, result.notes)
-                unknown.add_words(number, tokenizer.unit, result.unknown, tokenizer.bytewise)
-                total += result.log_probability
-                tokens, words = tokens + len(result.token_scores), words + result.words
-                write(_line(result, form))
-    tell(notes, lines)
-    unknown.say()
-    if tokens:
-        per_token, per_word = (perplexity(-total / count) for count in (tokens, words + number))
-        counts = f"{_count(tokens, 'token')}; {_count(words, 'word')} and {_count(number, 'line end')}"
-        say(f"perplexity {per_token:.2f} per token, {per_word:.2f} per word: {counts}")
-
-
-def _checked_lines(lines: Lines, language: Any) -> Iterator[str]:
-    """Yield all input lines; raise an error if a line has too many tokens for the model.
-
-    The error names the file and the line.
-    """
-    for place in lines.places:
-        part = Lines([place], encoding=lines.encoding, invalid=lines.invalid)
-        for text in part:
-            language.encode_line(text, f"{place_name(place)}, line {part.read}")
-            lines.repaired += part.repaired
-            part.repaired = 0
+    def checked() -> Iterator[str]:
+        for text in lines:
+            language.encode_line(text, lines.where)  # the error of a line that is too long names the line
             yield text
+
+    def results() -> Iterator[ScoredText]:
+        texts = checked()
+        while chunk := list(islice(texts, 1 if lines.keyboard else AT_ONCE)):
+            yield from language.score(chunk)
+
+    def plain(result: ScoredText, number: int) -> Iterator[str]:
+        if options["tokens"]:
+            record = {"score": result.log_probability, "tokens": result.pieces}
+            yield json_text(record | {"token_scores": result.token_scores})
+        else:
+            scores = (result.log_probability, result.perplexity, result.word_perplexity)
+            yield "\t".join(f"{each:.4f}" if math.isfinite(each) else str(each) for each in scores)
+
+    write_results(results(), options, plain, written, "", readers=[lines], each=total.add)
+    if total.tokens:
+        counts = (total.tokens, total.words + total.lines)
+        per_token, per_word = (perplexity(-total.score / count) for count in counts)
+        tokens, words = _count(total.tokens, "token"), _count(total.words, "word")
+        counted = f"{tokens}; {words} and {_count(total.lines, 'line end')}"
+        say(f"perplexity {per_token:.2f} per token, {per_word:.2f} per word: {counted}")
+
+
+@dataclass
+class Total:
+    """The sum of the log-probabilities of all results, and their numbers of tokens, words and lines."""
+
+    score: float = 0.0
+    tokens: int = 0
+    words: int = 0
+    lines: int = 0
+
+    def add(self, result: Scored | ScoredText) -> None:
+        """Add a result. Only lines of a language model have words."""
+        if isinstance(result, ScoredText):
+            self.score, self.words = self.score + result.log_probability, self.words + result.words
+        else:
+            self.score += result.score
+        self.tokens += len(result.token_scores)
+        self.lines += 1
 
 
 def _count(count: int, unit: str) -> str:
     return f"{count:,} {unit}{'s' * (count != 1)}"
-
-
-def _line(result: Any, form: str) -> str:
-    if form == "json":
-        return json_text(result.to_dict())
-    if form == "tokens":
-        record = {"score": result.log_probability, "tokens": result.pieces}
-        return json_text(record | {"token_scores": result.token_scores})
-    shown_scores = [result.log_probability, result.perplexity, result.word_perplexity]
-    return "\t".join(f"{each:.4f}" if math.isfinite(each) else str(each) for each in shown_scores)

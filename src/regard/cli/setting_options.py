@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from regard.cli.json_output import json_text
+from regard.cli.printing import json_text
 from regard.errors import Setting
 
 __all__ = ["setting_option"]

@@ -6,17 +6,16 @@ import itertools
 import math
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.json_output import print_json
-from regard.cli.printable_console import printable_console
-from regard.cli.task_option import OwnTask, task_of_run
+from regard.cli.open_runs import task_of_run
+from regard.cli.options import JSON, RUN, command
+from regard.cli.printing import print_json, printable_console
 from regard.data.line_io import say
 from regard.errors import DataError, RegardError, message, printable, shell_word, shown
 from regard.runs.run_facts import RunFacts, facts_of
@@ -30,13 +29,13 @@ ROWS = 12
 
 BARS, PLAIN = "▁▂▃▄▅▆▇█", ".:-=+*#%"
 
-Runs = Annotated[
-    list[Path], typer.Argument(metavar="RUN", help="Run folders, written by regard train --output.")
-]
-AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
-
-def show(runs: Runs, as_json: AsJSON = False, task: OwnTask = None) -> None:
+@command(
+    replace(RUN, name="runs", help="Run folders, written by regard train --output.", kind=list[Path]),
+    JSON,
+    "task",
+)
+def show(runs: list[Path], json: bool, task: str | None) -> None:
     """Show the model, data, settings, progress, scores and checkpoints of a run.
 
     For several runs, a table compares them; folders that are not run folders are reported and skipped.
@@ -50,7 +49,7 @@ def show(runs: Runs, as_json: AsJSON = False, task: OwnTask = None) -> None:
     * `regard show runs/x --json`
     """
     facts = [_facts(runs[0], task)] if len(runs) == 1 else list(_readable_runs(runs, task))
-    if as_json:
+    if json:
         records = [each.written() for each in facts]
         print_json(records if len(runs) > 1 else records[0])
         return

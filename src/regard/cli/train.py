@@ -6,19 +6,19 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli import bounds
-from regard.cli.printable_console import printable_console
-from regard.cli.task_option import import_from_here, next_command, resume_command, task_of_run
-from regard.cli.train_settings import check_exclusive, settings_of, with_settings
+from regard.cli.open_runs import import_from_here, next_command, resume_command, task_of_run
+from regard.cli.options import REQUIRED, but, command
+from regard.cli.printing import printable_console
+from regard.cli.train_settings import TRAINING_MACHINE, check_exclusive, setting_options, settings_of
 from regard.errors import DataError, message, printable, shell_word, shown
-from regard.training.command_options import LOGS, RUN
+from regard.training.command_options import LOGS, RUN, CommandOption, flag
 
 if TYPE_CHECKING:
     from regard.runs.estimate import Estimate
@@ -26,78 +26,42 @@ if TYPE_CHECKING:
 
 __all__ = ["train"]
 
-
 TRAINING_FILES = ("train_file", "source", "target", "tsv", "jsonl")
 """The settings in [data], and parameters of options, that name training files."""
 
 
-def _option(name: str, metavar: str, text: str, **more: Any) -> Any:
-    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=RUN, **more)
-
-
-Device = Annotated[
-    str, _option("--device", "NAME", "Device: cpu, cuda (or gpu), mps, or auto (the fastest available).")
-]
-Threads = Annotated[
-    int | None,
-    _option(
-        "--threads",
-        "INT",
-        "Number of CPU threads.",
-        min=1,
-        max=bounds.THREADS,
-        callback=bounds.threads,
-        show_default="the fastest on this machine, measured before training",
+@command(
+    but("output", "Run folder to write.", metavar="RUN", default=REQUIRED, panel=RUN),
+    *setting_options(),
+    CommandOption(
+        "--recipe",
+        "TOML file of settings (a recipe). Options override its settings.",
+        "FILE",
+        Path,
+        panel=RUN,
     ),
-]
-
-
-@with_settings()
-def train(
-    output: Annotated[Path, _option("--output", "RUN", "Run folder to write.")],
-    *,
-    recipe: Annotated[
-        Path | None,
-        _option("--recipe", "FILE", "TOML file of settings (a recipe). Options override its settings."),
-    ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        _option(
-            "--set",
-            "NAME=VALUE",
-            "Change one setting, e.g. training.ema=0.999. May be repeated. --dry-run prints all settings, "
-            "except model options with their default value.",
-        ),
-    ] = None,
-    device: Device = "auto",
-    threads: Threads = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume the run in --output.", rich_help_panel=RUN)
-    ] = False,
-    change: Annotated[
-        bool,
-        typer.Option("--change", help="With --resume: accept changed settings or data.", rich_help_panel=RUN),
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Print the data report, the settings and the estimated time, and exit.",
-            rich_help_panel=RUN,
-        ),
-    ] = False,
-    logger: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--logger",
-            metavar="NAME",
-            help="Call this function of yours, as module:function, for every event of the run, for example "
-            "to log to Weights & Biases. May be repeated.",
-            rich_help_panel=LOGS,
-        ),
-    ] = None,
-    **settings: Any,
-) -> int:
+    CommandOption(
+        "--set",
+        "Change one setting, e.g. training.ema=0.999. May be repeated. --dry-run prints all settings, "
+        "except model options with their default value.",
+        "NAME=VALUE",
+        list[str],
+        panel=RUN,
+    ),
+    *TRAINING_MACHINE,
+    flag("--resume", "Resume the run in --output.", panel=RUN),
+    flag("--change", "With --resume: accept changed settings or data.", panel=RUN),
+    flag("--dry-run", "Print the data report, the settings and the estimated time, and exit.", panel=RUN),
+    CommandOption(
+        "--logger",
+        "Call this function of yours, as module:function, for every event of the run, for example "
+        "to log to Weights & Biases. May be repeated.",
+        "NAME",
+        list[str],
+        panel=LOGS,
+    ),
+)
+def train(**options: Any) -> int:
     """Train a translator or a model of another task (--task), and write it to a run folder.
 
     Unset settings are chosen from the data, --minutes and the speed of this machine. Ctrl-C and SIGTERM save
@@ -123,10 +87,10 @@ def train(
 
     * `torchrun --nproc-per-node 2 -m regard train --source a.ko --target a.en --output runs/x`
     """
-    arguments = {**locals(), **settings}
-    check_exclusive(arguments)
-    _print_inputs(arguments)
-    return (_estimate if dry_run else _train)(*_task_and_settings(arguments), output, arguments)
+    check_exclusive(options)
+    _print_inputs(options)
+    action = _estimate if options["dry_run"] else _train
+    return action(*_task_and_settings(options), options["output"], options)
 
 
 def _estimate(
@@ -165,7 +129,7 @@ def _task_and_settings(arguments: Mapping[str, Any]) -> tuple[type[RunTask], dic
     from regard.training.settings import check_names, merged, without_alternatives
     from regard.training.settings_toml import override, read_toml
 
-    assigned = override(arguments["assignments"] or [])
+    assigned = override(arguments["set"] or [])
     recipe = {} if arguments["recipe"] is None else read_toml(arguments["recipe"])
     name = assigned.get("task") or arguments["task"] or recipe.get("task")
     import_from_here(name)
@@ -208,10 +172,10 @@ def _note_validation_files(recipe: Mapping[str, Any], own: Mapping[str, Any]) ->
 
     recipe, own: the data settings of the recipe, and those of the options.
     """
-    if os.environ.get("RANK", "0") != "0" or not any(name in TRAINING_FILES for name in own):
-        return
     from regard.data.line_io import say
 
+    if os.environ.get("RANK", "0") != "0" or not any(name in TRAINING_FILES for name in own):
+        return
     valid = [name for name in recipe if name.startswith("valid_")]
     if valid and not any(name.startswith("valid_") for name in own):
         values = [recipe[name] if isinstance(recipe[name], list) else [recipe[name]] for name in valid]

@@ -6,7 +6,7 @@ import functools
 import importlib
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import UnionType
@@ -15,17 +15,33 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from regard.cli.command_parameters import PANELS, option_parameter, with_parameters
+from regard.cli.options import but
 from regard.errors import ArgumentError, message
 from regard.runs.run_settings import RunSettings
 from regard.tasks.task_table import SETTINGS
-from regard.training.command_options import RUN, CommandOption
+from regard.training.command_options import DATA, LOGS, MODEL, RUN, TRAINING, CommandOption
 from regard.training.setting_names import section_of
 
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
 
-__all__ = ["TrainOption", "check_exclusive", "settings_of", "train_options", "with_settings"]
+__all__ = [
+    "TRAINING_MACHINE",
+    "TrainOption",
+    "check_exclusive",
+    "setting_options",
+    "settings_of",
+    "train_options",
+]
+
+PANELS = (DATA, MODEL, TRAINING, RUN, LOGS)
+"""The order of the headings in the help of `regard train`."""
+
+TRAINING_MACHINE = (
+    but("device", panel=RUN),
+    but("threads", panel=RUN, shown_default="the fastest on this machine, measured before training"),
+)
+"""The options of commands that train, for the device and the CPU threads."""
 
 EXCLUSIVE = (
     ("minutes", "steps", "epochs"),
@@ -166,13 +182,13 @@ def _field(kind: type[BaseModel], name: str) -> FieldInfo | None:
     return field
 
 
-def with_settings(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Return a decorator that adds options of train_options() to a command.
+def setting_options(*names: str) -> Iterator[CommandOption]:
+    """Yield options of train_options(). Their values are None unless they are on the command line.
 
     names: the names of the parameters; by default, all options.
     """
-    options = {name: each for name, each in train_options().items() if not names or name in names}
-    return with_parameters(option_parameter(each.option, only_given=True) for each in options.values())
+    for name in names or train_options():
+        yield replace(train_options()[name].option, given=True)
 
 
 def settings_of(options: Mapping[str, Any], task: type[RunTask]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from regard.cli.option_names import TMX
 from regard.errors import ArgumentError, message, printable, shell_word
 
 __all__ = ["FORMATS", "check_values", "other_usage_error", "unexpected_arguments"]
@@ -74,7 +75,10 @@ def unexpected_arguments(context: Any, words: Sequence[str]) -> ArgumentError:
             names = shell_word(f"{value.rstrip(',')},{words[0]}")
             hint = f"separate the names by a comma, without a space: --{name} {names}"
             return ArgumentError(message(f"{call} {first}", "unexpected argument", hint=hint))
-    named = FORMATS.get(Path(words[0].removesuffix(".gz")).suffix)
+    ending = Path(words[0].removesuffix(".gz")).suffix.lower()
+    if ending == ".tmx":
+        return ArgumentError(message(f"{call} {first}", "TMX files cannot be read", hint=TMX))
+    named = FORMATS.get(ending)
     hint = f"{named} {shell_word(words[0])}" if named else "--source FILE --target FILE, or --tsv FILE"
     if len(words) == 2 and not named:
         hint = f"--source {shell_word(words[0])} --target {shell_word(words[1])}"

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import torch
 import typer
 from rich.console import Console
 
-from regard.cli import bounds
-from regard.cli.printable_console import printable_console
-from regard.cli.run_options import (
-    CheckpointName,
-    Device,
-    SentenceArgument,
-    TextOption,
-    Threads,
-    one_sentence,
-)
-from regard.cli.task_option import OwnTask, task_of_run
-from regard.cli.task_options import (
+from regard.cli.decoding_options import task_options
+from regard.cli.open_runs import one_sentence, set_threads, task_of_run
+from regard.cli.options import (
+    OF_RUN,
+    but,
     check_given,
+    command,
     given_options,
     given_parameters,
     options_of,
-    with_task_options,
 )
+from regard.cli.printing import printable_console
 from regard.cli.view_huggingface import view_huggingface
 from regard.data.line_io import STANDARD, Lines, say
 from regard.errors import ArgumentError, UnknownName, message, shell_word, shown
@@ -39,7 +32,7 @@ from regard.runs.run_folder import CONFIG
 from regard.runs.run_task import RunTask, task_name
 from regard.tasks.answering.run import view_stored_answer
 from regard.tasks.picture_outputs import check_folder
-from regard.training.command_options import option_parameters
+from regard.training.command_options import CommandOption, option_parameters
 from regard.viewing import VIEWS, Seen
 
 __all__ = ["view"]
@@ -78,40 +71,6 @@ OF_RUNS = ("checkpoint", "task")
 
 SPECIALS = ("show", "hide", "renormalise")
 
-SEEING = "View"
-
-
-def _option(text: str, *names: str, metavar: str | None = None, **more: Any) -> Any:
-    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=SEEING, **more)
-
-
-Run = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN",
-        help="Run folder, or a .seen file, written by regard view --output. With --huggingface, the text, or "
-        "- to read it from standard input.",
-        show_default=False,
-    ),
-]
-HuggingFace = Annotated[
-    Path | None,
-    typer.Option(
-        "--huggingface",
-        metavar="FOLDER",
-        help="Show a model of Hugging Face transformers from this local folder, instead of a run. Nothing is "
-        "downloaded.",
-    ),
-]
-OutputFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        metavar="FILE",
-        help="Write to this file: a picture (.png, .svg, .pdf or .gif), a page with every view (.html) or "
-        "the attention weights (.seen).",
-    ),
-]
 ABOUT = {
     "matrix": "a row for each target word, a column for each source word",
     "lines": "lines between source and target words",
@@ -130,85 +89,73 @@ ABOUT = {
 """A description of each view, for the help."""
 
 VIEW_HELP = f"View: {'; '.join(f'{name} ({about})' for name, about in ABOUT.items())}."
-View = Annotated[
-    str | None,
+
+
+def _option(name: str, text: str, metavar: str = "", **more: Any) -> CommandOption:
+    return CommandOption(name, text, metavar, panel="View", **more)
+
+
+@command(
+    CommandOption(
+        "run",
+        "Run folder, or a .seen file, written by regard view --output. With --huggingface, the text, or "
+        "- to read it from standard input.",
+        "RUN",
+    ),
+    CommandOption("sentence", "Source sentence, instead of --text.", "SENTENCE"),
+    *(each for each in task_options("view_options") if each.parameter != "text"),
+    CommandOption(
+        "--huggingface",
+        "Show a model of Hugging Face transformers from this local folder, instead of a run. Nothing is "
+        "downloaded.",
+        "FOLDER",
+        Path,
+    ),
+    CommandOption("--text", "Source sentence; for language models and classification, a text.", "TEXT"),
+    but(
+        "output",
+        "Write to this file: a picture (.png, .svg, .pdf or .gif), a page with every view (.html) or "
+        "the attention weights (.seen).",
+    ),
     _option(
+        "--view",
         VIEW_HELP,
-        metavar="NAME",
-        show_default="matrix; shaded for classification; image for captioning; hops for answering; "
+        "NAME",
+        shown_default="matrix; shaded for classification; image for captioning; hops for answering; "
         "tape for algorithms",
     ),
-]
-Place = Annotated[
-    str | None,
     _option(
+        "--site",
         "Attention layers (sites): a role, e.g. cross, self or pool, or a name, e.g. decoder.5.cross; * "
         "matches any text. Several sites are averaged.",
-        "--site",
-        metavar="SITE",
-        show_default="all cross-attention layers; for language models, all layers; for classification, pool",
+        "SITE",
+        shown_default="all cross-attention layers; for language models, all layers; for classification, pool",
     ),
-]
-Head = Annotated[
-    int | None,
+    but("head", panel="View", shown_default="the mean of all heads"),
     _option(
-        "Number of an attention head; the first is 0.",
-        "--head",
-        metavar="INT",
-        show_default="the mean of all heads",
-        min=0,
-        max=bounds.HEADS,
-    ),
-]
-Word = Annotated[
-    str | None,
-    _option(
+        "--word",
         "The word to show: its text (cat:2 is the second cat) or its number (the first word is 0). It is a "
         "source word in --view word, and a target word in --view shaded and --view steps.",
-        metavar="WORD",
+        "WORD",
     ),
-]
-Subwords = Annotated[
-    bool | None,
     _option(
-        "Show subword tokens, or whole words.",
         "--subwords/--words",
-        show_default="words; characters or morphemes for a run with such a tokenizer",
+        "Show subword tokens, or whole words.",
+        kind=bool,
+        shown_default="words; characters or morphemes for a run with such a tokenizer",
     ),
-]
-Specials = Annotated[
-    str,
     _option(
+        "--specials",
         "Special tokens such as `</s>`: show, hide, or renormalise (hide them and scale the other weights "
         "up).",
-        metavar="NAME",
+        "NAME",
+        default="show",
     ),
-]
-ByValues = Annotated[bool, _option("Multiply each weight by the norm of its value vector.", "--by-values")]
-
-
-@with_task_options("view_options")
-def view(
-    context: typer.Context,
-    run: Run = None,
-    sentence: SentenceArgument = None,
-    *,
-    huggingface: HuggingFace = None,
-    text: TextOption = None,
-    output: OutputFile = None,
-    view: View = None,
-    site: Place = None,
-    head: Head = None,
-    word: Word = None,
-    subwords: Subwords = None,
-    specials: Specials = "show",
-    by_values: ByValues = False,
-    task: OwnTask = None,
-    checkpoint: CheckpointName = "best",
-    device: Device = "auto",
-    threads: Threads = None,
-    **options: Any,
-) -> None:
+    _option("--by-values", "Multiply each weight by the norm of its value vector.", kind=bool, default=False),
+    "task",
+    *OF_RUN,
+)
+def view(context: typer.Context, run: str | None, sentence: str | None, **options: Any) -> None:
     """Show the attention of a run for one text, in the terminal or in a file.
 
     Translation: the attention to the words of the text. Language models: self-attention of each token to the
@@ -250,20 +197,22 @@ def view(
 
     * `regard view --huggingface FOLDER - --output map.png < document.txt`
     """
-    _check(context, specials, output)
-    drawing = ViewOptions(view, site, head, word, subwords, specials, by_values)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    if huggingface is not None:
-        viewed = _viewed_huggingface(context, huggingface, (run, sentence, text), view, device)
+    name, text, output = options["view"], options["text"], options["output"]
+    _check(context, options["specials"], output)
+    drawing = ViewOptions(**{field.name: options[field.name] for field in fields(ViewOptions)})
+    set_threads(options)
+    if options["huggingface"] is not None:
+        texts, device = (run, sentence, text), options["device"]
+        viewed = _viewed_huggingface(context, options["huggingface"], texts, name, device)
     elif run is not None and Path(run).is_file():
-        viewed = _viewed_file(context, Path(run), sentence or text, view)
+        viewed = _viewed_file(context, Path(run), sentence or text, name)
     else:
-        kind = _task_to_view(context, _run_folder(run), task, view)
-        values = _view_values(kind, {**options, "text": text}, sentence)
-        viewed = kind.view_run(ChosenRun(_run_folder(run), checkpoint, device), values, drawing)
-    _check_self_attention(viewed.seen, view)
-    _check_head(viewed.seen, site, head)
+        kind = _task_to_view(context, _run_folder(run), options["task"], name)
+        values = _view_values(kind, options, sentence)
+        chosen = ChosenRun(_run_folder(run), options["checkpoint"], options["device"])
+        viewed = kind.view_run(chosen, values, drawing)
+    _check_self_attention(viewed.seen, name)
+    _check_head(viewed.seen, options["site"], options["head"])
     if output is not None and output.suffix.lower() in (KEPT, PAGE):
         _write(viewed, output)
     else:

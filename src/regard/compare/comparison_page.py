@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.compare.comparison_options import Options
-from regard.compare.figures import can_draw, png_of_figure, svg_of_figure
+from regard.compare.figures import can_draw, missing_characters, png_of_figure, svg_of_figure
 from regard.compare.study import Row, StudyResult
-from regard.errors import RegardError
+from regard.errors import RegardError, RegardWarning, message, shown
 from regard.files.atomic_io import replace
 from regard.files.untrusted import parse_json, read_limited
 from regard.runs.run_folder import made_folder
 from regard.viewing.html_document import document, safe
+from regard.viewing.pictures.fonts import hint_for
 
 if TYPE_CHECKING:
     from regard.compare.comparison import Comparison
@@ -57,6 +59,9 @@ def write_page(comparison: Comparison, options: Options, folder: Path, about: st
     images: dict[str, bytes] = {}
     files: dict[str, bytes] = {}
     drawn = can_draw()
+    figures = [figure for result in comparison.results for figure in result.figures] if drawn else []
+    if hint := hint_for(missing_characters(figures)):
+        warnings.warn(message(shown(folder), hint), RegardWarning, stacklevel=2)
     for result in comparison.results:
         for figure in result.figures if drawn else ():
             images[figure.name] = files[f"{figure.name}.png"] = png_of_figure(figure)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from regard.compare.study import Figure, Series
+from regard.viewing.pictures.fonts import written
 
-__all__ = ["can_draw", "png_of_figure", "svg_of_figure"]
+__all__ = ["can_draw", "missing_characters", "png_of_figure", "svg_of_figure"]
 
 COLORS = ("#0b6e99", "#c2410c", "#2f7d32", "#7b3fa0", "#b8860b", "#444444", "#d6336c", "#0f9d8f")
 STYLES = ("-", "--", "-.", ":")
@@ -22,6 +23,16 @@ TICKS = 10
 def can_draw() -> bool:
     """Return whether matplotlib is installed. Without it, a comparison has tables but no figures."""
     return importlib.util.find_spec("matplotlib") is not None
+
+
+def missing_characters(figures: Iterable[Figure]) -> str:
+    """Return the characters of the texts in figures that no installed font has."""
+    return "".join(written(text).missing for figure in figures for text in _texts(figure))
+
+
+def _texts(figure: Figure) -> list[str]:
+    labels = [each.label for each in figure.series]
+    return [figure.x, figure.y, *labels, *_names(figure.series), *figure.marks.values()]
 
 
 def png_of_figure(figure: Figure) -> bytes:
@@ -45,22 +56,31 @@ def svg_of_figure(figure: Figure) -> bytes:
 
 
 def _drawn(figure: Figure) -> tuple[Any, Any, Any]:
-    """Draw a figure; return it with the classes of its Agg canvas and its SVG canvas."""
+    """Draw a figure; return it with the classes of its Agg canvas and its SVG canvas.
+
+    Characters that no installed font has are replaced; see missing_characters().
+    """
+    from matplotlib import font_manager, rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Drawing
 
-    drawing = Drawing(figsize=(7.2, 4.2), dpi=DPI, layout="constrained")
-    FigureCanvasAgg(drawing)
-    axes = drawing.add_subplot()
-    (_draw_bars if figure.kind == "bars" else _draw_lines)(axes, figure)
-    axes.set_xlabel(figure.x)
-    axes.set_ylabel(textwrap.fill(figure.y, 40))
-    axes.grid(True, alpha=0.25)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    if figure.kind == "lines":
-        axes.legend(frameon=False, fontsize=8)
+    fonts = {run.font: None for text in _texts(figure) for run in written(text).runs}
+    for font in fonts.keys() - {each.fname for each in font_manager.fontManager.ttflist}:
+        font_manager.fontManager.addfont(font)
+    families = [font_manager.FontProperties(fname=font).get_name() for font in fonts]
+    with rc_context({"font.family": ["DejaVu Sans", *families]}):
+        drawing = Drawing(figsize=(7.2, 4.2), dpi=DPI, layout="constrained")
+        FigureCanvasAgg(drawing)
+        axes = drawing.add_subplot()
+        (_draw_bars if figure.kind == "bars" else _draw_lines)(axes, figure)
+        axes.set_xlabel(written(figure.x).text)
+        axes.set_ylabel(textwrap.fill(written(figure.y).text, 40))
+        axes.grid(True, alpha=0.25)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        if figure.kind == "lines":
+            axes.legend(frameon=False, fontsize=8)
     return drawing, FigureCanvasAgg, FigureCanvasSVG
 
 
@@ -69,11 +89,13 @@ def _draw_lines(axes: Any, figure: Figure) -> None:
     for number, series in enumerate(figure.series):
         color, style = COLORS[number % len(COLORS)], STYLES[number // len(COLORS) % len(STYLES)]
         x = [names.index(each) for each in series.x] if names else list(series.x)
-        axes.plot(x, series.y, style, color=color, marker="o", markersize=3.5, label=series.label)
+        axes.plot(
+            x, series.y, style, color=color, marker="o", markersize=3.5, label=written(series.label).text
+        )
         if series.low:
             axes.fill_between(x, series.low, series.high, color=color, alpha=0.15, linewidth=0)
     if names:
-        axes.set_xticks(range(len(names)), names)
+        axes.set_xticks(range(len(names)), [written(name).text for name in names])
     if "x" in figure.log:
         values = sorted({x for series in figure.series for x in series.x})
         axes.set_xscale("log", base=2 if values[0] >= 1 else 10)
@@ -83,13 +105,20 @@ def _draw_lines(axes: Any, figure: Figure) -> None:
         axes.set_yscale("log")
     for at, label in figure.marks.items():
         axes.axvline(at, color="#888888", linewidth=0.8, linestyle=":")
-        axes.annotate(label, (at, 0.98), xycoords=("data", "axes fraction"), fontsize=7, ha="left", va="top")
+        axes.annotate(
+            written(label).text,
+            (at, 0.98),
+            xycoords=("data", "axes fraction"),
+            fontsize=7,
+            ha="left",
+            va="top",
+        )
 
 
 def _draw_bars(axes: Any, figure: Figure) -> None:
     (series,) = figure.series
-    names, at = [str(each) for each in series.x], range(len(series.x))
-    axes.bar(at, series.y, 0.8, color=COLORS[0], label=series.label)
+    names, at = [written(str(each)).text for each in series.x], range(len(series.x))
+    axes.bar(at, series.y, 0.8, color=COLORS[0], label=written(series.label).text)
     if series.low:
         axes.vlines(at, series.low, series.high, color="black", linewidth=0.8)
     slanted = {"rotation": 20, "ha": "right"} if max(map(len, names)) * len(names) > 60 else {}

@@ -39,11 +39,21 @@ from regard.data.table_formats import (
     json_array_rows,
     parquet_rows,
     record_format,
+    similar_columns,
     too_few_columns,
     valid_cell,
 )
 from regard.data.tokenizers.tokenizer import clean
-from regard.errors import ArgumentError, DataError, UnknownName, list_item, message, printable, shown
+from regard.errors import (
+    ArgumentError,
+    DataError,
+    UnknownName,
+    list_item,
+    message,
+    printable,
+    shell_word,
+    shown,
+)
 
 __all__ = [
     "CLASS_WEIGHTS",
@@ -299,6 +309,9 @@ def tabbed(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
         if header is None:
             return
         hint = "if the file has no header line, use column numbers, starting at 1"
+        known = {name.strip() for name in header.value} >= set(columns.all)
+        if not known and (likely := _meant_columns(path, header.value, columns, encoding)):
+            hint = f"name the columns of label and text, e.g. --columns {shell_word(likely)}; {hint}"
         places = column_places(path, header.value, columns.all, hint)
     else:
         places = column_places(path, (), columns.all, "")
@@ -312,6 +325,12 @@ def tabbed(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
             cells = [""] * (max(places) + 1)
         label, *texts = (valid_cell(cells[at], shown(path), row.number, encoding) for at in places)
         yield Row(row.number, label.strip(), tuple(texts))
+
+
+def _meant_columns(path: Path, header: Sequence[str], columns: Columns, encoding: str | None) -> str:
+    """Return the columns that are probably meant by names that the header does not have; "" if unknown."""
+    likely = likely_columns(path, encoding) if len(columns.all) == 2 else ""
+    return likely or similar_columns(header, columns.all)
 
 
 def likely_columns(path: Path, encoding: str | None = None) -> str:

@@ -25,7 +25,7 @@ from regard.data.read_text import (
     checked_path,
 )
 from regard.data.text_encoding import advice, other_encoding, utf_8_chunks
-from regard.errors import ArgumentError, DataError, message, printable, shown
+from regard.errors import ArgumentError, DataError, message, printable, shown, similar_path
 from regard.files.atomic_io import naming_file, write_all
 
 __all__ = [
@@ -65,6 +65,7 @@ class Lines:
     repaired: number of lines read so far that had invalid bytes.
     encoding: the encoding of the lines; None is UTF-8.
     invalid: the first lines with invalid bytes, at most KEPT.
+    where: the file (or option) and the line number of the last line.
 
     >>> lines = Lines([b"one\\r\\ntwo\\xff \\xe2\\x80\\xa8still two"])
     >>> list(lines), lines.read, lines.repaired
@@ -77,24 +78,28 @@ class Lines:
     option: str = "--text"
     encoding: str | None = None
     invalid: list[bytes] = field(default_factory=list, repr=False)
+    where: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         self.encoding = other_encoding(self.encoding)
 
     def __iter__(self) -> Iterator[str]:
         for place in self.places:
-            name = place_name(place, self.option)
-            try:
-                with _opened(place) as file:
-                    for line in _lines(name, file, self.encoding):
-                        yield self._text(line)
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                problem = f"the gzip data is truncated or damaged ({error})"
-                raise DataError(message(name, problem)) from None
-            except OSError as error:
-                raise DataError(
-                    message(name, f"the input cannot be read ({error.strerror or error})")
-                ) from None
+            yield from self.of(place)
+
+    def of(self, place: Place) -> Iterator[str]:
+        """Yield the lines of one of the places."""
+        name = place_name(place, self.option)
+        try:
+            with _opened(place) as file:
+                for number, line in enumerate(_lines(name, file, self.encoding), 1):
+                    self.where = f"{name}, line {number}"
+                    yield self._text(line)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            problem = f"the gzip data is truncated or damaged ({error})"
+            raise DataError(message(name, problem)) from None
+        except OSError as error:
+            raise DataError(message(name, f"the input cannot be read ({error.strerror or error})")) from None
 
     def _text(self, line: bytes) -> str:
         self.read += 1
@@ -296,6 +301,7 @@ def given_lines(
     text: Sequence[str] | None,
     option: str = "--text",
     encoding: str | None = None,
+    tables: bool = False,
 ) -> Lines:
     """Return the input lines of a command.
 
@@ -303,6 +309,7 @@ def given_lines(
     text: the values of the option --text, one line each.
     option: the name of this option, if it is not --text.
     encoding: the encoding of the lines; None is UTF-8.
+    tables: whether the command reads tables and JSON lines. Otherwise, a note says that it does not.
 
     If both are missing, standard input is read. Raises ArgumentError if both are given.
     """
@@ -318,9 +325,10 @@ def given_lines(
         if each != STANDARD and sentence and not os.path.exists(each):
             kind = "sentence" if option == "--text" else "sequence"
             hint = f'for a {kind} instead of a file, use {option} "{printable(each[:60])}"'
+            hint = similar_path(each) or hint
             raise DataError(message(shown(each), "there is no such file", hint=hint))
     for each in files or ():
-        if note := table_note(each):
+        if not tables and (note := table_note(each)):
             say(note)
     lines = Lines(files or [STANDARD], encoding=encoding)
     if lines.keyboard:

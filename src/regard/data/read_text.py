@@ -28,11 +28,12 @@ from regard.data.text_encoding import (
     advice,
     find_mojibake,
     is_utf_8_text,
+    is_utf_16,
     lacks_byte_order_mark,
     other_encoding,
     utf_8_chunks,
 )
-from regard.errors import ArgumentError, DataError, Hint, RegardWarning, Setting, message, shown
+from regard.errors import ArgumentError, DataError, Hint, RegardWarning, Setting, message, shown, similar_path
 
 __all__ = [
     "Marks",
@@ -69,11 +70,12 @@ RETURN = KINDS["return"].bit
 
 RETURNS = "if its lines end with \\r only, convert them: tr '\\r' '\\n' < old > new"
 
+TSV = "convert it to a TSV file: one pair in each line, with a tab between source and target"
 WORKBOOK = ("an Excel workbook", "save it as CSV UTF-8, and use the .csv file")
 FOREIGN: dict[bytes, tuple[str, Hint]] = {
     rb"PK\x03\x04.{26}(\[Content_Types\]|_rels/|docProps/|xl/)": WORKBOOK,
     rb"\xd0\xcf\x11\xe0": WORKBOOK,
-    rb"(\xef\xbb\xbf)?\s*<\?xml.{0,400}<tmx\b": ("a TMX file", "convert it to a TSV file"),
+    rb"(\xef\xbb\xbf)?\s*<\?xml.{0,400}<tmx\b": ("a TMX file", TSV),
     rb"PK\x03\x04": ("a zip archive", "unpack it first"),
     rb"\xfd7zXZ\x00": ("compressed with xz", "unpack it first, or compress it with gzip"),
     rb"\x28\xb5\x2f\xfd": ("compressed with zstd", "unpack it first, or compress it with gzip"),
@@ -145,7 +147,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     if path.exists():
         hint = "save the content to a file first, because the file is read more than once"
         raise DataError(message(shown(path), "this path is not a regular file", hint=hint))
-    hint = ""
+    hint = similar_path(path)
     packed = path.with_name(f"{path.name}.gz")
     if packed.is_file():
         hint = f"use {shown(packed)}: gzip files can be read directly"
@@ -326,6 +328,9 @@ def check_start(name: str, data: bytes, encoding: str | None) -> None:
             f"; otherwise convert the other files to UTF-8, with iconv -t UTF-8 -f {encoding.upper()}",
         )
         raise DataError(message(name, f"this file is UTF-8 or ASCII text, not {encoding}", hint=hints))
+    if encoding is not None and not encoding.lower().startswith("utf") and is_utf_16(data):
+        named, hints = advice(data, data)
+        raise DataError(message(name, f"this file is not {encoding}; {named}", hint=hints))
     if encoding is not None and data and lacks_byte_order_mark(data, encoding):
         named, hints = advice(data, data)
         hints = hints or ("use ", Setting("read_pairs", "encoding"), " with another name, such as utf-16-le")

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import codecs
 import csv
+import difflib
 import itertools
 import json
+import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -31,7 +34,7 @@ from regard.data.read_text import (
     read_lines,
 )
 from regard.data.text_encoding import other_encoding
-from regard.errors import DataError, Hint, Setting, message, printable, shown
+from regard.errors import DataError, Hint, RegardWarning, Setting, message, printable, shell_word, shown
 from regard.files.requirements import install_command
 
 __all__ = [
@@ -49,6 +52,8 @@ __all__ = [
     "list_pairs",
     "parquet_rows",
     "record_format",
+    "rename_command",
+    "similar_columns",
     "too_few_columns",
     "valid_cell",
 ]
@@ -108,13 +113,55 @@ def column_rows(path: Path, encoding: str | None = None, *, csv: bool | None = N
     csv: whether the file is CSV. Default: if its name ends with .csv.
     """
     if not (is_csv(path) if csv is None else csv):
-        for number, line in enumerate(read_lines(path, encoding), 1):
+        lines = read_lines(path, encoding)
+        start = list(itertools.islice(lines, ROWS))
+        _check_quotes(path, "\n".join(start))
+        for number, line in enumerate(chain(start, lines), 1):
             yield Row(number, line.split("\t"))
         return
     for row in csv_rows(path, encoding):
         if row.reason:
             raise DataError(message(f"{shown(path)}, line {row.number}", row.reason))
         yield row
+
+
+QUOTED = re.compile(r'(?<![^\t\n])"((?:[^"\t]|"")*)"(?![^\t\n])')
+"""A cell in quotes, as in CSV; quotes in it are doubled."""
+
+
+def _check_quotes(path: Path, text: str) -> None:
+    """Warn if the cells of a TSV file are quoted as in CSV, as in "Unicode text" from Excel.
+
+    Raise DataError if line breaks in such cells have broken rows.
+
+    text: the first lines of the file. Its last cell may be incomplete.
+    """
+    if '"' not in text or QUOTED.sub("", text).count('"') > 1:
+        return
+    quoted = QUOTED.findall(text)
+    uneven = len({row.count("\t") for row in text.split("\n")}) > 1
+    broken = next((cell for cell in quoted if uneven and "\n" in cell), "")
+    shows = broken or next((cell for cell in quoted if '""' in cell), "")
+    if not shows:
+        return
+    place = f"{shown(path)}, line {text.count(chr(10), 0, text.index(shows)) + 1}"
+    parts = "line breaks and quotes" if broken else "quotes"
+    problem = f"the cells are quoted as in CSV, so {parts} are not part of the text"
+    hint = f"read the file as CSV, which may have tabs; rename it: {rename_command(path)}"
+    if broken:
+        raise DataError(message(place, problem, hint=hint))
+    warnings.warn(message(place, problem, hint=hint), RegardWarning, stacklevel=2)
+
+
+def rename_command(path: Path) -> str:
+    """Return the shell command that renames a file so that it is read as CSV.
+
+    >>> rename_command(Path("a.txt.gz"))
+    'mv a.txt.gz a.csv.gz'
+    """
+    bare = path.name.removesuffix(".gz")
+    renamed = path.with_name(f"{Path(bare).stem}.csv{path.name[len(bare) :]}")
+    return f"mv {shell_word(path)} {shell_word(renamed)}"
 
 
 def column_places(path: Path, header: Sequence[str], columns: Sequence[int | str], hint: Hint) -> list[int]:
@@ -132,6 +179,25 @@ def column_places(path: Path, header: Sequence[str], columns: Sequence[int | str
             raise DataError(message(f"{shown(path)}, line 1", problem, hint=hint))
         places.append(names.index(column) if isinstance(column, str) else column - 1)
     return places
+
+
+def similar_columns(header: Sequence[str], columns: Sequence[int | str]) -> str:
+    """Return the columns of a header line that are probably meant, as for --columns; "" if unknown.
+
+    columns: the names that were given.
+
+    >>> similar_columns(["id", "ko", "text"], ["ko", "txt"]), similar_columns(["ko", "en"], ["a", "b"])
+    ('ko,text', 'ko,en')
+    """
+    names = [name.strip() for name in header]
+    similar = (difflib.get_close_matches(str(each), names, n=1, cutoff=0.5) for each in columns)
+    meant = [close[0] if close else "" for close in similar]
+    others = [name for name in names if name not in meant]
+    if meant.count("") == len(others):
+        rest = iter(others)
+        meant = [name or next(rest) for name in meant]
+    usable = all(name and "," not in name for name in meant) and len({*meant}) == len(meant)
+    return ",".join(meant) if usable else ""
 
 
 def too_few_columns(cells: Sequence[Any], places: Sequence[int]) -> str:
@@ -212,8 +278,30 @@ def record_format(path: Path, encoding: str | None = None) -> str:
         start = (start + data).lstrip()[:100]
         if len(start) > 1:
             break
+    if start[:1] == b"{":
+        _check_objects(path, encoding)
     # A line such as ["Hallo.", "Hi."] is a value of a file with one value in each line.
     return "array" if start[:1] == b"[" and start[1:].lstrip()[:1] in (b"{", b"[", b"]", b"") else "lines"
+
+
+def _check_objects(path: Path, encoding: str | None) -> None:
+    """Raise DataError if a file that begins with { is one JSON object with lists, not one object per line."""
+    text = next(read_chunks(path, encoding))[0].decode("utf-8", "replace")
+    first, _, rest = text.partition("\n")
+    if rest.strip() and first.rstrip().endswith("}"):
+        return
+    expected = "one JSON object in each line, or a JSON array of objects"
+    start = (
+        r"" if first.strip() == "{" else r"^\s*\{\s*"
+    )  # in an indented object, the list may be a later field
+    if rows := re.search(start + r'"([^"\n]*)"\s*:\s*\[\s*\{', text):
+        problem = f"the rows are in a list, in the field '{printable(rows[1])}' of one JSON object"
+        hint = f"save only the value of '{printable(rows[1])}', the list, as a file"
+        raise DataError(message(shown(path), problem, expected=expected, hint=hint))
+    if columns := re.match(r'\s*\{\s*"([^"\n]*)"\s*:\s*\[\s*"', text):
+        problem = f"the file is column-wise: the field '{printable(columns[1])}' is a list of all its texts"
+        hint = "with pandas: frame.to_json(path, orient='records', lines=True) writes one object in each line"
+        raise DataError(message(shown(path), problem, expected=expected, hint=hint))
 
 
 def json_array_rows(path: Path, encoding: str | None = None) -> Iterator[Row]:
@@ -314,6 +402,7 @@ def _tabbed_pairs(
         marks = numpy.zeros(len(lines), numpy.uint8) if raw.marks is None else raw.marks
         if not places:
             places = _places(path, lines[0].split("\t"), columns)
+            _check_quotes(path, raw.text)
             if isinstance(columns[0], str):
                 lines, marks, raw = lines[1:], marks[1:], replace(raw, first=2)
         if not lines:
@@ -369,6 +458,12 @@ def _places(path: Path, header: Sequence[str], columns: tuple[int, int] | tuple[
     Raise DataError if the columns are numbers, but the header has usual column names, such as "source".
     """
     hint: Hint = ("check ", COLUMNS, "; if the file has no header, use numbers, starting at 1")
+    if similar := similar_columns(header, columns):
+        hint = (
+            "use ",
+            replace(COLUMNS, value=printable(similar)),
+            "; if the file has no header, use numbers",
+        )
     places = column_places(path, header, columns, hint)
     names = [header[place].strip() for place in places if place < len(header)]
     if isinstance(columns[0], int) and len(names) == 2 and all(map(is_column_name, names)):

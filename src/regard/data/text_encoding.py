@@ -19,6 +19,7 @@ __all__ = [
     "advice",
     "check_encoding",
     "find_mojibake",
+    "is_utf_16",
     "is_utf_8_text",
     "lacks_byte_order_mark",
     "likely_encoding",
@@ -130,6 +131,15 @@ def is_utf_8_text(data: bytes, encoding: str) -> bool:
         return bool(data) and not marked and b"\0" not in data and likely_encoding(data) is None
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(data)
     return "\ufffd" not in text and len(re.findall(r"[^\x00-\x7f]", text)) >= CERTAIN
+
+
+def is_utf_16(data: bytes) -> bool:
+    """Return whether the beginning of a file has a byte order mark of UTF-16, or is probably UTF-16.
+
+    >>> is_utf_16("안녕".encode("utf-16")), is_utf_16("Hi. 안녕.".encode("utf-16-le")), is_utf_16(b"Hi.")
+    (True, True, False)
+    """
+    return data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _utf_16(data[:SAMPLE]) is not None
 
 
 def lacks_byte_order_mark(data: bytes, encoding: str) -> bool:

@@ -11,7 +11,7 @@ from regard.decoding.sampling import Sample
 from regard.decoding.search import Search
 from regard.errors import ArgumentError, UnknownName, message
 
-__all__ = ["BEAM_SIZE", "LENGTH_PENALTY", "build_search"]
+__all__ = ["BEAM_SIZE", "LENGTH_PENALTY", "build_search", "describe_search"]
 
 BEAM_SIZE, LENGTH_PENALTY = 5, f"{GNMT().alpha:g}"
 """Default values of --beam-size and --length-penalty."""
@@ -87,3 +87,14 @@ def _length(text: str | None) -> Length:
         expected = f"a number from -{MOST_ALPHA} to {MOST_ALPHA}, or a name and a number: average:1"
         raise ArgumentError(message("--length-penalty", f"{text[:60]!r}", expected=expected))
     return LENGTHS[name or "gnmt"](alpha)
+
+
+def describe_search(search: Search) -> str:
+    """Return the name and beam size of a search as a short text, for HTML pages.
+
+    >>> describe_search(Beam(size=5)), describe_search(Greedy())
+    ('beam search, beam size 5', 'greedy search')
+    """
+    if isinstance(search, Beam):
+        return f"beam search, beam size {search.size}"
+    return "greedy search" if isinstance(search, Greedy) else "sampled"

@@ -7,7 +7,7 @@ translation.save("x.html") writes an HTML page.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -20,9 +20,9 @@ from regard.data.tokenizers.tokenizer import clean
 from regard.decoding.alignment_units import shown_units
 from regard.decoding.hypothesis import LazyAttention
 from regard.decoding.word_alignment import Alignment, Choice, align
-from regard.errors import ArgumentError, message
 from regard.roles import BySite, sites_matching
 from regard.viewing import Entry, Seen, Site, fragment, save_page
+from regard.viewing.result import Result, unknown_note
 
 __all__ = ["Passage", "Scored", "Translation"]
 
@@ -32,8 +32,7 @@ DRAWN = 100
 The picture has a cell for each pair of words: with 10,000 words on each side, a page would need 1 GB.
 """
 
-NAMED = 5
-"""Number of words outside the vocabulary that a note lists."""
+SIDES = ("source", "target")
 
 END = "</s>"
 """The text of EOS in a list of tokens."""
@@ -82,7 +81,7 @@ class Passage(LazyAttention):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Scored:
+class Scored(Result):
     """A source and a target with their scores, attention and alignment, computed by a model.
 
     source: the source text.
@@ -117,6 +116,7 @@ class Scored:
     unknown: tuple[str, ...] = field(default=(), kw_only=True)
     unknown_target: tuple[str, ...] = field(default=(), kw_only=True)
     bytewise: tuple[bool, bool] = field(default=(False, False), kw_only=True)
+    page_title = "A translation"
 
     @property
     def score(self) -> float:
@@ -207,7 +207,7 @@ class Scored:
             self.target_units,
             None if self.alignment is None else _drawn_matrix(self.alignment),
             score=self.score,
-            notes=self._all_notes,
+            notes=self.all_notes,
             reference=reference,
             texts=None if self.units == ("word", "word") else (clean(self.source), clean(self.text)),
             caption=WITHOUT_END if END in self.source_pieces else "",
@@ -223,12 +223,16 @@ class Scored:
         """The target words, or the target characters with ␣ for a space."""
         return shown_units(self.text, self.pieces, self._concatenated("words"), self.units[1])
 
+    def unknown_words(self) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+        words = (self.unknown, self.unknown_target)
+        for side, unit, each, bytewise in zip(SIDES, self.units, words, self.bytewise, strict=True):
+            yield f"{side} {unit}", each, bytewise
+
     @property
-    def _all_notes(self) -> tuple[str, ...]:
+    def all_notes(self) -> tuple[str, ...]:
         """Messages for the user: those in `notes`, and one each for unknown source and target words."""
-        sides = zip(("source", "target"), (self.unknown, self.unknown_target), self.bytewise, strict=True)
-        unknown_notes = (_unknown_note(side, words, bytewise) for side, words, bytewise in sides if words)
-        return (*self.notes, *unknown_notes)
+        sides = zip(SIDES, self.unknown_words(), strict=True)
+        return (*self.notes, *(unknown_note(each[1], side, each[2]) for side, each in sides if each[1]))
 
     def seen(self, title: str = "", *, by_values: bool = False) -> Seen:
         """Return the recorded attention as arrays with their tokens, to draw, explore or save.
@@ -273,7 +277,7 @@ class Scored:
             source_words,
             target_words,
             title or self.text,
-            self._all_notes,
+            self.all_notes,
             score,
         )
         return seen.weighted_by_values() if by_values and sites else seen
@@ -296,21 +300,15 @@ class Scored:
             "source_pieces": list(self.source_pieces),
             "alignment": None if alignment is None else [list(link) for link in alignment.links],
             "units": list(self.units),
-            "notes": list(self._all_notes),
+            "notes": list(self.all_notes),
         }
 
-    def save(self, path: str | Path, title: str = "A translation") -> None:
-        """Write an HTML page with the translation and its alignment.
+    def page_entry(self, reference: str | None = None) -> Entry:
+        return self.entry(reference)
 
-        path: the file to write. It must end in .html.
-
-        The page is a single file and loads nothing from the network.
-        """
-        if (suffix := Path(path).suffix.lower()) in (".png", ".svg", ".pdf", ".gif"):
-            problem = f"save() of a translation writes an HTML page, not a {suffix} file"
-            hint = f'from regard.viewing import picture; picture(translation).save("x{suffix}")'
-            raise ArgumentError(message("save()", problem, expected=".html", hint=hint))
-        save_page(path, [self.entry()], title)
+    @staticmethod
+    def write_page(path: str | Path, entries: Sequence[Entry], title: str, about: str = "") -> None:
+        save_page(path, entries, title, about)
 
     def __str__(self) -> str:
         return self.text
@@ -376,18 +374,3 @@ def _drawn_matrix(alignment: Alignment) -> Tensor:
         part = weights[: max(rows - target, 0), : max(columns - source, 0)]
         matrix[target : target + part.shape[0], source : source + part.shape[1]] = part
     return matrix
-
-
-def _unknown_note(side: str, unknown: tuple[str, ...], bytewise: bool) -> str:
-    """Return a note for the user that lists words outside the vocabulary, NAMED at most.
-
-    Example: "not in the vocabulary (source): 'aardvark'".
-
-    side: "source" or "target".
-    unknown: the words (or characters) outside the vocabulary.
-    bytewise: whether the tokenizer encodes unknown characters as bytes.
-    """
-    distinct = list(dict.fromkeys(unknown))
-    more = f" and {len(distinct) - NAMED} more" if len(distinct) > NAMED else ""
-    problem = "characters not in the vocabulary, encoded as bytes" if bytewise else "not in the vocabulary"
-    return f"{problem} ({side}): {', '.join(map(repr, distinct[:NAMED]))}{more}"

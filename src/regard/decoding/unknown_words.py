@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from regard.data.line_io import say
-from regard.decoding import Scored
 from regard.errors import printable
+from regard.viewing.result import Result
 
 __all__ = ["UnknownWords"]
 
@@ -32,6 +32,7 @@ class UnknownWords:
     entry is for the source or the target, and for words or characters; the second says whether the tokenizer
     encodes unknown characters as bytes.
 
+    >>> from regard.decoding import Scored
     >>> words = UnknownWords()
     >>> words.add(3, Scored("the aardvark", "", unknown=("aardvark",)))
     >>> print(*words.report())
@@ -44,16 +45,13 @@ class UnknownWords:
     unlisted: dict[tuple[str, bool], int] = field(default_factory=dict)
     place: str = "line"
 
-    def add(self, line: int, pair: Scored) -> None:
-        """Add the unknown words of a sentence pair.
+    def add(self, line: int, result: Result) -> None:
+        """Add the unknown words of a result.
 
-        line: the line number of the pair, from 1.
+        line: the line number of its input, from 1.
         """
-        unknown_words = (pair.unknown, pair.unknown_target)
-        for side, unit, words, bytewise in zip(
-            ("source", "target"), pair.units, unknown_words, pair.bytewise, strict=True
-        ):
-            self.add_words(line, f"{side} {unit}", words, bytewise)
+        for name, words, bytewise in result.unknown_words():
+            self.add_words(line, name, words, bytewise)
 
     def add_words(self, line: int, name: str, words: Sequence[str], bytewise: bool = False) -> None:
         """Add the unknown words of a line.

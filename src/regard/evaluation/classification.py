@@ -7,10 +7,9 @@ result.save("x.html") writes a page.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -20,13 +19,12 @@ from rich.text import Text
 
 from regard.data.tokenizers.tokenizer import clean
 from regard.errors import list_item, printable
-from regard.files.atomic_io import write_whole
 from regard.roles import POOLING, BySite, Role, sites_matching
 from regard.viewing import Picture, Seen, Site, shaded
-from regard.viewing.html_document import check_ending, document, safe, static
+from regard.viewing.result import Chances, listed
 from regard.viewing.word_groups import SHOWN_SPACE, grouped, joined, spelled_or_space
 
-__all__ = ["Classification", "ReadText", "save_classifications"]
+__all__ = ["Classification", "ReadText"]
 
 SIDES = ("first", "second")
 """The names of the two texts of a pair."""
@@ -126,13 +124,14 @@ class ReadText:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Classification:
+class Classification(Chances):
     """The predicted class of a text or of a pair of texts, with probabilities and attention.
 
     label: the predicted class; None if there was nothing to classify (a blank line).
     probabilities: maps each label to its probability, in the order of the classes; {} if `label` is None.
     texts: the text, or the two texts of the pair, as the classifier read them.
     notes: messages for the user.
+    true_label: the true class, if it is known.
 
     >>> read = ReadText("fine", (7, 3), ("fine", "</s>"), (0, -1))
     >>> result = Classification("pos", {"neg": 0.25, "pos": 0.75}, (read,))
@@ -144,6 +143,9 @@ class Classification:
     probabilities: dict[str, float]
     texts: tuple[ReadText, ...]
     notes: tuple[str, ...] = ()
+    true_label: str | None = None
+    page_title = "A classification"
+    picture_view = "shaded"
 
     @property
     def text(self) -> str:
@@ -165,10 +167,9 @@ class Classification:
         """The words or characters of the texts that the vocabulary does not cover, each once."""
         return tuple(dict.fromkeys(word for read in self.texts for word in read.unknown))
 
-    @property
-    def ranked(self) -> list[tuple[str, float]]:
-        """The classes as pairs (label, probability), the most probable first."""
-        return sorted(self.probabilities.items(), key=lambda item: -item[1])
+    def unknown_words(self) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+        words = tuple(word for read in self.texts for word in read.unknown)
+        yield self.texts[0].unit, words, self.texts[0].bytewise
 
     def to_dict(self) -> dict[str, Any]:
         """Return the label, the probabilities, the texts and the notes as a dict for JSON.
@@ -206,17 +207,7 @@ class Classification:
                 sites.append(Site(name, weights, rows, columns, None, row_numbers, numbers, role))
         source, target = self.texts[0], (str(self.label),)
         heading = title or str(self)
-        return Seen(tuple(sites), source.pieces, target, source.word_numbers, (0,), heading, self._all_notes)
-
-    def save(self, path: str | Path, title: str = "A classification") -> None:
-        """Write an HTML page with the texts, the label and the probabilities.
-
-        The page is a single file and loads nothing from the network.
-
-        path: the file to write; it must end in .html.
-        title: the title of the page.
-        """
-        save_classifications(path, [self], title)
+        return Seen(tuple(sites), source.pieces, target, source.word_numbers, (0,), heading, self.all_notes)
 
     def __str__(self) -> str:
         return "" if self.label is None else self.label
@@ -238,21 +229,9 @@ class Classification:
         for read in self.texts:
             drawn = read.picture(str(self.label))
             yield Text(printable(read.text)) if drawn is None else drawn
-        for note in self._all_notes:
+        for note in self.all_notes:
             if note != self.summary():
                 yield Text(printable(note), "dim")
-
-    def _repr_html_(self) -> str:
-        lines = ['<div class="regard">', f"<style>{static('entry.css')}</style>", *self._html(), "</div>"]
-        return "\n".join(lines) + "\n"
-
-    @property
-    def _all_notes(self) -> tuple[str, ...]:
-        """All messages for the user: `notes`, and a message that lists the words not in the vocabulary."""
-        unknown = self.unknown
-        more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
-        words = f"not in the vocabulary: {', '.join(map(repr, unknown[:5]))}{more}"
-        return (*self.notes, words) if unknown else self.notes
 
     def summary(self) -> str:
         """Return label and probabilities as one line of text, for example "pos (pos 0.750, neg 0.250)".
@@ -261,60 +240,24 @@ class Classification:
         """
         if self.label is None:
             return next((note for note in self.notes if note.startswith(UNCLASSIFIED)), UNCLASSIFIED)
-        chances = ", ".join(f"{list_item(label)} {chance:.3f}" for label, chance in self.ranked[:LISTED])
-        more = f", and {len(self.ranked) - LISTED} more classes" if len(self.ranked) > LISTED else ""
-        return f"{list_item(self.label)} ({chances}{more})"
+        return f"{list_item(self.label)} ({self.chances(LISTED, ' classes')})"
 
-    def _html(self, true_label: str | None = None) -> Iterator[str]:
+    def html(self) -> Iterator[str]:
         """Yield the lines of an HTML list with the label, the texts, the probabilities and the notes.
 
         Texts are escaped. If attention was recorded, an SVG drawing shows the words shaded by their weights.
-
-        true_label: the true class, which the list shows too; None if it is not known.
         """
         yield "<dl>"
-        yield f'<dt>label</dt><dd class="target" dir="auto">{safe(self.label or self.summary())}</dd>'
-        if true_label is not None:
-            wrong = "" if true_label == self.label else " (the prediction is wrong)"
-            yield f'<dt>true label</dt><dd dir="auto">{safe(true_label)}{wrong}</dd>'
+        yield listed("label", self.label or self.summary(), "target")
+        if self.true_label is not None:
+            wrong = "" if self.true_label == self.label else " (the prediction is wrong)"
+            yield listed("true label", self.true_label + wrong)
         for name, read in zip(SIDES if len(self.texts) > 1 else ("text",), self.texts, strict=True):
-            yield f'<dt>{name}</dt><dd class="source" dir="auto" lang="">{safe(read.text)}</dd>'
+            yield listed(name, read.text, "source")
             drawn = read.picture(str(self.label))
             if drawn is not None:
                 yield f"<dt>attention</dt><dd>{drawn.svg(f'attention to the words, {name}')}</dd>"
         if self.probabilities:
-            shown = self.ranked[:LISTED]
-            cells = "".join(
-                f'<tr><th scope="row">{safe(label)}</th><td>{chance:.3f}</td></tr>' for label, chance in shown
-            )
-            yield f"<dt>probability</dt><dd><table><tbody>{cells}</tbody></table></dd>"
-        for note in (note for note in self._all_notes if note != self.summary()):
-            yield f'<dt>note</dt><dd dir="auto">{safe(note)}</dd>'
+            yield self.chances_table(LISTED)
+        yield from (listed("note", note) for note in self.all_notes if note != self.summary())
         yield "</dl>"
-
-
-def save_classifications(
-    path: str | Path,
-    results: Sequence[Classification],
-    title: str = "Classifications",
-    about: str = "",
-    true_labels: Sequence[str] | None = None,
-) -> None:
-    """Write an HTML page of classified texts, in which words are shaded by their attention weights.
-
-    path: the file to write; it must end in .html.
-    results: the classified texts.
-    title: the title of the page.
-    about: a line of text below the title.
-    true_labels: the true class of each text, if known.
-
-    The page is a single file and loads nothing from the network.
-    """
-    path = Path(path)
-    check_ending(path, ".html", "choose a file name for an HTML page")
-    style = static("entry.css") + static("page.css")
-    body = ["<header>", f'<h1 dir="auto">{safe(title)}</h1>', f"<p>{safe(about)}</p>" * bool(about)]
-    body += ["</header>", "<main>"]
-    for number, result in enumerate(results):
-        body += ["<article>", *result._html(true_labels[number] if true_labels else None), "</article>"]
-    write_whole(path, document(title, style, "", [*body, "</main>"]).encode())

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
+from os import PathLike
 from typing import Any, Protocol, runtime_checkable
 
 import numpy
@@ -216,6 +217,7 @@ def faithfulness(
     >>> len(result.words), result.words[3].text
     (4, 'cat')
     """
+    _check_translator(translator)
     check_counts("faithfulness()", k, samples)
     if isinstance(sources, Result):
         targets = sources.text if targets is None else targets
@@ -233,6 +235,20 @@ def faithfulness(
     for number, scored in enumerate(translator.score(left, right, look=CROSS)):
         plan.add(number, translator.model, scored, at, head)
     return plan.run(translator.model, at, head)
+
+
+def _check_translator(translator: object) -> None:
+    """Raise ArgumentError if the first argument of faithfulness() is for example a folder or a model."""
+    if all(hasattr(translator, name) for name in ("translate", "score", "model")):
+        return
+    problem, hint = f"translator is a {type(translator).__name__}", "load a run: regard.load(folder)"
+    if isinstance(translator, str | PathLike):
+        folder = str(translator)
+        problem, hint = f"translator is {folder!r}", f"load the run: regard.load({folder!r})"
+    elif hasattr(translator, "config"):
+        hint = "for a model of transformers: regard.huggingface.erase_tokens(load_model(folder), texts)"
+    expected = "a translator, as regard.load() returns it for a run of translation"
+    raise ArgumentError(message("faithfulness()", problem, expected=expected, hint=hint))
 
 
 def _check_texts(texts: object, name: str) -> None:

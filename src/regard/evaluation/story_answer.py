@@ -8,9 +8,8 @@ story. result.save("x.html") writes a page.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -20,13 +19,13 @@ from rich.text import Text
 
 from regard.errors import printable
 from regard.evaluation.sentence_effects import SentenceEffects
-from regard.files.atomic_io import write_whole
 from regard.roles import BySite
 from regard.viewing import Picture, Seen, Site, hops
-from regard.viewing.html_document import check_ending, document, safe, static
+from regard.viewing.html_document import safe
 from regard.viewing.picture import noted
+from regard.viewing.result import Chances, Saved, listed, unknown_note
 
-__all__ = ["EMPTY_SENTENCES", "NO_FURTHER_FACT", "StoryAnswer", "save_answers"]
+__all__ = ["EMPTY_SENTENCES", "NO_FURTHER_FACT", "StoryAnswer"]
 
 LISTED = 5
 """Maximum number of answers whose probabilities are printed, the most probable first."""
@@ -42,7 +41,7 @@ SMALLEST = 0.005
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class StoryAnswer:
+class StoryAnswer(Chances):
     """The answer of a memory network to a question about a story.
 
     The network attends to the sentences in several hops, one after the other.
@@ -60,7 +59,7 @@ class StoryAnswer:
     unknown: words of the story and the question that are not in the vocabulary.
     notes: messages for the user.
     place: file and line of the question; "" if it does not come from a file.
-    unknown_in_story: the words of `unknown` that occur in the story.
+    unknown_in_story, unknown_in_question: the words of `unknown` in the story, and those in the question.
 
     >>> weights = BySite({"hop.1": numpy.array([[0.1, 0.9]])})
     >>> result = StoryAnswer("home", {"home": 0.75, "garden": 0.25}, ("Ann sat.", "Mary went home."),
@@ -81,16 +80,17 @@ class StoryAnswer:
     notes: tuple[str, ...] = ()
     place: str = ""
     unknown_in_story: tuple[str, ...] = ()
+    unknown_in_question: tuple[str, ...] = ()
+    page_title = "An answer"
 
     @property
     def probability(self) -> float:
         """The probability of `answer`, 0 to 1."""
         return self.probabilities[self.answer]
 
-    @property
-    def ranked(self) -> list[tuple[str, float]]:
-        """All answers of the vocabulary as pairs (answer, probability), the most probable first."""
-        return sorted(self.probabilities.items(), key=lambda item: -item[1])
+    def unknown_words(self) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+        yield "story word", self.unknown_in_story, False
+        yield "question word", self.unknown_in_question, False
 
     @property
     def hops(self) -> NDArray[numpy.float64]:
@@ -183,16 +183,6 @@ class StoryAnswer:
         heading = title or f"{self.question} {self.answer}"
         return Seen(tuple(sites), columns, (self.question,), numbers, (0,), heading, self.all_notes)
 
-    def save(self, path: str | Path, title: str = "An answer") -> None:
-        """Write an HTML page with the story, the question, the answer and the attention weights of every hop.
-
-        The page is a single file and loads nothing from the network.
-
-        path: the file to write; it must end in .html.
-        title: the title of the page.
-        """
-        save_answers(path, [self], title)
-
     def __str__(self) -> str:
         return self.answer
 
@@ -212,10 +202,6 @@ class StoryAnswer:
             yield Text()
             yield self.effects
 
-    def _repr_html_(self) -> str:
-        lines = ['<div class="regard">', f"<style>{static('entry.css')}</style>", *self._html(), "</div>"]
-        return "\n".join(lines) + "\n"
-
     @property
     def all_notes(self) -> tuple[str, ...]:
         """All messages for the user.
@@ -224,8 +210,7 @@ class StoryAnswer:
         another message names the sentence with the largest effect: without this sentence, the probability of
         the answer is lowest.
         """
-        more = f" and {len(self.unknown) - 5} more" if len(self.unknown) > 5 else ""
-        words = f"not in the vocabulary: {', '.join(map(repr, self.unknown[:5]))}{more}"
+        words = unknown_note(self.unknown)
         effect = () if self.effects is None else (self.effects.summary(),)
         return (*self.notes, *((words,) if self.unknown else ()), *filter(None, effect))
 
@@ -237,18 +222,20 @@ class StoryAnswer:
         true = "" if self.true_answer is None else f"; the true answer is {printable(self.true_answer)}"
         if listed == 1:
             return f"{printable(self.answer)} ({self.probability:.3f}{true})"
-        chances = ", ".join(f"{printable(name)} {chance:.3f}" for name, chance in self.ranked[:listed])
-        more = f", and {len(self.ranked) - listed} more" if len(self.ranked) > listed else ""
-        return f"{printable(self.answer)} ({chances}{more}{true})"
+        return f"{printable(self.answer)} ({self.chances(listed)}{true})"
 
-    def _html(self) -> Iterator[str]:
+    def drawing(self) -> Saved:
+        drawn = self.picture()
+        return super().drawing() if drawn is None else drawn
+
+    def html(self) -> Iterator[str]:
         """Yield the lines of an HTML list with question, answer, hops, probabilities and notes.
 
         Texts are escaped.
         """
         yield "<dl>"
-        yield f'<dt>question</dt><dd class="source" dir="auto" lang="">{safe(self.question)}</dd>'
-        yield f'<dt>answer</dt><dd class="target" dir="auto" lang="">{safe(self.answer)}</dd>'
+        yield listed("question", self.question, "source")
+        yield listed("answer", self.answer, "target")
         if self.true_answer is not None:
             wrong = "" if self.true_answer == self.answer else " (the answer of the model is wrong)"
             yield f'<dt>true answer</dt><dd dir="auto" lang="">{safe(self.true_answer)}{wrong}</dd>'
@@ -258,35 +245,8 @@ class StoryAnswer:
             yield f'<dt>story</dt><dd dir="auto" lang="">{story}</dd>'
         else:
             yield f"<dt>hops</dt><dd>{drawn.svg('attention of each hop to the sentences of the story')}</dd>"
-        cells = "".join(
-            f'<tr><th scope="row">{safe(name)}</th><td>{chance:.3f}</td></tr>'
-            for name, chance in self.ranked[:LISTED]
-        )
-        yield f"<dt>probability</dt><dd><table><tbody>{cells}</tbody></table></dd>"
+        yield self.chances_table(LISTED)
         if self.effects is not None and self.effects.sentences:
             yield f"<dt>without a sentence</dt><dd>{self.effects.html()}</dd>"
-        for note in self.all_notes:
-            yield f'<dt>note</dt><dd dir="auto">{safe(note)}</dd>'
+        yield from (listed("note", note) for note in self.all_notes)
         yield "</dl>"
-
-
-def save_answers(
-    path: str | Path, results: Sequence[StoryAnswer], title: str = "Answers", about: str = ""
-) -> None:
-    """Write an HTML page of answered questions, each with a picture of the attention of all hops.
-
-    path: the file to write; it must end in .html.
-    results: the answers.
-    title: the title of the page.
-    about: a line of text below the title.
-
-    The page is a single file and loads nothing from the network.
-    """
-    path = Path(path)
-    check_ending(path, ".html", "use the ending of an HTML file")
-    style = static("entry.css") + static("page.css")
-    body = ["<header>", f'<h1 dir="auto">{safe(title)}</h1>', f"<p>{safe(about)}</p>" * bool(about)]
-    body += ["</header>", "<main>"]
-    for result in results:
-        body += ["<article>", *result._html(), "</article>"]
-    write_whole(path, document(title, style, "", [*body, "</main>"]).encode())

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from regard.data.batch import UNK, StoryBatch
 from regard.data.progress_bar import advancing
@@ -21,11 +19,10 @@ from regard.evaluation.erasure import HideKeys, ranked_and_random
 from regard.evaluation.sentence_effects import SentenceEffect, SentenceEffects, StoryErasure
 from regard.evaluation.story_answer import StoryAnswer
 from regard.evaluation.story_report import StoryReport, story_report
-from regard.look import Look
+from regard.evaluation.text_classifier import log_probabilities, recorded_probabilities
 from regard.named_models.memory_networks import StoryModel
 from regard.roles import BySite
-from regard.sites import Record, scope
-from regard.torch_modules.eval_mode import in_eval_mode
+from regard.sites import scope
 
 __all__ = ["StoryAnswerer"]
 
@@ -130,7 +127,7 @@ class StoryAnswerer:
         predicted: list[str] = []
         with advancing("answering", len(questions)) as report:
             for at in range(0, len(questions), self.batch_size):
-                scores_BA = self._log_probabilities(self._batch(questions[at : at + self.batch_size]))
+                scores_BA = log_probabilities(self.model, self._batch(questions[at : at + self.batch_size]))
                 predicted += [self.words.answers[best] for best in scores_BA.argmax(-1).tolist()]
                 report(len(predicted))
         correct = [each.answer == answer for each, answer in zip(questions, predicted, strict=True)]
@@ -198,12 +195,7 @@ class StoryAnswerer:
         """
         notes = [self._notes(each) for each in questions]
         batch = self._batch(questions)
-        recording = nullcontext(Record()) if look is None else scope(Look(weights=True), at=look)
-        with recording as record:
-            scores_BA = self._log_probabilities(batch)
-        if look is not None and record.called and not record:
-            problem = f"look is {look!r}, which matches no site"
-            raise ArgumentError(message("ask()", problem, hint=f"the sites are {', '.join(record.called)}"))
+        scores_BA, record = recorded_probabilities(self.model, batch, look, "ask()")
         sites = {
             name: calls[0].weights.float().cpu().numpy()
             for name, calls in record.items()
@@ -228,6 +220,7 @@ class StoryAnswerer:
                 notes[row],
                 question.place,
                 self._unknown(*cut.sentences),
+                self._unknown(question.question),
             )
 
     def _batch(self, questions: Sequence[StoryQuestion]) -> StoryBatch:
@@ -251,16 +244,6 @@ class StoryAnswerer:
     def _unknown(self, *texts: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(word for text in texts for word in self.words.unknown(text)))
 
-    def _log_probabilities(self, batch: StoryBatch) -> NDArray[numpy.float64]:
-        """Return the log-probability of each answer of the vocabulary for each of B questions.
-
-        The shape is (B, number of answers). The model runs in eval mode.
-        """
-        device = next(self.model.parameters()).device
-        with in_eval_mode(self.model), torch.no_grad():
-            logits_BA: Tensor = self.model(batch.to(device)).cpu().double()
-        return torch.log_softmax(logits_BA, -1).numpy()
-
     def _hidden(self, results: Sequence[StoryAnswer], hidden: Sequence[Sequence[int]]) -> NDArray[Any]:
         """Return the log-probability of the answer of each result if some sentences are masked, (results,).
 
@@ -279,7 +262,7 @@ class StoryAnswerer:
             for row, indices in enumerate(hidden[at : at + self.batch_size]):
                 masked_B1S[row, 0, [index + more for index in indices]] = True
             with scope(edit=HideKeys(masked_B1S.to(device)), at=ALL_HOPS):
-                log_BA = self._log_probabilities(batch)
+                log_BA = log_probabilities(self.model, batch)
             places = [self.words.answers.index(row.answer) for row in rows]
             scores[at : at + len(rows)] = log_BA[numpy.arange(len(rows)), places]
         return scores

@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from regard.attended import Attended
 from regard.data.batch import EOS, LabelledBatch
@@ -231,13 +232,7 @@ class TextClassifier:
         """
         sides = list(zip(*([text.tokens[:-1] for text in texts] for texts, _ in lines), strict=True))
         batch = LabelledBatch.collate(*sides)
-        recording = nullcontext(Record()) if look is None else scope(Look(weights=True), at=look)
-        with recording as record:
-            scores_BC = log_probabilities(self.model, batch)
-        if look not in (None, POOL) and record.called and not record:
-            problem = f"look is {look!r}, which matches no site of {type(self.model).__name__}"
-            hint = f"its sites are {', '.join(record.called)}; * is a wildcard"
-            raise ArgumentError(message("classify()", problem, hint=hint))
+        scores_BC, record = recorded_probabilities(self.model, batch, look, "classify()", missing=POOL)
         best = scores_BC.argmax(-1).tolist()
         widths = [batch.first.shape[1], *([] if batch.second is None else [batch.second.shape[1]])]
         sites = BySite({site: _by_text(calls, widths) for site, calls in record.items()}, record.roles)
@@ -266,8 +261,27 @@ class TextClassifier:
         return replace(text, attention=BySite(unpadded, attention.roles))
 
 
-def log_probabilities(model: Classifier, batch: LabelledBatch) -> NDArray[numpy.float64]:
-    """Return the log-probability of each class for each text, (B, C), computed in eval mode."""
+def recorded_probabilities(
+    model: nn.Module, batch: Any, look: str | None, call: str, missing: str = ""
+) -> tuple[NDArray[numpy.float64], Record]:
+    """Return the log-probability of each class or answer for each input, (B, C), and the recorded attention.
+
+    look: the names of the attention layers (sites) to record, with * as wildcard; None records nothing.
+    call: the public function that was called, for the error if `look` matches no site.
+    missing: a value of `look` that need not match a site.
+    """
+    recording = nullcontext(Record()) if look is None else scope(Look(weights=True), at=look)
+    with recording as record:
+        scores_BC = log_probabilities(model, batch)
+    if look not in (None, missing) and record.called and not record:
+        problem = f"look is {look!r}, which matches no site of {type(model).__name__}"
+        hint = f"its sites are {', '.join(record.called)}; * is a wildcard"
+        raise ArgumentError(message(call, problem, hint=hint))
+    return scores_BC, record
+
+
+def log_probabilities(model: nn.Module, batch: Any) -> NDArray[numpy.float64]:
+    """Return the log-probability of each class or answer for each input, (B, C), computed in eval mode."""
     device = next(model.parameters()).device
     with in_eval_mode(model), torch.no_grad():
         logits_BC = model(batch.to(device)).cpu().double()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -10,8 +11,9 @@ from typing import Any
 
 import torch
 
-from regard.errors import DataError, message, printable, shown
+from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.huggingface.registration import attach, import_transformers
+from regard.runs.devices import choose_device
 
 __all__ = ["TextModel", "load_model"]
 
@@ -50,12 +52,15 @@ def load_model(folder: str | Path, device: str = "cpu") -> TextModel:
     """Load a Hugging Face text model and its tokenizer from a local folder, ready to be recorded.
 
     folder: a folder as save_pretrained() writes it: config.json, model.safetensors and the tokenizer files.
-    device: the device to run it on.
+    device: cpu, cuda (or gpu), mps, or auto for the fastest available.
 
     Nothing is downloaded, no code from the folder is run, and only safetensors files are read. Raises
     DataError if the folder is not such a model.
     """
-    path = Path(folder)
+    if not isinstance(folder, str | os.PathLike):
+        problem = f"folder is of type {type(folder).__name__}"
+        raise ArgumentError(message("load_model()", problem, expected="a path: str or pathlib.Path"))
+    device, path = choose_device(device), Path(folder)
     transformers = import_transformers("load_model()")
     _check_folder(path)
     config = _read(path, "config.json", transformers.AutoConfig)

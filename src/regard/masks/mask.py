@@ -479,14 +479,11 @@ def as_mask(mask: Mask | Tensor | None, dims: int = 4) -> Mask:
     if isinstance(mask, Tensor):
         return dense(mask[:, None] if mask.dim() == dims == 3 else mask)
     if not isinstance(mask, Mask):
-        raise ArgumentError(
-            message(
-                "attention()",
-                f"mask is of type {type(mask).__name__}",
-                expected="a Mask, a bool tensor, or None",
-                hint="use causal(), padding(lengths), window(left, right), documents(ids) or where(function)",
-            )
-        )
+        problem, expected = f"mask is of type {type(mask).__name__}", "a Mask, a bool tensor, or None"
+        hint = "use causal(), padding(lengths), window(left, right), documents(ids) or where(function)"
+        if isinstance(mask, list | tuple) or hasattr(mask, "__array__"):
+            hint = f"use torch.as_tensor(...); or {hint.removeprefix('use ')}"
+        raise ArgumentError(message("attention()", problem, expected=expected, hint=hint))
     return mask
 
 

@@ -7,7 +7,7 @@ prepare_corpus(), set_threads(), complete().
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,11 @@ __all__ = [
     "prepare_corpus",
     "set_threads",
 ]
+
+
+FEW_EXAMPLES = 30
+"""With fewer validation examples, a note says that the scores say little: the standard error of an accuracy
+of 0.8 is then more than 0.07."""
 
 
 @dataclass(frozen=True)
@@ -227,12 +232,23 @@ def complete(
     timed: whether to measure the speed of training steps even if the task does not need it to choose
         settings.
     """
-    notes = (*run.data.notes, *run.notes, *(() if corpus is run.data else getattr(corpus, "notes", ())))
+    more = () if corpus is run.data else getattr(corpus, "notes", ())
+    notes = (*run.data.notes, *run.notes, *more, *_few_examples(run.data))
     if run.incomplete is None:
         return PreparedRun(run.settings, corpus, None, notes, run.data.fingerprints)
     plan = task.plan(run.incomplete, corpus, device, processes, timed)
     settings = build(task.settings_type, plan.settings, "the settings")
     return PreparedRun(settings, corpus, plan, notes, run.data.fingerprints)
+
+
+def _few_examples(data: Any) -> list[str]:
+    """Return a note if the scores of a run will be computed on few validation examples, otherwise []."""
+    valid = getattr(data, "valid", None)
+    count = len(valid) if isinstance(valid, Sized) else FEW_EXAMPLES
+    if count >= FEW_EXAMPLES:
+        return []
+    examples = "1 validation example" if count == 1 else f"{count} validation examples"
+    return [f"only {examples}: the scores say little, and can be high or low by chance"]
 
 
 def build_from(task: type[RunTask], settings: Any, corpus: Any) -> nn.Module:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import ArgumentError, DataError, message, shell_word, shown
+from regard.errors import ArgumentError, DataError, message, shell_word, shown, similar_path
 from regard.files.atomic_io import Written, failed, replace
 from regard.files.folder_lock import NAME as LOCK
 from regard.files.untrusted import open_regular, parse_json, read_limited
@@ -74,7 +74,8 @@ def config_of(folder: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         problem = "this is not a run folder: it has no config.toml"
         problem = problem if os.path.lexists(folder) else "no such folder"
-        hint = "give a run folder, which regard train --output writes"
+        near = "" if os.path.lexists(folder) else similar_path(folder, folder=True)
+        hint = near or "give a run folder, which regard train --output writes"
         if folder.is_file():
             problem = "this is a file, not a run folder"
             hint = f"give its folder: {shown(folder.parent)}" if is_run(folder.parent) else hint
@@ -91,14 +92,14 @@ def config_of(folder: Path) -> dict[str, Any]:
     return parse_toml(content, path)
 
 
-def _runs_inside(folder: Path) -> list[str]:
-    """Return the paths of run folders directly inside a folder, at most LISTED, to be printed."""
+def _runs_inside(folder: Path, most: int | None = LISTED) -> list[str]:
+    """Return the paths of run folders directly inside a folder, at most `most`, to be printed."""
     try:
         inside = sorted(each for each in folder.iterdir() if is_run(each))
     except OSError:
         return []
-    listed = [shown(each) for each in inside[:LISTED]]
-    return [*listed, "..."] if len(inside) > LISTED else listed
+    listed = [shown(each) for each in inside[:most]]
+    return [*listed, "..."] if len(inside) > len(listed) else listed
 
 
 def made_folder(folder: Path) -> Path:

@@ -88,15 +88,15 @@ def train_seeds(
     log, seeds = Log(folder / "log.jsonl", console=console), list(run.settings.seeds)
     log.rewind(0)  # each seed has a log of its own, which is continued
     waiting = [seed for seed in seeds if seed not in failures_of(folder)]
+    waiting = [seed for seed in waiting if change or not _has_ended(seed_folder(folder, seed))]
 
     def fail(seed: int, step: int, text: str) -> None:
         write_failures(folder, {**failures_of(folder), seed: (step, text)})
         log.event("failed", f"seed {seed} has failed: {text}", seed=seed, step=step)
 
     with interruptible(*((STOPPING,) if jobs else ())) as interrupt:
-        if jobs is not None:
+        if jobs is not None and waiting:
             processes = TrainingProcesses(jobs.processes, lambda text: log.event("seeds", text), interrupt)
-            waiting = [seed for seed in waiting if change or not _has_ended(seed_folder(folder, seed))]
             plans = ((seed, _prepared(task, run, folder, seed)) for seed in waiting)
             trainings = (_training(task, own, folder, seed, jobs) for seed, own in plans)
             log.event("seeds", f"{count(len(waiting), 'seed')}, {jobs.processes} at a time in processes")
@@ -182,7 +182,7 @@ def seed_jobs(task: type[RunTask], run: PreparedRun, machine: Machine, device: s
 
 
 def _has_ended(own: Path) -> bool:
-    """Return whether the training of a seed has ended, so that no process has to find this out."""
+    """Return whether the training of a seed has ended, so that it is not loaded to find this out."""
     checkpoint = Checkpoints(own).latest() if is_run(own) else None
     return checkpoint is not None and bool(Progress.read(checkpoint.state, str(own)).ended)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,9 @@ __all__ = [
 
 LONGEST_WORD = 24
 """Longer words, such as paths, may be wrapped in a FittedTable."""
+
+WORD = re.compile(r"(?:± )?\S+")
+"""What a FittedTable does not wrap: a word, or a deviation with its sign."""
 
 FILES = ("output", "page")
 """Options of `regard evaluate` for files to write. For a run of several seeds, these options are an error,
@@ -116,8 +120,8 @@ def interval_text(name: str, score: Interval) -> str:
 class FittedTable(Table):
     """A table whose words and numbers are not cut.
 
-    If the table is too wide, cells and titles are wrapped between words. If that is not enough, columns are
-    left out, and at last, long words are wrapped.
+    If the table is too wide, cells and titles are wrapped between words, but not after "±". If that is not
+    enough, columns are left out, and at last, long words are wrapped.
 
     optional: the titles of columns that can be left out, the least important first.
     """
@@ -128,7 +132,7 @@ class FittedTable(Table):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         texts = [[str(text) for text in (column.header, *column.cells)] for column in self.columns]
-        words = [max((cell_len(word) for text in each for word in text.split()), default=1) for each in texts]
+        words = [max(map(cell_len, WORD.findall("\n".join(each))), default=1) for each in texts]
         least = [min(each, LONGEST_WORD) for each in words]
         most = [max(map(cell_len, each)) for each in texts]
         chosen = list(range(len(self.columns)))
@@ -146,13 +150,19 @@ class FittedTable(Table):
             widths[at], spare = widths[at] + more, spare - more
         table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim")
         table.caption, table.caption_justify = self.caption, self.caption_justify
+        table.title, table.title_justify, table.title_style = self.title, self.title_justify, self.title_style
         for at in chosen:
             column = self.columns[at]
             table.add_column(column.header, justify=column.justify, width=widths[at], overflow="fold")
-        columns = [list(self.columns[at].cells) for at in chosen]
+        columns = [[_wrapped(cell, widths[at]) for cell in self.columns[at].cells] for at in chosen]
         for row, cells in zip(self.rows, zip(*columns, strict=True), strict=True):
             table.add_row(*cells, style=row.style)
         yield table
+
+
+def _wrapped(cell: RenderableType, width: int) -> RenderableType:
+    """Return a cell that is wrapped before "±" if it is wider than its column."""
+    return cell.replace(" ±", "\n±") if isinstance(cell, str) and cell_len(cell) > width else cell
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,17 @@
-"""Check the options --output (a picture) and --page (an HTML page) of several tasks before the model runs."""
+"""Write the picture and the HTML page of --output and --page; check their names before the model runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, message, shown
 from regard.viewing.html_document import SUFFIXES
+from regard.viewing.result import Result, Saved
 
-__all__ = ["check_output_ending", "check_folder", "check_outputs", "check_page", "is_picture"]
+__all__ = ["ResultFiles", "check_folder", "check_output_ending", "check_page", "is_picture"]
 
 PAGES = (".html", ".htm")
 """File name extensions of HTML pages."""
@@ -17,29 +20,88 @@ IMAGES = frozenset((*SUFFIXES, ".bmp", ".eps", ".jpeg", ".jpg", ".ps", ".tif", "
 """File name extensions of pictures, also of those that Regard does not write."""
 
 
-def is_picture(path: Path | None) -> bool:
-    """Return whether a file name ends in .png, .svg, .pdf or .gif.
+def is_picture(path: Path | None, endings: Sequence[str] = SUFFIXES) -> bool:
+    """Return whether a file name ends in .png, .svg, .pdf or .gif, or in one of `endings`.
 
     >>> is_picture(Path("dog.PNG")), is_picture(Path("captions.txt")), is_picture(None)
     (True, False, False)
     """
-    return path is not None and path.suffix.lower() in SUFFIXES
+    return path is not None and path.suffix.lower() in endings
 
 
-def check_outputs(picture: Path | None, page: Path | None, count: int, noun: str, example: str) -> None:
-    """Raise an error if a picture or a page cannot be written, before the model runs.
+class ResultFiles:
+    """The picture and the HTML page of the results of a command: its options --output and --page.
 
-    picture: the picture file to write, or None. A picture shows one example, so `count` must be 1.
-    page: the .html file to write, or None.
-    count: number of examples.
-    noun: the word for an example in error messages, such as "image".
-    example: an example of a page name, such as "captions.html", for the hint of an error message.
+    A picture shows one result, a page at most Result.most results.
+
+    noun: the word for an input in messages, such as "image".
+    page: the HTML page to write, or None.
+    picture: the picture to write, or None.
+
+    >>> ResultFiles("image").enabled
+    False
     """
-    if picture is not None and count != 1:
-        problem = f"a picture shows one {noun}, but there are {count:,} {noun}s"
-        raise ArgumentError(message("--output", problem, hint=f"write a page: --page {example}"))
-    check_page(page)
-    check_folder(picture)
+
+    def __init__(self, noun: str, page: Path | None = None, picture: Path | None = None):
+        self.noun, self.page, self.picture, self.count = noun, page, picture, 0
+        self._entries: list[Any] = []
+        self._is_full = False
+        self._drawing: Saved | None = None
+        self._write_page = Result.write_page
+        check_page(page)
+        check_folder(picture)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether save() writes a file. If so, the attention must be recorded."""
+        return self.picture is not None or self.page is not None
+
+    def expect(self, inputs: int) -> None:
+        """Raise ArgumentError if there is a picture, and the number of inputs is not 1."""
+        if self.picture is not None and inputs != 1:
+            raise self._several(f"{inputs:,} {self.noun}s")
+
+    def add(self, result: Result, **about: Any) -> None:
+        """Add a result, unless the page is full.
+
+        about: arguments of page_entry(), such as the reference of a translation.
+
+        Raise ArgumentError if it is the second result of a picture.
+        """
+        self.count += 1
+        if self.picture is not None and self.count > 1:
+            raise self._several("several")
+        self._is_full = len(self._entries) >= result.most
+        if not self.enabled or self._is_full:
+            return
+        entry = result.page_entry(**about)
+        if entry is not None:
+            self._entries.append(entry)
+            self._write_page = result.write_page
+            self._drawing = None if self.picture is None else result.drawing()
+
+    def save(self, title: str, about: str = "") -> None:
+        """Write the files and print their names, and how many results a page leaves out.
+
+        title, about: the heading of the page, and a line below it.
+        """
+        if self.enabled and not self._entries:
+            say(f"no file was written: there is no {self.noun} with a result to draw")
+            return
+        if self.picture is not None and self._drawing is not None:
+            for hint in self._drawing.save(self.picture):
+                say(hint)
+            say(f"Wrote {shown(self.picture)}")
+        if self.page is not None:
+            kept = len(self._entries)
+            cut = f"{kept} of {self.count:,} {self.noun}s" if kept < self.count else ""
+            cut = f"the first {cut}" if self._is_full else cut
+            self._write_page(self.page, self._entries, title, ". ".join(filter(None, (about, cut))))
+            say(f"Wrote {shown(self.page)}" + (f" with {cut}" if cut else ""))
+
+    def _several(self, count: str) -> ArgumentError:
+        problem = f"a picture shows one {self.noun}, but there are {count}"
+        return ArgumentError(message("--output", problem, hint="write a page: --page page.html"))
 
 
 def check_output_ending(output: Path | None, pictures: Sequence[str] = (), page: bool = False) -> None:

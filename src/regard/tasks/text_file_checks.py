@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import os
 import re
 import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from csv import reader
 from pathlib import Path
 
 from regard.data.line_io import STANDARD
+from regard.data.table_formats import rename_command
 from regard.data.text_encoding import TITLES, likely_encoding, other_encoding
 from regard.errors import DataError, Hint, RegardWarning, Setting, message, shell_word, shown
 
-__all__ = ["check_separator", "check_sides", "check_text_files", "report_tables"]
+__all__ = ["check_separator", "check_sides", "check_text_files", "is_utf_8", "report_tables", "same_texts"]
 
 START = 1 << 16
 """Number of bytes at the beginning of a file that are read."""
@@ -24,6 +28,12 @@ LINES, SHARE = 3, 0.9
 
 FOREIGN = 4
 """Minimum number of bytes that are not ASCII from which the encoding of a file is guessed."""
+
+RECORD = re.compile(r'\s*\{\s*"[^"]*"\s*:')
+"""The beginning of a JSON object that has fields."""
+
+SAME = 100
+"""Number of lines at the beginning of two files that are compared."""
 
 SEPARATORS = {";": "semicolons", ",": "commas", "|": "vertical bars"}
 
@@ -68,6 +78,59 @@ def report_tables(files: Iterable[str | Path], hint: Hint, encoding: str | None 
             warnings.warn(message(shown(file), problem, hint=hint), RegardWarning, stacklevel=2)
 
 
+def check_plain_text(files: Iterable[str | Path], encoding: str | None = None) -> None:
+    """Raise DataError if a file that is read as one sentence per line is a table of sentence pairs.
+
+    A table is a file of JSON objects, a Parquet file, or a .csv or .tsv file with several columns.
+
+    files: the files. Standard input (-), and files that cannot be read, are not checked.
+    encoding: the encoding of the files; None is UTF-8.
+    """
+    for file in files:
+        data = _start(file)
+        text = _text(data, encoding).removeprefix("\ufeff").lstrip()
+        lines = [line for line in text.split("\n") if line.strip()][:LINES]
+        name = str(file).lower().removesuffix(".gz")
+        separators = {".csv": ",;\t|", ".tsv": "\t"}.get(name[-4:], "")
+        columns = any(
+            all(len(next(reader([line], delimiter=each))) > 1 for line in lines) for each in separators
+        )
+        records = all(map(RECORD.match, lines)) or RECORD.match(text.removeprefix("["))
+        if lines and (records or columns or data[:4] == b"PAR1"):
+            kind, content = ("tsv", "columns") if columns and not records else ("jsonl", "named fields")
+            hint = ("use ", Setting("read_pairs", kind), " for it")
+            problem = f"this file has {content}, but it is read as one sentence per line"
+            raise DataError(
+                message(shown(file), problem, expected="a text file with one sentence per line", hint=hint)
+            )
+
+
+def is_utf_8(file: str | Path) -> bool:
+    """Return whether the beginning of a file, plain or gzip, is valid UTF-8 without NUL characters."""
+    try:
+        return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(_start(file))
+    except UnicodeDecodeError:
+        return False
+
+
+def same_texts(
+    file: str | Path, other: str | Path, encodings: tuple[str | None, str | None] = (None, None)
+) -> bool:
+    """Return whether two files are the same, or begin with the same lines, maybe in different encodings.
+
+    encodings: the encoding of each file; None is UTF-8.
+    """
+    try:
+        if os.path.samefile(file, other):
+            return True
+    except (OSError, ValueError):
+        return False
+    both = map(_text, map(_start, (file, other)), encodings)
+    lines, others = (text.removeprefix("\ufeff").splitlines()[:SAME] for text in both)
+    count = min(len(lines), len(others)) - 1  # the last line may be cut
+    return count >= LINES and lines[:count] == others[:count]
+
+
 def check_separator(path: Path, rows: Sequence[Sequence[str]]) -> None:
     """Raise DataError if the columns of a file that is read as TSV are not separated by tabs.
 
@@ -80,9 +143,7 @@ def check_separator(path: Path, rows: Sequence[Sequence[str]]) -> None:
         counts = {line.count(separator) for line in lines}
         if len(counts) == 1 and counts != {0}:
             problem = f"the columns are separated by {name}, not by tabs"
-            bare = path.name.removesuffix(".gz")
-            renamed = path.with_name(f"{Path(bare).stem}.csv{path.name[len(bare) :]}")
-            hint = f"rename the file: mv {shell_word(path)} {shell_word(renamed)}"
+            hint = f"rename the file: {rename_command(path)}"
             expected = "tabs, or a file name that ends in .csv"
             raise DataError(message(shown(path), problem, expected=expected, hint=hint))
 
@@ -95,11 +156,12 @@ def check_sides(
     *,
     invalid: str = "error",
 ) -> None:
-    """Check files of sentence pairs: report tables in text files, and raise DataError for other encodings.
+    """Check files of sentence pairs: tables that are read as text, and files in different encodings.
 
     invalid: what to do with invalid bytes (Choices.invalid). The encodings are checked if it is "error".
     """
     sides = [*(source or ()), *(target or ())]
+    check_plain_text(sides, encoding)
     if invalid == "error":
         check_text_files([*sides, *(tsv or ())], encoding)
     report_tables(

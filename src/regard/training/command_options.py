@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import keyword
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CHOSEN", "DATA", "LOGS", "MODEL", "RUN", "TRAINING", "CommandOption", "option_parameters"]
+__all__ = ["CHOSEN", "DATA", "LOGS", "MODEL", "RUN", "TRAINING", "CommandOption", "flag", "option_parameters"]
 
 DATA, MODEL, TRAINING, RUN, LOGS = "Data", "Model", "Training", "Run", "Logs"
 """The headings of the help of `regard train`, in this order."""
@@ -26,7 +28,7 @@ class CommandOption:
     view_options.
 
     name: the name of the option with its hyphens, such as "--test-file". "--lowercase/--cased" is a flag that
-        can be set to True or to False.
+        can be set to True or to False; "--yes -y" has a short name, too. An argument has no hyphens: "run".
     help: the help text of the option, one sentence. For a setting, "" is the text in the docstring.
     metavar: the name of the value in the help, such as FILE. "" for a flag. For a setting, "" is INT, FLOAT,
         NAME or FILE, depending on its type.
@@ -34,9 +36,12 @@ class CommandOption:
         be repeated. None: str, or the type of the setting.
     default: the value if the option is not used.
     shown_default: the text that the help shows as default, if it differs from `default`.
+    given: whether the value is None unless the option is on the command line. The help shows the default all
+        the same.
     least, most: for a number, the smallest and the largest permitted value. For a setting, they need not be
         repeated here.
     panel: the heading below which the help lists the option. For a setting, "" is that of its section.
+    check: a function that returns the value of the option, or raises ArgumentError.
     parse: a function that converts the value of the option, such as its text, to the value of the setting.
 
     >>> CommandOption("--test-file", "Text file.", "FILE").parameter
@@ -49,15 +54,26 @@ class CommandOption:
     kind: Any = None
     default: Any = None
     shown_default: str = ""
-    least: int | None = None
-    most: int | None = None
+    given: bool = False
+    least: float | None = None
+    most: float | None = None
     panel: str = ""
+    check: Callable[[Any], Any] | None = None
     parse: Callable[[Any], Any] | None = None
 
     @property
     def parameter(self) -> str:
         """The key of this option in the dict `options` of RunTask.evaluate_run() and RunTask.view_run()."""
-        return self.name.split("/")[0].lstrip("-").replace("-", "_")
+        name = re.split("[/ ]", self.name)[0].lstrip("-").replace("-", "_")
+        return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def flag(name: str, text: str, **more: Any) -> CommandOption:
+    """Return an option without a value, which is False unless it is on the command line.
+
+    more: further fields of CommandOption.
+    """
+    return CommandOption(name, text, kind=bool, default=False, **more)
 
 
 def option_parameters(options: Sequence[CommandOption | str]) -> tuple[str, ...]:

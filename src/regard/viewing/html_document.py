@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from html import escape
@@ -20,6 +21,7 @@ __all__ = [
     "Page",
     "article_page",
     "check_ending",
+    "file_to_write",
     "document",
     "fragment_of",
     "image_uri",
@@ -138,8 +140,8 @@ def save_html(path: str | Path, page: Callable[[], str]) -> None:
 
     page: a function that returns the page; it is called after the name is checked.
     """
-    check_ending(Path(path), ".html", "use the ending of an HTML file")
-    write_whole(Path(path), page().encode())
+    path = check_ending(path, ".html", "use the ending of an HTML file")
+    write_whole(path, page().encode())
 
 
 def image_uri(kind: str, data: bytes) -> str:
@@ -174,13 +176,29 @@ SUFFIXES = (".png", ".svg", ".pdf", ".gif")
 """The endings of picture files."""
 
 
-def check_ending(path: Path, endings: str | Sequence[str], hint: str = "") -> None:
-    """Raise ArgumentError if the name of a file to write does not end in one of `endings`.
+def file_to_write(path: str | os.PathLike[str]) -> Path:
+    """Return the argument of a method save() as a Path; raise ArgumentError if it is not a str or a path.
+
+    >>> file_to_write(b"x.svg")
+    Traceback (most recent call last):
+    regard.errors.ArgumentError: save(): path is of type bytes
+    expected: a path: str or pathlib.Path
+    """
+    if not isinstance(path, str | os.PathLike):
+        problem, expected = f"path is of type {type(path).__name__}", "a path: str or pathlib.Path"
+        raise ArgumentError(message("save()", problem, expected=expected))
+    return Path(path)
+
+
+def check_ending(path: str | os.PathLike[str], endings: str | Sequence[str], hint: str = "") -> Path:
+    """Return the path of a file to write; raise ArgumentError if it does not end in one of `endings`.
 
     hint: the beginning of the hint in the error message. An example of a valid name is appended.
     """
+    path = file_to_write(path)
     known = (endings,) if isinstance(endings, str) else tuple(endings)
     if path.suffix.lower() not in known:
         problem, expected = f"{clean(path.name)!r} does not end in {' or '.join(known)}", ", ".join(known)
         hint = f"{hint}: {clean(path.stem) or 'page'}{known[0]}" if hint else ""
         raise ArgumentError(message("save()", problem, expected=f"a name ending in {expected}", hint=hint))
+    return path

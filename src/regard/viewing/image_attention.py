@@ -194,8 +194,7 @@ class ImageAttention:
 
         Returns hints about characters that no installed font has. Usually the result is empty.
         """
-        check_ending(Path(path), (*SUFFIXES, ".html"))
-        if Path(path).suffix.lower() == ".html":
+        if check_ending(path, (*SUFFIXES, ".html")).suffix.lower() == ".html":
             importlib.import_module("regard.viewing.caption_page").save_caption_page(path, [self])
             return ()
         hints: tuple[str, ...] = self.picture().save(path)

@@ -44,6 +44,11 @@ def to_svg(drawing: RenderableType, width: int = 88, title: str = "") -> str:
     own = getattr(drawing, "svg", None)
     if callable(own):
         return str(own(title=title))
+    return svg_of(to_canvas(drawing, width), title)
+
+
+def to_canvas(drawing: RenderableType, width: int = 88) -> Canvas:
+    """Convert a drawing for the terminal to a canvas, which can be written to a file. See to_svg()."""
     console = Console(file=io.StringIO(), width=width, color_system="truecolor", force_terminal=True)
     lines = list(Segment.split_lines(console.render(drawing)))
     while lines and not _end(lines[-1]):
@@ -51,7 +56,7 @@ def to_svg(drawing: RenderableType, width: int = 88, title: str = "") -> str:
     cells = max((_end(line) for line in lines), default=0)
     size = cells * CELL + 2 * MARGIN, len(lines) * LINE + 2 * MARGIN
     marks = [mark for number, line in enumerate(lines) for mark in _marks(line, MARGIN + number * LINE)]
-    return svg_of(Canvas(marks=marks, paper=Paper(_DARK.hex, 8, "monospace", SIZE, size)), title)
+    return Canvas(marks=marks, paper=Paper(_DARK.hex, 8, "monospace", SIZE, size))
 
 
 def _marks(line: list[Segment], top: float) -> list[Mark]:

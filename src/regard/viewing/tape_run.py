@@ -14,6 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 
 from regard.errors import ArgumentError, message
 from regard.viewing.as_arrays import checked_weights
+from regard.viewing.html_document import file_to_write
 
 __all__ = ["TapeRun"]
 
@@ -141,7 +142,7 @@ class TapeRun:
 
         Returns hints for the user about characters that no installed font has.
         """
-        suffix = Path(path).suffix.lower()
+        suffix = file_to_write(path).suffix.lower()
         if suffix == ".html":
             importlib.import_module("regard.viewing.tape_page").save_tape_page(path, [self])
             return ()

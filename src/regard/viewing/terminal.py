@@ -1,14 +1,16 @@
 """Draw weights in the terminal: draw() as a matrix of coloured cells (queries x keys), bars() as bars.
 
 The results of `draw` and `bars` can be printed in colour with rich (`rich.print(draw(...))`), as plain
-characters with print(), or saved with `to_svg`.
+characters with print(), or saved with their method save().
 """
 
 from __future__ import annotations
 
+import importlib
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -34,12 +36,26 @@ are truncated."""
 
 
 class Shown:
-    """Base class of objects that rich can print. str() returns plain text; a notebook shows an SVG."""
+    """Base class of objects that rich can print. str() returns plain text; a notebook shows an SVG.
+
+    save() writes the object to a file, as it looks in a terminal.
+    """
 
     def __str__(self) -> str:
         page = io.StringIO()
         Console(file=page, width=100, color_system=None).print(self)
         return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
+
+    def save(self, path: str | Path) -> tuple[str, ...]:
+        """Write a .png, .svg, .pdf or .gif file, atomically.
+
+        Returns hints about characters that no installed font has; see Picture.save().
+        """
+        from regard.viewing.svg import to_canvas
+
+        module = importlib.import_module("regard.viewing.pictures.picture_files")  # it imports this module
+        hints: tuple[str, ...] = module.Picture([to_canvas(self)], self).save(path)  # type: ignore[arg-type]
+        return hints
 
     def _repr_svg_(self) -> str:
         from regard.viewing.svg import to_svg

@@ -40,6 +40,7 @@ from regard.errors import (
     message,
     printable,
     shown,
+    similar_path,
 )
 from regard.files.untrusted import LIMITS, parse_json, read_limited
 
@@ -597,7 +598,12 @@ def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) ->
     """
     if not images.folder.is_dir():
         raise DataError(
-            message(shown(images.folder), "there is no such folder", expected="the folder of the images")
+            message(
+                shown(images.folder),
+                "there is no such folder",
+                expected="the folder of the images",
+                hint=similar_path(images.folder, folder=True),
+            )
         )
     there: set[str] = set()
     for parent in sorted({os.path.dirname(name) for name in images.names}):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from regard.layers.tape_heads import MEMORY_ROLE, READ_SITE, WRITE_SITE
 from regard.tasks.algorithms.data import named_sizes
 from regard.viewing import Seen, Site
 from regard.viewing.html_document import safe
+from regard.viewing.result import Result
 from regard.viewing.tape_run import TapeRun
 
 __all__ = ["Solution"]
@@ -28,7 +29,7 @@ number above 0."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Solution:
+class Solution(Result):
     """The answer of a model to one sequence.
 
     The sequence has T steps, each with X input bits and Y output bits. The tape has N slots of M numbers.
@@ -60,6 +61,8 @@ class Solution:
     read: NDArray[numpy.float64] | None = None
     memory: NDArray[numpy.float64] | None = None
     notes: tuple[str, ...] = ()
+    page_title = "A sequence on the tape"
+    most = 100
 
     @cached_property
     def bits(self) -> float:
@@ -138,12 +141,17 @@ class Solution:
             "notes": list(self.notes),
         }
 
-    def save(self, path: str | Path) -> tuple[str, ...]:
-        """Write a picture of the heads on the tape; return hints for the user.
+    def drawing(self) -> TapeRun:
+        return self.tape_run()
 
-        path: the file to write; it ends in .png, .svg, .pdf, .gif or .html.
-        """
-        return self.tape_run().save(path)
+    def page_entry(self) -> TapeRun:
+        return self.tape_run()
+
+    @staticmethod
+    def write_page(path: str | Path, entries: Sequence[TapeRun], title: str, about: str = "") -> None:
+        from regard.viewing.tape_page import save_tape_page
+
+        save_tape_page(path, entries, title, about)
 
     def __str__(self) -> str:
         return " ".join(self.answer)

@@ -12,7 +12,7 @@ from rich.text import Text
 from regard.data.line_io import say
 from regard.data.story_text import Stories, read_stories
 from regard.errors import ArgumentError, message, shown
-from regard.evaluation.story_answer import save_answers
+from regard.evaluation.story_answer import StoryAnswer
 from regard.runs.run_commands import ChosenRun, RunReport, report_changed_data
 from regard.runs.run_task import RunTask
 from regard.tasks.answering.data import read_story_split
@@ -89,5 +89,5 @@ def _read(run: ChosenRun, answerer: AnsweringRun, options: Mapping[str, Any]) ->
 def _write_page(page: Path, answerer: AnsweringRun, stories: Stories, name: str) -> None:
     results = list(answerer.stream(stories.questions[:MOST_ENTRIES]))
     cut = f", the first {len(results)} of {len(stories):,} questions" if len(stories) > len(results) else ""
-    save_answers(page, results, f"Answers by {answerer.folder.name}", f"{name}{cut}")
+    StoryAnswer.write_page(page, results, f"Answers by {answerer.folder.name}", f"{name}{cut}")
     say(f"Wrote {shown(page)}")

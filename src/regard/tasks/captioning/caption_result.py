@@ -6,7 +6,7 @@ caption.save("x.png") writes a picture.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from regard.errors import ArgumentError, message, printable
 from regard.roles import Role
 from regard.viewing import Seen, Site
 from regard.viewing.html_document import safe
-from regard.viewing.image_attention import ImageAttention
+from regard.viewing.image_attention import WORDS, ImageAttention
+from regard.viewing.result import Result
 
 __all__ = ["Caption"]
 
@@ -28,7 +29,7 @@ TO_IMAGE = Role("cross", "target", "image")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Caption:
+class Caption(Result):
     """The caption of one image, as an ImageCaptioner returns it.
 
     image: the name of the image file, or "" for an array.
@@ -61,6 +62,8 @@ class Caption:
     ranking: float = 0.0
     notes: tuple[str, ...] = ()
     others: tuple[Caption, ...] = field(default=())
+    page_title = "Captions"
+    most = 200
 
     @property
     def log_probability(self) -> float:
@@ -128,9 +131,18 @@ class Caption:
             "others": [each.to_dict() for each in self.others],
         }
 
-    def save(self, path: str | Path) -> None:
-        """Write a picture or page of the attention over the image: .png, .svg, .pdf, .gif or .html."""
-        self.image_attention().save(path)
+    def drawing(self) -> ImageAttention:
+        return self.image_attention()
+
+    def page_entry(self) -> ImageAttention | None:
+        drawable = self.weights is not None and 1 <= len(self.words) <= WORDS
+        return self.image_attention(self.image) if drawable else None
+
+    @staticmethod
+    def write_page(path: str | Path, entries: Sequence[ImageAttention], title: str, about: str = "") -> None:
+        from regard.viewing.caption_page import save_caption_page
+
+        save_caption_page(path, entries, title, about)
 
     def __str__(self) -> str:
         return self.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.text import Text
 from regard.data.labelled_text import LabelledTexts, Labels, read_labelled
 from regard.data.line_io import say
 from regard.errors import ArgumentError, message, shown
-from regard.evaluation.classification import save_classifications
+from regard.evaluation.classification import Classification
 from regard.evaluation.classification_report import ClassificationReport
 from regard.evaluation.classifier_erasure import ClassifierErasure, erase_words
 from regard.runs.run_commands import ChosenRun, RunReport, report_changed_data
@@ -153,11 +154,11 @@ def _write_page(
     report: ClassificationReport,
     name: str,
 ) -> None:
-    results = classifier.classify(lines[:MOST_ENTRIES])
+    labels, found = texts.labels[:MOST_ENTRIES], classifier.classify(lines[:MOST_ENTRIES])
+    results = [replace(each, true_label=label) for each, label in zip(found, labels, strict=True)]
     cut = f", the first {len(results)} of {len(lines):,} texts" if len(lines) > len(results) else ""
     title = f"Classifications by {classifier.folder.name}"
-    about = f"{report.summary()}; {name}{cut}"
-    save_classifications(page, results, title, about, texts.labels[:MOST_ENTRIES])
+    Classification.write_page(page, results, title, f"{report.summary()}; {name}{cut}")
     say(f"Wrote {shown(page)}")
 
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from regard.lazy_package import import_lazily
 
 if TYPE_CHECKING:
-    from regard.tasks.language.generated_text import GeneratedText
     from regard.tasks.language.run import LanguageRun
-    from regard.tasks.language.scored_text import ScoredText
     from regard.tasks.language.settings import LanguageSettings
     from regard.tasks.language.task import LanguageTask
+    from regard.tasks.language.text_result import GeneratedText, ScoredText
 else:
     import_lazily(__name__)
 

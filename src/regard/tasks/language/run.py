@@ -23,9 +23,7 @@ from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_commands import ChosenRun, LongTextView, ViewOptions, with_maps
 from regard.runs.run_task import RunTask, StoredRun
 from regard.tasks.language.data import load_text_tokenizer
-from regard.tasks.language.generated_text import GeneratedText
 from regard.tasks.language.observed_texts import observe_in_batches
-from regard.tasks.language.scored_text import ScoredText
 from regard.tasks.language.settings import LanguageSettings
 from regard.tasks.language.text_generator import (
     GENERATION_LIMIT,
@@ -34,6 +32,7 @@ from regard.tasks.language.text_generator import (
     checked_texts,
     never,
 )
+from regard.tasks.language.text_result import GeneratedText, ScoredText
 from regard.tasks.language.text_stream import check_stop
 from regard.training.command_options import CommandOption
 

@@ -12,11 +12,11 @@ from regard.decoding import Beam, Hypothesis, LengthLimit, Prompts, Sample, Sear
 from regard.errors import ArgumentError, message
 from regard.models.language_base import LanguageModel
 from regard.roles import BySite
-from regard.tasks.language.generated_text import GeneratedText
 from regard.tasks.language.observed_texts import ObservedText, observe_in_batches
-from regard.tasks.language.text_result import unknown_note
+from regard.tasks.language.text_result import GeneratedText
 from regard.tasks.language.text_stream import StopCheck, TextStream, before_stop, continuation
 from regard.viewing import pooled_from_top
+from regard.viewing.result import unknown_note
 
 __all__ = ["GENERATION_LIMIT", "Generation", "TextGenerator", "checked_texts", "never"]
 
@@ -268,6 +268,8 @@ class TextGenerator:
             "unknown": () if self.tokenizer.uncovered.isdisjoint(given) else self.tokenizer.unknown(text),
             "word_numbers": tuple(self.tokenizer.units(tokens)),
             "first_piece": first_piece,
+            "unit": self.tokenizer.unit,
+            "bytewise": self.tokenizer.bytewise,
         }
 
 

@@ -1,4 +1,4 @@
-"""TextResult: a text that a language model has scored or generated, with token scores and attention.
+"""Texts that a language model has scored or generated, with token scores and attention.
 
 print(result) prints the text; rich.print(result) and notebooks also draw the attention; result.save("x.html")
 writes a page with a picture of every layer.
@@ -9,21 +9,32 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
+from regard.data.encoded_text import count_text
+from regard.data.tokenizers.tokenizer import clean
 from regard.errors import printable
-from regard.files.atomic_io import write_whole
 from regard.roles import BySite
 from regard.viewing import Picture, Pooled, Seen, Site, long_map, pooled
-from regard.viewing.html_document import check_ending, document, safe, static
+from regard.viewing.html_document import safe
+from regard.viewing.result import Result, listed
 
-__all__ = ["TextResult", "save_texts", "unknown_note"]
+__all__ = ["STOP_REASONS", "GeneratedText", "ScoredText", "TextResult"]
+
+STOP_REASONS = {
+    "end": "the model generated the end of the line (EOS)",
+    "stop": "a stop string was generated",
+    "length": "the maximum number of new tokens was reached",
+    "positions": "all positions of the model are used",
+    "interrupted": "generation was interrupted",
+    "prompt": "the model cannot read the prompt: all its words are unknown, or it is too long",
+}
+"""An explanation of each value of GeneratedText.stop_reason."""
 
 MATRIX = 48
 """Maximum number of words for a picture of the attention as a matrix, with a row for each word.
@@ -34,15 +45,12 @@ A longer text is drawn as a map, in which each cell is the largest weight in a b
 LAYERS = 24
 """Maximum number of attention layers that are drawn on a page."""
 
-NAMED = 5
-"""Maximum number of unknown words that unknown_note() lists."""
-
 _shortened = reprlib.Repr()
 _shortened.maxstring = 80
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TextResult:
+class TextResult(Result):
     """Base class of ScoredText and GeneratedText: a text with the log-probability of each of its tokens.
 
     text: the text that was scored or generated.
@@ -55,10 +63,12 @@ class TextResult:
     long: the attention of a text with more than 512 tokens, for each layer: the 32 largest weights of each
         row, and a map in which each cell is the largest weight in a block of tokens. For such a text,
         `attention` is empty.
-    unknown: the words that are not in the vocabulary.
+    unknown: the words (or characters, see `unit`) that are not in the vocabulary.
     notes: messages for the user, for example that all positions of the model are used.
     word_numbers: the index of the word of each row of the attention. -1 for EOS.
     first_piece: the token before the text: "<s>", or "</s>" in continuous text.
+    unit: "word" or "character", the unit of `unknown`.
+    bytewise: whether the tokenizer encodes unknown characters as bytes, instead of UNK.
     """
 
     text: str
@@ -71,6 +81,10 @@ class TextResult:
     notes: tuple[str, ...] = field(default=(), kw_only=True)
     word_numbers: tuple[int, ...] = field(default=(), kw_only=True)
     first_piece: str = field(default="<s>", kw_only=True)
+    unit: str = field(default="word", kw_only=True)
+    bytewise: bool = field(default=False, kw_only=True)
+    page_title = "A text"
+    most = 100  # it is small because each text has a picture for every layer
 
     @property
     def log_probability(self) -> float:
@@ -91,6 +105,9 @@ class TextResult:
     def whole_text(self) -> str:
         """The whole text: the field `text`. In GeneratedText, the prompt followed by `text`."""
         return self.text
+
+    def unknown_words(self) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+        yield self.unit, self.unknown, self.bytewise
 
     def seen(self, title: str = "") -> Seen:
         """Return the recorded attention as arrays with their tokens, to draw, explore or save.
@@ -138,7 +155,6 @@ class TextResult:
             yield long_map(each)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the text, its tokens, scores and notes as a dict for JSON, without the attention."""
         return {
             "text": self.text,
             "log_probability": self.log_probability,
@@ -149,21 +165,6 @@ class TextResult:
             "unknown": list(self.unknown),
             "notes": list(self.notes),
         }
-
-    def save(self, path: str | Path, title: str = "A text") -> None:
-        """Write an HTML page with the text, its scores and its attention.
-
-        The page is a single file and loads nothing from the network.
-
-        path: the file to write; it must end in .html.
-        title: the title of the page.
-        """
-        save_texts(path, [self], title)
-
-    @property
-    def all_notes(self) -> tuple[str, ...]:
-        """The field `notes`, and a note that lists the words of the text that are not in the vocabulary."""
-        return (*self.notes, unknown_note(self.unknown)) if self.unknown else self.notes
 
     def __str__(self) -> str:
         return self.whole_text
@@ -177,10 +178,6 @@ class TextResult:
         yield from self.pictures()
         for note in (*self.facts, *self.all_notes):
             yield Text(printable(note), "dim")
-
-    def _repr_html_(self) -> str:
-        lines = ['<div class="regard">', f"<style>{static('entry.css')}</style>", *self.html(), "</div>"]
-        return "\n".join(lines) + "\n"
 
     @property
     def facts(self) -> tuple[str, ...]:
@@ -201,36 +198,128 @@ class TextResult:
         for number, drawn in zip(range(LAYERS), self.pictures(), strict=False):
             yield f"<dt>attention</dt><dd>{drawn.svg(f'attention, layer {number}')}</dd>"
         left_out = (f"the first {LAYERS} of {count} attention layers are drawn",) if count > LAYERS else ()
-        for note in (*left_out, *self.all_notes):
-            yield f'<dt>note</dt><dd dir="auto">{safe(note)}</dd>'
+        yield from (listed("note", note) for note in (*left_out, *self.all_notes))
         yield "</dl>"
 
 
-def save_texts(path: str | Path, results: Iterable[TextResult], title: str) -> None:
-    """Write an HTML page with several texts, their scores and their attention.
+@dataclass(frozen=True, eq=False, repr=False)
+class ScoredText(TextResult):
+    """A line of text with the log-probability of each of its tokens. The last token is EOS.
 
-    path: the file to write; it must end in .html.
-    results: the texts, scored or generated.
-    title: the title of the page.
+    For the fields, see TextResult. This example sets the fields text, token_ids, pieces and token_scores:
+
+    >>> scored = ScoredText("a b", (4, 5, 3), ("a", "b", "</s>"), (-1.0, -0.5, -1.5))
+    >>> scored, scored.log_probability, round(scored.perplexity, 4)
+    (ScoredText('a b', log_probability=-3), -3.0, 2.7183)
     """
-    path = Path(path)
-    check_ending(path, ".html", "use the ending of an HTML file")
-    style = static("entry.css") + static("page.css")
-    body = ["<header>", f'<h1 dir="auto">{safe(title)}</h1>', "</header>", "<main>"]
-    for result in results:
-        body += ["<article>", *result.html(), "</article>"]
-    write_whole(path, document(title, style, "", [*body, "</main>"]).encode())
+
+    @property
+    def words(self) -> int:
+        """Number of words of the line, separated by spaces; EOS is not counted."""
+        return count_text([self.text]).words
+
+    @property
+    def word_perplexity(self) -> float:
+        """Perplexity per word: exp(-log_probability / (words + 1)). The end of the line is a word too."""
+        return exp_or_inf(-self.log_probability / (self.words + 1))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return TextResult.to_dict(), and also "words", "line_ends" and "word_perplexity".
+
+        "word_perplexity" is exp(-log_probability / (words + line_ends)). "line_ends" is always 1, because the
+        text is one line.
+        """
+        per_word = None if self.word_perplexity == float("inf") else self.word_perplexity
+        return {**super().to_dict(), "words": self.words, "line_ends": 1, "word_perplexity": per_word}
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        return (f"{super().facts[0]}, per word {self.word_perplexity:.2f}",)
 
 
-def unknown_note(unknown: tuple[str, ...]) -> str:
-    """Return a message that lists the first unknown words.
+@dataclass(frozen=True, eq=False, repr=False)
+class GeneratedText(TextResult):
+    """A prompt and its continuation by a language model.
 
-    >>> unknown_note(("zebra", "yak"))
-    "not in the vocabulary: 'zebra', 'yak'"
+    text: the continuation, with the space between prompt and continuation. A stop string is not included.
+    token_ids: the id of each generated token, including EOS and the tokens of a stop string.
+    pieces: the text of each generated token.
+    token_scores: the log-probability of each generated token.
+    attention: for each attention layer (site), the weights (H, T, T). T is the number of tokens of the prompt
+        and the continuation together. See TextResult.
+    long: the attention of a text with more than 512 tokens. Then `attention` is empty. See TextResult.
+    unknown: the words of the prompt that are not in the vocabulary.
+    prompt: the text of the prompt.
+    prompt_token_ids: the id of each token of the prompt.
+    prompt_pieces: the text of each token of the prompt.
+    stop_reason: why generation ended, a key of STOP_REASONS: "end", "stop", "length", "positions",
+        "interrupted" or "prompt". With "prompt", there is no continuation.
+    ranking: the log-probability with length penalty. Continuations are sorted by this score.
+    others: the other continuations of the n-best list, or the other samples.
+
+    For the other fields, see TextResult.
+
+    >>> text = GeneratedText(" CS", (6, 3), ("CS", "</s>"), (-0.25, -0.5), prompt="I learned")
+    >>> str(text), text.log_probability, text.stop_reason
+    ('I learned CS', -0.75, 'end')
     """
-    words = list(dict.fromkeys(unknown))
-    more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
-    return f"not in the vocabulary: {', '.join(repr(word[:40]) for word in words[:NAMED])}{more}"
+
+    prompt: str = field(default="", kw_only=True)
+    prompt_token_ids: tuple[int, ...] = field(default=(), kw_only=True)
+    prompt_pieces: tuple[str, ...] = field(default=(), kw_only=True)
+    stop_reason: str = field(default="end", kw_only=True)
+    ranking: float = field(default=0.0, kw_only=True)
+    others: tuple[GeneratedText, ...] = field(default=(), kw_only=True)
+
+    @property
+    def read_pieces(self) -> tuple[str, ...]:
+        return (*self.prompt_pieces, *self.pieces)
+
+    @property
+    def whole_text(self) -> str:
+        """The prompt and its continuation, as one text."""
+        before = clean(self.prompt)
+        return f"{before}{self.text}" if before else self.text.lstrip()
+
+    @property
+    def continued(self) -> bool:
+        """Whether the model could read the prompt. If not, `stop_reason` is "prompt", and `text` is empty."""
+        return self.stop_reason != "prompt"
+
+    def unknown_words(self) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+        if self.continued:  # otherwise the prompt has no known word, and an error says so
+            yield from super().unknown_words()
+
+    def with_others(self, others: Iterable[GeneratedText]) -> GeneratedText:
+        """Return a copy whose field `others` has these continuations of the same prompt."""
+        return replace(self, others=tuple(others))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return TextResult.to_dict(), and also the prompt, the stop reason and the other texts.
+
+        If there is no continuation (stop reason "prompt"), all scores are None.
+        """
+        unscored = {} if self.continued else {"log_probability": None, "perplexity": None}
+        return {
+            "prompt": self.prompt,
+            **super().to_dict(),
+            **unscored,
+            "stop_reason": self.stop_reason,
+            "ranking": self.ranking if self.continued else None,
+            "prompt_token_ids": list(self.prompt_token_ids),
+            "prompt_pieces": list(self.prompt_pieces),
+            "others": [each.to_dict() for each in self.others],
+        }
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        if not self.continued:
+            return (f"not continued: {STOP_REASONS[self.stop_reason]}",)
+        return (f"{super().facts[0]}; ended because {STOP_REASONS[self.stop_reason]}",)
+
+    def html_text(self) -> str:
+        before = clean(self.prompt)
+        return f"{safe(before)}<b>{safe(self.text if before else self.text.lstrip())}</b>"
 
 
 def exp_or_inf(number: float) -> float:

@@ -21,7 +21,7 @@ from regard.data.line_io import Lines, Notes, check_standard_input, place_name, 
 from regard.data.pairs import PairStream, RowPairs, in_batches
 from regard.data.progress_bar import advancing
 from regard.decoding.alignment_units import check_units, count_units
-from regard.decoding.search_options import build_search
+from regard.decoding.search_options import build_search, describe_search
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 from regard.evaluation import (
@@ -40,15 +40,15 @@ from regard.roles import CROSS, sites_matching
 from regard.runs.run_commands import ChosenRun
 from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask
+from regard.runs.seed_scores import FittedTable
 from regard.tasks.file_options import COLUMNS, ENCODING, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
 from regard.tasks.header_lines import check_first_lines, columns_of_header
-from regard.tasks.picture_outputs import check_output_ending
+from regard.tasks.picture_outputs import ResultFiles, check_output_ending
 from regard.tasks.task_table import task_of
 from regard.tasks.text_file_checks import check_sides
 from regard.tasks.translation.alignment import aligned_at
 from regard.tasks.translation.expected_quality import describe_quality
 from regard.tasks.translation.settings import TranslationSettings
-from regard.tasks.translation.translation_page import TranslationPage, describe_search
 from regard.training.command_options import CommandOption
 from regard.training.logs.json_log import strict
 from regard.training.logs.live_table import perplexity
@@ -238,8 +238,11 @@ def evaluate_translation(
     if translations is not None and options["sentences"] is not None:
         raise ArgumentError(message("--sentences", "cannot be combined with --translations"))
     search = build_search(options["beam_size"], options["length_penalty"], greedy=options["greedy"])
-    html = TranslationPage(page)
+    html = ResultFiles("line", page)
     references = given.read()
+    if empty := sum(not any(map(str.strip, each)) for each in zip(*references.references, strict=True)):
+        pairs = "1 pair has an empty reference" if empty == 1 else f"{empty:,} pairs have empty references"
+        say(f"note: {pairs}, which lowers the scores; training drops such pairs")
     if run is None:
         if translations is None:
             expected = "a run folder, or --translations"
@@ -517,9 +520,10 @@ def built_in_references(split: str, sentences: int) -> References:
     split: name of the split, for example "test".
     sentences: number of sentence pairs.
     """
+    from regard.data import korean_english  # the grammar is imported only where it is used
+
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
-    from regard.data import korean_english  # the grammar is imported only where it is used
 
     examples = list(korean_english(split, sentences))
     return References(
@@ -604,7 +608,7 @@ def evaluate_run(
     references: References,
     options: EvaluationOptions,
     out: Path | None,
-    page: TranslationPage,
+    page: ResultFiles,
     unit: str = "word",
 ) -> EvaluationReport:
     """Translate the source sentences with the model of a run, and score the translations.
@@ -628,7 +632,7 @@ def evaluate_run(
         for number, (translation, reference) in enumerate(pairs, 1):
             notes.add(number, translation.notes)
             unknown.add(number, translation)
-            page.add(translation, reference)
+            page.add(translation, reference=reference)
             texts.append(translation.text)
             if write is not None:
                 write(translation.text)
@@ -718,15 +722,17 @@ class FaithfulnessReport:
         """
         first = self.results[0]
         title = f"Faithfulness over {first.sentences:,} references, {len(first.words):,} words: loss in nats"
-        table = Table(box=None, header_style="dim", title=title, title_justify="left", title_style="bold")
-        table.add_column("site", no_wrap=True, style="cyan")
+        table = FittedTable(("uniform", "suff.", "compr."))  # the uniform loss is also in the summary
+        table.title, table.title_justify, table.title_style = title, "left", "bold"
+        table.add_column("site")
         for name in ("hidden", "random", "unknown", "random", "compr.", "suff.", "tau", "uniform"):
-            table.add_column(name, justify="right", no_wrap=True)
+            table.add_column(name, justify="right")
         names = ("hidden", "hidden_random", "unknown", "unknown_random")
         for each in self.results:
             numbers = [each.mean(name) for name in (*names, "comprehensiveness", "sufficiency", "kendall")]
             table.add_row(
-                Text(each.at), *(f"{round(number, 2) + 0.0:.2f}" for number in (*numbers, each.uniform))
+                Text(each.at, "cyan"),
+                *(f"{round(number, 2) + 0.0:.2f}" for number in (*numbers, each.uniform)),
             )
         return table
 

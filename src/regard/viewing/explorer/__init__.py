@@ -88,7 +88,7 @@ def explore(seen: Drawable, path: str | Path | None = None, title: str = "") -> 
     """
     seen = seen_of(seen, "explore()")
     if path is not None:
-        check_ending(Path(path), ".html", "use the ending of an HTML file")
+        check_ending(path, ".html", "use the ending of an HTML file")
     files = ("explorer/explorer.css", *(f"explorer/{name}.js" for name in SCRIPTS))
     heading = title or seen.title or TITLE
     page = article_page(heading, _still(seen), files=files, after=_data(seen), name="explorer")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy
 
 from regard.viewing.pictures.canvas import MIDDLE, Box, Canvas, Curve, Mark, Raster, Words
-from regard.viewing.pictures.colors import QUIET, WHITE
+from regard.viewing.pictures.colors import QUIET
 from regard.viewing.pictures.fonts import Run, hint_for, needs, written
 
 __all__ = ["gif_of", "hints", "pdf_of", "png_of"]
@@ -128,7 +128,7 @@ def _drawn(canvas: Canvas, dpi: float) -> tuple[Any, Any]:
         marks = [*marks, Words(canvas.margin, height, hint, SMALL, QUIET)]
         width, height = max(width, marks[-1].bounds[2] + canvas.margin), height + 2 * SMALL
     dpi = min(dpi, 72 * math.sqrt(PIXELS / (width * height)), 72 * EDGE / max(width, height))
-    figure = Figure((width / 72, height / 72), dpi=dpi, facecolor=WHITE, edgecolor="none")
+    figure = Figure((width / 72, height / 72), dpi=dpi, facecolor=canvas.paper.color, edgecolor="none")
     agg = FigureCanvasAgg(figure)
     place = Affine2D().scale(1 / width, -1 / height).translate(0, 1) + figure.transFigure
     for order, artist in enumerate(_artists(marks, figure, width, height)):

@@ -49,9 +49,8 @@ class Picture(Shown):
         picture. For a .svg file, there are no hints, because the program that displays the file has its own
         fonts.
         """
-        path = Path(path)
+        path = check_ending(path, SUFFIXES)
         suffix = path.suffix.lower()
-        check_ending(path, SUFFIXES)
         if suffix == ".gif" or not self.moves:
             write_whole(path, self._makers()[suffix]())
         else:
