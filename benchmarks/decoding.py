@@ -30,7 +30,8 @@ from regard.data.batch import Batch
 from regard.decoding import Beam, Greedy, Rules, search
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Model
-from regard.models.transformer import SIZES, Transformer
+from regard.models.transformer import Transformer
+from regard.options.transformer_options import SIZES
 
 LENGTH, SOURCE = 32, 20
 SIMPLE = "regard.decoding.search.search_decoder"

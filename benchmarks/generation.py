@@ -25,7 +25,7 @@ from benchmarks.measure import environment, require_device, write_results
 from regard.data.batch import EOS, PAD
 from regard.decoding import Greedy, Prompts, Rules, Sample, Search, search
 from regard.models import LanguageModel, build_language_model
-from regard.models.transformer import SIZES
+from regard.options.transformer_options import SIZES
 
 LENGTH, PROMPT = 64, 8
 RULES = Rules(minimum=LENGTH, maximum=LENGTH)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from benchmarks.eager_loop import eager_loss
 from benchmarks.training_cases import DROPOUT, SMOOTHING, Case
 from regard.data.batch import BOS, EOS, PAD, Batch
-from regard.models.transformer import SIZES
+from regard.options.transformer_options import SIZES
 
 __all__ = ["compiled", "eager_loop", "hugging_face", "time_limit"]
 

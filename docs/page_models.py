@@ -9,9 +9,9 @@ from typing import Any
 
 from page_tables import table
 
-from regard.models.transformer import SIZES
 from regard.named_models import CLASSIFIERS, LANGUAGE_MODELS, PARTS, direct_options
 from regard.options.attention_options import model_arguments
+from regard.options.transformer_options import SIZES
 
 RECURRENT = {
     "width": "size of the hidden states",

@@ -12,7 +12,7 @@ from benchmarks import training_speed
 from benchmarks.training_cases import CASES, Case
 from benchmarks.training_peers import eager_loop
 from regard.fast.captured.graphs import copied
-from regard.models.transformer import SIZES, Size
+from regard.options.transformer_options import SIZES, Size
 from regard.training import losses
 
 SMALL = Case("transformer", 40, rows=3, length=6)

@@ -175,9 +175,9 @@ def test_dropout_acts_on_non_recurrent_connections_only(monkeypatch: pytest.Monk
     seen = {}
     original = Recurrent.run
 
-    def run(self, x, hidden):
-        seen["inputs"], seen["outputs"] = x, original(self, x, hidden)[0]
-        return original(self, x, hidden)
+    def run(self, x, hidden, *position):
+        seen["inputs"], seen["outputs"] = x, original(self, x, hidden, *position)[0]
+        return original(self, x, hidden, *position)
 
     monkeypatch.setattr(Recurrent, "run", run)
     model.output.register_forward_hook(lambda module, inputs, output: seen.update(last=inputs[0]))

@@ -10,14 +10,9 @@ import regard
 from regard.data.batch import StoryBatch
 from regard.errors import ArgumentError, UnknownName
 from regard.layers.memory_hop import STORY_MEMORY
+from regard.layers.sentence_ages import encode_ages, noise_size, sentence_ages, shifted_ages
 from regard.layers.sentence_encoding import position_weights
-from regard.models.memory_network import (
-    MemoryNetwork,
-    encode_ages,
-    noise_size,
-    sentence_ages,
-    shifted_ages,
-)
+from regard.models.memory_network import MemoryNetwork
 from regard.sites import declared_sites
 
 STORIES = [[[5, 6, 7], [8, 6], [9]], [[7, 7, 5]]]

@@ -26,10 +26,10 @@ from regard.fast.joint_linear import HalfCopies, half_copies, joint_linear, line
 from regard.fast.twin import Twin
 from regard.kernels import by_kernel
 from regard.layers.feedforward import ACTIVATIONS, FeedForward
-from regard.layers.multihead import MultiHead
+from regard.layers.multihead import MultiHead, TransformerLayers
 from regard.masks.mask import Mask
 from regard.memory import Memory
-from regard.models.transformer import TransformerLayer, TransformerLayers
+from regard.models.transformer import TransformerLayer
 from regard.scores import ScaledDot
 
 __all__ = ["FastTransformerLayers", "ResidualStream", "feed_forward"]

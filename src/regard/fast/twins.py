@@ -22,9 +22,9 @@ from regard.fast.recurrent.turing_machine import FastTuringMachine
 from regard.fast.transformer import FastTransformerLayers
 from regard.fast.twin import Twin, plain_class
 from regard.layers.lstmn import LSTMNLayer
+from regard.layers.multihead import TransformerLayers
 from regard.layers.recurrent import Recurrent
 from regard.models.bahdanau import Bahdanau
-from regard.models.transformer import TransformerLayers
 from regard.models.turing_machine import NeuralTuringMachine
 
 __all__ = ["TWINS", "Twin", "Twins"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from regard.attended import Attended
@@ -10,14 +12,15 @@ from regard.look import Look
 from regard.masks import padding
 from regard.roles import Role
 from regard.scores import Dot
-from regard.select import Select
+from regard.select import Linear, Select
 
 __all__ = ["STORY_MEMORY", "HopNetwork", "MemoryHop"]
 
 STORY_MEMORY = Role("memory", "question", "story")
 """The role of the attention of a memory network: the question attends to the sentences of the story."""
 
-_DOT = Dot()
+_DOT, _LINEAR = Dot(), Linear()
+_SCORES = Look(weights=True, gradient=True)
 
 
 class MemoryHop(nn.Module):
@@ -74,11 +77,17 @@ class MemoryHop(nn.Module):
             role=self.role,
         )
 
+    def scores(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor) -> Tensor:
+        """Return the scores u . m_i of B stories, (B, S), with gradients. See forward() for the arguments."""
+        # With the selection Linear(), the weights are the scores themselves.
+        weights_B1S: Tensor = self(query, key, value, lengths, _LINEAR, _SCORES).weights
+        return weights_B1S.squeeze(1)
+
 
 class HopNetwork(nn.Module):
     """Base class of memory networks, whose layers `hop` are the attention."""
 
-    hop: nn.ModuleList
+    hop: Any  # nn.ModuleList of MemoryHop
 
     @property
     def sites(self) -> tuple[str, ...]:

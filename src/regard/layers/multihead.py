@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from regard.roles import Role
 from regard.scores import Score, build_score, learned_in
 from regard.torch_modules.multihead_weights import copied
 
-__all__ = ["MultiHead", "build_multihead"]
+__all__ = ["MultiHead", "TransformerLayers", "build_multihead"]
 
 
 class MultiHead(nn.Module):
@@ -245,3 +246,36 @@ def build_multihead(settings: LayerSettings, site: str, role: Role, *, causal: b
             nn.init.zeros_(linear.bias)
             linear.requires_grad_(False)
     return layer
+
+
+class TransformerLayers(nn.ModuleList):
+    """The layers of an encoder or a decoder of a Transformer, one after another, with their caches.
+
+    For the equations of a layer, see TransformerLayer in models/transformer.py.
+    """
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask,
+        norm: nn.Module,
+        start: int = 0,
+        past: Sequence[Memory] = (),
+        sources: Sequence[Memory] = (),
+    ) -> tuple[Tensor, tuple[Memory, ...]]:
+        """Return norm(output of the last layer), (R, T, M), and the self-attention caches of all layers.
+
+        norm: the final layer normalisation; with post-norm nn.Identity(), because the layers end with one.
+        past, sources: the arguments `past` and `source` of each layer; empty for None.
+        """
+        caches: list[Memory] = []
+        for i, layer in enumerate(self):
+            cache, source = past[i] if past else None, sources[i] if sources else None
+            x, cache = layer(x, mask, start, cache, source)
+            caches.append(cache)
+        return norm(x), tuple(caches)
+
+    def remember(self, x: Tensor, mask: Mask) -> tuple[Memory, ...]:
+        """Return the encoded source x (B, S, M) as the memory of the cross-attention of each layer."""
+        crossing = [layer.cross for layer in self if isinstance(layer.cross, MultiHead)]
+        return tuple(cross.remember(x, mask=mask) for cross in crossing)

@@ -116,11 +116,12 @@ class Recurrent(nn.Module):
         states_BSE, _ = pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])
         return states_BSE, _batch_first(last)
 
-    def run(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+    def run(self, x: Tensor, hidden: Hidden, position: int = 0) -> tuple[Tensor, Hidden]:
         """Run the layers over T steps; return the outputs (B, T, width) and the state after the last step.
 
         x: (B, T, input_size), the inputs.
         hidden: the state before the first step, for example the result of zeros().
+        position: number of steps before x. It has no effect here; LSTMN.run() needs it.
         """
         dtype = next(self.parameters()).dtype
         first = tuple(each.transpose(0, 1).to(dtype).contiguous() for each in hidden)

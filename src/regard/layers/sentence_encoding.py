@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.options.model_checks import ENCODINGS, known
 
-__all__ = ["DENSE_WORDS", "encode_sentences", "position_weights"]
+__all__ = ["DENSE_WORDS", "encode_sentences", "encode_story", "position_weights", "with_null_sentences"]
 
 DENSE_WORDS = 2048
 """If the vocabulary has at most this many words, sentences are encoded by a matrix product of word counts."""
@@ -81,6 +81,43 @@ def encode_sentences(
     else:
         sum_M = _looked_up(tokens, side_VM, known_W, place_W, words_1, part_M, encoding)
     return sum_M.unflatten(-1, (count, width))
+
+
+def encode_story(
+    sentences: Tensor, question: Tensor, tables: Tensor, encoding: str = "position", sentence_words: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Encode the sentences of stories, (B, S, n, D), and the questions, (B, n, D), with n embedding tables.
+
+    sentences, question: word ids, (B, S, W) and (B, W).
+
+    For the other arguments, see encode_sentences().
+    """
+    tokens_BSW = torch.cat((sentences, question.unsqueeze(1)), 1)
+    encoded_BSnD = encode_sentences(tokens_BSW, tables, encoding, sentence_words)
+    return encoded_BSnD[:, :-1], encoded_BSnD[:, -1]
+
+
+def with_null_sentences(story: Tensor, lengths: Tensor, slots: int) -> tuple[Tensor, Tensor]:
+    """Pad each story with zero vectors to `slots` sentences (Sukhbaatar et al. 2015, section 4.2).
+
+    A hop can attend to these null sentences. A story with more sentences, and slots = 0, change nothing.
+
+    story: (B, S, n, D), the sentences of each story, encoded with n embedding tables.
+    lengths: (B,), the number of sentences of each story.
+
+    Returns the padded stories and their lengths, which include the null sentences.
+
+    >>> story, lengths = with_null_sentences(torch.ones(1, 2, 1, 1), torch.tensor([1]), slots=3)
+    >>> story.flatten().tolist(), lengths.tolist()
+    ([1.0, 0.0, 0.0], [3])
+    """
+    if not slots:
+        return story, lengths
+    size = story.shape[1]
+    real_BS = torch.arange(size, device=lengths.device) < lengths.unsqueeze(1)
+    real_BSnD = story * real_BS[..., None, None].to(story.dtype)
+    missing = (0, 0, 0, 0, 0, max(slots - size, 0))
+    return torch.nn.functional.pad(real_BSnD, missing), lengths.clamp(min=slots)
 
 
 def _dense(

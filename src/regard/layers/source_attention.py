@@ -11,14 +11,15 @@ from torch import Tensor, nn
 from regard.attended import Attended
 from regard.attention import attention
 from regard.errors import ArgumentError, message
-from regard.masks.constructors import padding
+from regard.masks.constructors import dense, padding
+from regard.masks.mask import Mask
 from regard.memory import Memory, prepare
 from regard.options.attention_options import ScoreOption, SelectOption, build_layer_score, select_argument
 from regard.roles import CROSS_ATTENTION
 from regard.scores import Location, Score, learned_in
 from regard.select import build_select
 
-__all__ = ["SourceAttention", "attend", "build_source_score"]
+__all__ = ["SourceAttention", "attend", "build_source_score", "local_mask"]
 
 
 class SourceAttention(nn.Module):
@@ -111,6 +112,22 @@ def build_source_score(
     if built.mismatch(query_size, key_size, 1) is None:
         return built, None
     return build_layer_score(score, query_size, query_size), nn.Linear(key_size, query_size, bias=False)
+
+
+def local_mask(query: Tensor, memory: Memory, position: int, reach: float) -> Mask:
+    """Return the mask of local-m attention: step t sees the words from t - reach to t + reach.
+
+    It is window(reach, reach) for each of the K beams of a source, whose queries follow one another in a call
+    of attend().
+
+    query: (B K, n, D), the queries.
+    memory: keys and values of B sequences.
+    position: the step of the first query, from 0.
+    """
+    beams = len(query) // max(len(memory.key), 1)
+    step_T = torch.arange(position, position + query.shape[1], device=query.device)
+    word_S = torch.arange(memory.length, device=query.device)
+    return dense((step_T.repeat(beams)[:, None] - word_S).abs() <= reach)
 
 
 def near_uniform(score: Score) -> Score:

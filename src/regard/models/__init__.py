@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from regard.models.lstmn_translation import LSTMNTranslationModel
     from regard.models.luong import Luong
     from regard.models.seq2seq import Seq2Seq
-    from regard.models.transformer import Size, Transformer
+    from regard.models.transformer import Transformer
     from regard.named_models.classifiers import CLASSIFIERS, build_classifier
     from regard.named_models.language_models import LANGUAGE_MODELS, build_language_model
     from regard.named_models.translation_models import MODELS, build_model
+    from regard.options.transformer_options import SIZES, Size
 else:
     import_lazily(__name__)
 
@@ -29,6 +30,7 @@ __all__ = [
     "CLASSIFIERS",
     "LANGUAGE_MODELS",
     "MODELS",
+    "SIZES",
     "Bahdanau",
     "Classifier",
     "Encoded",

@@ -79,9 +79,6 @@ class Bahdanau(Model, SourceAttention):
         memory = self.remember(self.dropout(states_BSE), lengths)
         return Encoded(lengths, (memory,), (torch.tanh(self.first(backward_1)),))
 
-    def start(self, encoded: Encoded) -> State:
-        return State(hidden=encoded.first)
-
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         states_RTM, contexts_RTE = self.decode(embedded_RTM, state.hidden[0], state.position, encoded)

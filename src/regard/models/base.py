@@ -70,9 +70,10 @@ class State(BatchRows):
 
 
 class Model(nn.Module):
-    """Base class of encoder-decoder models; subclasses implement encode, start and step.
+    """Base class of encoder-decoder models; subclasses implement encode() and step().
 
-    Instead of step(), a subclass can implement features() and output_layer().
+    Instead of step(), a subclass can implement features() and output_layer(). If the initial state is more
+    than Encoded.first, it also implements start().
 
     source_size, target_size: vocabulary sizes.
     source, target: the tables of the token embeddings. A language model has the attribute `embedding`
@@ -102,7 +103,7 @@ class Model(nn.Module):
 
     def start(self, encoded: Encoded) -> State:
         """Return the decoder state before the first target token, with one row for each source."""
-        raise TypeError(f"{type(self).__name__} does not implement start()")
+        return State(hidden=encoded.first)
 
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         """Let the decoder read the next n tokens; return the state after them and the logits (rows, n, V).

@@ -62,8 +62,8 @@ class Captioner(Model, ImageAttention):
     Differs from the paper: the default of `query` is "word". With "state", the model would choose a location
     for the word after "a small red" before it has read "red".
 
-    The attribute `read` says how hard attention reads the image in eval mode. It can be changed at any time.
-    The values are "argmax" (the location with the highest score), "sample" (a random location), and
+    The attribute `read` of ImageAttention, which can be changed at any time, says how hard attention reads
+    the image in eval mode: "argmax" (the location with the highest score), "sample" (a random location), or
     "expectation" (the mean weighted by the softmax, as in soft attention).
 
     The attention has the site "decoder.cross" and the role IMAGE_ATTENTION. The weights of row t, over the L
@@ -122,12 +122,8 @@ class Captioner(Model, ImageAttention):
         locations = torch.full((len(source),), features_BLF.shape[1], device=source.device)
         return Encoded(locations, (memory,), first)
 
-    def start(self, encoded: Encoded) -> State:
-        return State(hidden=encoded.first)
-
     def step(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
-        state, logits_RTV, _ = self._run(state, tokens, encoded)
-        return state, logits_RTV
+        return self.decode(state, tokens, encoded)[:2]
 
     def first_step(self, batch: CaptionInputs) -> tuple[State, Tensor, Encoded]:  # type: ignore[override]
         """Return the arguments of step() with which it reads the captions of a batch.
@@ -147,18 +143,16 @@ class Captioner(Model, ImageAttention):
 
         batch: see first_step().
         """
-        _, logits_BTV, weights_BTL = self._run(*self.first_step(batch), Look(weights=True, gradient=True))
-        return logits_BTV, weights_BTL
+        _, logits_BTV, weights = self.decode(*self.first_step(batch), Look(weights=True, gradient=True))
+        return logits_BTV, torch.stack(weights, 1)
 
-    def _run(
+    def decode(
         self, state: State, tokens: Tensor, encoded: Encoded, look: Look | None = None
-    ) -> tuple[State, Tensor, Any]:
-        """Read the next n tokens of R captions.
+    ) -> tuple[State, Tensor, list[Any]]:
+        """Read the next n tokens of R captions; see step().
 
-        Return the state after these tokens, the logits (R, n, V), and the attention weights (R, n, L), or
-        None if `look` is None.
-
-        tokens: (R, n), the tokens.
+        Return the state after these tokens, the logits (R, n, V), and a list of the attention weights (R, L)
+        of each step. They are None if `look` is None.
         """
         (memory,) = encoded.memories
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
@@ -178,8 +172,7 @@ class Captioner(Model, ImageAttention):
         states_RTM, contexts_RTF = torch.stack(hidden, 1), torch.stack(contexts, 1)
         sum_RTM = embedded_RTM + self.from_hidden(states_RTM) + self.from_context(contexts_RTF)
         logits_RTV = self.output(self.dropout(sum_RTM))
-        weights_RTL = None if look is None else torch.stack(weights, 1)
-        return State(state.position + tokens.shape[1], (h, c)), logits_RTV, weights_RTL
+        return State(state.position + tokens.shape[1], (h, c)), logits_RTV, weights
 
 
 def doubly_stochastic_penalty(weights: Tensor, lengths: Tensor) -> Tensor:
@@ -197,7 +190,6 @@ def doubly_stochastic_penalty(weights: Tensor, lengths: Tensor) -> Tensor:
     tensor([0.5000])
     """
     check_caption_weights(weights, lengths)
-    steps_T = torch.arange(weights.shape[1], device=weights.device)
-    counts_BT = steps_T < lengths.to(weights.device)[:, None]
+    counts_BT = torch.arange(weights.shape[1], device=weights.device) < lengths.to(weights.device)[:, None]
     total_BL = torch.where(counts_BT[..., None], weights, 0.0).sum(1)
     return (1 - total_BL).square().sum(-1)

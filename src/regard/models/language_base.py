@@ -40,9 +40,6 @@ class LanguageModel(Model):
     def encode(self, source: Tensor, lengths: Tensor) -> Encoded:
         return Encoded(torch.zeros_like(lengths))
 
-    def start(self, encoded: Encoded) -> State:
-        return State()
-
     def first_step(self, batch: Batch | TextBatch) -> tuple[State, Tensor, Encoded]:
         encoded = self.source_free(len(batch))
         return self.start(encoded), batch.inputs, encoded

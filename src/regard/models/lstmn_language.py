@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from torch import Tensor
-
 from regard.layers.lstmn import LSTMN, WindowReading
-from regard.layers.recurrent import Hidden
-from regard.models.base import State
 from regard.models.recurrent_language import StatefulLanguageModel
 from regard.options.model_checks import check_lstmn_language, checked
 from regard.roles import READING_SELF
@@ -34,16 +30,18 @@ class LSTMNLanguageModel(WindowReading, StatefulLanguageModel):
     connections: what layer k + 1 reads. "plain": the output of layer k. "skip": the output of layer k and the
         input of the first layer. "gated": the output of layer k; also, a gate adds the cell state of layer k
         to the cell state of layer k + 1.
-    tape: number of past tokens that a token can attend to, or "window". A window is the part of a continuous
-        text that is in one batch. The tapes are empty at the start of a
-        document, of a text to score and of a prompt. Continuous text is read in windows, one after the other;
-        there, the tapes are empty only at the start of an epoch or evaluation. With a number, a token can
-        also attend to tokens of earlier windows. With "window", it can attend to all earlier tokens of its
-        own window and to the last token of the window before. The evaluation then needs windows of the same
-        length as in training: evaluation.window = data.window.
+    tape: number of past tokens that a token can attend to, or "window", see below.
     dropout: probability of D.
     tie: whether embedding and output layer share their weights. Then embedding must equal width.
     uniform: if set, all initial weights and biases are sampled uniformly from [-uniform, uniform].
+
+    The tapes are empty at the start of a document, of a text to score and of a prompt. Continuous text is
+    read in windows, one after the other. There, the tapes are empty only at the start of an epoch or of an
+    evaluation.
+
+    If `tape` is a number, a token can also attend to tokens of earlier windows. If it is "window", a token
+    can attend to all earlier tokens of its own window, and to the last token of the window before. Then the
+    evaluation needs windows of the same length as in training: evaluation.window = data.window.
 
     >>> from regard.data.batch import TextBatch
     >>> model = LSTMNLanguageModel(vocabulary_size=9, width=8, depth=2)
@@ -81,7 +79,3 @@ class LSTMNLanguageModel(WindowReading, StatefulLanguageModel):
         )
         super().__init__(layers, (vocabulary_size, inputs, width), dropout, tie, uniform)
         self.tape = tape
-
-    def run_layers(self, embedded_RTI: Tensor, state: State) -> tuple[Tensor, Hidden]:
-        states_RTM, hidden = self.layers.run(embedded_RTI, state.hidden, state.position)
-        return states_RTM, hidden

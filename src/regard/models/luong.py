@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from regard.attended import Attended
 from regard.layers.luong_readouts import READOUTS, Bridge, ReadoutSteps
 from regard.layers.recurrent import Recurrence, Recurrent
-from regard.layers.source_attention import SourceAttention
-from regard.masks.constructors import dense, padding
+from regard.layers.source_attention import SourceAttention, local_mask
+from regard.masks.constructors import padding
 from regard.memory import prepare
 from regard.models.base import Encoded, Model, State, words
 from regard.options.attention_options import ScoreOption, SelectOption
@@ -121,10 +121,7 @@ class Luong(ReadoutSteps, Model, SourceAttention):
         """
         (memory,) = encoded.memories
         if isinstance(self.view, Monotonic):
-            beams = len(states_RTM) // max(len(encoded), 1)
-            at_T = torch.arange(position, position + states_RTM.shape[1], device=states_RTM.device)
-            of_S = torch.arange(memory.length, device=states_RTM.device)
-            options["mask"] = dense((at_T.repeat(beams)[:, None] - of_S).abs() <= self.view.reach)
+            options["mask"] = local_mask(states_RTM, memory, position, self.view.reach)
         if isinstance(self.view, Predicted) and self.place is not None:
             centre_BT = self.place(states_RTM).reshape(len(encoded), -1) * encoded.lengths[:, None]
             options["select"] = LocalP(centre_BT, self.view.reach)

@@ -12,20 +12,13 @@ from torch import Tensor, nn
 
 from regard.data.batch import StoryBatch
 from regard.layers.memory_hop import HopNetwork, MemoryHop
-from regard.layers.sentence_ages import encode_ages, noise_size, sentence_ages, shifted_ages
-from regard.layers.sentence_encoding import encode_sentences
+from regard.layers.sentence_ages import encode_ages, sentence_ages, shifted_ages
+from regard.layers.sentence_ages import noise_size as noise_size  # for code that imports it from here
+from regard.layers.sentence_encoding import encode_story, with_null_sentences
 from regard.options.model_checks import check_memory_network, checked
 from regard.select import Linear, Select, Soft
 
-__all__ = [
-    "DEVIATION",
-    "FIRST_ANSWER",
-    "MemoryNetwork",
-    "encode_ages",
-    "noise_size",
-    "sentence_ages",
-    "shifted_ages",
-]
+__all__ = ["DEVIATION", "FIRST_ANSWER", "MemoryNetwork"]
 
 FIRST_ANSWER = 2
 """The word id of the first answer. The next ids are the other answers. The ids 0 and 1 are padding and the
@@ -112,7 +105,7 @@ class MemoryNetwork(HopNetwork):
         self.embedding = nn.Parameter(torch.empty(tables, vocabulary_size, width).normal_(0, DEVIATION))
         times = torch.empty(tables if adjacent else 2, sentences, width).normal_(0, DEVIATION)
         self.time = nn.Parameter(times) if time else None
-        self.between = None if adjacent else nn.Linear(width, width, bias=False)
+        self.between = None if adjacent else nn.Linear(width, width, bias=False)  # H of eq. 4
         self.output = None if adjacent else nn.Linear(width, answers, bias=False)
         for layer in (self.between, self.output):
             if layer is not None:
@@ -124,13 +117,12 @@ class MemoryNetwork(HopNetwork):
 
     def forward(self, batch: StoryBatch) -> Tensor:
         """Return the logits of all answers for each of B questions, (B, answers)."""
-        memory_BSnD, state_BD = self._encoded(batch)
+        how = self.embedding, self.encoding, self.sentence_words
+        memory_BSnD, question_BnD = encode_story(batch.sentences, batch.question, *how)
+        state_BD = question_BnD[:, 0 if self.between is None else 2]
         if self.time is not None:
             memory_BSnD = memory_BSnD[:, :, : len(self.time)] + self._times(batch, self.time)
-        lengths = batch.lengths
-        if self.slots:
-            memory_BSnD = self._padded(memory_BSnD, lengths)
-            lengths = lengths.clamp(min=self.slots)
+        memory_BSnD, lengths = with_null_sentences(memory_BSnD, batch.lengths, self.slots)
         select: Select = _LINEAR if batch.linear else _SOFT
         for number, hop in enumerate(self.hop):
             keys, values = (number, number + 1) if self.between is None else (0, 1)
@@ -142,17 +134,6 @@ class MemoryNetwork(HopNetwork):
             return self.output(state_BD)
         return state_BD @ self.embedding[-1, FIRST_ANSWER : FIRST_ANSWER + self.answers].T
 
-    def _encoded(self, batch: StoryBatch) -> tuple[Tensor, Tensor]:
-        """Return the sentences and the questions of a batch as vectors.
-
-        The sentences are encoded with each of n embedding tables, (B, S, n, D). The questions are encoded
-        with one of these tables, (B, D).
-        """
-        tokens_BSW = torch.cat((batch.sentences, batch.question.unsqueeze(1)), 1)
-        encoded_BSnD = encode_sentences(tokens_BSW, self.embedding, self.encoding, self.sentence_words)
-        question = 0 if self.between is None else 2
-        return encoded_BSnD[:, :-1], encoded_BSnD[:, -1, question]
-
     def _times(self, batch: StoryBatch, tables: Tensor) -> Tensor:
         """Return the temporal encoding of each sentence, (B, S, n, D).
 
@@ -161,19 +142,7 @@ class MemoryNetwork(HopNetwork):
 
         tables: (n, N, D), see encode_ages().
         """
-        size = batch.sentences.shape[1]
-        ages_BS = sentence_ages(batch.lengths, size)
+        ages_BS = sentence_ages(batch.lengths, batch.sentences.shape[1])
         if self.training and self.noise:
             ages_BS = shifted_ages(ages_BS, batch.lengths, self.noise, batch.noise)
         return encode_ages(ages_BS, tables)
-
-    def _padded(self, memory_BSnD: Tensor, lengths: Tensor) -> Tensor:
-        """Pad each story with zero vectors to self.slots sentences, or to S sentences if S is larger.
-
-        memory_BSnD: (B, S, n, D), the sentences, encoded with n embedding tables.
-        lengths: (B,), the number of sentences of each story.
-        """
-        size = memory_BSnD.shape[1]
-        real_BS = torch.arange(size, device=lengths.device) < lengths.unsqueeze(1)
-        real_BSnD = memory_BSnD * real_BS[..., None, None].to(memory_BSnD.dtype)
-        return nn.functional.pad(real_BSnD, (0, 0, 0, 0, 0, self.keys(size) - size))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch import PAD
-from regard.layers.recurrent import Hidden, Recurrence, Recurrent
+from regard.layers.recurrent import Recurrence, Recurrent
 from regard.models.base import Encoded, State, words
 from regard.models.language_base import LanguageModel
 from regard.options.model_checks import at_least_one, check_bound, check_language, check_tie, checked
@@ -72,18 +72,8 @@ class StatefulLanguageModel(LanguageModel):
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         embedded_RTI = self.dropout(self.embedding(at_least_one(tokens)))
-        states_RTM, hidden = self.run_layers(embedded_RTI, state)
+        states_RTM, hidden = self.layers.run(embedded_RTI, state.hidden, state.position)
         return State(state.position + tokens.shape[1], hidden), self.dropout(states_RTM)
-
-    def run_layers(self, embedded_RTI: Tensor, state: State) -> tuple[Tensor, Hidden]:
-        """Run the layers over T tokens of R texts, from the hidden states in `state`.
-
-        embedded_RTI: (R, T, I), the embeddings of the tokens.
-
-        Returns the outputs (R, T, M) of the last layer, and the hidden states after the last token.
-        """
-        states_RTM, hidden = self.layers.run(embedded_RTI, state.hidden)
-        return states_RTM, hidden
 
 
 class RecurrentLanguageModel(StatefulLanguageModel):

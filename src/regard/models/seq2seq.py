@@ -63,9 +63,6 @@ class Seq2Seq(Model):
         embedded_BSM = self.dropout(self.source(flip(source, lengths - 1) if self.reverse else source))
         return Encoded(lengths, first=self.encoder.encode(embedded_BSM, lengths)[1])
 
-    def start(self, encoded: Encoded) -> State:
-        return State(hidden=encoded.first)
-
     def output_layer(self) -> nn.Module:
         return self.readout
 
@@ -73,10 +70,9 @@ class Seq2Seq(Model):
         embedded_RTM = self.dropout(self.target(at_least_one(tokens)))
         inputs, context = embedded_RTM, []
         if self.every:
-            rows, count = tokens.shape
             last_BM = encoded.first[0][:, -1]
-            shared_RM = last_BM.repeat_interleave(rows // max(len(encoded), 1), 0)
-            context = [shared_RM[:, None].expand(-1, count, -1), embedded_RTM]
+            shared_RM = last_BM.repeat_interleave(len(tokens) // max(len(encoded), 1), 0)
+            context = [shared_RM[:, None].expand(-1, tokens.shape[1], -1), embedded_RTM]
             inputs = torch.cat((embedded_RTM, context[0]), -1)
         states_RTM, hidden = self.decoder.run(inputs, state.hidden)
         features_RTM = self.dropout(torch.cat((states_RTM, *context), -1))

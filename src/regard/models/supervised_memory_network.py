@@ -10,19 +10,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.data.batch import NO_LABEL, StoryBatch
+from regard.data.batch import StoryBatch
 from regard.layers.memory_hop import HopNetwork, MemoryHop
 from regard.layers.sentence_ages import encode_ages, sentence_ages
-from regard.layers.sentence_encoding import encode_sentences
-from regard.look import Look
+from regard.layers.sentence_encoding import encode_story
 from regard.models.memory_network import DEVIATION
 from regard.options.model_checks import check_supervised_memory_network, checked
-from regard.select import Best, Linear
+from regard.select import Best
 
 __all__ = ["RankingLoss", "SupervisedMemoryNetwork", "margin_ranking_loss"]
 
-_BEST, _LINEAR = Best(), Linear()
-_SCORES = Look(weights=True, gradient=True)
+_BEST = Best()
 
 FROM_QUESTION, FROM_FACT, AS_MEMORY, ANSWER_QUESTION, ANSWER_FACT = range(5)
 """The indices of the five embedding tables. A word has a different embedding for each use:
@@ -118,11 +116,9 @@ class SupervisedMemoryNetwork(HopNetwork):
         Each hop reads the sentence with the highest score. The softmax of the returned scores gives
         probabilities, but they are not calibrated, because the model is trained with a ranking loss.
         """
-        memory = self._memory(batch)
-        state_BM = memory.question_BM
+        state_BM, keys_BSD, values_BSM, lengths = self._memory(batch)
         for hop in self.hop:
-            query_BD, story = state_BM[:, : self.width], (memory.keys_BSD, memory.values_BSM)
-            attended = hop(query_BD, *story, memory.lengths, _BEST)
+            attended = hop(state_BM[:, : self.width], keys_BSD, values_BSM, lengths, _BEST)
             state_BM = state_BM + attended.output.squeeze(1)
         return self._answer_scores(state_BM) / self.margin
 
@@ -133,35 +129,31 @@ class SupervisedMemoryNetwork(HopNetwork):
         score has to exceed the score of every other key by the margin. A hop always reads the true fact, even
         if another sentence has a higher score.
         """
-        memory = self._memory(batch)
-        state_BM, size = memory.question_BM, memory.keys_BSD.shape[1]
+        state_BM, keys_BSD, values_BSM, lengths = self._memory(batch)
         facts_BK = nn.functional.pad(batch.facts, (0, self.hops), value=-1)[:, : self.hops] + 1
-        real_B = (batch.lengths > 0).to(memory.keys_BSD.dtype)
-        keys_S = torch.arange(size, device=batch.lengths.device)
-        visible_BS = keys_S <= batch.lengths.unsqueeze(1)
-        total = memory.keys_BSD.new_zeros(())
+        number_S = torch.arange(keys_BSD.shape[1], device=lengths.device)
+        # Rows with an empty story are padding: no key of theirs is compared.
+        visible_BS = (number_S < lengths[:, None]) & (lengths[:, None] > 1)
+        loss = keys_BSD.new_zeros(())
         for number, hop in enumerate(self.hop):
-            # With the selection _LINEAR, the weights are the scores themselves, and have a gradient.
-            query_BD, story = state_BM[:, : self.width], (memory.keys_BSD, memory.values_BSM)
-            scores_BS = hop(query_BD, *story, memory.lengths, _LINEAR, _SCORES).weights.squeeze(1)
-            true_BS = keys_S == facts_BK[:, number, None]
-            losses_B = margin_ranking_loss(scores_BS, true_BS, visible_BS, self.margin)
-            total = total + (losses_B * real_B).sum()
-            state_BM = state_BM + (true_BS.to(state_BM.dtype).unsqueeze(1) @ memory.values_BSM).squeeze(1)
+            scores_BS = hop.scores(state_BM[:, : self.width], keys_BSD, values_BSM, lengths)
+            true_BS = number_S == facts_BK[:, number, None]
+            loss = loss + margin_ranking_loss(scores_BS, true_BS, visible_BS, self.margin).sum()
+            state_BM = state_BM + (true_BS.to(state_BM.dtype).unsqueeze(1) @ values_BSM).squeeze(1)
         scores_BA = self._answer_scores(state_BM)
-        chosen_BA = torch.arange(self.answers, device=batch.answers.device) == batch.answers.unsqueeze(1)
-        answered_B = (batch.answers != NO_LABEL).to(scores_BA.dtype)
-        losses_B = margin_ranking_loss(scores_BA, chosen_BA, torch.ones_like(chosen_BA), self.margin)
-        return RankingLoss(total, (losses_B * answered_B).sum())
+        # A row without a label has no true answer, so its loss is 0.
+        true_BA = torch.arange(self.answers, device=lengths.device) == batch.answers[:, None]
+        answer_losses_B = margin_ranking_loss(scores_BA, true_BA, torch.ones_like(true_BA), self.margin)
+        return RankingLoss(loss, answer_losses_B.sum())
 
-    def _memory(self, batch: StoryBatch) -> _Encoded:
-        """Encode the sentences of a batch as keys and values, and the questions.
+    def _memory(self, batch: StoryBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Encode a batch. Key 0 of a story means "no further fact".
 
-        A value and a question have M = 2 D elements: D for the query of the next hop, and D for the answer.
+        Returns the questions (B, M), the keys (B, 1 + S, D), the values (B, 1 + S, M), and the number of keys
+        of each story, (B,). A value and a question have M = 2 D elements: D for the query of the next hop,
+        and D for the answer.
         """
-        tokens_BSW = torch.cat((batch.sentences, batch.question.unsqueeze(1)), 1)
-        encoded_BSnD = encode_sentences(tokens_BSW, self.embedding, self.encoding)
-        story_BSnD, asked_BnD = encoded_BSnD[:, :-1], encoded_BSnD[:, -1]
+        story_BSnD, query_BnD = encode_story(batch.sentences, batch.question, self.embedding, self.encoding)
         keys_BSD, reads_BSD = story_BSnD[:, :, AS_MEMORY], story_BSnD[:, :, FROM_FACT]
         if self.time is not None:
             ages_BS = sentence_ages(batch.lengths, story_BSnD.shape[1])
@@ -169,8 +161,8 @@ class SupervisedMemoryNetwork(HopNetwork):
             reads_BSD, keys_BSD = reads_BSD + times_BSnD[:, :, 0], keys_BSD + times_BSnD[:, :, 1]
         no_fact_B1D = self.no_fact.expand(len(batch), 1, -1)
         values_BSM = torch.cat((reads_BSD, story_BSnD[:, :, ANSWER_FACT]), -1)
-        return _Encoded(
-            torch.cat((asked_BnD[:, FROM_QUESTION], asked_BnD[:, ANSWER_QUESTION]), -1),
+        return (
+            torch.cat((query_BnD[:, FROM_QUESTION], query_BnD[:, ANSWER_QUESTION]), -1),
             torch.cat((no_fact_B1D, keys_BSD), 1),
             nn.functional.pad(values_BSM, (0, 0, 1, 0)),
             batch.lengths + 1,
@@ -178,21 +170,6 @@ class SupervisedMemoryNetwork(HopNetwork):
 
     def _answer_scores(self, state_BM: Tensor) -> Tensor:
         return state_BM[:, self.width :] @ self.output.T
-
-
-class _Encoded(NamedTuple):
-    """A batch of B encoded questions and stories. Key 0 of a story means "no further fact".
-
-    question_BM: (B, M), the questions.
-    keys_BSD: (B, 1 + S, D), the keys.
-    values_BSM: (B, 1 + S, M), the values.
-    lengths: (B,), the number of keys of each story.
-    """
-
-    question_BM: Tensor
-    keys_BSD: Tensor
-    values_BSM: Tensor
-    lengths: Tensor
 
 
 def margin_ranking_loss(scores: Tensor, true: Tensor, visible: Tensor, margin: float) -> Tensor:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from regard.layers.feedforward import FeedForward
-from regard.layers.multihead import MultiHead, build_multihead
+from regard.layers.multihead import TransformerLayers, build_multihead
 from regard.masks.constructors import causal, padding
 from regard.masks.mask import Mask
 from regard.memory import Memory
 from regard.models.base import Encoded, Model, State, words
 from regard.options.attention_options import PositionOption
 from regard.options.model_checks import check_transformer, checked
+from regard.options.transformer_options import SIZES as SIZES
 from regard.options.transformer_options import (
-    SIZES,
     LayerSettings,
     Size,
     TransformerOptions,
@@ -25,15 +24,7 @@ from regard.options.transformer_options import (
 )
 from regard.roles import CROSS_ATTENTION, DECODER_SELF, ENCODER_SELF
 
-__all__ = [
-    "SIZES",
-    "LayerSettings",
-    "Size",
-    "Transformer",
-    "TransformerLayer",
-    "TransformerLayers",
-    "find_size",
-]
+__all__ = ["Size", "Transformer", "TransformerLayer", "TransformerLayers"]
 
 
 class Transformer(Model):
@@ -94,9 +85,9 @@ class Transformer(Model):
         self.position, self.longest_source, self.longest_target = layer.embedded, layer.longest, layer.longest
         self.without = layer.without
         self.encoder = TransformerLayers(TransformerLayer(layer, f"encoder.{i}") for i in range(size.layers))
-        depth = size.layers if size.decoder_layers is None else size.decoder_layers
         self.decoder = TransformerLayers(
-            TransformerLayer(layer, f"decoder.{i}", decodes=True) for i in range(depth)
+            TransformerLayer(layer, f"decoder.{i}", causal=True, cross=True)
+            for i in range(size.decoder_depth)
         )
         self.encoded = nn.LayerNorm(size.width) if norm == "pre" else nn.Identity()
         self.decoded = nn.LayerNorm(size.width) if norm == "pre" else nn.Identity()
@@ -109,9 +100,6 @@ class Transformer(Model):
         visible = padding(lengths)
         x_BSM, _ = self.encoder(self.embed(self.source, source), visible, self.encoded)
         return Encoded(lengths, self.decoder.remember(x_BSM, visible))
-
-    def start(self, encoded: Encoded) -> State:
-        return State()
 
     def features(self, state: State, tokens: Tensor, encoded: Encoded) -> tuple[State, Tensor]:
         x_RTM = self.embed(self.target, tokens, state.position)
@@ -128,53 +116,23 @@ class Transformer(Model):
         return self.dropout(x if self.position is None else self.position(x, start))
 
 
-class TransformerLayers(nn.ModuleList):
-    """The layers of an encoder or a decoder, one after another; each is a TransformerLayer."""
-
-    def forward(
-        self,
-        x: Tensor,
-        mask: Mask,
-        norm: nn.Module,
-        start: int = 0,
-        past: Sequence[Memory] = (),
-        sources: Sequence[Memory] = (),
-    ) -> tuple[Tensor, tuple[Memory, ...]]:
-        """Return norm(output of the last layer), (R, T, M), and the self-attention caches of all layers.
-
-        norm: the final layer normalisation; with post-norm nn.Identity(), because the layers end with one.
-        past, sources: the arguments `past` and `source` of each layer; empty for None.
-        """
-        caches: list[Memory] = []
-        for i, layer in enumerate(self):
-            before, source = past[i] if past else None, sources[i] if sources else None
-            x, cache = layer(x, mask, start, before, source)
-            caches.append(cache)
-        return norm(x), tuple(caches)
-
-    def remember(self, x: Tensor, mask: Mask) -> tuple[Memory, ...]:
-        """Return the encoded source x (B, S, M) as the memory of the cross-attention of each layer."""
-        crossing = [layer.cross for layer in self if isinstance(layer.cross, MultiHead)]
-        return tuple(cross.remember(x, mask=mask) for cross in crossing)
-
-
 class TransformerLayer(nn.Module):
     """One layer of a Transformer: self-attention, cross-attention (decoder only) and a feed-forward layer.
 
-    decodes: whether the layer has cross-attention. If True, its self-attention is causal.
-    causal: whether the self-attention is causal in a layer without cross-attention.
+    causal: whether the self-attention is causal, as in a decoder.
+    cross: whether the layer has cross-attention.
     """
 
-    def __init__(self, settings: LayerSettings, name: str, decodes: bool = False, causal: bool = False):
+    def __init__(self, settings: LayerSettings, name: str, causal: bool = False, cross: bool = False):
         super().__init__()
         size, dropout, width = settings.size, settings.inner_dropout, settings.size.width
         self.pre, self.select = settings.pre, settings.attention.selection
-        own_role = DECODER_SELF if decodes or causal else ENCODER_SELF
-        self.itself = build_multihead(settings, f"{name}.self", own_role, causal=decodes or causal)
-        self.cross = build_multihead(settings, f"{name}.cross", CROSS_ATTENTION) if decodes else None
+        role = DECODER_SELF if causal else ENCODER_SELF
+        self.itself = build_multihead(settings, f"{name}.self", role, causal=causal)  # self-attention
+        self.cross = build_multihead(settings, f"{name}.cross", CROSS_ATTENTION) if cross else None
         feeds = "feed-forward" not in settings.without
         self.feedforward = FeedForward(width, size.inner, settings.activation, dropout) if feeds else None
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(1 + decodes + feeds))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(1 + cross + feeds))
         self.dropout = nn.Dropout(settings.dropout)
 
     def forward(

@@ -8,12 +8,13 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from regard.data.batch import BOS
+from regard.layers.multihead import TransformerLayers
 from regard.layers.pooling import FirstPooling, PoolingOption, build_pooling
 from regard.masks.constructors import padding
 from regard.models.base import words
 from regard.models.classifier import Classifier, pooled
-from regard.models.transformer import TransformerLayer, TransformerLayers
-from regard.options.attention_options import AttentionOptions, PositionOption
+from regard.models.transformer import TransformerLayer
+from regard.options.attention_options import PositionOption
 from regard.options.model_checks import check_transformer_classifier, checked
 from regard.options.transformer_options import Size, find_size, layer_settings
 
@@ -35,8 +36,8 @@ class TransformerClassifier(Classifier):
     norm: "post" is LayerNorm(x + f(x)), as in the paper; "pre" is x + f(LayerNorm(x)).
     pooling: "mean" is the mean of the states. "first" is the state of BOS, which is put before the text, like
         [CLS] in Devlin et al. 2019. "attention" is AttentionPooling, with one learned query and the site name
-            "pool". To set the options `score` or `select` of AttentionPooling, use for example
-            {"name": "attention", "select": "hard"}. "mean" and "attention" do not use the state of EOS.
+        "pool". To set the options `score` or `select` of AttentionPooling, use for example
+        {"name": "attention", "select": "hard"}. "mean" and "attention" do not use the state of EOS.
     attention: score and select of every self-attention layer, see AttentionOptions; the defaults are
         score="scaled_dot" and select="softmax".
     dropout: dropout probability of embeddings, attention weights, feed-forward layers, the output of each
@@ -68,18 +69,19 @@ class TransformerClassifier(Classifier):
         longest: int = 1024,
         **attention: Any,
     ):
-        size, options = find_size(size), AttentionOptions.checked(TransformerClassifier, attention)
-        width = size.width
-        super().__init__(vocabulary_size, classes, width, width, dropout, word_dropout, pairs)
-        self.width = width
-        self.embedding = words(vocabulary_size, width, width**-0.5)
-        settings = layer_settings(type(self), options, size, position, norm, "relu", (dropout, None), longest)
+        size = find_size(size)
+        super().__init__(vocabulary_size, classes, size.width, size.width, dropout, word_dropout, pairs)
+        self.width = size.width
+        self.embedding = words(vocabulary_size, size.width, size.width**-0.5)
+        settings = layer_settings(
+            type(self), attention, size, position, norm, "relu", (dropout, None), longest
+        )
         self.position, self.longest = settings.embedded, settings.longest
         self.encoder = TransformerLayers(
             TransformerLayer(settings, f"encoder.{i}") for i in range(size.layers)
         )
-        self.encoded = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
-        self.pooling = build_pooling(pooling, width)
+        self.encoded = nn.LayerNorm(size.width) if norm == "pre" else nn.Identity()
+        self.pooling = build_pooling(pooling, size.width)
         self.pool_site = getattr(self.pooling, "site", None)
         self.begins = isinstance(self.pooling, FirstPooling)
         if self.begins and self.longest is not None:

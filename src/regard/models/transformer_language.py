@@ -6,10 +6,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from regard.layers.multihead import TransformerLayers
 from regard.masks.constructors import causal
 from regard.models.base import Encoded, State, words
 from regard.models.language_base import LanguageModel
-from regard.models.transformer import TransformerLayer, TransformerLayers
+from regard.models.transformer import TransformerLayer
 from regard.options.attention_options import PositionOption
 from regard.options.model_checks import check_transformer_language, checked
 from regard.options.transformer_options import Size, find_size, layer_settings

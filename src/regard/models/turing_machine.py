@@ -91,7 +91,7 @@ class NeuralTuringMachine(nn.Module):
     ):
         super().__init__()
         layout = HeadLayout(heads, heads, slot_width, addressing, max_shift)
-        self.blank = BLANK if layout.location else None
+        self.blank = BLANK
         self.layout, self.slots, self.width, self.initial_heads = layout, slots, width, initial_heads
         self.lstm = controller == "lstm"
         check_slots(slots, layout)
@@ -103,7 +103,7 @@ class NeuralTuringMachine(nn.Module):
         self.first_hidden = nn.Parameter(torch.zeros(width))
         self.first_cell = nn.Parameter(torch.zeros(width)) if self.lstm else None
         self.first_reads = nn.Parameter(torch.zeros(columns))
-        self.first_memory = nn.Parameter(torch.empty(slots, slot_width)) if self.blank is None else None
+        self.first_memory = None if layout.location else nn.Parameter(torch.empty(slots, slot_width))
         self.tape = layout.sites()
         initialize_machine(self, initial_heads)
 
@@ -113,24 +113,15 @@ class NeuralTuringMachine(nn.Module):
         slots: number of slots of the tape. Default: the number of slots of the model. With addressing =
             "content", only the default is possible, because the initial slots are learned.
         """
-        like = self.input.weight
         count = self.slots if slots is None else slots
         check_slots(count, self.layout, self.first_memory)
-        weights_N = (torch.arange(count, device=like.device) == 0).to(like.dtype)
-        blank = 0.0 if self.blank is None else self.blank
-        memory_NM: Tensor = like.new_full((count, self.layout.width), blank)
-        if self.first_memory is not None:
-            memory_NM = self.first_memory
-        first_cell = self.first_hidden if self.first_cell is None else self.first_cell
-        firsts = (
-            self.first_hidden,
-            first_cell,
-            self.first_reads,
-            weights_N.expand(self.layout.heads, -1),
-            memory_NM,
-        )
-        hidden, cell, reads, weights, memory = (each.expand(batch, *each.shape) for each in firsts)
-        return MachineState(hidden, cell, reads, weights, memory)
+        cell = self.first_hidden if self.first_cell is None else self.first_cell
+        weights_1HN = cell.new_zeros(1, self.layout.heads, count)
+        weights_1HN[..., 0] = 1
+        blank_NM = cell.new_full((count, self.layout.width), self.blank)
+        memory_NM = blank_NM if self.first_memory is None else self.first_memory
+        first = self.first_hidden[None], cell[None], self.first_reads[None], weights_1HN, memory_NM[None]
+        return MachineState(*first).repeat(batch)
 
     def forward(self, x: Tensor, state: MachineState | None = None) -> tuple[Tensor, MachineState]:
         """Run the machine on sequences; return the logits (B, T, target_size) and the state after them.
@@ -148,8 +139,8 @@ class NeuralTuringMachine(nn.Module):
         """Return the result of forward(), in full precision."""
         hidden, cell, reads, *tape_parts = state.tensors
         tape, outputs = Tape(*tape_parts), []
-        for position, opened in enumerate(self.input(x).unbind(1), state.position):
-            hidden, cell = self._controller(opened, hidden, cell, reads)
+        for position, inputs in enumerate(self.input(x).unbind(1), state.position):
+            hidden, cell = self._controller(inputs, hidden, cell, reads)
             parts = self.layout.activated(clipped(self.heads(hidden)))
             tape, reads = tape.step(self.layout, parts, position)
             hidden, cell, reads = clipped(hidden), clipped(cell), clipped(reads)
@@ -159,12 +150,12 @@ class NeuralTuringMachine(nn.Module):
         return logits, MachineState(hidden, cell, reads, *tape, state.position + x.shape[1])
 
     def _controller(
-        self, opened: Tensor, hidden: Tensor, cell: Tensor, reads: Tensor
+        self, inputs: Tensor, hidden: Tensor, cell: Tensor, reads: Tensor
     ) -> tuple[Tensor, Tensor]:
         joined = torch.cat((reads, hidden), -1) if self.lstm else reads
-        opened = opened + joined @ self.recurrent
+        gates = inputs + joined @ self.recurrent
         if not self.lstm:
-            return torch.tanh(opened), cell
-        take, forget, show, new = opened.split(self.width, -1)
-        cell = torch.sigmoid(forget) * cell + torch.sigmoid(take) * torch.tanh(new)
-        return torch.sigmoid(show) * torch.tanh(cell), cell
+            return torch.tanh(gates), cell
+        input_gate, forget_gate, output_gate, new = gates.split(self.width, -1)
+        cell = torch.sigmoid(forget_gate) * cell + torch.sigmoid(input_gate) * torch.tanh(new)
+        return torch.sigmoid(output_gate) * torch.tanh(cell), cell

@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from regard.errors import ArgumentError, UnknownName, message
-from regard.models.transformer import Size, find_size
 from regard.options.attention_options import check_flags, model_arguments
+from regard.options.transformer_options import Size, find_size
 
 __all__ = ["plain_arguments"]
 

@@ -52,12 +52,16 @@ class Size:
     decoder_layers: int | None = None
 
     def __post_init__(self) -> None:
-        depth = self.layers if self.decoder_layers is None else self.decoder_layers
         sizes = {"width": self.width, "heads": self.heads, "inner": self.inner}
-        positive("Size()", **sizes, layers=self.layers, decoder_layers=depth)
+        positive("Size()", **sizes, layers=self.layers, decoder_layers=self.decoder_depth)
         if self.width % self.heads:
             problem = f"width is {self.width} and heads is {self.heads}"
             raise ArgumentError(message("Size()", problem, expected="width = a multiple of heads"))
+
+    @property
+    def decoder_depth(self) -> int:
+        """The number of decoder layers: decoder_layers, or layers."""
+        return self.layers if self.decoder_layers is None else self.decoder_layers
 
 
 SIZES = {

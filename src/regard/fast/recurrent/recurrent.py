@@ -49,10 +49,10 @@ class FastRecurrent(Recurrent, Twin):
             return _gru_on_cpu(self, x, lengths)
         return Recurrent.encode(self, x, lengths)
 
-    def run(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+    def run(self, x: Tensor, hidden: Hidden, position: int = 0) -> tuple[Tensor, Hidden]:
         drops = x.device.type != "cpu" and self.training and self.dropout and not is_hooked(self.layers)
         if not (in_transform() or drops) or torch.compiler.is_compiling():
-            return Recurrent.run(self, x, hidden)
+            return Recurrent.run(self, x, hidden, position)
         after = []
         for layer in range(self.depth):
             x = functional.dropout(x, self.dropout, self.training) if layer else x

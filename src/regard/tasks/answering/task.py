@@ -19,7 +19,8 @@ from regard.data.story_text import format_of_stories
 from regard.errors import ArgumentError, DataError, Setting, message
 from regard.evaluation.story_answerer import StoryAnswerer
 from regard.evaluation.story_report import StoryReport, story_report
-from regard.models.memory_network import MemoryNetwork, noise_size
+from regard.layers.sentence_ages import noise_size
+from regard.models.memory_network import MemoryNetwork
 from regard.named_models.memory_networks import StoryModel, build_memory_network
 from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions
 from regard.runs.run_settings import ModelSettings

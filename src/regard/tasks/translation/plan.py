@@ -19,7 +19,7 @@ import torch
 
 from regard.data import suggest_tokenizer
 from regard.data.tokenizers.tokenizer import sides
-from regard.models.transformer import SIZES
+from regard.options.transformer_options import SIZES
 from regard.runs.run_task import RunTask
 from regard.tasks.epoch_plan import training_speed
 from regard.tasks.translation.data import Corpus, status
