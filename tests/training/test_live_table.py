@@ -249,6 +249,10 @@ def test_long_lines_stay_one_line_in_a_pipe():
     console = Console(file=io.StringIO(), width=20)
     Display(console).say("word " * 20 + "end")
     assert len(written(console).splitlines()) == 1
+    sample = Group(Text("가나다 " * 50, no_wrap=True, overflow="ignore"))  # as a sample translation
+    console = Console(file=io.StringIO(), width=60)
+    Display(console).say(sample)
+    assert written(console).split() == ["가나다"] * 50
 
 
 def test_control_characters_and_markup_have_no_effect(tmp_path: Path):

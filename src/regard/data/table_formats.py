@@ -193,7 +193,7 @@ def similar_columns(header: Sequence[str], columns: Sequence[int | str]) -> str:
     similar = (difflib.get_close_matches(str(each), names, n=1, cutoff=0.5) for each in columns)
     meant = [close[0] if close else "" for close in similar]
     others = [name for name in names if name not in meant]
-    if meant.count("") == len(others):
+    if meant.count("") == len(others) and all(len(name.split()) == 1 for name in others):  # no sentences
         rest = iter(others)
         meant = [name or next(rest) for name in meant]
     usable = all(name and "," not in name for name in meant) and len({*meant}) == len(meant)

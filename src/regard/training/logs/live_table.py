@@ -214,7 +214,9 @@ class Display:
             for thing in things:
                 shown = Shown(thing)
                 lines = isinstance(shown.inner, Text) and not self.live
-                self.console.print(shown, style=style or None, soft_wrap=lines)
+                # Without a terminal, a long line of a sample translation is not cut.
+                crop = self.console.is_terminal
+                self.console.print(shown, style=style or None, soft_wrap=lines, crop=crop)
             self.refresh()
 
     def keep(self, *evaluations: Evaluated) -> None:
