@@ -67,8 +67,8 @@ def by_pass(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "materialised":
         return EVERYTHING
     monkeypatch.setattr("regard.looking.SMALL", 0)
-    monkeypatch.setattr("regard.blocks.tiling.ROWS", 2)
-    monkeypatch.setattr("regard.blocks.tiling.AT_ONCE", 1)
+    monkeypatch.setattr("regard.blocks.ROWS", 2)
+    monkeypatch.setattr("regard.blocks.AT_ONCE", 1)
     return EVERYTHING if request.param == "blocked" else IN_BLOCKS
 
 

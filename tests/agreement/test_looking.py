@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import regard
+from regard import blocks
 from regard.backends import BACKENDS, reference
-from regard.blocks import tiling
 from regard.checking import check
 from regard.looking import PASSES, blockwise
 from tests.agreement.cases import CASES, DTYPES, Case, Inputs, checked
@@ -74,8 +74,8 @@ def assert_looks_agree(case: Case, device: str, name: str = "blocked") -> dict[s
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_blocked_looks_agree(case: Case, device: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tiling, "AT_ONCE", 1 << 9)
-    monkeypatch.setattr(tiling, "ROWS", 48)
+    monkeypatch.setattr(blocks, "AT_ONCE", 1 << 9)
+    monkeypatch.setattr(blocks, "ROWS", 48)
     assert_looks_agree(case, device)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,10 @@ from regard.runs.devices import choose_device
 from regard.runs.run_folder import write_config
 from regard.tasks.task_table import TASKS
 from regard.tasks.translation import TranslationRun, load_translator
-from tests.reading import ROOT, settings
+from tests.reading import PACKAGE, ROOT, settings
+
+MOST_MODULES = 160
+"""Maximum number of modules of Regard that `regard translate --text` imports; a new one needs a reason."""
 
 
 def test_loaded_run_has_its_settings_and_translates(finished: Path):
@@ -152,3 +158,20 @@ def test_devices_by_name():
         choose_device("cudo")
     with pytest.raises(ArgumentError, match=r"1 .*counted from 0"):
         choose_device("cpu:7")
+
+
+def test_translating_imports_only_what_decoding_needs(finished: Path):
+    code = (
+        "import sys; from regard.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print(*(name for name in sys.modules if name.split('.')[0] == 'regard'))"
+    )
+    command = [sys.executable, "-c", code, "translate", str(finished), "--text", "가", "--device", "cpu"]
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    modules = ran.stdout.splitlines()[-1].split()
+    assert "regard.decoding.search" in modules and len(modules) <= MOST_MODULES
+    unneeded = ("compare", "data.korean", "evaluation.", "fast.twins", "runs.train_run", "training.loop")
+    assert not [name for name in modules if name.removeprefix("regard.").startswith(unneeded)]

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.backends import varlen
 from regard.backends.transforms import once_differentiable_node, reasons_of_transforms
 from regard.call import Call, Forward
 from regard.masks.mask import Mask, readable
@@ -142,12 +141,16 @@ class Kernel:
         """Whether the kernel itself applies the mask of this call, which is padding() alone."""
         if not self.padding or call.mask.parts != ("lengths",) or call.bias is not None:
             return False
+        from regard.backends import varlen
+
         batch, heads, _, _ = call.sizes
         fits = 2 * batch * heads <= varlen.MAX_SEQUENCES
         return call.groups == 1 and fits and not torch.compiler.is_compiling()
 
     def _run_padded(self, call: Call) -> Forward:
         """Compute attention with padding(), see varlen.py."""
+        from regard.backends import varlen
+
         assert call.mask.lengths is not None
         width = call.value.shape[3]
         tensors = self._padded(*map(last_dense, (call.query, call.key, call.value)))

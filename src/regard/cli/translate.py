@@ -27,7 +27,6 @@ from regard.decoding import Translation
 from regard.decoding.search_options import describe_search
 from regard.errors import ArgumentError, message
 from regard.roles import CROSS
-from regard.tasks.text_file_checks import check_text_files, report_tables
 from regard.training.command_options import CommandOption, flag
 
 __all__ = ["translate"]
@@ -129,9 +128,12 @@ def translate(run: Path, files: list[str] | None, text: list[str] | None, **opti
     search, alignments = search_of(options), options["alignments"]
     written = result_files(options, "line")
     lines = given_lines(files, text, encoding=options["encoding"])
-    check_text_files(files or (), options["encoding"])
-    hint = "write the sentences to a file of their own, e.g. with cut -f1"
-    report_tables(files or (), hint, options["encoding"])
+    if files:
+        from regard.tasks.text_file_checks import check_text_files, report_tables
+
+        check_text_files(files, options["encoding"])
+        hint = "write the sentences to a file of their own, e.g. with cut -f1"
+        report_tables(files, hint, options["encoding"])
     look = options["draw"] or options["json"] or written.enabled or alignments is not None
     translator = open_run(
         run,

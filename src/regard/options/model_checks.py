@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from regard.dimensions import autocast_on
 from regard.errors import ArgumentError, Setting, UnknownName, message, positive
 from regard.memory import Memory
-from regard.options.luong_views import Predicted, build_view
 from regard.options.transformer_options import NORMS, TIES, find_size
 from regard.positions import Bias, Position
 from regard.select import Soft, build_select
@@ -162,6 +161,8 @@ def check_bahdanau(call: str, given: Any) -> None:
 
 
 def check_luong(call: str, given: Any) -> None:
+    from regard.options.luong_views import Predicted, build_view
+
     known("readout", given.readout, ("attentional", "affine", "mixture"))
     if given.readout == "mixture" and given.feeding:
         problem = 'readout is "mixture", but feeding is true: the state would depend on earlier choices'

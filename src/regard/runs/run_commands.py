@@ -20,7 +20,6 @@ from regard.runs.devices import choose_device
 from regard.runs.run_folder import fingerprints_of
 from regard.runs.run_task import RunTask
 from regard.runs.stored_runs import open_stored
-from regard.training.distributed import Processes
 from regard.training.logs.live_table import Shown, metric_title
 
 if TYPE_CHECKING:
@@ -159,6 +158,8 @@ def evaluate_validation(task: type[RunTask], run: ChosenRun, files: Sequence[str
     model = build_from(task, settings, corpus)
     model.load_state_dict(stored.checkpoint.tensors("weights"))
     model.to(torch.device(device)).eval()
+    from regard.training.distributed import Processes
+
     evaluation = task(model, corpus, settings, Processes(), device).evaluate(lambda: False)
     scores, best = evaluation.scores, settings.training.best or task.best
     better = {name: task.metrics.get(name) for name in scores}

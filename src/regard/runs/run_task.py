@@ -24,12 +24,12 @@ from regard.errors import ArgumentError, UnknownName, message, naming_place
 from regard.runs.run_settings import ModelSettings, RunSettings
 from regard.training.checkpoints.checkpoints import Checkpoint
 from regard.training.command_options import CommandOption
-from regard.training.distributed import Processes
 from regard.training.setting_names import misplaced
 from regard.training.task import Task
 
 if TYPE_CHECKING:
     from regard.runs.run_commands import ChosenRun, Report, RunView, ViewOptions
+    from regard.training.distributed import Processes
 
 __all__ = [
     "Plan",

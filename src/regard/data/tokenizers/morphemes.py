@@ -29,7 +29,6 @@ from regard.data.tokenizers.tokenizer import (
     read_vocabulary,
 )
 from regard.errors import ArgumentError, DataError, RegardWarning, message
-from regard.files.requirements import install_command, pip_command
 
 __all__ = ["Morpheme", "Morphemes", "analyzed_lines", "installed_versions", "is_korean", "joined_morphemes"]
 
@@ -92,6 +91,8 @@ def installed_versions(call: str = "tokenizer") -> dict[str, str]:
         return {name: importlib.metadata.version(name) for name in PACKAGES}
     except importlib.metadata.PackageNotFoundError:
         problem = "the morpheme tokenizer needs kiwipiepy, which is not installed"
+        from regard.files.requirements import install_command
+
         raise ArgumentError(message(call, problem, hint=install_command("korean"))) from None
 
 
@@ -418,6 +419,8 @@ class Morphemes(Tokenizer):
         versions = saved["packages"]
         if versions != installed_versions(place):
             problem = f"the tokenizer was trained with {_named(versions)}; {_named(installed_versions())} is"
+            from regard.files.requirements import pip_command
+
             hint = pip_command(*(f"{name}=={version}" for name, version in versions.items()))
             text = message(place, f"{problem} installed, which may split words differently", hint=hint)
             warnings.warn(str(text), RegardWarning, stacklevel=2)

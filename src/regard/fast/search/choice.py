@@ -13,7 +13,6 @@ from regard.fast import enabled
 from regard.fast.hooks import contains_hooks
 from regard.fast.search.decoder import SlotDecoder
 from regard.fast.search.linear import int8_available
-from regard.fast.search.recurrent_decoder import RecurrentDecoder
 from regard.fast.twin import plain_class
 from regard.lazy_package import imported
 from regard.models.base import Model
@@ -21,15 +20,14 @@ from regard.sites import open_scopes
 
 __all__ = ["MOST_BEAMS", "decoder_for", "search_decoder", "supports_int8"]
 
-TRANSFORMER = "transformer_decoder", ("FusedTransformerDecoder", "TransformerDecoder")
+TRANSFORMER = ("transformer_decoder.FusedTransformerDecoder", "transformer_decoder.TransformerDecoder")
 DECODERS = {
-    "regard.models.bahdanau.Bahdanau": ("bahdanau_decoder", ("BahdanauDecoder",)),
+    "regard.models.bahdanau.Bahdanau": ("bahdanau_decoder.BahdanauDecoder",),
     "regard.models.transformer.Transformer": TRANSFORMER,
     "regard.models.transformer_language.TransformerLanguageModel": TRANSFORMER,
 }
-"""The decoders on preallocated tensors that are written for a class of models: their module, which is
-imported on first use, and their classes. The first class that supports a model is used, otherwise
-RecurrentDecoder."""
+"""The decoders on preallocated tensors that are written for a class of models, imported on first use.
+The first one that supports a model is used, otherwise RecurrentDecoder."""
 
 LAYERS = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.Dropout, nn.Identity, nn.RNN, nn.GRU, nn.LSTM)
 FORWARDS = frozenset(kind.forward for kind in (*LAYERS, nn.ModuleList))
@@ -80,20 +78,15 @@ def decoder_for(model: Model) -> type[SlotDecoder] | list[str]:
     """Return the class of the decoder on preallocated tensors for a model, or why there is none."""
     # All decoders but RecurrentDecoder read the weights of layers, and do not call the layers.
     known, reasons = _has_known_layers(model), list[str]()
-    kinds: list[type[SlotDecoder]] = [*(_written_for(model) if known else ()), RecurrentDecoder]
-    for kind in kinds:
+    plain = plain_class(model)
+    written = DECODERS.get(f"{plain.__module__}.{plain.__qualname__}", ()) if known else ()
+    for path in (*written, "recurrent_decoder.RecurrentDecoder"):
+        kind: type[SlotDecoder] = imported(f"regard.fast.search.{path}")
         own = kind.reasons(model)
         if not own:
             return kind
         reasons += own
     return list(dict.fromkeys(reasons if known else [*reasons, "it has replaced layers, such as LoRA"]))
-
-
-def _written_for(model: Model) -> list[type[SlotDecoder]]:
-    """Return the decoders that are written for the class of a model."""
-    kind = plain_class(model)
-    module, names = DECODERS.get(f"{kind.__module__}.{kind.__qualname__}", ("", ()))
-    return [imported(f"regard.fast.search.{module}.{name}") for name in names]
 
 
 def supports_int8(model: Model) -> bool:

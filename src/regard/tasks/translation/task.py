@@ -37,7 +37,6 @@ from regard.tasks.translation.run import (
     view_translation,
 )
 from regard.tasks.translation.settings import Evaluating, TranslationSettings
-from regard.training.distributed import Processes
 from regard.training.task import Evaluation, Loss, Stopped
 
 if TYPE_CHECKING:
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from regard.runs.train_run import Outcome
     from regard.tasks.translation.data import Corpus, SampledBatches, Split
     from regard.tasks.translation.evaluate import TranslationEvaluation
+    from regard.training.distributed import Processes
     from regard.training.estimators import Reinforce
 
 __all__ = ["Sample", "TranslationTask", "check_evaluation", "load_translator", "train_translation"]
@@ -87,6 +87,7 @@ class TranslationTask(RunTask):
         from regard.tasks.sample_texts import spread_by_length
         from regard.tasks.translation.alignment import build_guide, guided_site
         from regard.tasks.translation.data import build_sampler, sampled_epochs, texts
+        from regard.training.distributed import Processes
         from regard.training.length_buckets import few_shapes
         from regard.training.r_drop import check_dropout
         from regard.training.sampled_loss import SAMPLED, add_estimator, features_size
