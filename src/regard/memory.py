@@ -143,7 +143,8 @@ def prepare(
     """
     score = ScaledDot() if score is None else score
     value = key if value is None else value
-    check_tensors("prepare()", key=key, value=value)
+    if not (isinstance(key, Tensor) and isinstance(value, Tensor)):
+        check_tensors("prepare()", key=key, value=value)
     whole = as_mask(mask, key.dim()).to(key.device)
     _check_prepared(key, value, score, whole)
     if whole.lengths is not None:

@@ -142,9 +142,11 @@ class RunCache:
         """
         if not runs:
             return
-        with interruptible(STOPPING) as interrupt:
-            hint = "" if self.options.quick else SHORTER
-            processes = TrainingProcesses(self.options.jobs, self.say, interrupt, until, hint)
+        hint = "" if self.options.quick else SHORTER
+        with (
+            interruptible(STOPPING) as interrupt,
+            TrainingProcesses(self.options.jobs, self.say, interrupt, until, hint) as processes,
+        ):
             for end in processes.run(map(self._training, runs), len(runs)):
                 name = f"{processes.done}/{processes.total}: {end.training.name}"
                 if end.error:

@@ -96,19 +96,21 @@ def train_seeds(
 
     with interruptible(*((STOPPING,) if jobs else ())) as interrupt:
         if jobs is not None and waiting:
-            processes = TrainingProcesses(jobs.processes, lambda text: log.event("seeds", text), interrupt)
             plans = ((seed, _prepared(task, run, folder, seed)) for seed in waiting)
             trainings = (_training(task, own, folder, seed, jobs) for seed, own in plans)
             log.event("seeds", f"{count(len(waiting), 'seed')}, {jobs.processes} at a time in processes")
-            for end in processes.run(trainings, len(waiting)):
-                seed = int(end.training.name.removeprefix("seed "))
-                step = nonfinite_step(seed_folder(folder, seed)) if end.status else None
-                if step is not None:
-                    fail(seed, *step)
-                elif end.status:
-                    raise RegardError(message(end.training.name, end.error))
-                else:
-                    log.event("seed", f"seed {seed} has ended ({end.seconds:.0f} s)", seed=seed)
+            with TrainingProcesses(
+                jobs.processes, lambda text: log.event("seeds", text), interrupt
+            ) as processes:
+                for end in processes.run(trainings, len(waiting)):
+                    seed = int(end.training.name.removeprefix("seed "))
+                    step = nonfinite_step(seed_folder(folder, seed)) if end.status else None
+                    if step is not None:
+                        fail(seed, *step)
+                    elif end.status:
+                        raise RegardError(message(end.training.name, end.error))
+                    else:
+                        log.event("seed", f"seed {seed} has ended ({end.seconds:.0f} s)", seed=seed)
         for seed in () if jobs else waiting:
             if interrupt:
                 break

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from regard.errors import printable
 from regard.runs.estimate import duration_text
@@ -69,6 +69,8 @@ class Ended(NamedTuple):
 class TrainingProcesses:
     """Runs trainings in processes, several at a time, and reports their progress.
 
+    A context manager: at its end, the processes that still run save a checkpoint and stop.
+
     jobs: the largest number of processes at the same time.
     say: prints a line.
     interrupt: becomes true when a signal requests a stop. Then the processes save checkpoints and stop.
@@ -92,20 +94,17 @@ class TrainingProcesses:
     def run(self, trainings: Iterable[Training], total: int) -> Iterator[Ended]:
         """Run the trainings, and yield each when it has ended. The next ones start when there is room."""
         self.total, waiting, more = total, iter(trainings), True
-        try:
-            while more or self.running:
-                if self.interrupt or time.monotonic() > self.until:
-                    return
-                while more and len(self.running) < self.jobs:
-                    training = next(waiting, None)
-                    more = training is not None
-                    if training is not None:
-                        self._start(training)
-                time.sleep(0.1)
-                yield from self._ended()
-                self._report()
-        finally:
-            self._stop()
+        while more or self.running:
+            if self.interrupt or time.monotonic() > self.until:
+                return
+            while more and len(self.running) < self.jobs:
+                training = next(waiting, None)
+                more = training is not None
+                if training is not None:
+                    self._start(training)
+            time.sleep(0.1)
+            yield from self._ended()
+            self._report()
 
     def _start(self, training: Training) -> None:
         command = [sys.executable, "-m", "regard", "train", *training.arguments]
@@ -136,7 +135,10 @@ class TrainingProcesses:
             self.say(self.hint)
             self.hint = ""
 
-    def _stop(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         for _, process, _ in self.running:
             process.terminate()
         for _, process, _ in self.running:

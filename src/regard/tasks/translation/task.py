@@ -32,6 +32,7 @@ from regard.tasks.translation.run import (
     VIEW_OPTIONS,
     TranslationRun,
     TranslationView,
+    check_options,
     load_tokenizers,
     translator_of,
     view_translation,
@@ -433,5 +434,6 @@ def load_translator(
     """Load the translator of a run. For the arguments, see regard.load()."""
     from regard.runs.stored_runs import open_stored
 
+    check_options(options)
     task_of(folder, "translation")  # raises an error if the run has another task
     return translator_of(open_stored(TranslationTask, Path(folder), checkpoint), device, **options)
