@@ -90,6 +90,7 @@ or a bias. With 128,8,64,64 (B, H, T = S, D), sdpa-efficient takes 21 and sdpa-c
 128,8,128,64, they take 65 and 40 (an NVIDIA H200, benchmarks/results/2026-11-19-simplified-calls-cuda.md)."""
 
 HOPPER = (9, 0)
+"""The compute capability from which "auto" uses sdpa-cudnn with a mask tensor; not measured on older GPUs."""
 
 
 def _not_requested(call: Call) -> list[str]:
@@ -115,7 +116,7 @@ def _cudnn_not_requested(call: Call) -> list[str]:
     _, _, queries, keys = call.sizes
     masked = call.bias is not None or (bool(call.mask.parts) and not sdpa.causal_alone(call))
     if masked and (queries * keys < CUDNN_TABLE or sdpa.device_capability(call.query.device) < HOPPER):
-        return ["is measured faster than sdpa-efficient for large mask tensors on Hopper GPUs only"]
+        return ["is faster than sdpa-efficient only on a Hopper GPU, for T x S of at least 2^14"]
     return _not_requested(call)
 
 
