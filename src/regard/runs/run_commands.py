@@ -99,12 +99,11 @@ class RunReport:
         """Return the report of a loaded run. loaded: the result of RunTask.load(), such as a translator."""
         return cls(str(loaded.folder), loaded.checkpoint.step, data, values, printed or None)
 
-    def with_faithfulness(self, erasure: Any) -> RunReport:
-        """Return a copy with a measurement of faithfulness, such as a RowErasure."""
+    def with_faithfulness(self, erasure: Any, *more: str) -> RunReport:
+        """Return a copy with a measurement of faithfulness, such as a RowErasure. more: further sentences."""
         values = {**self.values, "faithfulness": erasure.to_dict()}
-        return replace(
-            self, values=values, printed=[*(self.printed or ()), Text(f"Faithfulness: {erasure}.")]
-        )
+        texts = [Text(), Text(f"Faithfulness: {erasure}."), *map(Text, more)]
+        return replace(self, values=values, printed=[*(self.printed or ()), *texts])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the data, the run ("folder" and "step") and the values as a dict for JSON."""

@@ -122,11 +122,12 @@ def train_files(options: Mapping[str, Any]) -> dict[str, Any]:
     >>> train_files({"tsv": ["a.tsv"], "valid_tsv": ["b.tsv"]})
     {'train_file': ['a.tsv'], 'valid_file': ['b.tsv'], 'format': 'tsv'}
     """
-    ways = [each for each in ("train_file", *FILE_FORMATS) if options.get(each)]
-    if len(ways) > 1:
-        named = " and ".join(f"--{each.replace('_', '-')}" for each in ways)
-        expected = "one of --train-file, --tsv and --jsonl"
-        raise ArgumentError(message("regard train", f"{named} cannot be combined", expected=expected))
+    for prefix, file in (("", "train_file"), ("valid_", "valid_file")):
+        ways = [each for each in (file, *(prefix + way for way in FILE_FORMATS)) if options.get(each)]
+        if len(ways) > 1:
+            named = " and ".join(f"--{each.replace('_', '-')}" for each in ways)
+            problem = f"{named} cannot be combined"
+            raise ArgumentError(message("regard train", problem, expected="one of them"))
     data: dict[str, Any] = {}
     for way in FILE_FORMATS:
         files = {"train_file": options.get(way), "valid_file": options.get(f"valid_{way}")}
@@ -144,7 +145,7 @@ def evaluated_files(options: Mapping[str, Any], usual: str | None) -> tuple[list
     >>> evaluated_files({"test_file": None, "tsv": None, "jsonl": ["a.jsonl"]}, "tsv")
     (['a.jsonl'], 'jsonl')
     """
-    ways = {each: options[each] for each in ("test_file", *FILE_FORMATS) if options[each]}
+    ways = {each: options[each] for each in ("test_file", *FILE_FORMATS) if options.get(each)}
     if len(ways) > 1:
         problem = "more than one kind of file is named"
         expected = "one of --test-file, --tsv and --jsonl"

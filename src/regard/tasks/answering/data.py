@@ -25,7 +25,7 @@ from regard.data.story_text import (
     task_of_file,
 )
 from regard.errors import DataError, RegardError, message, shown
-from regard.evaluation.story_report import task_order
+from regard.evaluation.story_answerer import task_order
 from regard.files.atomic_io import replace
 from regard.files.untrusted import parse_json, read_limited
 from regard.tasks.answering.settings import AnsweringData
