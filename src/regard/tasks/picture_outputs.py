@@ -113,6 +113,9 @@ def write_results(
     noun: the word for the inputs, such as "images".
     title, about: the heading of the page, and a line below it.
     """
+    if not results:
+        say(f"no page was written: there are no {noun}")
+        return
     cut = f", the first {len(results)} of {total:,} {noun}" if total > len(results) else ""
     entries = [entry for each in results if (entry := each.page_entry()) is not None]
     results[0].write_page(page, entries, title, f"{about}{cut}")
