@@ -35,7 +35,7 @@ from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.tasks.algorithms.data import SequenceSource, named_sizes, read_sequence
 from regard.tasks.algorithms.sequence_solver import SequenceSolver
 from regard.tasks.algorithms.settings import AlgorithmsSettings
-from regard.tasks.epoch_plan import training_speed
+from regard.tasks.batched_task import training_speed
 from regard.training.budget import EVALUATION_PART, RESERVED
 from regard.training.command_options import CommandOption
 from regard.training.distributed import Processes

@@ -30,7 +30,7 @@ from regard.named_models.memory_networks import StoryModel, build_memory_network
 from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions, report_changed_data
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun
+from regard.runs.run_task import Plan, StoredRun
 from regard.tasks.answering.data import (
     WORDS,
     StoryCorpus,
@@ -40,7 +40,7 @@ from regard.tasks.answering.data import (
     read_story_split,
 )
 from regard.tasks.answering.settings import AnsweringSettings
-from regard.tasks.epoch_plan import EpochRules, plan_epochs
+from regard.tasks.batched_task import BatchedTask, EpochRules
 from regard.tasks.file_options import ENCODING, FAITHFULNESS, JSONL, PAGE, TEST_FILE, evaluated_files
 from regard.tasks.picture_outputs import check_page, write_results
 from regard.training.command_options import CommandOption
@@ -105,7 +105,7 @@ class StoryRows(BatchRows):
         return len(self.rows)
 
 
-class AnsweringTask(RunTask):
+class AnsweringTask(BatchedTask):
     """Trains a memory network on questions about stories, and evaluates it on the validation questions.
 
     All training questions are copied to the device once, and loss() selects the rows of a batch.
@@ -239,26 +239,23 @@ class AnsweringTask(RunTask):
             raise ArgumentError(message("the settings", problem, hint=hint))
 
     @classmethod
-    def plan(
-        cls,
-        settings: Mapping[str, Any],
-        corpus: StoryCorpus,
-        device: str,
-        processes: Processes,
-        timed: bool = False,
-    ) -> Plan:
-        end_to_end = settings.get("model", {}).get("name", "end-to-end") == "end-to-end"
+    def usual(
+        cls, settings: Mapping[str, Any], corpus: StoryCorpus
+    ) -> tuple[EpochRules, dict[str, Any], int]:
         model: dict[str, Any] = {"width": ONE_TASK if len(corpus.tasks) == 1 else SEVERAL_TASKS}
-        if end_to_end:
+        if _end_to_end(settings):
             # As in the paper, all stories and sentences are padded to the size of the longest one.
             model["padding"] = [corpus.train.stories.shape[1], corpus.train.vectors.shape[1]]
         sgd = settings.get("training", {}).get("optimizer") == "sgd"
-        chosen = {"model": model, "training": {} if sgd else {"learning_rate": RATE, "max_grad_norm": NORM}}
-        counted = len(corpus.train)
-        plan = plan_epochs(
-            cls, settings, chosen, RULES, corpus, device, processes, counted=counted, timed=timed
-        )
-        if not end_to_end or plan.epochs is None:
+        training = {} if sgd else {"learning_rate": RATE, "max_grad_norm": NORM}
+        return RULES, {"model": model, "training": training}, len(corpus.train)
+
+    @classmethod
+    def plan(
+        cls, settings: Mapping[str, Any], corpus: Any, device: str, processes: Processes, timed: bool = False
+    ) -> Plan:
+        plan = super().plan(settings, corpus, device, processes, timed)
+        if not _end_to_end(settings) or plan.epochs is None:
             return plan
         linear = {"training": {"linear_start": int(LINEAR_PART * plan.epochs)}}
         complete = merged(plan.settings, linear, settings)
@@ -363,6 +360,10 @@ class AnsweringTask(RunTask):
         answerer = StoryAnswerer(self.model, self.corpus.words)
         tables: list[RenderableType] = [report] if len(report.tasks) > 1 else []
         return [*tables, *answerer.stream(chosen)]
+
+
+def _end_to_end(settings: Mapping[str, Any]) -> bool:
+    return settings.get("model", {}).get("name", "end-to-end") == "end-to-end"
 
 
 def check_facts(split: StorySplit) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,8 @@ from regard.runs.run_commands import (
     score_table,
 )
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun, smallest_model
+from regard.runs.run_task import StoredRun, smallest_model
+from regard.tasks.batched_task import BatchedTask, EpochRules
 from regard.tasks.captioning.data import (
     TOKENIZER,
     CaptionCorpus,
@@ -56,7 +57,6 @@ from regard.tasks.captioning.data import (
 )
 from regard.tasks.captioning.image_captioner import Caption, ImageCaptioner, set_reading
 from regard.tasks.captioning.settings import CaptioningSettings, ImageData
-from regard.tasks.epoch_plan import EpochRules, plan_epochs
 from regard.tasks.file_options import (
     FAITHFULNESS,
     JSONL,
@@ -70,13 +70,10 @@ from regard.tasks.picture_outputs import check_page, write_results
 from regard.training.command_options import CommandOption
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
-from regard.training.length_buckets import few_shapes
 from regard.training.losses import cross_entropy, sequence_losses
 from regard.training.sampled_loss import (
     RowLosses,
-    add_estimator,
     embedding_features,
-    features_size,
     sampled_loss,
 )
 from regard.training.settings import build, merged
@@ -121,7 +118,7 @@ class _Read(NamedTuple):
     inputs: Tensor
 
 
-class CaptioningTask(RunTask):
+class CaptioningTask(BatchedTask):
     """Train a captioner on images and captions, and evaluate it on the validation images.
 
     If an image has several captions, each caption is a separate training example. If the image encoder is
@@ -201,12 +198,8 @@ class CaptioningTask(RunTask):
         device: str = "cpu",
     ):
         super().__init__(model, corpus, settings)
-        processes, training, data = processes or Processes(), settings.training, settings.data
-        features = 0 if training.estimator is None else features_size(model.target)
-        self._estimator = add_estimator(model, training, features=features, processes=processes)
-        rows, longest = training.batch_size, data.max_length + 1
-        speed, self._shapes = few_shapes(model, training, device, processes.world, longest, fine=False)
-        self.speed = replace(speed, ahead=False)  # other threads decode images already
+        options, data = self._start(processes, device, model.target, fine=False), settings.data
+        self.speed = replace(self.speed, ahead=False)  # other threads decode images already
         train, valid = corpus.split.train, corpus.split.valid
         encoder, count = model.image_encoder, len(train) + len(valid)
         fits = features_fit(encoder, count, data.size)
@@ -221,20 +214,15 @@ class CaptioningTask(RunTask):
             augmentation=augmentation,
             images=self._train_store is None,
             workers=data.workers,
-            tokens=training.batch_tokens,
-            sentences=rows,
-            rounded=() if self._shapes is None else self._shapes.lengths,
-            seed=settings.seed,
-            rank=processes.rank,
-            world=processes.world,
+            **options,
         )
         self._valid = CaptionBatches(
             corpus.valid,
             valid.pixels,
             size=data.size,
             images=self._valid_store is None,
-            tokens=training.batch_tokens,
-            sentences=rows,
+            tokens=options["tokens"],
+            sentences=options["sentences"],
             shuffle=False,
         )
 
@@ -403,33 +391,16 @@ class CaptioningTask(RunTask):
             )
 
     @classmethod
-    def plan(
-        cls,
-        settings: Mapping[str, Any],
-        corpus: CaptionCorpus,
-        device: str,
-        processes: Processes,
-        timed: bool = False,
-    ) -> Plan:
+    def usual(
+        cls, settings: Mapping[str, Any], corpus: CaptionCorpus
+    ) -> tuple[EpochRules, dict[str, Any], int]:
         rate = RATE if settings.get("init_from") is None else TUNING_RATE
-        chosen = {"training": {"learning_rate": rate}}
         rules = EpochRules("captions", batch_size(len(corpus.train)))
-        counted = int(corpus.train.captions.offsets[-1]) + len(corpus.train)  # and one EOS per caption
-        return plan_epochs(
-            cls, settings, chosen, rules, corpus, device, processes, counted=counted, timed=timed
-        )
-
-    def batches(self, epoch: int, start: int = 0) -> Iterator[ImageBatch]:
-        return self._train.epoch(epoch, start)
+        tokens = int(corpus.train.captions.offsets[-1]) + len(corpus.train)  # and one EOS per caption
+        return rules, {"training": {"learning_rate": rate}}, tokens
 
     def close(self) -> None:
         self._train.close()
-
-    def largest_batch(self) -> ImageBatch:
-        return next(iter(self.batches(0, self._train.largest(0))))
-
-    def len_epoch(self, epoch: int) -> int:
-        return self._train.len_epoch(epoch)
 
     def count(self, batch: ImageBatch) -> int:
         return int(batch.target_lengths.sum())
@@ -438,11 +409,8 @@ class CaptioningTask(RunTask):
         if self._train_store is not None:
             batch = replace(batch, source=self._train_store[batch.source])
         if self._shapes is not None:
-            need = batch.target.shape[1] - 1
-            length = next((each for each in self._shapes.lengths if each >= need), need)
-            tokens = self._shapes.tokens
-            rows = self._shapes.sentences if tokens is None else -(-tokens // length)
-            batch = batch.padded_to(max(rows, len(batch)), 0, length)
+            rows, length = self._shapes.size(len(batch), batch.target.shape[1] - 1)
+            batch = batch.padded_to(rows, 0, length)
         return batch.to(device)
 
     def loss(self, batch: ImageBatch) -> Loss:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -30,7 +30,8 @@ from regard.named_models.classifiers import build_classifier
 from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions, report_changed_data
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun
+from regard.runs.run_task import StoredRun
+from regard.tasks.batched_task import BatchedTask, EpochRules
 from regard.tasks.classification.data import (
     LABELS,
     TOKENIZER,
@@ -49,7 +50,6 @@ from regard.tasks.classification.settings import (
     ClassificationSettings,
     labelled_columns,
 )
-from regard.tasks.epoch_plan import EpochRules, plan_epochs
 from regard.tasks.file_options import (
     COLUMNS,
     ENCODING,
@@ -66,13 +66,9 @@ from regard.tasks.sample_texts import spread_by_length
 from regard.training.command_options import CommandOption
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
-from regard.training.length_buckets import Shapes, few_shapes
 from regard.training.sampled_loss import (
-    SAMPLED,
     RowLosses,
-    add_estimator,
     embedding_features,
-    features_size,
     sampled_loss,
 )
 from regard.training.settings import merged
@@ -102,7 +98,6 @@ ERASURE = "erasure"
 BETWEEN = 12.0
 """Distance between the two texts of a pair, in points."""
 
-RULES = EpochRules("texts", batch_size=32, min_steps=400)
 
 WIDTH = 128
 """The default width of recurrent models (size of their states). A Transformer has its own default size."""
@@ -197,7 +192,7 @@ class ClassificationView(RunView):
         return noted(drawn, *self.seen.notes)
 
 
-class ClassificationTask(RunTask):
+class ClassificationTask(BatchedTask):
     """Trains a classifier on labelled texts, or pairs of texts, and evaluates it on the validation texts."""
 
     model: Classifier
@@ -232,23 +227,13 @@ class ClassificationTask(RunTask):
         device: str = "cpu",
     ):
         super().__init__(model, corpus, settings)
-        processes, training = processes or Processes(), settings.training
-        tables = [] if training.estimator is None else [model.embedding] * (2 if model.pairs else 1)
-        self._estimator = add_estimator(model, training, features=features_size(*tables), processes=processes)
-        reason = "" if self._estimator is None else SAMPLED
-        rows, tokens, longest = training.batch_size, training.batch_tokens, settings.data.max_length + 1
-        self.speed, self._shapes = few_shapes(model, training, device, processes.world, longest, reason)
-        options: dict[str, Any] = {} if tokens is None else {"tokens": tokens}
-        self._train = LabelledBatches(
-            corpus.train,
-            **options,
-            sentences=rows,
-            rounded=() if self._shapes is None else self._shapes.lengths,
-            seed=settings.seed,
-            rank=processes.rank,
-            world=processes.world,
-        )
-        self._valid = LabelledBatches(corpus.valid, **options, sentences=rows, shuffle=False)
+        options = self._start(processes, device, *[model.embedding] * (2 if model.pairs else 1))
+        if options["tokens"] is None:
+            del options["tokens"]
+        self._train = LabelledBatches(corpus.train, **options)
+        shared = {name: options[name] for name in ("tokens", "sentences") if name in options}
+        self._valid = LabelledBatches(corpus.valid, **shared, shuffle=False)
+        training = settings.training
         balance = corpus.split.train.balance(corpus.labels)
         weighted = training.class_weights != "none"
         self._class_weights = balance.weights(training.class_weights) if weighted else None
@@ -391,46 +376,21 @@ class ClassificationTask(RunTask):
             raise ArgumentError(message("the settings", problem, hint=advice))
 
     @classmethod
-    def plan(
-        cls,
-        settings: Mapping[str, Any],
-        corpus: LabelledCorpus,
-        device: str,
-        processes: Processes,
-        timed: bool = False,
-    ) -> Plan:
+    def usual(
+        cls, settings: Mapping[str, Any], corpus: LabelledCorpus
+    ) -> tuple[EpochRules, dict[str, Any], int]:
         model, rate = _model_and_rate(settings)
-        chosen = {"model": model, "training": {"learning_rate": rate}}
-        counted = len(corpus.train)
-        return plan_epochs(
-            cls, settings, chosen, RULES, corpus, device, processes, counted=counted, timed=timed
-        )
-
-    def batches(self, epoch: int, start: int = 0) -> Iterator[LabelledBatch]:
-        return self._train.epoch(epoch, start)
-
-    def largest_batch(self) -> LabelledBatch:
-        return next(self.batches(0, self._train.largest(0)))
-
-    def len_epoch(self, epoch: int) -> int:
-        return self._train.len_epoch(epoch)
+        rules = EpochRules("texts", batch_size=32, min_steps=400)
+        return rules, {"model": model, "training": {"learning_rate": rate}}, len(corpus.train)
 
     def count(self, batch: LabelledBatch) -> int:
         return len(batch)
 
     def prepare(self, batch: LabelledBatch, device: Any) -> LabelledBatch:
-        return (batch if self._shapes is None else self._padded(batch, self._shapes)).to(device)
-
-    def _padded(self, batch: LabelledBatch, shapes: Shapes) -> LabelledBatch:
-        """Pad a batch to one of a few shapes, because each shape needs its own CUDA graph.
-
-        The texts are padded to the smallest sufficient length in shapes.lengths. Then empty texts are added,
-        so that all batches of the same length have the same number of texts.
-        """
-        need = max(batch.first.shape[1], 0 if batch.second is None else batch.second.shape[1])
-        length = next(each for each in shapes.lengths if each >= need)
-        rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
-        return batch.padded_to(max(rows, len(batch)), length)
+        if self._shapes is not None:
+            need = max(batch.first.shape[1], 0 if batch.second is None else batch.second.shape[1])
+            batch = batch.padded_to(*self._shapes.size(len(batch), need))
+        return batch.to(device)
 
     def loss(self, batch: LabelledBatch) -> Loss:
         if self._estimator is not None and self.model.training:

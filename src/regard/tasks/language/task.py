@@ -25,7 +25,7 @@ from regard.named_models.language_models import build_language_model
 from regard.runs.run_commands import ChosenRun, LongTextView, RunReport, ViewOptions
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
-from regard.tasks.epoch_plan import training_speed
+from regard.tasks.batched_task import BatchedTask, training_speed
 from regard.tasks.language.data import (
     TOKENIZER,
     TextCorpus,
@@ -45,14 +45,10 @@ from regard.tasks.language.settings import LanguageSettings, is_recurrent
 from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED, epochs_text
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
-from regard.training.length_buckets import Shapes, few_shapes
 from regard.training.losses import cross_entropy, model_loss, sequence_losses
 from regard.training.sampled_loss import (
-    SAMPLED,
     RowLosses,
-    add_estimator,
     embedding_features,
-    features_size,
     sampled_loss,
 )
 from regard.training.settings import merged
@@ -110,7 +106,7 @@ class RecurrentState(CarriedState):
             self._before[batch] = _state(tensors)
 
 
-class LanguageTask(RunTask):
+class LanguageTask(BatchedTask):
     """Trains a language model on text files, and evaluates it on the validation text.
 
     For a recurrent model, a continuous text is divided into parts (streams), which are read in parallel.
@@ -140,20 +136,14 @@ class LanguageTask(RunTask):
         device: str = "cpu",
     ):
         super().__init__(model, corpus, settings)
-        processes = processes or Processes()
-        features = 0 if settings.training.estimator is None else features_size(model.embedding)
-        self._estimator = add_estimator(model, settings.training, features=features, processes=processes)
         if settings.carried:
-            self._check_carried(processes)
+            self._check_carried(processes or Processes())
             self.state = RecurrentState(settings.data.streams)
         self.check(settings)  # check again: the plan has chosen the window and the streams
-        reason, documents = "" if self._estimator is None else SAMPLED, settings.data.layout == "documents"
-        longest, fine = settings.data.max_length + 1, not model.recurrent
         # Batches of a continuous text need no padding: all have the same shape, except the last batch.
-        self.speed, self._shapes = few_shapes(
-            model, settings.training, device, processes.world, longest, reason, fine=fine, padded=documents
-        )
-        self._train = self._training_batches(processes)
+        padded, fine = settings.data.layout == "documents", not model.recurrent
+        options = self._start(processes, device, model.embedding, fine=fine, padded=padded)
+        self._train = self._training_batches(options)
         self._check_window()
 
     def _check_carried(self, processes: Processes) -> None:
@@ -165,19 +155,11 @@ class LanguageTask(RunTask):
             problem = "a recurrent state that is carried from batch to batch cannot be compiled"
             raise ArgumentError(message("training.compile", problem, hint=hint))
 
-    def _training_batches(self, processes: Processes) -> DocumentBatches | StreamBatches | WindowBatches:
+    def _training_batches(self, options: dict[str, Any]) -> DocumentBatches | StreamBatches | WindowBatches:
         data, training, text = self.settings.data, self.settings.training, self.corpus.train
-        ranks: dict[str, Any] = {"rank": processes.rank, "world": processes.world}
+        ranks = {name: options[name] for name in ("rank", "world")}
         if data.layout == "documents":
-            return DocumentBatches(
-                text,
-                training.batch_tokens,
-                sentences=training.batch_size,
-                longest=data.max_length,
-                rounded=() if self._shapes is None else self._shapes.lengths,
-                seed=self.settings.seed,
-                **ranks,
-            )
+            return DocumentBatches(text, longest=data.max_length, **options)
         if self.settings.carried:
             return StreamBatches(text, data.window, data.streams, **ranks)
         tokens = training.batch_tokens or training.batch_size * data.window
@@ -276,37 +258,19 @@ class LanguageTask(RunTask):
     ) -> Plan:
         return plan_language(cls, settings, corpus, device, processes, timed)
 
-    def batches(self, epoch: int, start: int = 0) -> Iterator[TextBatch]:
-        return self._train.epoch(epoch, start)
-
-    def largest_batch(self) -> TextBatch:
-        return next(self.batches(0, self._train.largest(0)))
-
-    def len_epoch(self, epoch: int) -> int:
-        return self._train.len_epoch(epoch)
-
     def count(self, batch: TextBatch) -> int:
         return batch.count
 
     def prepare(self, batch: TextBatch, device: Any) -> tuple[TextBatch, State | None]:
         if not batch.carried:
-            return (batch if self._shapes is None else self._padded(batch, self._shapes)).to(device), None
+            if self._shapes is not None:
+                batch = batch.padded_to(*self._shapes.size(len(batch), batch.inputs.shape[1]))
+            return batch.to(device), None
         assert isinstance(self.state, RecurrentState)
         before = self.state.of(batch)
         # Recurrent models do not use the position. Set it to 0, because each value would need its own CUDA
         # graph.
         return batch.to(device), replace(before.to(device), position=0)
-
-    @staticmethod
-    def _padded(batch: TextBatch, shapes: Shapes) -> TextBatch:
-        """Pad a batch of documents to one of a few shapes, because each shape needs its own CUDA graph.
-
-        The documents are padded to the smallest sufficient length in shapes.lengths. Then empty documents are
-        added, so that all batches of the same length have the same number of documents.
-        """
-        length = next(each for each in shapes.lengths if each >= batch.inputs.shape[1])
-        rows = shapes.sentences if shapes.tokens is None else -(-shapes.tokens // length)
-        return batch.padded_to(max(rows, len(batch)), length)
 
     def loss(self, batch: tuple[TextBatch, State | None]) -> Loss:
         text, before = batch

@@ -21,7 +21,7 @@ from regard.data import suggest_tokenizer
 from regard.data.tokenizers.tokenizer import sides
 from regard.options.transformer_options import SIZES
 from regard.runs.run_task import RunTask
-from regard.tasks.epoch_plan import training_speed
+from regard.tasks.batched_task import training_speed
 from regard.tasks.translation.data import Corpus, status
 from regard.tasks.translation.settings import DEFAULT_PAIRS
 from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED, epochs_text

@@ -23,8 +23,9 @@ from regard.look import Look
 from regard.models import Model, build_model
 from regard.roles import CROSS
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun
+from regard.runs.run_task import Plan, StoredRun
 from regard.sites import record
+from regard.tasks.batched_task import BatchedTask
 from regard.tasks.task_table import task_of
 from regard.tasks.translation.expected_quality import note_few_pairs
 from regard.tasks.translation.run import (
@@ -41,10 +42,9 @@ from regard.tasks.translation.settings import Evaluating, TranslationSettings
 from regard.training.task import Evaluation, Loss, Stopped
 
 if TYPE_CHECKING:
-    from regard.data import Batches
     from regard.runs.run_commands import ChosenRun, ViewOptions
     from regard.runs.train_run import Outcome
-    from regard.tasks.translation.data import Corpus, SampledBatches, Split
+    from regard.tasks.translation.data import Corpus, Split
     from regard.tasks.translation.evaluate import TranslationEvaluation
     from regard.training.distributed import Processes
     from regard.training.estimators import Reinforce
@@ -57,7 +57,7 @@ MANY_AT_ONCE = 1024
 sentences of a batch have more similar lengths if there are many at once."""
 
 
-class TranslationTask(RunTask):
+class TranslationTask(BatchedTask):
     """Trains a translation model on the training pairs of a corpus, and evaluates it on the validation pairs.
 
     device: the kind of device to train on (cpu, cuda or mps). On cuda, batches are padded to a small number
@@ -87,29 +87,26 @@ class TranslationTask(RunTask):
         from regard.data import Batches
         from regard.tasks.sample_texts import spread_by_length
         from regard.tasks.translation.alignment import build_guide, guided_site
-        from regard.tasks.translation.data import build_sampler, sampled_epochs, texts
+        from regard.tasks.translation.data import SampledBatches, build_sampler, sampled_epochs, texts
         from regard.training.distributed import Processes
-        from regard.training.length_buckets import few_shapes
         from regard.training.r_drop import check_dropout
-        from regard.training.sampled_loss import SAMPLED, add_estimator, features_size
 
         super().__init__(model, corpus, settings)
-        processes = processes or Processes()
-        training = settings.training
-        features = 0 if training.estimator is None else features_size(model.source, model.target)
-        self._estimator = add_estimator(model, training, features=features, processes=processes)
+        processes, training = processes or Processes(), settings.training
         if training.r_drop:
             check_dropout(model)
         reason = "the guided-alignment loss records attention" if training.guided_alignment else ""
-        reason = reason if self._estimator is None else SAMPLED
-        longest = settings.data.max_length + 1
-        self.speed, self._shapes = few_shapes(model, training, device, processes.world, longest, reason)
+        options = self._start(processes, device, model.source, model.target, reason=reason)
         self._sampler = build_sampler(corpus, settings)
         alone = processes.world == 1 and (device.startswith("cuda") or self.speed.captures)
         self._epochs = sampled_epochs(corpus, self._sampler) if self._sampler and alone else None
         sampled_here = self._sampler is not None and self._epochs is None
         self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if sampled_here else []
-        self._train = self._training_batches(processes)
+        # For CUDA graphs, the batches are formed from the lengths of the sampled subwords.
+        if self._epochs is not None and self._shapes is not None:
+            self._train = SampledBatches(self._epochs, **options)
+        else:
+            self._train = Batches(corpus.train, **options)
         self._valid = Batches(
             corpus.valid, training.batch_tokens, sentences=training.batch_size, shuffle=False
         )
@@ -119,24 +116,6 @@ class TranslationTask(RunTask):
         )
         self._guide = build_guide(corpus, settings, sampled=self._estimator is not None)
         self._site = CROSS if self._guide is None else guided_site(model)
-
-    def _training_batches(self, processes: Processes) -> Batches | SampledBatches:
-        """Return the batches. For CUDA graphs, they are formed from the lengths of the sampled subwords."""
-        from regard.data import Batches
-        from regard.tasks.translation.data import SampledBatches
-
-        training = self.settings.training
-        options: dict[str, Any] = {
-            "tokens": training.batch_tokens,
-            "sentences": training.batch_size,
-            "rounded": () if self._shapes is None else self._shapes.lengths,
-            "seed": self.settings.seed,
-            "rank": processes.rank,
-            "world": processes.world,
-        }
-        if self._epochs is not None and self._shapes is not None:
-            return SampledBatches(self._epochs, **options)
-        return Batches(self.corpus.train, **options)
 
     @classmethod
     def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
@@ -243,12 +222,6 @@ class TranslationTask(RunTask):
     def close(self) -> None:
         if self._epochs is not None:
             self._epochs.close()
-
-    def largest_batch(self) -> Batch:
-        return next(self.batches(0, self._train.largest(0)))
-
-    def len_epoch(self, epoch: int) -> int:
-        return self._train.len_epoch(epoch)
 
     def count(self, batch: Batch) -> int:
         return int(batch.target_lengths.sum())

@@ -1,0 +1,191 @@
+"""BatchedTask: base class of the tasks that train on batches of examples, with a plan of their settings.
+
+Modules of training are imported only where they are used, so that loading a run does not import them.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from regard.runs.run_task import Plan, RunTask, on_meta_device, sizes_of
+
+if TYPE_CHECKING:
+    from regard.training.distributed import Processes
+    from regard.training.estimators import Reinforce
+    from regard.training.length_buckets import Shapes
+
+__all__ = ["BatchedTask", "EpochRules", "training_speed"]
+
+WARMUP_PART, MOST_WARMUP = 0.05, 200
+"""The warm-up takes the fraction WARMUP_PART of all steps, but at most MOST_WARMUP steps."""
+
+
+@dataclass(frozen=True)
+class EpochRules:
+    """The default length of a run, and the default size of its batches.
+
+    examples: the name of the training examples in messages, such as "texts".
+    batch_size: number of examples per optimizer step, summed over all processes and accumulated batches.
+    epochs, min_steps, max_steps: the run has this number of epochs, but at least min_steps and at most
+        max_steps optimizer steps.
+    """
+
+    examples: str
+    batch_size: int
+    epochs: int = 10
+    min_steps: int = 1000
+    max_steps: int = 30_000
+
+
+class BatchedTask(RunTask):
+    """Base class of the tasks whose examples are divided into batches before an epoch.
+
+    _train: the training batches, such as LabelledBatches: an object with epoch(), largest() and len_epoch().
+    _shapes: the few shapes that batches are padded to for CUDA graphs. None: they are not padded.
+    """
+
+    _train: Any
+    _shapes: Shapes | None = None
+    _estimator: Reinforce | None = None
+
+    def _start(
+        self, processes: Processes | None, device: str, *tables: nn.Embedding, reason: str = "", **shapes: Any
+    ) -> dict[str, Any]:
+        """Set the estimator of hard attention, `speed` and _shapes; return the arguments of the batches.
+
+        tables: the embeddings of the input, for the baseline of the estimator.
+        reason: why the loss cannot be captured in a CUDA graph, otherwise "".
+        shapes: further arguments of few_shapes().
+        """
+        from regard.training.distributed import Processes
+        from regard.training.length_buckets import few_shapes
+        from regard.training.sampled_loss import SAMPLED, add_estimator, features_size
+
+        processes, training = processes or Processes(), self.settings.training
+        features = 0 if training.estimator is None else features_size(*tables)
+        self._estimator = add_estimator(self.model, training, features=features, processes=processes)
+        reason = reason if self._estimator is None else SAMPLED
+        longest = self.settings.data.max_length + 1
+        speed = few_shapes(self.model, training, device, processes.world, longest, reason, **shapes)
+        self.speed, self._shapes = speed
+        return {
+            "tokens": training.batch_tokens,
+            "sentences": training.batch_size,
+            "rounded": () if self._shapes is None else self._shapes.lengths,
+            "seed": self.settings.seed,
+            "rank": processes.rank,
+            "world": processes.world,
+        }
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        return self._train.epoch(epoch, start)
+
+    def largest_batch(self) -> Any:
+        return next(iter(self.batches(0, self._train.largest(0))))
+
+    def len_epoch(self, epoch: int) -> int:
+        return self._train.len_epoch(epoch)
+
+    @classmethod
+    def usual(cls, settings: Mapping[str, Any], corpus: Any) -> tuple[EpochRules, dict[str, Any], int]:
+        """Return what plan() needs.
+
+        The result has the length of a run and the size of its batches, settings such as the learning rate,
+        and the sum of count(batch) over all batches of an epoch. The settings of the user have priority.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def plan(
+        cls, settings: Mapping[str, Any], corpus: Any, device: str, processes: Processes, timed: bool = False
+    ) -> Plan:
+        from regard.training.budget import EVALUATION_PART, RESERVED
+        from regard.training.settings import BATCHES, merged
+
+        rules, chosen, counted = cls.usual(settings, corpus)
+        training_part = 1 - EVALUATION_PART - RESERVED  # evaluations take the rest of the time
+        training = settings.get("training", {})
+        group = processes.world * training.get("accumulation_steps", 1)
+        batch: dict[str, Any] = {}
+        if all(training.get(name) is None for name in BATCHES):
+            batch["batch_size"] = max(rules.batch_size // group, 1)
+        complete = merged(settings, chosen, {"training": batch}, settings)
+        minutes, speed = training.get("minutes"), None
+        if timed or minutes is not None:
+            measured = training_speed(cls, complete, corpus, device) if processes.first else 0.0
+            speed = processes.share(measured) * processes.world
+        epoch = _epoch_steps(cls, complete, corpus) / group
+        length: dict[str, Any] = {}
+        if minutes is not None and speed is not None:
+            epochs = 60 * minutes * training_part * speed / counted
+        elif training.get("steps") is not None:
+            epochs = training["steps"] / epoch
+        elif training.get("epochs") is not None:
+            epochs = training["epochs"]
+        else:
+            epochs = min(max(rules.epochs, rules.min_steps / epoch), rules.max_steps / epoch)
+            length = {"epochs": float(round(epochs, 2))}
+        warmup = int(min(max(WARMUP_PART * epochs * epoch, 1), MOST_WARMUP))
+        complete = merged(complete, {"training": {**length, "warmup_steps": warmup}}, settings)
+        seconds = None if speed is None else epochs * counted / speed / training_part
+        return Plan(complete, _sentence(complete, rules.examples, epochs), epochs, seconds)
+
+
+def training_speed(task: type[RunTask], settings: Mapping[str, Any], corpus: Any, device: str) -> float:
+    """Train for a few steps, and return the speed of one process in the unit of task.count() per second.
+
+    The model is discarded afterwards.
+    """
+    from regard.training.step_speed import StepTimer
+
+    built = _built(task, settings, corpus, device)
+    with TemporaryDirectory() as scratch:
+        speed = StepTimer(
+            built, built.settings.training, torch.device(device), Path(scratch)
+        ).tokens_per_second()
+    del built
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()
+    return speed
+
+
+def _epoch_steps(task: type[RunTask], settings: Mapping[str, Any], corpus: Any) -> int:
+    """Return the number of batches of the first epoch."""
+    with on_meta_device():  # no memory for the weights, which len_epoch() does not need
+        return _built(task, settings, corpus, "cpu").len_epoch(0)
+
+
+def _built(task: type[RunTask], settings: Mapping[str, Any], corpus: Any, device: str) -> RunTask:
+    from regard.training.distributed import Processes
+    from regard.training.settings import build
+
+    complete = build(task.settings_type, settings, "the settings")
+    torch.manual_seed(0)
+    model = task.build_model(complete.model, sizes_of(corpus))
+    return task(model, corpus, complete, Processes(), torch.device(device).type)
+
+
+def _sentence(settings: Mapping[str, Any], examples: str, epochs: float) -> str:
+    """Return the plan as a sentence for the log.
+
+    >>> training = {"batch_size": 32, "learning_rate": 0.002}
+    >>> _sentence({"model": {"width": 128}, "training": training}, "texts", 10.0)
+    'plan: width 128, batches of 32 texts, learning rate 0.002, about 10 epochs'
+    """
+    from regard.training.budget import epochs_text
+
+    training, width = settings["training"], settings.get("model", {}).get("width")
+    batch = f"{training['batch_size']:,} {examples}" if training.get("batch_size") else ""
+    batch = batch or f"{training['batch_tokens']:,} tokens"
+    size = f"width {width}, " if width else ""
+    rate = f"learning rate {training['learning_rate']:g}"
+    return f"plan: {size}batches of {batch}, {rate}, about {epochs_text(epochs)}"
