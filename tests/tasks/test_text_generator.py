@@ -213,7 +213,7 @@ def test_unknown_words_of_the_prompt():
 def test_continuous_text_begins_with_eos_and_lines_end_with_it():
     model = build_language_model("lstm", WORDS.size, width=4)
     continuous = run_of(model, layout="continuous")
-    assert continuous.generator.encode_prompt("a b\nc", "here") == [
+    assert continuous.encode_prompt("a b\nc", "here") == [
         *WORDS.encode("a b"),
         EOS,
         *WORDS.encode("c"),

@@ -49,10 +49,11 @@ class BatchedTask(RunTask):
     """Base class of the tasks whose examples are divided into batches before an epoch.
 
     _train: the training batches, such as LabelledBatches: an object with epoch(), largest() and len_epoch().
+        None: the task has its own batches() and len_epoch(), and its first batch is the largest.
     _shapes: the few shapes that batches are padded to for CUDA graphs. None: they are not padded.
     """
 
-    _train: Any
+    _train: Any = None
     _shapes: Shapes | None = None
     _estimator: Reinforce | None = None
 
@@ -89,7 +90,7 @@ class BatchedTask(RunTask):
         return self._train.epoch(epoch, start)
 
     def largest_batch(self) -> Any:
-        return next(iter(self.batches(0, self._train.largest(0))))
+        return next(iter(self.batches(0, 0 if self._train is None else self._train.largest(0))))
 
     def len_epoch(self, epoch: int) -> int:
         return self._train.len_epoch(epoch)

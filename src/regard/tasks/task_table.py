@@ -106,75 +106,19 @@ def task_of(folder: str | Path, task: str | type[RunTask] | None = None) -> type
 
 
 @overload
-def load(
-    folder: str | Path,
-    *,
-    checkpoint: str | int = ...,
-    device: str = ...,
-    task: Literal["translation"],
-    seed: int | None = ...,
-    **options: Any,
-) -> TranslationRun: ...
+def load(folder: str | Path, *, task: Literal["translation"], **options: Any) -> TranslationRun: ...
 @overload
-def load(
-    folder: str | Path,
-    *,
-    checkpoint: str | int = ...,
-    device: str = ...,
-    task: Literal["language"],
-    seed: int | None = ...,
-    **options: Any,
-) -> LanguageRun: ...
+def load(folder: str | Path, *, task: Literal["language"], **options: Any) -> LanguageRun: ...
 @overload
-def load(
-    folder: str | Path,
-    *,
-    checkpoint: str | int = ...,
-    device: str = ...,
-    task: Literal["classification"],
-    seed: int | None = ...,
-    **options: Any,
-) -> ClassificationRun: ...
+def load(folder: str | Path, *, task: Literal["classification"], **options: Any) -> ClassificationRun: ...
 @overload
-def load(
-    folder: str | Path,
-    *,
-    checkpoint: str | int = ...,
-    device: str = ...,
-    task: Literal["captioning"],
-    seed: int | None = ...,
-    **options: Any,
-) -> CaptioningRun: ...
+def load(folder: str | Path, *, task: Literal["captioning"], **options: Any) -> CaptioningRun: ...
 @overload
-def load(
-    folder: str | Path,
-    *,
-    checkpoint: str | int = ...,
-    device: str = ...,
-    task: Literal["answering"],
-    seed: int | None = ...,
-    **options: Any,
-) -> AnsweringRun: ...
+def load(folder: str | Path, *, task: Literal["answering"], **options: Any) -> AnsweringRun: ...
 @overload
-def load(
-    folder: str | Path,
-    *,
-    checkpoint: str | int = ...,
-    device: str = ...,
-    task: Literal["algorithms"],
-    seed: int | None = ...,
-    **options: Any,
-) -> AlgorithmsRun: ...
+def load(folder: str | Path, *, task: Literal["algorithms"], **options: Any) -> AlgorithmsRun: ...
 @overload
-def load(
-    folder: str | Path,
-    *,
-    checkpoint: str | int = ...,
-    device: str = ...,
-    task: str | type[RunTask] | None = ...,
-    seed: int | None = ...,
-    **options: Any,
-) -> Any: ...
+def load(folder: str | Path, *, task: str | type[RunTask] | None = ..., **options: Any) -> Any: ...
 def load(
     folder: str | Path,
     *,

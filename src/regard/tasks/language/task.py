@@ -15,34 +15,46 @@ from rich.text import Text
 from torch import Tensor
 
 from regard.data.batch import TextBatch
-from regard.data.encoded_text import DocumentBatches, StreamBatches, WindowBatches
+from regard.data.encoded_text import (
+    DocumentBatches,
+    EncodedText,
+    SlidingWindows,
+    StreamBatches,
+    WindowBatches,
+)
+from regard.data.progress_bar import advancing
 from regard.decoding import Prompts, Rules, Sample, search
-from regard.errors import ArgumentError, DataError, Setting, message
-from regard.evaluation.perplexity import text_loss
+from regard.errors import ArgumentError, DataError, Setting, message, shown
+from regard.evaluation.perplexity import TextLoss, text_loss
 from regard.models.base import State
 from regard.models.language_base import LanguageModel, detached
 from regard.named_models.language_models import build_language_model
-from regard.runs.run_commands import ChosenRun, LongTextView, RunReport, ViewOptions
+from regard.runs.loaded_run import with_weights
+from regard.runs.run_commands import (
+    ChosenRun,
+    LongTextView,
+    RunReport,
+    ViewOptions,
+    report_changed_data,
+    score_table,
+    with_maps,
+)
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, RunTask, StoredRun
 from regard.tasks.batched_task import BatchedTask, training_speed
+from regard.tasks.file_options import ENCODING, TEST_FILE
 from regard.tasks.language.data import (
     TOKENIZER,
     TextCorpus,
+    TextLines,
     TextSplit,
     load_text_tokenizer,
     read_texts,
 )
-from regard.tasks.language.evaluate import EVALUATE_OPTIONS, evaluate_language
-from regard.tasks.language.run import (
-    VIEW_OPTIONS,
-    LanguageRun,
-    evaluation_batches,
-    load_language_run,
-    view_language,
-)
+from regard.tasks.language.run import LanguageRun, evaluation_batches
 from regard.tasks.language.settings import LanguageSettings, is_recurrent
 from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED, epochs_text
+from regard.training.command_options import CommandOption
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.losses import cross_entropy, model_loss, sequence_losses
@@ -51,10 +63,19 @@ from regard.training.sampled_loss import (
     embedding_features,
     sampled_loss,
 )
-from regard.training.settings import merged
+from regard.training.settings import build, merged
 from regard.training.task import CarriedState, Evaluation, Loss, Stopped
 
-__all__ = ["LanguageTask", "plan_language"]
+__all__ = ["LanguageTask"]
+
+MATRIX = 256
+"""Maximum number of tokens for a picture of the attention as a matrix, with a row for each token.
+
+A longer text is drawn as a map, in which each cell is the largest weight in a block of tokens.
+"""
+
+LONGEST = 2048
+"""Maximum number of tokens of a text to view."""
 
 PROMPT, CONTINUATION, TOP_K = 8, 30, 20
 """An evaluation prints some continuations of prompts. A prompt has at most PROMPT tokens. Its continuation
@@ -124,8 +145,33 @@ class LanguageTask(BatchedTask):
     best = "perplexity"
     files = (TOKENIZER,)
     smallest_sizes = MappingProxyType({"tokens": 8})
-    evaluate_options = EVALUATE_OPTIONS
-    view_options = VIEW_OPTIONS
+    evaluate_options = (
+        TEST_FILE,
+        ENCODING,
+        CommandOption(
+            "--window",
+            "Number of tokens that the model reads at once.",
+            "INT",
+            int,
+            shown_default="the window in training",
+            least=1,
+            most=1_000_000,
+            panel="Language models",
+        ),
+        CommandOption(
+            "--stride",
+            "Number of tokens by which the window moves, at most --window. A smaller stride is slower, but "
+            "gives more context: each token is predicted from at least window - stride + 1 tokens, or from "
+            "the beginning of the text.",
+            "INT",
+            int,
+            shown_default="half of the window",
+            least=1,
+            most=1_000_000,
+            panel="Language models",
+        ),
+    )
+    view_options = ("text",)
 
     def __init__(
         self,
@@ -207,15 +253,63 @@ class LanguageTask(BatchedTask):
         for name in options:
             problem = f"a language model has no option {name!r}"
             raise ArgumentError(message("load()", problem, expected="checkpoint, device or task"))
-        return load_language_run(run, device)
+        tokenizer = load_text_tokenizer(run.folder, run.settings.data)
+        model = cls.build_model(run.settings.model, (tokenizer.size,))
+        return LanguageRun(with_weights(model, run, device), tokenizer).from_run(run)
 
     @classmethod
     def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
-        return evaluate_language(cls, run, options)
+        assert run is not None
+        model: LanguageRun = run.load(cls)
+        if options["test_file"]:
+            lines = TextLines(tuple(options["test_file"]), encoding=options.get("encoding"))
+            name = lines.name
+        else:
+            split = read_texts(model.settings.data)
+            report_changed_data(run.folder, split.fingerprints)
+            lines, name = split.valid, "the validation text of the run"
+        layout = model.settings.data.layout
+        text = EncodedText.from_lines(lines, model.tokenizer, layout=layout, name=lines.name)
+        window, stride = options["window"], options["stride"]
+        settings = _with_windows(model, window, stride)
+        with advancing("reading the text", text.token_count) as report:
+            batches = evaluation_batches(text, settings)
+            windows = _windows(batches)
+            if stride is not None and windows is None:
+                raise _useless_stride(stride, batches)
+            loss = text_loss(model.model, _counted(batches, report), text)
+        how = (
+            "the recurrent state is carried through the text"
+            if settings.carried
+            else "each line is read at once"
+        )
+        if windows is not None:
+            how = f"windows of {windows[0]:,} tokens, stride {windows[1]:,}"
+        window, stride = windows or (None, None)
+        values = {
+            **loss.scores(),
+            "tokens": loss.tokens,
+            "unknown_tokens": text.unknown_count,
+            **({} if loss.counts is None else loss.counts._asdict()),
+            "window": window,
+            "stride": stride,
+        }
+        return RunReport.of(model, name, values, score_table(_rows(loss, how, text.unknown_count)))
 
     @classmethod
     def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> LongTextView:
-        return view_language(cls, run, options, drawing)
+        model: LanguageRun = run.load(cls)
+        tokens = len(model.tokenizer.encode(options["text"])) + 1
+        if tokens > LONGEST:
+            problem = f"the text has {tokens:,} tokens"
+            raise ArgumentError(message("--text", problem, expected=f"at most {LONGEST:,}"))
+        seen = model.score(options["text"], look="*").seen()
+        if not seen.sites and not seen.long:
+            name = model.settings.model.name
+            problem = f"the model {name} has no attention to view"
+            hint = "choose a run of a model with attention, such as a transformer"
+            raise ArgumentError(message(shown(run.folder), problem, hint=hint))
+        return LongTextView(seen if seen.long or tokens <= MATRIX else with_maps(seen))
 
     @classmethod
     def check(cls, settings: LanguageSettings, model: Any = None) -> None:
@@ -617,3 +711,71 @@ def _sentence(settings: Mapping[str, Any], total: float, tokens: int, speed: flo
     text = f"{', '.join(parts)}, learning rate {training['learning_rate']:g}"
     amount = f"about {total:,.0f} tokens ({epochs_text(total / tokens)})"
     return f"{text}: for {amount}" + ("" if speed is None else f" at {speed:,.0f} tokens/s")
+
+
+def _rows(loss: TextLoss, how: str, unknown: int) -> Iterator[tuple[str, str, str]]:
+    """Yield the rows of the table of scores. how: how the model reads the text."""
+    counts = loss.counts
+    yield "perplexity", f"{loss.perplexity:,.2f}", f"per token; {how}"
+    if counts is not None:
+        about = "per word; the end of a line counts as a word"
+        yield "word perplexity", f"{loss.word_perplexity:,.2f}", about
+        about = "the end of a line counts as a character"
+        yield "bits per character", f"{loss.bits_per_character:.3f}", about
+    yield "tokens", f"{loss.tokens:,}", "with </s> at the end of each line"
+    yield "unknown tokens", f"{unknown:,}", f"{unknown / loss.tokens:.1%} of the tokens"
+    if counts is not None:
+        yield "words", f"{counts.words:,}", f"in {counts.lines:,} line{'s' * (counts.lines != 1)}"
+
+
+def _windows(batches: Any) -> tuple[int, int] | None:
+    """Return the window and the stride of evaluation batches in tokens, for example (128, 64).
+
+    Return None if there are no windows. There are two cases: a recurrent model reads the text from beginning
+    to end, or each line is a document that fits into one window.
+    """
+    if not isinstance(batches, SlidingWindows):
+        return None
+    at_once = batches.text.layout == "documents" and batches.longest <= batches.window
+    return None if at_once else (batches.window, batches.stride)
+
+
+def _useless_stride(stride: int, windows: Any) -> ArgumentError:
+    """Build the ArgumentError for --stride if it has no effect, because each line fits into one window."""
+    longest = f"{windows.longest:,}"
+    problem = f"the longest line has {longest} tokens and fits into one window of {windows.window:,} tokens"
+    hint = f"leave --stride out, or use a --window below {longest}"
+    return ArgumentError(message(f"--stride {stride}", problem, hint=hint))
+
+
+def _with_windows(run: LanguageRun, window: int | None, stride: int | None) -> LanguageSettings:
+    """Return the settings of a run with another evaluation window and stride. None keeps the old value.
+
+    Raise ArgumentError in three cases: the model has too few positions for the window; the stride is larger
+    than the window; a stride is set for a recurrent model, which reads the text from beginning to end.
+    """
+    settings, longest = run.settings, run.model.longest_target
+    if stride is not None and settings.carried:
+        problem = "this recurrent model carries its state through the text, so windows do not overlap"
+        raise ArgumentError(message(f"--stride {stride}", problem, hint="leave --stride out"))
+    if window is not None and longest is not None and window > longest:
+        problem = f"the model has {longest:,} positions"
+        raise ArgumentError(message(f"--window {window}", problem, expected=f"at most {longest:,}"))
+    usual = settings.data.window if settings.data.layout == "continuous" else settings.data.max_length + 1
+    read = window or settings.evaluation.window or usual or 1
+    if stride is not None and stride > read:
+        problem = f"the window has {read:,} tokens"
+        raise ArgumentError(message(f"--stride {stride}", problem, expected=f"at most {read:,}"))
+    stored = settings.evaluation.stride
+    kept = {"window": window, "stride": stride or (None if stored is None else min(stored, read))}
+    changed = {"evaluation": {name: value for name, value in kept.items() if value is not None}}
+    return build(LanguageSettings, merged(settings.model_dump(), changed), "the settings")
+
+
+def _counted(batches: Any, report: Any) -> Iterator[TextBatch]:
+    """Yield the batches unchanged; after each one, call report() with the number of tokens read so far."""
+    done = 0
+    for batch in batches:
+        yield batch
+        done += batch.count
+        report(done)
