@@ -20,7 +20,8 @@ from regard.decoding import Beam, Greedy, Rules, Sample
 from regard.errors import ArgumentError
 from regard.models import LanguageModel, State, build_language_model
 from regard.runs.run_task import StoredRun
-from regard.tasks.language import GeneratedText, LanguageRun, LanguageSettings, text_generator
+from regard.tasks.language import GeneratedText, LanguageRun, LanguageSettings
+from regard.tasks.language import run as language_run
 from regard.tasks.language.observed_texts import LONG
 from regard.tasks.language.settings import TextData
 from regard.tasks.language.text_stream import TextStream, continuation
@@ -145,7 +146,7 @@ def test_prompts_left_out_keep_their_place():
     stops = [False]
     run = scripted("a b c d e f")
     options = {"max_new_tokens": 2, "tokens_per_batch": 1, "stopping": lambda: stops[0]}
-    search = text_generator.search
+    search = language_run.search
 
     def stop_after_two(*arguments: Any, **rest: Any) -> Any:
         batches.append(None)
@@ -153,7 +154,7 @@ def test_prompts_left_out_keep_their_place():
         return search(*arguments, **{**rest, "stopping": None})
 
     batches = list[None]()
-    with mock.patch.object(text_generator, "search", stop_after_two):
+    with mock.patch.object(language_run, "search", stop_after_two):
         results = run.generate(["a", "a b", "a", "a b c"], **options)
     assert [(each.prompt, each.text, each.stop_reason) for each in results] == [
         ("a", " b c", "length"),

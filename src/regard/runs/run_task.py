@@ -28,7 +28,7 @@ from regard.training.setting_names import misplaced
 from regard.training.task import Task
 
 if TYPE_CHECKING:
-    from regard.runs.run_commands import ChosenRun, Report, RunView, ViewOptions
+    from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions
     from regard.training.distributed import Processes
 
 __all__ = [
@@ -191,7 +191,7 @@ class RunTask(Task):
         return loaded_run.LoadedModel(loaded_run.with_weights(model, run, device)).from_run(run)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> Report:
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
         """Evaluate a trained run for `regard evaluate`. By default, call evaluate() on the validation data.
 
         If evaluate_options has TEST_FILE, --test-file replaces the setting data.valid_file.
@@ -201,7 +201,7 @@ class RunTask(Task):
         options: the values of evaluate_options.
         """
         run_commands = importlib.import_module("regard.runs.run_commands")
-        report: Report = run_commands.evaluate_validation(cls, run, options.get("test_file"))
+        report: RunReport = run_commands.evaluate_validation(cls, run, options.get("test_file"))
         return report
 
     @classmethod

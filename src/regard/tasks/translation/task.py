@@ -42,10 +42,9 @@ from regard.tasks.translation.settings import Evaluating, TranslationSettings
 from regard.training.task import Evaluation, Loss, Stopped
 
 if TYPE_CHECKING:
-    from regard.runs.run_commands import ChosenRun, ViewOptions
+    from regard.runs.run_commands import ChosenRun, RunReport, ViewOptions
     from regard.runs.train_run import Outcome
     from regard.tasks.translation.data import Corpus, Split
-    from regard.tasks.translation.evaluate import TranslationEvaluation
     from regard.training.distributed import Processes
     from regard.training.estimators import Reinforce
 
@@ -165,7 +164,7 @@ class TranslationTask(BatchedTask):
         return translator_of(run, device, **options)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> TranslationEvaluation:
+    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
         from regard.tasks.translation.evaluate import evaluate_translation
 
         return evaluate_translation(cls, run, options)
