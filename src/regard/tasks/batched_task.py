@@ -6,8 +6,8 @@ Modules of training are imported only where they are used, so that loading a run
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from regard.training.estimators import Reinforce
     from regard.training.length_buckets import Shapes
 
-__all__ = ["BatchedTask", "EpochRules", "training_speed"]
+__all__ = [
+    "BatchedTask",
+    "EpochRules",
+    "describe_plan",
+    "peak_rate",
+    "planned_tokens",
+    "shared_plan",
+    "training_speed",
+]
 
 WARMUP_PART, MOST_WARMUP = 0.05, 200
 """The warm-up takes the fraction WARMUP_PART of all steps, but at most MOST_WARMUP steps."""
@@ -190,3 +198,48 @@ def _sentence(settings: Mapping[str, Any], examples: str, epochs: float) -> str:
     size = f"width {width}, " if width else ""
     rate = f"learning rate {training['learning_rate']:g}"
     return f"plan: {size}batches of {batch}, {rate}, about {epochs_text(epochs)}"
+
+
+def shared_plan(processes: Processes, make: Callable[[], Plan]) -> Plan:
+    """Call make() in the first process, and return its plan in all processes."""
+    shared: dict[str, Any] = asdict(make()) if processes.first else {}
+    return Plan(**processes.share(shared))
+
+
+def planned_tokens(training: Mapping[str, Any], tokens: int, step: float) -> float:
+    """Return how many tokens a run trains on in total, if its length is not set in minutes.
+
+    tokens: number of tokens of an epoch.
+    step: number of tokens of a training step.
+    """
+    from regard.training.budget import EPOCHS, MAX_STEPS, MIN_STEPS
+
+    if training.get("steps") is not None:
+        return training["steps"] * step
+    if training.get("epochs") is not None:
+        return training["epochs"] * tokens
+    return min(max(EPOCHS * tokens, MIN_STEPS * step), MAX_STEPS * step)
+
+
+def peak_rate(highest: float, power: float, width: int, batch: float, steps: float) -> float:
+    """Return the peak learning rate: lower for wider models and longer runs, higher for larger batches.
+
+    highest: the rate for width 128 and batches of 1,024 tokens, and the upper limit.
+    power: the rate is multiplied by (128 / width) ** power.
+    batch: number of tokens of a training step.
+    """
+    rate = highest * (128 / width) ** power * (batch / 1024) ** 0.25
+    return float(f"{min(rate * min(1.0, 1000 / max(steps, 1.0)) ** 0.25, highest):.2g}")
+
+
+def describe_plan(settings: Mapping[str, Any], name: str, batch: str, amount: str) -> str:
+    """Return a sentence about the chosen settings, for the log.
+
+    name: the model, if the settings have no name.
+    batch: the size of a batch. amount: how much the run trains.
+    """
+    model, training = settings["model"], settings["training"]
+    size = ", ".join(f"{each} {model[each]}" for each in ("size", "width", "layers") if model.get(each))
+    name = model.get("name", name) + (f" with {size}" if size else "")
+    parts = [name, f"dropout {model.get('dropout', 0):g}", f"batches of {batch}"]
+    return f"{', '.join(parts)}, learning rate {training['learning_rate']:g}: for {amount}"

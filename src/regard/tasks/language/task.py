@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -40,8 +40,15 @@ from regard.runs.run_commands import (
     with_maps,
 )
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun
-from regard.tasks.batched_task import BatchedTask, training_speed
+from regard.runs.run_task import Plan, StoredRun
+from regard.tasks.batched_task import (
+    BatchedTask,
+    describe_plan,
+    peak_rate,
+    planned_tokens,
+    shared_plan,
+    training_speed,
+)
 from regard.tasks.file_options import ENCODING, TEST_FILE
 from regard.tasks.language.data import (
     TOKENIZER,
@@ -53,7 +60,7 @@ from regard.tasks.language.data import (
 )
 from regard.tasks.language.run import LanguageRun, evaluation_batches
 from regard.tasks.language.settings import LanguageSettings, is_recurrent
-from regard.training.budget import EPOCHS, EVALUATION_PART, MAX_STEPS, MIN_STEPS, RESERVED, epochs_text
+from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
 from regard.training.command_options import CommandOption
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
@@ -343,14 +350,14 @@ class LanguageTask(BatchedTask):
 
     @classmethod
     def plan(
-        cls,
-        settings: Mapping[str, Any],
-        corpus: TextCorpus,
-        device: str,
-        processes: Processes,
-        timed: bool = False,
+        cls, settings: Mapping[str, Any], corpus: Any, device: str, processes: Processes, timed: bool = False
     ) -> Plan:
-        return plan_language(cls, settings, corpus, device, processes, timed)
+        def speed(known: Options) -> float:
+            known = merged({"training": {"learning_rate": 1e-4}}, known)
+            return processes.world * training_speed(cls, known, corpus, device)
+
+        tokens, kind = corpus.train.token_count, torch.device(device).type
+        return shared_plan(processes, lambda: choose(settings, tokens, kind, processes.world, speed, timed))
 
     def count(self, batch: TextBatch) -> int:
         return batch.count
@@ -493,35 +500,6 @@ Speed = Callable[[Options], float]
 """A function speed(settings) that measures the training speed with these settings, in tokens per second."""
 
 
-def plan_language(
-    task: type[RunTask],
-    settings: Mapping[str, Any],
-    corpus: TextCorpus,
-    device: str,
-    processes: Processes,
-    timed: bool = False,
-) -> Plan:
-    """Choose the settings of a run that the user has not set. All processes get the same plan.
-
-    task: the task class.
-    settings: the settings of the user.
-    corpus: the training data.
-    device: the device to train on, for example "cuda".
-    processes: the processes of distributed training.
-    timed: whether to measure the training speed if the length of the run is set in steps or epochs.
-    """
-    shared: dict[str, Any] = {}
-    if processes.first:
-        kind = torch.device(device).type
-
-        def speed(known: Options) -> float:
-            known = merged({"training": {"learning_rate": 1e-4}}, known)
-            return processes.world * training_speed(task, known, corpus, device)
-
-        shared = asdict(choose(settings, corpus.train.token_count, kind, processes.world, speed, timed))
-    return Plan(**processes.share(shared))
-
-
 def with_batches(settings: Mapping[str, Any], tokens: int, device: str = "cpu") -> Options:
     """Return the settings with window, streams and batch size filled in, if the user has not set them.
 
@@ -593,17 +571,23 @@ def choose(
             size, measured = option, timing
         total = seconds * (measured or 0.0)
     else:
-        total = _tokens_of(training, tokens, _batch(settings, tokens) * group)
+        total = planned_tokens(training, tokens, _batch(settings, tokens) * group)
         enough = [each for least, each in sizes.items() if total >= least]
         size = {} if fixed else enough[-1 if device == "cuda" else min(len(enough), 2) - 1]
-    if training.get("steps") is None and not _has_batch(user):
+    given = user.get("training", {})
+    batched = given.get("batch_tokens"), given.get("batch_size"), user["data"].get("streams")
+    if training.get("steps") is None and all(each is None for each in batched):
         settings = merged(settings, smaller_batches(settings, total / group))
     batch = _batch(settings, tokens) * group
     steps, epochs = total / batch, total / tokens
-    chosen: Options = {**size, "dropout": _dropout(epochs, recurrent)}
+    # No dropout for at most one epoch; it grows with the number of epochs, more for recurrent models.
+    dropout = min(0.1 * math.log2(max(epochs, 1.0)), 0.5) * (1.0 if recurrent else 0.6)
+    chosen: Options = {**size, "dropout": round(20 * dropout) / 20}
     if recurrent and model.get("embedding") in (None, model.get("width", size.get("width"))):
         chosen["tie"] = True
-    rate = TUNING_RATE if settings.get("init_from") else _rate(recurrent, {**size, **model}, batch, steps)
+    highest, power = (8e-3, 0.5) if recurrent else (3.5e-3, 1.0)
+    width = model.get("width") or size.get("width") or 256
+    rate = TUNING_RATE if settings.get("init_from") else peak_rate(highest, power, width, batch, steps)
     warmup_steps = int(min(max(steps / 20, 20), 100 if recurrent else 400))
     usual = {"model": chosen, "training": {"learning_rate": rate, "warmup_steps": warmup_steps}}
     # With init_from, the model options come from the other run, so the plan chooses none.
@@ -636,13 +620,6 @@ def smaller_batches(settings: Mapping[str, Any], total: float) -> Options:
     return {"training": {"batch_tokens": max(min(budget, int(total / STEPS)), min(budget, LEAST_TOKENS))}}
 
 
-def _has_batch(settings: Mapping[str, Any]) -> bool:
-    """Return whether the user has set training.batch_tokens, training.batch_size or data.streams."""
-    training = settings.get("training", {})
-    fixed = training.get("batch_tokens"), training.get("batch_size"), settings["data"].get("streams")
-    return any(each is not None for each in fixed)
-
-
 def _batch(settings: Mapping[str, Any], tokens: int) -> int:
     """Return the number of tokens of one batch in one process, at most `tokens`.
 
@@ -658,39 +635,6 @@ def _batch(settings: Mapping[str, Any], tokens: int) -> int:
     return max(min(size, tokens), 1)
 
 
-def _tokens_of(training: Mapping[str, Any], tokens: int, batch: int) -> float:
-    """Return how many tokens a run trains on in total, if its length is not set in minutes.
-
-    tokens: number of tokens of an epoch.
-    batch: number of tokens of a training step.
-    """
-    if training.get("steps") is not None:
-        return training["steps"] * batch
-    if training.get("epochs") is not None:
-        return training["epochs"] * tokens
-    return min(max(EPOCHS * tokens, MIN_STEPS * batch), MAX_STEPS * batch)
-
-
-def _dropout(epochs: float, recurrent: bool) -> float:
-    """Return the dropout for a run. It is 0 for at most one epoch, and grows with the number of epochs.
-
-    recurrent: whether the model is recurrent. Other models have less dropout.
-
-    >>> [_dropout(epochs, True) for epochs in (0.5, 2, 30)], _dropout(30, False)
-    ([0.0, 0.1, 0.5], 0.3)
-    """
-    dropout = min(0.1 * math.log2(max(epochs, 1.0)), 0.5)
-    return round(20 * (dropout if recurrent else 0.6 * dropout)) / 20
-
-
-def _rate(recurrent: bool, model: Mapping[str, Any], batch: int, steps: float) -> float:
-    """Return the peak learning rate: lower for wide models and long runs, higher for large batches."""
-    width = model.get("width") or 256
-    highest, power = (8e-3, 0.5) if recurrent else (3.5e-3, 1.0)
-    rate = highest * (128 / width) ** power * (batch / 1024) ** 0.25
-    return float(f"{min(rate * min(1.0, 1000 / max(steps, 1.0)) ** 0.25, highest):.2g}")
-
-
 def _sentence(settings: Mapping[str, Any], total: float, tokens: int, speed: float | None) -> str:
     """Describe the chosen settings, the amount of training and the speed in one sentence, for the log.
 
@@ -698,19 +642,16 @@ def _sentence(settings: Mapping[str, Any], total: float, tokens: int, speed: flo
     tokens: number of tokens of the training text.
     speed: training speed in tokens per second, or None if it was not measured.
     """
-    model, training, data = settings["model"], settings["training"], settings["data"]
-    size = ", ".join(f"{name} {model[name]}" for name in ("size", "width", "layers") if model.get(name))
-    batch = f"batches of {min(training.get('batch_tokens') or 0, tokens):,} tokens"
+    training, data = settings["training"], settings["data"]
+    batch = f"{min(training.get('batch_tokens') or 0, tokens):,} tokens"
     if data.get("streams"):
-        streams = f"{data['streams']:,} stream{'s' * (data['streams'] != 1)}"
-        batch = f"batches of {streams} of {data['window']:,} tokens"
+        batch = f"{data['streams']:,} stream{'s' * (data['streams'] != 1)} of {data['window']:,} tokens"
     elif training.get("batch_size") is not None:
-        batch = f"batches of {training['batch_size']:,} row{'s' * (training['batch_size'] != 1)}"
-    name = model.get("name", "lstm")
-    parts = [f"{name} with {size}" if size else name, f"dropout {model.get('dropout', 0):g}", batch]
-    text = f"{', '.join(parts)}, learning rate {training['learning_rate']:g}"
+        batch = f"{training['batch_size']:,} row{'s' * (training['batch_size'] != 1)}"
     amount = f"about {total:,.0f} tokens ({epochs_text(total / tokens)})"
-    return f"{text}: for {amount}" + ("" if speed is None else f" at {speed:,.0f} tokens/s")
+    return describe_plan(
+        settings, "lstm", batch, amount + ("" if speed is None else f" at {speed:,.0f} tokens/s")
+    )
 
 
 def _rows(loss: TextLoss, how: str, unknown: int) -> Iterator[tuple[str, str, str]]:

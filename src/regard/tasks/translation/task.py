@@ -25,7 +25,7 @@ from regard.roles import CROSS
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import Plan, StoredRun
 from regard.sites import record
-from regard.tasks.batched_task import BatchedTask
+from regard.tasks.batched_task import BatchedTask, shared_plan, training_speed
 from regard.tasks.task_table import task_of
 from regard.tasks.translation.expected_quality import note_few_pairs
 from regard.tasks.translation.run import (
@@ -191,17 +191,24 @@ class TranslationTask(BatchedTask):
 
     @classmethod
     def plan(
-        cls,
-        settings: Mapping[str, Any],
-        corpus: Corpus,
-        device: str,
-        processes: Processes,
-        timed: bool = False,
+        cls, settings: Mapping[str, Any], corpus: Any, device: str, processes: Processes, timed: bool = False
     ) -> Plan:
-        from regard.tasks.translation.plan import epoch_tokens, plan_run
+        from regard.tasks.translation.data import status
+        from regard.tasks.translation.plan import Workload, epoch_tokens, make_plan, target_tokens
+        from regard.training.settings import merged
 
-        plan = plan_run(cls, settings, corpus, device, processes, timed=timed)
-        return Plan(plan.settings, plan.text, plan.tokens / epoch_tokens(corpus), plan.seconds)
+        tokens, targets = epoch_tokens(corpus), target_tokens(corpus)
+
+        def speed(options: dict[str, Any], batch: int | None) -> float:
+            """Return the speed in tokens of the side with more tokens. batch: its tokens, or None."""
+            training = {"batch_tokens": batch, "guided_alignment": 0.0, "learning_rate": 1e-4}
+            changed = merged(settings, {"model": options, "training": training})
+            return training_speed(cls, changed, corpus, device) * tokens / targets
+
+        kind = torch.device(device).type
+        work = Workload(len(corpus.train), tokens, kind, processes.world, targets)
+        with status("measuring the speed of this machine"):
+            return shared_plan(processes, lambda: make_plan(settings, work, speed, timed))
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         from regard.tasks.translation.data import SampledBatches
