@@ -21,7 +21,7 @@ from regard.runs.prepare_run import Machine
 from regard.runs.run_folder import config_of
 from regard.runs.train_run import build_task
 from regard.tasks.language import LanguageRun, LanguageSettings, LanguageTask, observed_texts
-from regard.tasks.language.data import TextCorpus, read_texts
+from regard.tasks.language.data import read_texts
 from regard.tasks.language.settings import TextData
 from regard.tasks.language.task import choose, with_batches
 from regard.training.distributed import Processes
@@ -281,8 +281,8 @@ def test_note_on_unknown_words_does_not_count_the_word_unk(tmp_path: Path):
     (tmp_path / "c.txt").write_text("a <unk> zebra\n" * 5)
     for valid, note in (("b.txt", ""), ("c.txt", "25.0%")):
         files = {"train_file": [str(tmp_path / "a.txt")], "valid_file": [str(tmp_path / valid)]}
-        data = TextData(**files, tokenizer="closed-word")
-        notes = TextCorpus.encoded(read_texts(data), data, tmp_path).notes
+        settings = LanguageSettings(data=TextData(**files, tokenizer="closed-word"))
+        notes = LanguageTask.encode_data(read_texts(settings.data), settings, tmp_path).notes
         assert ("unknown" in " ".join(notes)) == bool(note) and note in " ".join(notes)
 
 

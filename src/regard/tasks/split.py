@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 __all__ = ["Split"]
 
-Part = TypeVar("Part", bound=Sequence[Any])
+Part = TypeVar("Part", bound=Any)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from regard.data.batch import NO_LABEL, BatchRows, StoryBatch
 from regard.data.line_io import say
-from regard.data.story_text import format_of_stories, read_stories
+from regard.data.story_text import StoryWords, encode_stories, format_of_stories, read_stories
 from regard.decoding.input_checks import check_load_keywords
 from regard.errors import ArgumentError, DataError, Setting, message
 from regard.evaluation.story_answerer import StoryAnswerer, StoryReport, story_report
@@ -41,6 +41,7 @@ from regard.tasks.answering.data import (
 )
 from regard.tasks.answering.settings import AnsweringSettings
 from regard.tasks.batched_task import BatchedTask, EpochRules
+from regard.tasks.corpus import store_json
 from regard.tasks.file_options import ENCODING, FAITHFULNESS, JSONL, PAGE, TEST_FILE, evaluated_files
 from regard.tasks.picture_outputs import check_page, write_results
 from regard.training.command_options import CommandOption
@@ -155,7 +156,18 @@ class AnsweringTask(BatchedTask):
         cache: Path | None = None,
         lines: int | None = None,
     ) -> StoryCorpus:
-        return StoryCorpus.prepared(data, settings.data, folder)
+        if not (folder / WORDS).exists():
+            words = StoryWords.of(data.train)
+            store_json(folder / WORDS, {"answers": list(words.answers), "words": list(words.words)})
+        words, longest = load_words(folder), settings.data.max_sentences
+        for each in data.train:
+            if words.answer_index(each.answer) == NO_LABEL:  # the words may be a copy (--init-from)
+                problem = f"the model has no answer {str(each.answer)[:80]!r}"
+                raise DataError(message(each.place, problem, hint="start a new run without --init-from"))
+        train, valid = (
+            encode_stories(part.questions, words, data.tasks, longest) for part in (data.train, data.valid)
+        )
+        return StoryCorpus(data, words, train, valid, longest)
 
     @classmethod
     def stored_sizes(cls, folder: Path, settings: AnsweringSettings) -> tuple[int, ...]:

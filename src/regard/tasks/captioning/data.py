@@ -10,17 +10,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard.data.batching import EncodedCaptions, encode_captions
 from regard.data.images import Augmentation, CaptionedImages, centre_crop, read_captions
 from regard.data.images.image_file import Pixels, decode_files, memory_limit
 from regard.data.progress_bar import advancing
 from regard.data.shapes import Scene, render, shapes
 from regard.data.shapes.shapes_corpus import SPLITS
-from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
-from regard.data.tokenizers.tokenizer import Lowercased
 from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
 from regard.image_encoders import ImageEncoder
 from regard.tasks.captioning.settings import ImageData
+from regard.tasks.corpus import Corpus
+from regard.tasks.split import Split
 
 __all__ = [
     "CaptionCorpus",
@@ -28,19 +27,15 @@ __all__ = [
     "CaptionSplit",
     "DeviceImages",
     "FeatureCache",
-    "TOKENIZER",
     "augmentation_of",
     "features_fit",
     "fits_on_device",
-    "load_caption_tokenizer",
     "read_caption_split",
     "read_images",
     "read_shapes",
     "stored_images",
 ]
 
-TOKENIZER = "text.tokenizer"
-"""Name of the tokenizer file in a run folder."""
 
 PICTURES, VALID_PICTURES, VALID_PART = 10_000, 1000, 10
 """Sizes of the built-in corpus. PICTURES is the default number of training pictures. There is one validation
@@ -105,31 +100,13 @@ class CaptionData:
 
 
 @dataclass(frozen=True, eq=False)
-class CaptionSplit:
-    """The images of a captioning run with their captions, divided into a training and a validation set.
-
-    train: the training images with their captions.
-    valid: the validation images with their captions.
-    held_out: whether the validation images were taken from the training files. This is done if no validation
-        set is given.
-    """
-
-    train: CaptionData
-    valid: CaptionData
-    held_out: bool = False
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """Hashes of the training and the validation set, as {"train": hash, "valid": hash}.
-
-        They are saved in the run folder. When the run is resumed, they show whether the data has changed.
-        """
-        return {"train": self.train.fingerprint, "valid": self.valid.fingerprint}
+class CaptionSplit(Split[CaptionData]):
+    """The images of a captioning run with their captions, divided into a training and a validation set."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Messages for the log: the numbers of images and captions, and what was left out."""
-        held = ", held out from the training images" if self.held_out else ""
+        held = ", held out from the training images" if self.is_held_out else ""
         captions = sum(map(len, self.train.captions))
         text = f"{len(self.train):,} training images with {captions:,} captions, "
         remarks = dict.fromkeys((*self.train.remarks, *self.valid.remarks))
@@ -162,7 +139,9 @@ def read_caption_split(data: ImageData) -> CaptionSplit:
         raise DataError(message(train.name, problem, hint="set a validation file: --valid-file FILE"))
     # Held-out images are a random sample, because caption files are often sorted by topic.
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).tolist()
-    return CaptionSplit(train.select(sorted(order[count:])), train.select(sorted(order[:count])), True)
+    return CaptionSplit(
+        train.select(sorted(order[count:])), train.select(sorted(order[:count])), is_held_out=True
+    )
 
 
 def _splits(data: ImageData) -> tuple[list[str] | None, list[str] | None]:
@@ -258,59 +237,14 @@ def read_shapes(split: str, count: int, seed: int = 0) -> CaptionData:
     return CaptionData(f"shapes, split {split}", names, captions, Pixels(pixels.shape[-1], pixels), scenes)
 
 
-@dataclass(frozen=True, eq=False)
-class CaptionCorpus:
-    """The training and validation data of a captioning run, with captions as text and as token ids.
-
-    split: images and captions for training and validation.
-    tokenizer: the tokenizer of the captions.
-    train: the training captions as token ids.
-    valid: the validation captions as token ids.
-    """
-
-    split: CaptionSplit
-    tokenizer: Tokenizer
-    train: EncodedCaptions
-    valid: EncodedCaptions
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The vocabulary size."""
-        return (self.tokenizer.size,)
+class CaptionCorpus(Corpus):
+    """The training and validation data of a captioning run, with captions as text and as token ids."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """A message for the log with the number of truncated training captions. Empty if there are none."""
         count = self.train.truncated
         return (f"{count:,} training captions are truncated (data.max_length)",) if count else ()
-
-    @classmethod
-    def encoded(
-        cls, split: CaptionSplit, data: ImageData, folder: Path, lines: int | None = None
-    ) -> CaptionCorpus:
-        """Encode the captions with the tokenizer of the run folder; if it has none, train and save one.
-
-        split: the images and captions of the run.
-        data: the data settings, with the kind and size of the tokenizer and the maximum length.
-        folder: the run folder.
-        lines: maximum number of captions to train the tokenizer on; None for all.
-        """
-        if not (folder / TOKENIZER).exists():
-            texts = [caption for several in split.train.captions for caption in several]
-            texts = [text.lower() for text in texts] if data.lowercase else texts
-            train_tokenizer(data.tokenizer, texts, data.vocab_size, sample=lines).save(folder / TOKENIZER)
-        tokenizer = load_caption_tokenizer(folder, data)
-        train, valid = (
-            encode_captions(part.captions, tokenizer, longest=data.max_length)
-            for part in (split.train, split.valid)
-        )
-        return cls(split, tokenizer, train, valid)
-
-
-def load_caption_tokenizer(folder: Path, data: ImageData) -> Tokenizer:
-    """Load the caption tokenizer of a run folder; it converts to lower case if data.lowercase is set."""
-    tokenizer = load_tokenizer(folder / TOKENIZER, links=False)
-    return Lowercased(tokenizer) if data.lowercase else tokenizer
 
 
 def check_paths(data: ImageData) -> None:

@@ -15,7 +15,7 @@ from rich.text import Text
 from torch import Tensor
 
 from regard.data.batch import ImageBatch, replace_words
-from regard.data.batching import CaptionBatches
+from regard.data.batching import CaptionBatches, encode_captions
 from regard.data.images import centre_crop
 from regard.data.images.caption_files import SUFFIXES, detected_ending
 from regard.data.progress_bar import advancing
@@ -41,7 +41,6 @@ from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import StoredRun, smallest_model
 from regard.tasks.batched_task import BatchedTask, EpochRules
 from regard.tasks.captioning.data import (
-    TOKENIZER,
     CaptionCorpus,
     CaptionData,
     CaptionSplit,
@@ -49,7 +48,6 @@ from regard.tasks.captioning.data import (
     augmentation_of,
     check_paths,
     features_fit,
-    load_caption_tokenizer,
     read_caption_split,
     read_images,
     read_shapes,
@@ -57,6 +55,7 @@ from regard.tasks.captioning.data import (
 )
 from regard.tasks.captioning.image_captioner import Caption, ImageCaptioner, set_reading
 from regard.tasks.captioning.settings import CaptioningSettings, ImageData
+from regard.tasks.corpus import TOKENIZER, text_tokenizer
 from regard.tasks.file_options import (
     FAITHFULNESS,
     JSONL,
@@ -241,11 +240,16 @@ class CaptioningTask(BatchedTask):
         cache: Path | None = None,
         lines: int | None = None,
     ) -> CaptionCorpus:
-        return CaptionCorpus.encoded(data, settings.data, folder, lines)
+        texts = [caption for several in data.train.captions for caption in several]
+        tokenizer, longest = text_tokenizer(folder, settings.data, texts, lines), settings.data.max_length
+        train, valid = (
+            encode_captions(part.captions, tokenizer, longest=longest) for part in (data.train, data.valid)
+        )
+        return CaptionCorpus(data, tokenizer, train, valid)
 
     @classmethod
     def stored_sizes(cls, folder: Path, settings: CaptioningSettings) -> tuple[int, ...]:
-        return (load_caption_tokenizer(folder, settings.data).size,)
+        return (text_tokenizer(folder, settings.data).size,)
 
     @classmethod
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> Captioner:
@@ -262,7 +266,7 @@ class CaptioningTask(BatchedTask):
     def load(cls, run: StoredRun, device: str, **options: Any) -> CaptioningRun:
         check_load_keywords(ImageCaptioner, options)
         settings = run.settings
-        tokenizer = load_caption_tokenizer(run.folder, settings.data)
+        tokenizer = text_tokenizer(run.folder, settings.data)
         model = with_weights(cls.build_model(settings.model, (tokenizer.size,)), run, device)
         data = settings.data
         defaults = {

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.data.batch import NO_LABEL, LabelledBatch
-from regard.data.batching import LabelledBatches
+from regard.data.batching import LabelledBatches, encode_texts
 from regard.data.labelled_text import LabelledText, LabelledTexts, Labels, read_labelled
 from regard.data.line_io import say
 from regard.decoding.input_checks import check_load_keywords
-from regard.errors import ArgumentError, Setting, list_item, message, printable, shown
+from regard.errors import ArgumentError, DataError, Setting, list_item, message, printable, shown
 from regard.evaluation.classification import DRAWN, SIDES, Classification
 from regard.evaluation.classification_report import ClassificationReport, classification_report
 from regard.evaluation.classifier_erasure import erase_words
@@ -34,14 +34,12 @@ from regard.runs.run_task import StoredRun
 from regard.tasks.batched_task import BatchedTask, EpochRules
 from regard.tasks.classification.data import (
     LABELS,
-    TOKENIZER,
     LabelledCorpus,
     LabelledSplit,
     check_files,
     check_header_lines,
     check_unknown_header,
     load_labels,
-    load_text_tokenizer,
     read_labelled_split,
 )
 from regard.tasks.classification.settings import (
@@ -50,6 +48,7 @@ from regard.tasks.classification.settings import (
     ClassificationSettings,
     labelled_columns,
 )
+from regard.tasks.corpus import TOKENIZER, store_json, text_tokenizer
 from regard.tasks.file_options import (
     COLUMNS,
     ENCODING,
@@ -257,11 +256,26 @@ class ClassificationTask(BatchedTask):
         cache: Path | None = None,
         lines: int | None = None,
     ) -> LabelledCorpus:
-        return LabelledCorpus.prepared(data, settings.data, folder, lines)
+        tokenizer = text_tokenizer(folder, settings.data, data.train.texts, lines)
+        if not (folder / LABELS).exists():
+            store_json(folder / LABELS, {"labels": list(data.labels)})
+        labels = load_labels(folder)
+        for row, label in enumerate(data.train.labels):
+            # labels.json may be older than the data, or a copy from another run (--init-from).
+            if label not in labels:
+                problem = f"the classifier has no class {printable(label)[:80]!r}"
+                expected = f"one of {labels.listed()}"
+                hint = "leave it out with data.ignore, or start a new run without --init-from"
+                raise DataError(message(data.train.place(row), problem, expected=expected, hint=hint))
+        longest = settings.data.max_length
+        train, valid = (
+            encode_texts(texts, labels, tokenizer, longest=longest) for texts in (data.train, data.valid)
+        )
+        return LabelledCorpus(data, tokenizer, train, valid, labels)
 
     @classmethod
     def stored_sizes(cls, folder: Path, settings: ClassificationSettings) -> tuple[int, ...]:
-        return load_text_tokenizer(folder, settings.data).size, len(load_labels(folder))
+        return text_tokenizer(folder, settings.data).size, len(load_labels(folder))
 
     @classmethod
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> Classifier:
@@ -272,7 +286,7 @@ class ClassificationTask(BatchedTask):
     def load(cls, run: StoredRun, device: str, **options: Any) -> ClassificationRun:
         check_load_keywords(TextClassifier, options)
         settings = run.settings
-        tokenizer, labels = load_text_tokenizer(run.folder, settings.data), load_labels(run.folder)
+        tokenizer, labels = text_tokenizer(run.folder, settings.data), load_labels(run.folder)
         model = cls.build_model(settings.model, (tokenizer.size, len(labels)))
         options = {"longest": settings.data.max_length + 1, **options}
         return ClassificationRun(with_weights(model, run, device), tokenizer, labels, **options).from_run(run)

@@ -49,13 +49,12 @@ from regard.tasks.batched_task import (
     shared_plan,
     training_speed,
 )
+from regard.tasks.corpus import TOKENIZER, text_tokenizer
 from regard.tasks.file_options import ENCODING, TEST_FILE
 from regard.tasks.language.data import (
-    TOKENIZER,
     TextCorpus,
     TextLines,
     TextSplit,
-    load_text_tokenizer,
     read_texts,
 )
 from regard.tasks.language.run import LanguageRun, evaluation_batches
@@ -245,11 +244,18 @@ class LanguageTask(BatchedTask):
         cache: Path | None = None,
         lines: int | None = None,
     ) -> TextCorpus:
-        return TextCorpus.encoded(data, settings.data, folder, lines)
+        # The vocabulary of "closed-word" contains all words of the text, so it is trained on all lines.
+        sample = None if settings.data.tokenizer == "closed-word" else lines
+        tokenizer, layout = text_tokenizer(folder, settings.data, data.train, sample), settings.data.layout
+        train, valid = (
+            EncodedText.from_lines(text, tokenizer, layout=layout, name=text.name)
+            for text in (data.train, data.valid)
+        )
+        return TextCorpus(data, tokenizer, train, valid, settings.data.max_length)
 
     @classmethod
     def stored_sizes(cls, folder: Path, settings: LanguageSettings) -> tuple[int, ...]:
-        return (load_text_tokenizer(folder, settings.data).size,)
+        return (text_tokenizer(folder, settings.data).size,)
 
     @classmethod
     def build_model(cls, model: ModelSettings, sizes: tuple[int, ...]) -> LanguageModel:
@@ -260,7 +266,7 @@ class LanguageTask(BatchedTask):
         for name in options:
             problem = f"a language model has no option {name!r}"
             raise ArgumentError(message("load()", problem, expected="checkpoint, device or task"))
-        tokenizer = load_text_tokenizer(run.folder, run.settings.data)
+        tokenizer = text_tokenizer(run.folder, run.settings.data)
         model = cls.build_model(run.settings.model, (tokenizer.size,))
         return LanguageRun(with_weights(model, run, device), tokenizer).from_run(run)
 
@@ -343,7 +349,7 @@ class LanguageTask(BatchedTask):
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         if data is None or settings["data"].get("tokenizer") is not None:
             return dict(settings), ()
-        closed = data.scans["train"].unknown > 0
+        closed = data.train.scan[2] > 0
         name = "closed-word" if closed else "unigram"
         notes = ("closed-word tokenizer: <unk> is a word of the training text",) if closed else ()
         return {**settings, "data": {**settings["data"], "tokenizer": name}}, notes
