@@ -61,24 +61,39 @@ class BatchedTask(RunTask):
     _shapes: the few shapes that batches are padded to for CUDA graphs. None: they are not padded.
     """
 
+    _processes: Processes
     _train: Any = None
     _shapes: Shapes | None = None
     _estimator: Reinforce | None = None
 
-    def _start(
-        self, processes: Processes | None, device: str, *tables: nn.Embedding, reason: str = "", **shapes: Any
-    ) -> dict[str, Any]:
+    def __init__(
+        self,
+        model: Any,
+        corpus: Any,
+        settings: Any,
+        processes: Processes | None = None,
+        device: str = "cpu",
+    ):
+        from regard.training.distributed import Processes
+
+        super().__init__(model, corpus, settings)
+        self._processes = processes or Processes()
+        self._set_up(device)
+
+    def _set_up(self, device: str) -> None:
+        """Set the attributes of the task, such as its batches, at the end of the constructor."""
+
+    def _start(self, device: str, *tables: nn.Embedding, reason: str = "", **shapes: Any) -> dict[str, Any]:
         """Set the estimator of hard attention, `speed` and _shapes; return the arguments of the batches.
 
         tables: the embeddings of the input, for the baseline of the estimator.
         reason: why the loss cannot be captured in a CUDA graph, otherwise "".
         shapes: further arguments of few_shapes().
         """
-        from regard.training.distributed import Processes
         from regard.training.length_buckets import few_shapes
         from regard.training.sampled_loss import SAMPLED, add_estimator, features_size
 
-        processes, training = processes or Processes(), self.settings.training
+        processes, training = self._processes, self.settings.training
         features = 0 if training.estimator is None else features_size(*tables)
         self._estimator = add_estimator(self.model, training, features=features, processes=processes)
         reason = reason if self._estimator is None else SAMPLED

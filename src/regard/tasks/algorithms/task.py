@@ -31,11 +31,11 @@ from regard.named_models.sequence_models import build_sequence_model
 from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions, score_table
 from regard.runs.run_settings import ModelSettings
-from regard.runs.run_task import Plan, RunTask, StoredRun
+from regard.runs.run_task import Plan, StoredRun
 from regard.tasks.algorithms.data import SequenceSource, named_sizes, read_sequence
 from regard.tasks.algorithms.sequence_solver import SequenceSolver
 from regard.tasks.algorithms.settings import AlgorithmsSettings
-from regard.tasks.batched_task import training_speed
+from regard.tasks.batched_task import BatchedTask, training_speed
 from regard.training.budget import EVALUATION_PART, RESERVED
 from regard.training.command_options import CommandOption
 from regard.training.distributed import Processes
@@ -78,7 +78,7 @@ MOST_SHOWN = 130
 """Maximum number of steps of the sequence that is printed after an evaluation."""
 
 
-class AlgorithmsTask(RunTask):
+class AlgorithmsTask(BatchedTask):
     """Trains a neural Turing machine, an LSTM or a GRU on generated sequences of one algorithmic task."""
 
     settings_type = AlgorithmsSettings
@@ -151,20 +151,11 @@ class AlgorithmsTask(RunTask):
         ),
     )
 
-    def __init__(
-        self,
-        model: nn.Module,
-        corpus: SequenceSource,
-        settings: AlgorithmsSettings,
-        processes: Processes | None = None,
-        device: str = "cpu",
-    ):
-        super().__init__(model, corpus, settings)
-        self._processes = processes or Processes()
-        capture = capture_chosen(settings.training, "", device, self._processes.world)
+    def _set_up(self, device: str) -> None:
+        capture = capture_chosen(self.settings.training, "", device, self._processes.world)
         self._lengths: tuple[int, ...] = ()
-        if capture.chosen or settings.training.compile or device == "cuda":
-            self._lengths = _buckets(corpus)
+        if capture.chosen or self.settings.training.compile or device == "cuda":
+            self._lengths = _buckets(self.corpus)
         self.speed = Speed(max(len(self._lengths), Speed.shapes), ahead=True, capture=capture)
 
     @classmethod

@@ -127,17 +127,6 @@ class AnsweringTask(BatchedTask):
     )
     speed = Speed(shapes=4)  # 2 batch sizes (the last is smaller), each with and without softmax
 
-    def __init__(
-        self,
-        model: StoryModel,
-        corpus: StoryCorpus,
-        settings: AnsweringSettings,
-        processes: Processes | None = None,
-        device: str = "cpu",
-    ):
-        super().__init__(model, corpus, settings)
-        self._processes = processes or Processes()
-
     @classmethod
     def read_data(
         cls, settings: AnsweringSettings, fingerprints: Mapping[str, str] | None = None

@@ -67,7 +67,6 @@ from regard.tasks.file_options import (
 )
 from regard.tasks.picture_outputs import check_page, write_results
 from regard.training.command_options import CommandOption
-from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.losses import cross_entropy, sequence_losses
 from regard.training.sampled_loss import (
@@ -188,26 +187,18 @@ class CaptioningTask(BatchedTask):
         "max_length",
     )
 
-    def __init__(
-        self,
-        model: Captioner,
-        corpus: CaptionCorpus,
-        settings: CaptioningSettings,
-        processes: Processes | None = None,
-        device: str = "cpu",
-    ):
-        super().__init__(model, corpus, settings)
-        options, data = self._start(processes, device, model.target, fine=False), settings.data
+    def _set_up(self, device: str) -> None:
+        options, data = self._start(device, self.model.target, fine=False), self.settings.data
         self.speed = replace(self.speed, ahead=False)  # other threads decode images already
-        train, valid = corpus.split.train, corpus.split.valid
-        encoder, count = model.image_encoder, len(train) + len(valid)
+        train, valid = self.corpus.split.train, self.corpus.split.valid
+        encoder, count = self.model.image_encoder, len(train) + len(valid)
         fits = features_fit(encoder, count, data.size)
-        features, augmentation = encoder.frozen and fits, augmentation_of(data, settings.seed)
+        features, augmentation = encoder.frozen and fits, augmentation_of(data, self.settings.seed)
         store = partial(stored_images, encoder, size=data.size, device=device, features=features)
         self._train_store = store(train.pixels, augmentation=augmentation)
         self._valid_store = store(valid.pixels)
         self._train = CaptionBatches(
-            corpus.train,
+            self.corpus.train,
             train.pixels,
             size=data.size,
             augmentation=augmentation,
@@ -216,7 +207,7 @@ class CaptioningTask(BatchedTask):
             **options,
         )
         self._valid = CaptionBatches(
-            corpus.valid,
+            self.corpus.valid,
             valid.pixels,
             size=data.size,
             images=self._valid_store is None,

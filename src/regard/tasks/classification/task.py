@@ -63,7 +63,6 @@ from regard.tasks.file_options import (
 from regard.tasks.picture_outputs import check_page, write_results
 from regard.tasks.sample_texts import spread_by_length
 from regard.training.command_options import CommandOption
-from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce
 from regard.training.sampled_loss import (
     RowLosses,
@@ -217,26 +216,18 @@ class ClassificationTask(BatchedTask):
         CommandOption("--second", "Classification of pairs: the second text.", "TEXT"),
     )
 
-    def __init__(
-        self,
-        model: Classifier,
-        corpus: LabelledCorpus,
-        settings: ClassificationSettings,
-        processes: Processes | None = None,
-        device: str = "cpu",
-    ):
-        super().__init__(model, corpus, settings)
-        options = self._start(processes, device, *[model.embedding] * (2 if model.pairs else 1))
+    def _set_up(self, device: str) -> None:
+        options = self._start(device, *[self.model.embedding] * (2 if self.model.pairs else 1))
         if options["tokens"] is None:
             del options["tokens"]
-        self._train = LabelledBatches(corpus.train, **options)
+        self._train = LabelledBatches(self.corpus.train, **options)
         shared = {name: options[name] for name in ("tokens", "sentences") if name in options}
-        self._valid = LabelledBatches(corpus.valid, **shared, shuffle=False)
-        training = settings.training
-        balance = corpus.split.train.balance(corpus.labels)
+        self._valid = LabelledBatches(self.corpus.valid, **shared, shuffle=False)
+        training = self.settings.training
+        balance = self.corpus.split.train.balance(self.corpus.labels)
         weighted = training.class_weights != "none"
         self._class_weights = balance.weights(training.class_weights) if weighted else None
-        self._samples = spread_by_length(corpus.split.valid.firsts, settings.evaluation.samples)
+        self._samples = spread_by_length(self.corpus.split.valid.firsts, self.settings.evaluation.samples)
 
     @classmethod
     def read_data(

@@ -179,22 +179,14 @@ class LanguageTask(BatchedTask):
     )
     view_options = ("text",)
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        corpus: TextCorpus,
-        settings: LanguageSettings,
-        processes: Processes | None = None,
-        device: str = "cpu",
-    ):
-        super().__init__(model, corpus, settings)
-        if settings.carried:
-            self._check_carried(processes or Processes())
-            self.state = RecurrentState(settings.data.streams)
-        self.check(settings)  # check again: the plan has chosen the window and the streams
+    def _set_up(self, device: str) -> None:
+        if self.settings.carried:
+            self._check_carried(self._processes)
+            self.state = RecurrentState(self.settings.data.streams)
+        self.check(self.settings)  # check again: the plan has chosen the window and the streams
         # Batches of a continuous text need no padding: all have the same shape, except the last batch.
-        padded, fine = settings.data.layout == "documents", not model.recurrent
-        options = self._start(processes, device, model.embedding, fine=fine, padded=padded)
+        padded, fine = self.settings.data.layout == "documents", not self.model.recurrent
+        options = self._start(device, self.model.embedding, fine=fine, padded=padded)
         self._train = self._training_batches(options)
         self._check_window()
 

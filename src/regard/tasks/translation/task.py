@@ -75,46 +75,37 @@ class TranslationTask(BatchedTask):
     evaluate_options = FirstUse("regard.tasks.translation.evaluate.EVALUATE_OPTIONS")
     view_options = VIEW_OPTIONS
 
-    def __init__(
-        self,
-        model: Model,
-        corpus: Corpus,
-        settings: TranslationSettings,
-        processes: Processes | None = None,
-        device: str = "cpu",
-    ):
+    def _set_up(self, device: str) -> None:
         from regard.data import Batches
         from regard.tasks.sample_texts import spread_by_length
         from regard.tasks.translation.alignment import build_guide, guided_site
         from regard.tasks.translation.data import SampledBatches, build_sampler, sampled_epochs, texts
-        from regard.training.distributed import Processes
         from regard.training.r_drop import check_dropout
 
-        super().__init__(model, corpus, settings)
-        processes, training = processes or Processes(), settings.training
+        processes, training = self._processes, self.settings.training
         if training.r_drop:
-            check_dropout(model)
+            check_dropout(self.model)
         reason = "the guided-alignment loss records attention" if training.guided_alignment else ""
-        options = self._start(processes, device, model.source, model.target, reason=reason)
-        self._sampler = build_sampler(corpus, settings)
+        options = self._start(device, self.model.source, self.model.target, reason=reason)
+        self._sampler = build_sampler(self.corpus, self.settings)
         alone = processes.world == 1 and (device.startswith("cuda") or self.speed.captures)
-        self._epochs = sampled_epochs(corpus, self._sampler) if self._sampler and alone else None
+        self._epochs = sampled_epochs(self.corpus, self._sampler) if self._sampler and alone else None
         sampled_here = self._sampler is not None and self._epochs is None
-        self._lines = [(pair.source, pair.target) for pair in corpus.split.train] if sampled_here else []
+        self._lines = [(pair.source, pair.target) for pair in self.corpus.split.train] if sampled_here else []
         # For CUDA graphs, the batches are formed from the lengths of the sampled subwords.
         if self._epochs is not None and self._shapes is not None:
             self._train = SampledBatches(self._epochs, **options)
         else:
-            self._train = Batches(corpus.train, **options)
+            self._train = Batches(self.corpus.train, **options)
         self._valid = Batches(
-            corpus.valid, training.batch_tokens, sentences=training.batch_size, shuffle=False
+            self.corpus.valid, training.batch_tokens, sentences=training.batch_size, shuffle=False
         )
-        self._texts = list(texts(corpus.split.valid, settings.evaluation.sentences))
+        self._texts = list(texts(self.corpus.split.valid, self.settings.evaluation.sentences))
         self._sample_places = spread_by_length(
-            [source for source, _ in self._texts], settings.evaluation.samples
+            [source for source, _ in self._texts], self.settings.evaluation.samples
         )
-        self._guide = build_guide(corpus, settings, sampled=self._estimator is not None)
-        self._site = CROSS if self._guide is None else guided_site(model)
+        self._guide = build_guide(self.corpus, self.settings, sampled=self._estimator is not None)
+        self._site = CROSS if self._guide is None else guided_site(self.model)
 
     @classmethod
     def read_data(cls, settings: TranslationSettings, fingerprints: Mapping[str, str] | None = None) -> Split:
