@@ -342,7 +342,7 @@ def test_caption_without_attention():
 def test_held_out_images(files: Path):
     data = ImageData(train_file=[str(files / "captions.tsv")], held_out=3, image_size=16)
     split = read_caption_split(data)
-    assert split.held_out and len(split.train) == 5 and len(split.valid) == 3
+    assert split.is_held_out and len(split.train) == 5 and len(split.valid) == 3
     assert not set(split.train.names) & set(split.valid.names)
     with pytest.raises(DataError, match="held out"):
         read_caption_split(ImageData(train_file=data.train_file, held_out=8))

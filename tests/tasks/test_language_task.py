@@ -263,7 +263,7 @@ def test_held_out_lines_are_the_end_of_the_text(tmp_path: Path):
     path = tmp_path / "a.txt"
     path.write_text("".join(f"line {number}\n\n" for number in range(50)))
     split = read_texts(TextData(train_file=[str(path)]))
-    assert [line for line in split.valid if line] == ["line 48", "line 49"] and split.held_out
+    assert [line for line in split.valid if line] == ["line 48", "line 49"] and split.is_held_out
     assert list(split.train)[-2:] == ["line 47", ""] and len(list(split.train)) == 96
     assert len(set(split.fingerprints.values())) == 2
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from regard.data.batch import EOS, UNK
 from regard.errors import ArgumentError, DataError
 from regard.models import build_model
-from regard.tasks.sample_texts import spread_by_length
+from regard.tasks.split import spread_by_length
 from regard.tasks.translation import TranslationTask, load_translator
 from regard.tasks.translation.alignment import guided_site
 from regard.tasks.translation.data import Corpus, read_split

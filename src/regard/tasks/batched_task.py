@@ -6,16 +6,17 @@ Modules of training are imported only where they are used, so that loading a run
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 
 from regard.runs.run_task import Plan, RunTask, on_meta_device, sizes_of
+from regard.training.task import Stopped
 
 if TYPE_CHECKING:
     from regard.training.distributed import Processes
@@ -30,7 +31,10 @@ __all__ = [
     "planned_tokens",
     "shared_plan",
     "training_speed",
+    "unless_stopped",
 ]
+
+Batch = TypeVar("Batch")
 
 WARMUP_PART, MOST_WARMUP = 0.05, 200
 """The warm-up takes the fraction WARMUP_PART of all steps, but at most MOST_WARMUP steps."""
@@ -258,3 +262,11 @@ def describe_plan(settings: Mapping[str, Any], name: str, batch: str, amount: st
     name = model.get("name", name) + (f" with {size}" if size else "")
     parts = [name, f"dropout {model.get('dropout', 0):g}", f"batches of {batch}"]
     return f"{', '.join(parts)}, learning rate {training['learning_rate']:g}: for {amount}"
+
+
+def unless_stopped(stopping: Callable[[], bool], batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield the batches of an evaluation; raise Stopped as soon as stopping() returns True."""
+    for batch in batches:
+        if stopping():
+            raise Stopped
+        yield batch

@@ -40,14 +40,15 @@ from regard.tasks.answering.data import (
     read_story_split,
 )
 from regard.tasks.answering.settings import AnsweringSettings
-from regard.tasks.batched_task import BatchedTask, EpochRules
+from regard.tasks.batched_task import BatchedTask, EpochRules, unless_stopped
 from regard.tasks.corpus import store_json
 from regard.tasks.file_options import ENCODING, FAITHFULNESS, JSONL, PAGE, TEST_FILE, evaluated_files
 from regard.tasks.picture_outputs import check_page, write_results
+from regard.tasks.split import evenly
 from regard.training.command_options import CommandOption
 from regard.training.distributed import Processes
 from regard.training.settings import merged
-from regard.training.task import Evaluation, Loss, Speed, Stopped, epoch_generator
+from regard.training.task import Evaluation, Loss, Speed, epoch_generator
 from regard.viewing import Picture, Seen, hops
 from regard.viewing.picture import noted
 
@@ -328,9 +329,7 @@ class AnsweringTask(BatchedTask):
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
         device = next(self.model.parameters()).device
         encoded, total, correct = self.corpus.on(str(device), "valid"), 0.0, list[bool]()
-        for rows in torch.arange(len(encoded)).split(EVALUATED):
-            if stopping():
-                raise Stopped
+        for rows in unless_stopped(stopping, torch.arange(len(encoded)).split(EVALUATED)):
             batch = encoded.batch(rows)
             total += float(self._known_loss(batch))
             correct += (self.model(batch).argmax(-1) == batch.answers).tolist()
@@ -356,11 +355,10 @@ class AnsweringTask(BatchedTask):
         some validation questions with their answers and the attention of each hop.
         """
         questions = self.corpus.split.valid.questions
-        count = min(self.settings.evaluation.samples, len(questions))
-        chosen = [questions[(2 * part + 1) * len(questions) // (2 * count)] for part in range(count)]
+        places = evenly(self.settings.evaluation.samples, len(questions))
         answerer = StoryAnswerer(self.model, self.corpus.words)
         tables: list[RenderableType] = [report] if len(report.tasks) > 1 else []
-        return [*tables, *answerer.stream(chosen)]
+        return [*tables, *answerer.stream([questions[place] for place in places])]
 
 
 def _end_to_end(settings: Mapping[str, Any]) -> bool:

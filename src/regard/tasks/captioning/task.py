@@ -39,7 +39,7 @@ from regard.runs.run_commands import (
 )
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import StoredRun, smallest_model
-from regard.tasks.batched_task import BatchedTask, EpochRules
+from regard.tasks.batched_task import BatchedTask, EpochRules, unless_stopped
 from regard.tasks.captioning.data import (
     CaptionCorpus,
     CaptionData,
@@ -66,6 +66,7 @@ from regard.tasks.file_options import (
     evaluated_files,
 )
 from regard.tasks.picture_outputs import check_page, write_results
+from regard.tasks.split import evenly
 from regard.training.command_options import CommandOption
 from regard.training.estimators import Reinforce
 from regard.training.losses import cross_entropy, sequence_losses
@@ -467,9 +468,7 @@ class CaptioningTask(BatchedTask):
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
         valid, device = self.corpus.split.valid, next(self.model.parameters()).device
         total, tokens = 0.0, 0
-        for batch in self._valid.epoch(0):
-            if stopping():
-                raise Stopped
+        for batch in unless_stopped(stopping, self._valid.epoch(0)):
             if self._valid_store is not None:
                 batch = replace(batch, source=self._valid_store[batch.source])
             moved = batch.to(device)
@@ -483,8 +482,7 @@ class CaptioningTask(BatchedTask):
         if pointed is not None:
             scores["pointing"] = pointed.accuracy
             shown.append(Text(f"pointing accuracy of random cells, for comparison: {pointed.chance:.3f}"))
-        samples = min(self.settings.evaluation.samples, len(captions))
-        for place in ((2 * part + 1) * len(captions) // (2 * samples) for part in range(samples)):
+        for place in evenly(self.settings.evaluation.samples, len(captions)):
             text = f"image      {valid.names[place]}\ncaption    {captions[place].text}"
             shown.append(Text(printable(f"{text}\nreference  {valid.captions[place][0]}", kept="\n")))
         return Evaluation(scores, shown)

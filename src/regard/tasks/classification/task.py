@@ -31,7 +31,7 @@ from regard.runs.loaded_run import LoadedRun, with_weights
 from regard.runs.run_commands import ChosenRun, RunReport, RunView, ViewOptions, report_changed_data
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import StoredRun
-from regard.tasks.batched_task import BatchedTask, EpochRules
+from regard.tasks.batched_task import BatchedTask, EpochRules, unless_stopped
 from regard.tasks.classification.data import (
     LABELS,
     LabelledCorpus,
@@ -61,7 +61,7 @@ from regard.tasks.file_options import (
     evaluated_files,
 )
 from regard.tasks.picture_outputs import check_page, write_results
-from regard.tasks.sample_texts import spread_by_length
+from regard.tasks.split import spread_by_length
 from regard.training.command_options import CommandOption
 from regard.training.estimators import Reinforce
 from regard.training.sampled_loss import (
@@ -70,7 +70,7 @@ from regard.training.sampled_loss import (
     sampled_loss,
 )
 from regard.training.settings import merged
-from regard.training.task import Evaluation, Loss, Stopped
+from regard.training.task import Evaluation, Loss
 from regard.viewing import Picture, shaded
 from regard.viewing.picture import noted
 
@@ -451,9 +451,7 @@ class ClassificationTask(BatchedTask):
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
         total, true, predicted = 0.0, list[int](), list[int]()
         device = next(self.model.parameters()).device
-        for batch in self._valid.epoch(0):
-            if stopping():
-                raise Stopped
+        for batch in unless_stopped(stopping, self._valid.epoch(0)):
             logits_BC = self.model(batch.to(device)).float().cpu()
             total += float(functional.cross_entropy(logits_BC, batch.labels, reduction="sum"))
             true += batch.labels.tolist()

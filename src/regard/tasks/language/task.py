@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -48,6 +48,7 @@ from regard.tasks.batched_task import (
     planned_tokens,
     shared_plan,
     training_speed,
+    unless_stopped,
 )
 from regard.tasks.corpus import TOKENIZER, text_tokenizer
 from regard.tasks.file_options import ENCODING, TEST_FILE
@@ -59,6 +60,7 @@ from regard.tasks.language.data import (
 )
 from regard.tasks.language.run import LanguageRun, evaluation_batches
 from regard.tasks.language.settings import LanguageSettings, is_recurrent
+from regard.tasks.split import evenly
 from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
 from regard.training.command_options import CommandOption
 from regard.training.distributed import Processes
@@ -70,7 +72,7 @@ from regard.training.sampled_loss import (
     sampled_loss,
 )
 from regard.training.settings import build, merged
-from regard.training.task import CarriedState, Evaluation, Loss, Stopped
+from regard.training.task import CarriedState, Evaluation, Loss
 
 __all__ = ["LanguageTask"]
 
@@ -404,7 +406,7 @@ class LanguageTask(BatchedTask):
     def evaluate(self, stopping: Callable[[], bool]) -> Evaluation:
         text = self.corpus.valid
         batches = evaluation_batches(text, self.settings)
-        scores = text_loss(self.model, _unless(stopping, batches), text).scores()
+        scores = text_loss(self.model, unless_stopped(stopping, batches), text).scores()
         return Evaluation(scores, self._samples())
 
     def _samples(self) -> list[Text]:
@@ -415,24 +417,16 @@ class LanguageTask(BatchedTask):
         rules = Rules(minimum=2, maximum=CONTINUATION)  # at least one token before EOS
         how = Sample(top_k=TOP_K, seed=self.settings.seed, rules=rules)
         shown, decode = [], self.corpus.tokenizer.decode
-        for place in range(min(count, len(long))):
-            row = long[(2 * place + 1) * len(long) // (2 * count)]
+        for number, place in enumerate(evenly(count, len(long))):
+            row = long[place]
             tokens = text.lines.tokens[offsets[row] : offsets[row + 1]].tolist()
             room = PROMPT if self.model.longest_target is None else self.model.longest_target - 1
             prompt = tokens[: min(PROMPT, len(tokens) // 2, room)]
-            prompts = Prompts.collate([[self.settings.first_token, *prompt]], index=[place])
+            prompts = Prompts.collate([[self.settings.first_token, *prompt]], index=[number])
             ((best, *_),) = search(self.model, prompts, how, look=None)
             sample = f"prompt        {decode(prompt)}\ncontinuation  {decode(best.output_tokens)}"
             shown.append(Text(sample))
         return shown
-
-
-def _unless(stopping: Callable[[], bool], batches: Iterable[TextBatch]) -> Iterator[TextBatch]:
-    """Yield the batches; raise Stopped as soon as stopping() returns True."""
-    for batch in batches:
-        if stopping():
-            raise Stopped
-        yield batch
 
 
 def _named(state: State) -> dict[str, Tensor]:

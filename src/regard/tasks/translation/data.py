@@ -34,8 +34,8 @@ from regard.evaluation import Links, read_links
 from regard.files.user_cache import cache_folder
 from regard.tasks.header_lines import check_first_lines
 from regard.tasks.text_file_checks import check_sides
-from regard.tasks.translation.run import TOKENIZERS, load_tokenizers
 from regard.tasks.translation.settings import DEFAULT_PAIRS, Data, TranslationSettings
+from regard.tasks.translation.task import TOKENIZERS, load_tokenizers
 
 __all__ = [
     "Corpus",
