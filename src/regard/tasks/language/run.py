@@ -306,7 +306,9 @@ class LanguageRun(LoadedRun):
                 results[row] = GeneratedText(
                     "", (), (), (), unknown=unknown, prompt=text, stop_reason="prompt"
                 )
-        if options.on_text is not None and (len(texts) != 1 or not self._streams(options)):
+        if options.on_text is not None and (
+            len(texts) != 1 or isinstance(options.search, Beam) or options.hypotheses != 1
+        ):
             problem = "on_text needs one prompt, and Greedy(...) or Sample(count=1)"
             raise ArgumentError(message("generate()", problem))
         found: dict[int, list[Hypothesis]] = {}
@@ -314,20 +316,20 @@ class LanguageRun(LoadedRun):
             if found and options.stopping():
                 break
             found.update(zip(rows, self._search(rows, prompts, first, options), strict=True))
-        observed = self._observe([(prompts[row], each) for row in found for each in found[row]], options)
+        outputs = [(prompts[row], each) for row in found for each in found[row]]
+        observed: Iterator[ObservedText | None] = iter([None] * len(outputs))
+        if options.look is not None and outputs:
+            rows_read = [[self.first_token, *prompt, *each.tokens] for prompt, each in outputs]
+            observed = iter(observe_in_batches(self.model, rows_read, options.look, "generate()"))
         for row, hypotheses in found.items():
             own = [
                 self._result(texts[row], prompts[row], each, next(observed), options) for each in hypotheses
             ]
-            results[row] = own[0].with_others(own[1:])
+            results[row] = replace(own[0], others=tuple(own[1:]))
         last = max(found, default=-1) if len(found) < len(prompts) else len(texts) - 1
         for row in set(range(last + 1)) - set(results):
             results[row] = GeneratedText("", (), (), (), prompt=texts[row], stop_reason="interrupted")
         return [results[row] for row in range(last + 1)]
-
-    @staticmethod
-    def _streams(options: Generation) -> bool:
-        return not isinstance(options.search, Beam) and options.hypotheses == 1
 
     def _batches(self, prompts: Mapping[int, list[int]], options: Generation) -> Iterator[list[int]]:
         """Group prompts into batches: yield a list of keys of `prompts` for each batch.
@@ -367,26 +369,6 @@ class LanguageRun(LoadedRun):
             on_text(rest)
         return hypotheses
 
-    def _observe(
-        self, outputs: Sequence[tuple[list[int], Hypothesis]], options: Generation
-    ) -> Iterator[ObservedText | None]:
-        """Return an iterator over the attention and the token scores of each output.
-
-        If options.look is None, nothing is recorded, and each item is None.
-
-        outputs: pairs of the tokens of a prompt and its continuation.
-        """
-        if options.look is None or not outputs:
-            return iter([None] * len(outputs))
-        rows = [[self.first_token, *prompt, *hypothesis.tokens] for prompt, hypothesis in outputs]
-        return iter(observe_in_batches(self.model, rows, options.look, "generate()"))
-
-    def _text(self, prompt: list[int], hypothesis: Hypothesis, options: Generation) -> tuple[str, bool]:
-        """Return the text of a hypothesis, for example " sat down", and whether a stop string ended it."""
-        whole = continuation(self.tokenizer, prompt, hypothesis.output_tokens)
-        text = before_stop(whole, options.stop)
-        return text, len(text) < len(whole)
-
     def _result(
         self,
         prompt: str,
@@ -395,7 +377,9 @@ class LanguageRun(LoadedRun):
         observed: ObservedText | None,
         options: Generation,
     ) -> GeneratedText:
-        text, stopped = self._text(prompt_tokens, hypothesis, options)
+        whole = continuation(self.tokenizer, prompt_tokens, hypothesis.output_tokens)
+        text = before_stop(whole, options.stop)
+        stopped = len(text) < len(whole)
         longest, count = self.model.longest_target, len(hypothesis.tokens)
         if stopped or hypothesis.finished:
             reason = "stop" if stopped else "end"

@@ -182,46 +182,35 @@ class LanguageTask(BatchedTask):
     view_options = ("text",)
 
     def _set_up(self, device: str) -> None:
+        data, training, text = self.settings.data, self.settings.training, self.corpus.train
         if self.settings.carried:
-            self._check_carried(self._processes)
-            self.state = RecurrentState(self.settings.data.streams)
+            hint = "use ", Setting("data", "layout", "documents"), ", or the model transformer"
+            if self._processes.world > 1:
+                problem = "a recurrent state can be carried from batch to batch in one process only"
+                raise ArgumentError(message(f"{self._processes.world} processes", problem, hint=hint))
+            if training.compile:
+                problem = "a recurrent state that is carried from batch to batch cannot be compiled"
+                raise ArgumentError(message("training.compile", problem, hint=hint))
+            self.state = RecurrentState(data.streams)
         self.check(self.settings)  # check again: the plan has chosen the window and the streams
         # Batches of a continuous text need no padding: all have the same shape, except the last batch.
-        padded, fine = self.settings.data.layout == "documents", not self.model.recurrent
-        options = self._start(device, self.model.embedding, fine=fine, padded=padded)
-        self._train = self._training_batches(options)
-        self._check_window()
-
-    def _check_carried(self, processes: Processes) -> None:
-        hint = "use ", Setting("data", "layout", "documents"), ", or the model transformer"
-        if processes.world > 1:
-            problem = "a recurrent state can be carried from batch to batch in one process only"
-            raise ArgumentError(message(f"{processes.world} processes", problem, hint=hint))
-        if self.settings.training.compile:
-            problem = "a recurrent state that is carried from batch to batch cannot be compiled"
-            raise ArgumentError(message("training.compile", problem, hint=hint))
-
-    def _training_batches(self, options: dict[str, Any]) -> DocumentBatches | StreamBatches | WindowBatches:
-        data, training, text = self.settings.data, self.settings.training, self.corpus.train
+        documents, fine = data.layout == "documents", not self.model.recurrent
+        options = self._start(device, self.model.embedding, fine=fine, padded=documents)
         ranks = {name: options[name] for name in ("rank", "world")}
-        if data.layout == "documents":
-            return DocumentBatches(text, longest=data.max_length, **options)
-        if self.settings.carried:
-            return StreamBatches(text, data.window, data.streams, **ranks)
-        tokens = training.batch_tokens or training.batch_size * data.window
-        return WindowBatches(text, data.window, tokens, seed=self.settings.seed, **ranks)
-
-    def _check_window(self) -> None:
-        """Raise ArgumentError if a window or a document may have more tokens than the model has positions."""
-        data, longest = self.settings.data, self.model.longest_target
-        name = "window" if data.layout == "continuous" else "max_length"
-        # BOS, the first token of a document, needs a position too.
-        needed = data.window if data.layout == "continuous" else data.max_length + 1
+        if documents:
+            self._train = DocumentBatches(text, longest=data.max_length, **options)
+        elif self.settings.carried:
+            self._train = StreamBatches(text, data.window, data.streams, **ranks)
+        else:
+            tokens = training.batch_tokens or training.batch_size * data.window
+            self._train = WindowBatches(text, data.window, tokens, seed=self.settings.seed, **ranks)
+        longest, name = self.model.longest_target, "max_length" if documents else "window"
+        needed = data.max_length + 1 if documents else data.window  # BOS needs a position too
         if longest is not None and needed > longest:
             problem = f"data.{name} is {getattr(data, name)}, but the model has {longest} positions"
             most = longest - (needed - getattr(data, name))
-            hint = "use ", Setting("model", "longest", needed), " or ", Setting("data", name, most)
-            raise ArgumentError(message("the settings", problem, hint=hint))
+            advice = "use ", Setting("model", "longest", needed), " or ", Setting("data", name, most)
+            raise ArgumentError(message("the settings", problem, hint=advice))
 
     @classmethod
     def read_data(
@@ -279,27 +268,42 @@ class LanguageTask(BatchedTask):
         text = EncodedText.from_lines(lines, model.tokenizer, layout=layout, name=lines.name)
         window, stride = options["window"], options["stride"]
         settings = _with_windows(model, window, stride)
-        with advancing("reading the text", text.token_count) as report:
-            batches = evaluation_batches(text, settings)
-            windows = _windows(batches)
-            if stride is not None and windows is None:
-                raise _useless_stride(stride, batches)
-            loss = text_loss(model.model, _counted(batches, report), text)
-        how = (
-            "the recurrent state is carried through the text"
-            if settings.carried
-            else "each line is read at once"
-        )
+        batches, read = evaluation_batches(text, settings), 0
+        windows: SlidingWindows | None = None
+        if isinstance(batches, SlidingWindows) and not (
+            layout == "documents" and batches.longest <= batches.window
+        ):
+            windows = batches
+        elif stride is not None:
+            assert isinstance(batches, SlidingWindows)
+            length = f"{batches.longest:,}"
+            problem = (
+                f"the longest line has {length} tokens and fits into one window of {batches.window:,} tokens"
+            )
+            hint = f"leave --stride out, or use a --window below {length}"
+            raise ArgumentError(message(f"--stride {stride}", problem, hint=hint))
+
+        def counted() -> Iterator[TextBatch]:
+            nonlocal read
+            for batch in batches:
+                yield batch
+                read += batch.count
+                reached(read)
+
+        with advancing("reading the text", text.token_count) as reached:
+            loss = text_loss(model.model, counted(), text)
+        how = "each line is read at once"
         if windows is not None:
-            how = f"windows of {windows[0]:,} tokens, stride {windows[1]:,}"
-        window, stride = windows or (None, None)
+            how = f"windows of {windows.window:,} tokens, stride {windows.stride:,}"
+        elif settings.carried:
+            how = "the recurrent state is carried through the text"
         values = {
             **loss.scores(),
             "tokens": loss.tokens,
             "unknown_tokens": text.unknown_count,
             **({} if loss.counts is None else loss.counts._asdict()),
-            "window": window,
-            "stride": stride,
+            "window": None if windows is None else windows.window,
+            "stride": None if windows is None else windows.stride,
         }
         return RunReport.of(model, name, values, score_table(_rows(loss, how, text.unknown_count)))
 
@@ -661,32 +665,8 @@ def _rows(loss: TextLoss, how: str, unknown: int) -> Iterator[tuple[str, str, st
         yield "words", f"{counts.words:,}", f"in {counts.lines:,} line{'s' * (counts.lines != 1)}"
 
 
-def _windows(batches: Any) -> tuple[int, int] | None:
-    """Return the window and the stride of evaluation batches in tokens, for example (128, 64).
-
-    Return None if there are no windows. There are two cases: a recurrent model reads the text from beginning
-    to end, or each line is a document that fits into one window.
-    """
-    if not isinstance(batches, SlidingWindows):
-        return None
-    at_once = batches.text.layout == "documents" and batches.longest <= batches.window
-    return None if at_once else (batches.window, batches.stride)
-
-
-def _useless_stride(stride: int, windows: Any) -> ArgumentError:
-    """Build the ArgumentError for --stride if it has no effect, because each line fits into one window."""
-    longest = f"{windows.longest:,}"
-    problem = f"the longest line has {longest} tokens and fits into one window of {windows.window:,} tokens"
-    hint = f"leave --stride out, or use a --window below {longest}"
-    return ArgumentError(message(f"--stride {stride}", problem, hint=hint))
-
-
 def _with_windows(run: LanguageRun, window: int | None, stride: int | None) -> LanguageSettings:
-    """Return the settings of a run with another evaluation window and stride. None keeps the old value.
-
-    Raise ArgumentError in three cases: the model has too few positions for the window; the stride is larger
-    than the window; a stride is set for a recurrent model, which reads the text from beginning to end.
-    """
+    """Return the settings of a run with another evaluation window and stride. None keeps the old value."""
     settings, longest = run.settings, run.model.longest_target
     if stride is not None and settings.carried:
         problem = "this recurrent model carries its state through the text, so windows do not overlap"
@@ -703,12 +683,3 @@ def _with_windows(run: LanguageRun, window: int | None, stride: int | None) -> L
     kept = {"window": window, "stride": stride or (None if stored is None else min(stored, read))}
     changed = {"evaluation": {name: value for name, value in kept.items() if value is not None}}
     return build(LanguageSettings, merged(settings.model_dump(), changed), "the settings")
-
-
-def _counted(batches: Any, report: Any) -> Iterator[TextBatch]:
-    """Yield the batches unchanged; after each one, call report() with the number of tokens read so far."""
-    done = 0
-    for batch in batches:
-        yield batch
-        done += batch.count
-        report(done)
