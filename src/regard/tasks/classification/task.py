@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 from torch import Tensor
 from torch.nn import functional
@@ -147,18 +147,14 @@ class ClassificationView(RunView):
         if view == ERASURE or (view == "shaded" and options == ViewOptions(options.view)):
             drawn = self._texts(view)
         else:
-            self._check_site(view, options.site)
+            if len(self.result.texts) > 1 and options.site is None:
+                sites = ", ".join(each.name for each in self.seen.sites)
+                problem = "a pair has two texts, each with its own attention"
+                expected = f"the option --site with one of {sites}"
+                raise ArgumentError(message(f"--view {view}", problem, expected=expected))
             drawn = super().picture(options)
         drawn.terminal = Group(drawn.terminal, Text(), self.effects)
         return drawn
-
-    def _check_site(self, view: str, site: str | None) -> None:
-        """Raise ArgumentError if the input is a pair of texts, but --site does not select one of them."""
-        if len(self.result.texts) > 1 and site is None:
-            sites = ", ".join(each.name for each in self.seen.sites)
-            problem = "a pair has two texts, each with its own attention"
-            expected = f"the option --site with one of {sites}"
-            raise ArgumentError(message(f"--view {view}", problem, expected=expected))
 
     def _texts(self, view: str) -> Picture:
         """Draw each text with shaded words.
@@ -458,24 +454,12 @@ class ClassificationTask(BatchedTask):
             predicted += logits_BC.argmax(-1).tolist()
         report = classification_report(true, predicted, self.corpus.labels)
         scores = {"loss": total / len(true), "accuracy": report.accuracy, "macro_f1": report.macro_f1}
-        return Evaluation(scores, [_Tables(report), *self._shown()])
-
-    def _shown(self) -> list[RenderableType]:
-        """Classify a few validation texts, and return them as rich renderables to print in the log.
-
-        Each renderable shows the predicted class, the true class and the attention of one text.
-        """
         texts = [self.corpus.split.valid[place] for place in self._samples]
-        if not texts:
-            return []
-        classifier = TextClassifier(
-            self.model,
-            self.corpus.tokenizer,
-            self.corpus.labels,
-            longest=self.settings.data.max_length + 1,
-        )
+        longest = self.settings.data.max_length + 1
+        classifier = TextClassifier(self.model, self.corpus.tokenizer, self.corpus.labels, longest=longest)
         lines = [text.first if text.second is None else (text.first, text.second) for text in texts]
-        return [_Sample(*pair) for pair in zip(texts, classifier.classify(lines), strict=True)]
+        samples = map(_Sample, texts, classifier.classify(lines))
+        return Evaluation(scores, [_Tables(report), *samples])
 
 
 @dataclass(frozen=True)
