@@ -34,7 +34,7 @@ from regard.sites import scope
 from regard.viewing import Picture, Seen, Site, hops
 from regard.viewing.html_document import safe
 from regard.viewing.picture import noted
-from regard.viewing.result import Chances, Saved, listed, unknown_note
+from regard.viewing.result import Chances, Saved, listed
 
 __all__ = [
     "NO_FURTHER_FACT",
@@ -190,10 +190,9 @@ class StoryAnswer(Chances):
     facts: the indices of the true supporting facts in `sentences`, if they are known.
     effects: for each sentence, the probability of the answer if this sentence is hidden; None if it was not
         measured.
-    unknown: words of the story and the question that are not in the vocabulary.
     notes: messages for the user.
     place: file and line of the question; "" if it does not come from a file.
-    unknown_in_story, unknown_in_question: the words of `unknown` in the story, and those in the question.
+    unknown_in_story, unknown_in_question: the words that are not in the vocabulary.
 
     >>> weights = BySite({"hop.1": numpy.array([[0.1, 0.9]])})
     >>> result = StoryAnswer("home", {"home": 0.75, "garden": 0.25}, ("Ann sat.", "Mary went home."),
@@ -210,7 +209,6 @@ class StoryAnswer(Chances):
     true_answer: str | None = None
     facts: tuple[int, ...] = ()
     effects: SentenceEffects | None = None
-    unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     place: str = ""
     unknown_in_story: tuple[str, ...] = ()
@@ -221,6 +219,11 @@ class StoryAnswer(Chances):
     def probability(self) -> float:
         """The probability of `answer`, 0 to 1."""
         return self.probabilities[self.answer]
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The words of the story and the question that are not in the vocabulary, each once."""
+        return tuple(dict.fromkeys((*self.unknown_in_story, *self.unknown_in_question)))
 
     def unknown_words(self) -> Iterator[tuple[str, tuple[str, ...], bool]]:
         yield "story word", self.unknown_in_story, False
@@ -338,15 +341,13 @@ class StoryAnswer(Chances):
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        """All messages for the user.
+        """All messages for the user: `notes`, the words not in the vocabulary, and the largest effect.
 
-        These are `notes` and a message that lists words not in the vocabulary. If `effects` were measured,
-        another message names the sentence with the largest effect: without this sentence, the probability of
-        the answer is lowest.
+        If `effects` were measured, a message names the sentence without which the probability of the answer
+        is lowest.
         """
-        words = unknown_note(self.unknown)
-        effect = () if self.effects is None else (self.effects.summary(),)
-        return (*self.notes, *((words,) if self.unknown else ()), *filter(None, effect))
+        effect = "" if self.effects is None else self.effects.summary()
+        return (*super().all_notes, *([effect] if effect else []))
 
     def summary(self, listed: int = LISTED) -> str:
         """Return the answer and probabilities as one line of text: "home (home 0.750, garden 0.250)".
@@ -563,7 +564,6 @@ class StoryAnswerer:
                 question.answer,
                 cut.facts,
                 None,
-                self._unknown(*cut.sentences, question.question),
                 notes[row],
                 question.place,
                 self._unknown(*cut.sentences),

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Plan",
-    "ReadData",
     "RunTask",
     "StoredRun",
     "named_sizes",
@@ -42,18 +41,6 @@ __all__ = [
     "smallest_model",
     "task_name",
 ]
-
-
-class ReadData(Protocol):
-    """The data of a run, read and checked, but not yet encoded. RunTask.read_data() returns it."""
-
-    @property
-    def fingerprints(self) -> Mapping[str, str]:
-        """Hashes of the data, such as {"train": "5f3a..."}, to detect changes when a run is resumed."""
-
-    @property
-    def notes(self) -> Sequence[Any]:
-        """Messages about the data for the log: text, or other objects that rich can print."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +124,12 @@ class RunTask(Task):
         """
 
     @classmethod
-    def read_data(cls, settings: Any, fingerprints: Mapping[str, str] | None = None) -> ReadData:
-        """Read and check the data of a run.
+    def read_data(cls, settings: Any, fingerprints: Mapping[str, str] | None = None) -> Any:
+        """Read and check the data of a run, without encoding them. Return them, for example as a Split.
+
+        The result has two attributes. `fingerprints` are hashes of the data, such as {"train": "5f3a..."}, to
+        detect changes when a run is resumed. `notes` are messages for the log: text, or other objects that
+        rich can print.
 
         fingerprints: hashes of the data at the start of a resumed run. None for a new run.
         """

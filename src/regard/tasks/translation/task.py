@@ -21,7 +21,7 @@ from regard.decoding import Beam, Greedy, Scored, Translation, Translator
 from regard.decoding.forced_decoding import pieces_of
 from regard.decoding.input_checks import check_load_keywords
 from regard.decoding.search_options import build_search
-from regard.errors import ArgumentError, UnknownName, message, shown
+from regard.errors import ArgumentError, UnknownName, message, naming_place, shown
 from regard.fast.search import supports_int8
 from regard.lazy_package import FirstUse
 from regard.look import Look
@@ -263,9 +263,27 @@ class TranslationTask(BatchedTask):
         cache: Path | None = None,
         lines: int | None = None,
     ) -> Corpus:
-        from regard.tasks.translation.data import Corpus
+        from regard.data import encode_pairs, train_tokenizers
+        from regard.files.user_cache import cache_folder
+        from regard.tasks.translation.data import VOCABULARY, Corpus, Lowered, status
 
-        return Corpus.made(data, settings.data, folder, cache, lines)
+        options = settings.data
+        if not (folder / TOKENIZERS[0]).exists():
+            with status("training tokenizers"), naming_place(VOCABULARY):
+                tokenizers = train_tokenizers(
+                    Lowered(data.train) if options.lowercase else data.train,
+                    options.tokenizer or "unigram",
+                    joint=options.joint,
+                    sizes=(options.source_vocab_size, options.target_vocab_size),
+                    lines=lines,
+                )
+            for tokenizer, name in zip(tokenizers, TOKENIZERS, strict=True):
+                tokenizer.save(folder / name)
+        source, target = load_tokenizers(folder, options)
+        place = cache or cache_folder()
+        train = encode_pairs(data.train, source, target, place, longest=options.max_length)
+        valid = encode_pairs(data.valid, source, target, place, longest=options.max_length, over="truncate")
+        return Corpus(data, source, target, train, valid)
 
     @classmethod
     def stored_sizes(cls, folder: Path, settings: TranslationSettings) -> tuple[int, ...]:
