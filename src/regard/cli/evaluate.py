@@ -29,8 +29,8 @@ from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask, task_name
 from regard.runs.seed_folders import seeds_of
 from regard.runs.seed_scores import SeedsReport, evaluate_seeds
+from regard.tasks.file_checks import is_utf_8, same_texts
 from regard.tasks.task_table import DEFAULT, find_task
-from regard.tasks.text_file_checks import is_utf_8, same_texts
 from regard.training.command_options import CommandOption, option_parameters
 
 __all__ = ["evaluate"]

@@ -28,8 +28,7 @@ from regard.data.sampled_epochs import SampledEpochs, Sampler
 from regard.data.tokenizers.subwords import available_cores
 from regard.errors import DataError, Setting, UnknownName, message
 from regard.evaluation import Links, read_links
-from regard.tasks.header_lines import check_first_lines
-from regard.tasks.text_file_checks import check_sides
+from regard.tasks.file_checks import check_first_lines, check_sides
 from regard.tasks.translation.settings import DEFAULT_PAIRS, Data, TranslationSettings
 
 __all__ = [

@@ -39,11 +39,10 @@ from regard.runs.run_commands import ChosenRun, RunReport
 from regard.runs.run_folder import config_of, is_run
 from regard.runs.run_task import RunTask
 from regard.runs.seed_scores import FittedTable
+from regard.tasks.file_checks import check_first_lines, check_sides, columns_of_header
 from regard.tasks.file_options import COLUMNS, ENCODING, FAITHFULNESS, FIELDS, JSONL, PAGE, SPLIT, TSV
-from regard.tasks.header_lines import check_first_lines, columns_of_header
 from regard.tasks.picture_outputs import ResultFiles, check_output_ending
 from regard.tasks.task_table import task_of
-from regard.tasks.text_file_checks import check_sides
 from regard.tasks.translation.alignment import aligned_at
 from regard.tasks.translation.data import swapped_note
 from regard.tasks.translation.expected_quality import describe_quality
