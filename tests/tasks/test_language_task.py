@@ -20,7 +20,8 @@ from regard.runs.estimate import estimate
 from regard.runs.prepare_run import Machine
 from regard.runs.run_folder import config_of
 from regard.runs.train_run import build_task
-from regard.tasks.language import LanguageRun, LanguageSettings, LanguageTask, observed_texts
+from regard.tasks.language import LanguageRun, LanguageSettings, LanguageTask
+from regard.tasks.language import run as language_run
 from regard.tasks.language.data import read_texts
 from regard.tasks.language.settings import TextData
 from regard.tasks.language.task import choose, with_batches
@@ -172,7 +173,7 @@ def test_rows_of_an_lstmn_are_the_words_that_were_read(tmp_path: Path, text, mon
     (alone,) = run.score(["a"], look="*")
     assert alone.attention["decoder.0.self"].tolist() == [[[0, 0], [1, 0]]]
     assert run.score("", look="*").attention["decoder.0.self"].tolist() == [[[0]]]
-    monkeypatch.setattr(observed_texts, "LONG", 20)
+    monkeypatch.setattr(language_run, "LONG", 20)
     (long,) = run.score("the cat " * 10, look="*").long
     assert long.rows == long.columns and long.rows[:3] == ("</s>", "the", "cat")
     with_look = run.generate("the cat", look="*", max_new_tokens=3)

@@ -22,7 +22,6 @@ from regard.models import LanguageModel, State, build_language_model
 from regard.runs.run_task import StoredRun
 from regard.tasks.language import GeneratedText, LanguageRun, LanguageSettings
 from regard.tasks.language import run as language_run
-from regard.tasks.language.observed_texts import LONG
 from regard.tasks.language.settings import TextData
 from regard.tasks.language.text_stream import TextStream, continuation
 from regard.viewing import Seen, picture
@@ -252,7 +251,7 @@ def test_attention_over_2048_tokens_is_bounded(tmp_path: Path):
     run = small(layers=1, position="rotary")
     prompt = " ".join(["a b c d e f I you"] * 255)
     result = run.generate(prompt, look="*", search=Greedy(Rules(minimum=8, maximum=8)))
-    assert len(result.read_pieces) == 2048 > LONG and not result.attention
+    assert len(result.read_pieces) == 2048 > language_run.LONG and not result.attention
     (long,) = result.long
     assert long.keys.shape == (2, 2048, 32) and long.maxima.shape == (2, 256, 256)
     tokens = torch.tensor([[BOS, *result.prompt_token_ids, *result.token_ids]])

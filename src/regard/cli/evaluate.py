@@ -127,8 +127,9 @@ def evaluate(context: typer.Context, run: Path | None, files: list[str] | None, 
         values = _with_encoding(run, values)
         _report_training_files(run, values)
     seeds = None if chosen is None else seeds_of(chosen.folder)
+    report: RunReport | SeedsReport
     if chosen is None or seeds is None:
-        report: RunReport | SeedsReport = kind.evaluate_run(chosen, values)
+        report = kind.evaluate_run(chosen, values)  # type: ignore[arg-type]  # only translation has no run
     else:
         report = evaluate_seeds(kind, chosen, seeds, values)
     if options["json"]:

@@ -182,13 +182,11 @@ class RunTask(Task):
         return loaded_run.LoadedModel(loaded_run.with_weights(model, run, device)).from_run(run)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
+    def evaluate_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> RunReport:
         """Evaluate a trained run for `regard evaluate`. By default, call evaluate() on the validation data.
 
         If evaluate_options has TEST_FILE, --test-file replaces the setting data.valid_file.
 
-        run: the run, or None if the command has no run. Only tasks that can evaluate files without a model
-            accept None.
         options: the values of evaluate_options.
         """
         run_commands = importlib.import_module("regard.runs.run_commands")

@@ -180,8 +180,7 @@ class AlgorithmsTask(BatchedTask):
         return AlgorithmsRun(with_weights(model, run, device), task, **options).from_run(run)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
-        assert run is not None
+    def evaluate_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> RunReport:
         slots = {} if options["slots"] is None else {"slots": options["slots"]}
         solver: AlgorithmsRun = run.load(cls, **slots)
         source = SequenceSource(solver.settings.data)

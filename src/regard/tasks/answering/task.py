@@ -177,8 +177,7 @@ class AnsweringTask(BatchedTask):
         return AnsweringRun(with_weights(model, run, device), words, **options).from_run(run)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
-        assert run is not None
+    def evaluate_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> RunReport:
         check_page(options["page"])
         answerer: AnsweringRun = run.load(cls)
         files, form = evaluated_files(options, answerer.settings.data.format)

@@ -21,7 +21,7 @@ from regard.data.images.caption_files import SUFFIXES, detected_ending
 from regard.data.progress_bar import advancing
 from regard.decoding import Beam, Greedy, Search
 from regard.decoding.input_checks import check_load_keywords
-from regard.decoding.search_options import build_search
+from regard.decoding.search_options import search_of
 from regard.errors import ArgumentError, Setting, UnknownName, message, printable, shown
 from regard.evaluation.bleu import Score
 from regard.evaluation.caption_scores import Pointing, caption_scores, exact_captions, pointing
@@ -269,17 +269,10 @@ class CaptioningTask(BatchedTask):
         return CaptioningRun(model, tokenizer, **{**defaults, **options}).from_run(run)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
-        assert run is not None
+    def evaluate_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> RunReport:
         page: Path | None = options["page"]
         check_page(page)
-        search = build_search(
-            options["beam_size"],
-            options["length_penalty"],
-            greedy=options["greedy"],
-            max_length=options["max_length"],
-        )
-        captioner: CaptioningRun = run.load(cls, search=search)
+        captioner: CaptioningRun = run.load(cls, search=search_of(options))
         set_reading(captioner.model, options["read"], "--read")
         attends = captioner.model.select is not None
         if not attends and (options["faithfulness"] or page is not None):
@@ -321,13 +314,7 @@ class CaptioningTask(BatchedTask):
     def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> RunView:
         if not options["image"]:
             raise ArgumentError(message("regard view", "no image is given", hint="--image FILE"))
-        search = build_search(
-            options["beam_size"],
-            options["length_penalty"],
-            greedy=options["greedy"],
-            max_length=options["max_length"],
-        )
-        captioner: CaptioningRun = run.load(cls, search=search)
+        captioner: CaptioningRun = run.load(cls, search=search_of(options))
         if captioner.model.select is None:
             problem = "this captioner has no attention: model.select is none"
             hint = "choose a run of a captioner with soft or hard attention"
@@ -501,7 +488,11 @@ class CaptioningTask(BatchedTask):
         search: Search = Greedy() if beam == 1 else Beam(size=beam)
         longest = data.max_length + 1
         captioner = ImageCaptioner(
-            self.model, self.corpus.tokenizer, image_size=data.size, max_length=longest, search=search
+            self.model,
+            self.corpus.tokenizer,
+            image_size=data.size,
+            max_length=longest,
+            search=search,
         )
         look = CROSS if valid.scenes is not None and self.model.select is not None else None
         count = min(self.settings.evaluation.images, len(valid))

@@ -279,8 +279,7 @@ class ClassificationTask(BatchedTask):
         return ClassificationRun(with_weights(model, run, device), tokenizer, labels, **options).from_run(run)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
-        assert run is not None
+    def evaluate_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> RunReport:
         page: Path | None = options["page"]
         check_page(page)
         tokens = options["batch_tokens"] or TOKENS_PER_BATCH

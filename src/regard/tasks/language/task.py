@@ -254,8 +254,7 @@ class LanguageTask(BatchedTask):
         return LanguageRun(with_weights(model, run, device), tokenizer).from_run(run)
 
     @classmethod
-    def evaluate_run(cls, run: ChosenRun | None, options: Mapping[str, Any]) -> RunReport:
-        assert run is not None
+    def evaluate_run(cls, run: ChosenRun, options: Mapping[str, Any]) -> RunReport:
         model: LanguageRun = run.load(cls)
         if options["test_file"]:
             lines = TextLines(tuple(options["test_file"]), encoding=options.get("encoding"))

@@ -21,7 +21,7 @@ from regard.data.line_io import Lines, Notes, check_standard_input, place_name, 
 from regard.data.pairs import RowPairs, in_batches
 from regard.data.progress_bar import advancing
 from regard.decoding.alignment_units import check_units, count_units
-from regard.decoding.search_options import build_search, describe_search
+from regard.decoding.search_options import describe_search, search_of
 from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, DataError, UnknownName, message, shown
 from regard.evaluation import (
@@ -190,7 +190,7 @@ def evaluate_translation(task: type[RunTask], run: ChosenRun | None, options: Ma
     """
     _check(options)
     translations, encoding = options["translations"], options["encoding"]
-    search = build_search(options["beam_size"], options["length_penalty"], greedy=options["greedy"])
+    search = search_of(options)
     html = ResultFiles("line", options["page"])
     references = _references(run, options)
     if empty := sum(not any(map(str.strip, each)) for each in zip(*references.references, strict=True)):

@@ -20,7 +20,7 @@ from regard.data.tokenizers.tokenizer import Lowercased, separate_marks
 from regard.decoding import Beam, Greedy, Scored, Translation, Translator
 from regard.decoding.forced_decoding import pieces_of
 from regard.decoding.input_checks import check_load_keywords
-from regard.decoding.search_options import build_search
+from regard.decoding.search_options import search_of
 from regard.errors import ArgumentError, UnknownName, message, naming_place, shown
 from regard.fast.search import supports_int8
 from regard.lazy_package import FirstUse
@@ -338,14 +338,8 @@ class TranslationTask(BatchedTask):
 
     @classmethod
     def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> TranslationView:
-        search = build_search(
-            options["beam_size"],
-            options["length_penalty"],
-            greedy=options["greedy"],
-            max_length=options["max_length"],
-        )
         unit = "word" if drawing.subwords is False else "auto"
-        translator = run.load(cls, search=search, look="*", unit=unit, precision="float32")
+        translator = run.load(cls, search=search_of(options), look="*", unit=unit, precision="float32")
         sentence, target = translator.prepare(options["text"]), options["target"]
         translation = translator.translate(sentence) if target is None else translator.score(sentence, target)
         seen = _measured(translator, translation, drawing)
