@@ -135,8 +135,8 @@ class BatchedTask(RunTask):
     def plan(
         cls, settings: Mapping[str, Any], corpus: Any, device: str, processes: Processes, timed: bool = False
     ) -> Plan:
-        from regard.training.budget import EVALUATION_PART, RESERVED
-        from regard.training.settings import BATCHES, merged
+        from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
+        from regard.training.settings import BATCHES, build, merged
 
         rules, chosen, counted = cls.usual(settings, corpus)
         training_part = 1 - EVALUATION_PART - RESERVED  # evaluations take the rest of the time
@@ -164,7 +164,11 @@ class BatchedTask(RunTask):
         warmup = int(min(max(WARMUP_PART * epochs * epoch, 1), MOST_WARMUP))
         complete = merged(complete, {"training": {**length, "warmup_steps": warmup}}, settings)
         seconds = None if speed is None else epochs * counted / speed / training_part
-        return Plan(complete, _sentence(complete, rules.examples, epochs), epochs, seconds)
+        chosen_settings = build(cls.settings_type, complete, "the settings")
+        size, tokens = chosen_settings.training.batch_size, chosen_settings.training.batch_tokens
+        unit = f"{size:,} {rules.examples}" if size else f"{tokens:,} tokens"
+        text = describe_plan(complete, chosen_settings.model.name, unit, f"about {epochs_text(epochs)}")
+        return Plan(complete, text, epochs, seconds)
 
 
 def training_speed(task: type[RunTask], settings: Mapping[str, Any], corpus: Any, device: str) -> float:
@@ -200,23 +204,6 @@ def _built(task: type[RunTask], settings: Mapping[str, Any], corpus: Any, device
     torch.manual_seed(0)
     model = task.build_model(complete.model, sizes_of(corpus))
     return task(model, corpus, complete, Processes(), torch.device(device).type)
-
-
-def _sentence(settings: Mapping[str, Any], examples: str, epochs: float) -> str:
-    """Return the plan as a sentence for the log.
-
-    >>> training = {"batch_size": 32, "learning_rate": 0.002}
-    >>> _sentence({"model": {"width": 128}, "training": training}, "texts", 10.0)
-    'plan: width 128, batches of 32 texts, learning rate 0.002, about 10 epochs'
-    """
-    from regard.training.budget import epochs_text
-
-    training, width = settings["training"], settings.get("model", {}).get("width")
-    batch = f"{training['batch_size']:,} {examples}" if training.get("batch_size") else ""
-    batch = batch or f"{training['batch_tokens']:,} tokens"
-    size = f"width {width}, " if width else ""
-    rate = f"learning rate {training['learning_rate']:g}"
-    return f"plan: {size}batches of {batch}, {rate}, about {epochs_text(epochs)}"
 
 
 def shared_plan(processes: Processes, make: Callable[[], Plan]) -> Plan:
@@ -256,12 +243,17 @@ def describe_plan(settings: Mapping[str, Any], name: str, batch: str, amount: st
 
     name: the model, if the settings have no name.
     batch: the size of a batch. amount: how much the run trains.
+
+    >>> settings = {"model": {"width": 128}, "training": {"learning_rate": 0.002}}
+    >>> describe_plan(settings, "lstm", "32 texts", "about 10 epochs")
+    'lstm with width 128, batches of 32 texts, learning rate 0.002: for about 10 epochs'
     """
-    model, training = settings["model"], settings["training"]
+    model, training = settings.get("model", {}), settings["training"]
     size = ", ".join(f"{each} {model[each]}" for each in ("size", "width", "layers") if model.get(each))
     name = model.get("name", name) + (f" with {size}" if size else "")
-    parts = [name, f"dropout {model.get('dropout', 0):g}", f"batches of {batch}"]
-    return f"{', '.join(parts)}, learning rate {training['learning_rate']:g}: for {amount}"
+    dropout = [f"dropout {model['dropout']:g}"] if "dropout" in model else []
+    parts = [name, *dropout, f"batches of {batch}", f"learning rate {training['learning_rate']:g}"]
+    return f"{', '.join(parts)}: for {amount}"
 
 
 def unless_stopped(stopping: Callable[[], bool], batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -21,6 +21,7 @@ __all__ = [
     "SPLIT",
     "TARGET",
     "TEST_FILE",
+    "TOKENS",
     "TRAIN_FILE",
     "TSV",
     "VALID_FILE",
@@ -28,6 +29,11 @@ __all__ = [
     "evaluated_files",
     "train_files",
 ]
+
+TOKENS = ("data.lowercase", "data.tokenizer", "data.vocab_size")
+"""The settings that define the vocabulary of a tokenizer. The weights of a model fit only one vocabulary. So
+these settings must stay the same when a run is resumed, or when a model starts from the weights of another
+run."""
 
 FILE_FORMATS = ("tsv", "jsonl")
 """The formats of data files. Each format is also the name of an option for files: --tsv and --jsonl."""

@@ -30,14 +30,7 @@ TASKS = {
 }
 """The module and class of each task, by name. The module is imported when the task is used."""
 
-SETTINGS = {
-    "translation": "regard.tasks.translation.settings:TranslationSettings",
-    "language": "regard.tasks.language.settings:LanguageSettings",
-    "classification": "regard.tasks.classification.settings:ClassificationSettings",
-    "captioning": "regard.tasks.captioning.settings:CaptioningSettings",
-    "answering": "regard.tasks.answering.settings:AnsweringSettings",
-    "algorithms": "regard.tasks.algorithms.settings:AlgorithmsSettings",
-}
+SETTINGS = {name: f"regard.tasks.{name}.settings:{name.capitalize()}Settings" for name in TASKS}
 """The module and class of the settings of each task in TASKS, by name. These modules do not import torch."""
 
 DEFAULT = "translation"

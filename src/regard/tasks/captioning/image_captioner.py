@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy
 import torch
@@ -183,6 +183,15 @@ class Caption(Result):
         return self.image_attention()._repr_html_()
 
 
+class Options(TypedDict, total=False):
+    """The keyword arguments of ImageCaptioner.caption()."""
+
+    beam_size: int | None
+    n_best: int
+    search: Search | None
+    look: str | Default | None
+
+
 def set_reading(model: Captioner, read: str | None, call: str = "ImageCaptioner()") -> None:
     """Set how a model with hard attention reads the image. Raise an error if this is not possible.
 
@@ -264,26 +273,10 @@ class ImageCaptioner:
         return self.model.image_encoder.map_size(self.image_size, self.image_size)
 
     @overload
-    def caption(  # type: ignore[overload-overlap]
-        self,
-        images: Image,
-        *,
-        beam_size: int | None = None,
-        n_best: int = 1,
-        search: Search | None = None,
-        look: str | Default | None = DEFAULT,
-    ) -> Caption: ...
+    def caption(self, images: Image, **options: Unpack[Options]) -> Caption: ...  # type: ignore[overload-overlap]
 
     @overload
-    def caption(
-        self,
-        images: Sequence[Image],
-        *,
-        beam_size: int | None = None,
-        n_best: int = 1,
-        search: Search | None = None,
-        look: str | Default | None = DEFAULT,
-    ) -> list[Caption]: ...
+    def caption(self, images: Sequence[Image], **options: Unpack[Options]) -> list[Caption]: ...
 
     def caption(
         self,
