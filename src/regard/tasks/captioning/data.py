@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from regard.data.images.image_file import Pixels, decode_files, memory_limit
 from regard.data.progress_bar import advancing
 from regard.data.shapes import Scene, render, shapes
 from regard.data.shapes.shapes_corpus import SPLITS
-from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
+from regard.errors import DataError, UnknownName, message, printable, shown
 from regard.image_encoders import ImageEncoder
 from regard.tasks.captioning.settings import ImageData
 from regard.tasks.corpus import Corpus
@@ -27,7 +26,6 @@ __all__ = [
     "CaptionSplit",
     "DeviceImages",
     "FeatureCache",
-    "augmentation_of",
     "features_fit",
     "fits_on_device",
     "read_caption_split",
@@ -127,7 +125,12 @@ def read_caption_split(data: ImageData) -> CaptionSplit:
         valid_count = min(VALID_PICTURES, max(count // VALID_PART, 1))
         return CaptionSplit(read_shapes("train", count), read_shapes("valid", valid_count))
     assert data.train_file
-    split, valid_split = _splits(data)
+    split, valid_split = data.split, data.valid_split
+    if not (split or valid_split or data.valid_file or data.held_out):
+        known = set(_read(data, data.train_file, data.images, None).splits)
+        named = next((name for name in VALID_SPLITS if name in known), None)
+        if "train" in known and named is not None:
+            split, valid_split = ["train"], [named]
     train = read_images(data, data.train_file, data.images, split)
     if data.valid_file or valid_split:
         folder = data.valid_images or data.images
@@ -142,24 +145,6 @@ def read_caption_split(data: ImageData) -> CaptionSplit:
     return CaptionSplit(
         train.select(sorted(order[count:])), train.select(sorted(order[:count])), is_held_out=True
     )
-
-
-def _splits(data: ImageData) -> tuple[list[str] | None, list[str] | None]:
-    """Return the names of the training splits and the validation splits, for example (["train"], ["val"]).
-
-    If one of data.split, data.valid_split, data.valid_file and data.held_out is set, the result is
-    (data.split, data.valid_split). Otherwise, the result is "train" and the first name of VALID_SPLITS that
-    occurs in the caption file. If the file has no split "train", or no validation split, the result is (None,
-    None).
-    """
-    if data.split or data.valid_split or data.valid_file or data.held_out:
-        return data.split, data.valid_split
-    assert data.train_file
-    known = set(_read(data, data.train_file, data.images, None).splits) - {None}
-    valid = next((name for name in VALID_SPLITS if name in known), None)
-    if "train" not in known or valid is None:
-        return None, None
-    return ["train"], [valid]
 
 
 def _read(
@@ -191,10 +176,13 @@ def read_images(
     size = data.stored_size
     pixels, kept, errors = decode_files(paths, size, damaged=data.damaged, places=images.places)
     remarks = []
-    if images.uncaptioned:
-        remarks.append(_counted("have no caption and are left out", images.uncaptioned, images.folder))
-    if images.missing:
-        remarks.append(_counted("do not exist and are left out", images.missing, images.folder))
+    for problem, names in (("have no caption", images.uncaptioned), ("do not exist", images.missing)):
+        if names:
+            listed = ", ".join(printable(name)[:80] for name in names[:LISTED])
+            listed += ", ..." if len(names) > LISTED else ""
+            remarks.append(
+                f"{shown(images.folder)}: {len(names):,} images {problem} and are left out: {listed}"
+            )
     if images.empty:
         remarks.append(f"{images.source}: {images.empty:,} captions without words are left out")
     if errors:
@@ -211,12 +199,6 @@ def read_images(
     return CaptionData(
         images.source, chosen.names, chosen.captions, pixels, None, chosen.places, tuple(remarks)
     )
-
-
-def _counted(what: str, names: Sequence[str], folder: Path) -> str:
-    listed = ", ".join(printable(name)[:80] for name in names[:LISTED])
-    more = ", ..." if len(names) > LISTED else ""
-    return f"{shown(folder)}: {len(names):,} images {what}: {listed}{more}"
 
 
 def read_shapes(split: str, count: int, seed: int = 0) -> CaptionData:
@@ -245,21 +227,6 @@ class CaptionCorpus(Corpus):
         """A message for the log with the number of truncated training captions. Empty if there are none."""
         count = self.train.truncated
         return (f"{count:,} training captions are truncated (data.max_length)",) if count else ()
-
-
-def check_paths(data: ImageData) -> None:
-    """Raise ArgumentError if a folder in data.images or data.valid_images does not exist."""
-    for name in ("images", "valid_images"):
-        for folder in getattr(data, name) or ():
-            if not Path(folder).is_dir():
-                raise ArgumentError(
-                    message(f"data.{name}", f"there is no folder {shown(folder)}", hint="--images FOLDER")
-                )
-
-
-def augmentation_of(data: ImageData, seed: int) -> Augmentation | None:
-    """Return the augmentation of training images in the settings, or None if they are not augmented."""
-    return Augmentation(size=data.size, flip=data.flip, seed=seed) if data.augmented else None
 
 
 CHUNK = 64

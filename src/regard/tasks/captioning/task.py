@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.data.batch import ImageBatch, replace_words
 from regard.data.batching import CaptionBatches, encode_captions
-from regard.data.images import centre_crop
+from regard.data.images import Augmentation, centre_crop
 from regard.data.images.caption_files import SUFFIXES, detected_ending
 from regard.data.progress_bar import advancing
 from regard.decoding import Beam, Greedy, Search
@@ -45,8 +45,6 @@ from regard.tasks.captioning.data import (
     CaptionData,
     CaptionSplit,
     FeatureCache,
-    augmentation_of,
-    check_paths,
     features_fit,
     read_caption_split,
     read_images,
@@ -194,7 +192,9 @@ class CaptioningTask(BatchedTask):
         train, valid = self.corpus.split.train, self.corpus.split.valid
         encoder, count = self.model.image_encoder, len(train) + len(valid)
         fits = features_fit(encoder, count, data.size)
-        features, augmentation = encoder.frozen and fits, augmentation_of(data, self.settings.seed)
+        features, augmentation = encoder.frozen and fits, None
+        if data.augmented:
+            augmentation = Augmentation(size=data.size, flip=data.flip, seed=self.settings.seed)
         store = partial(stored_images, encoder, size=data.size, device=device, features=features)
         self._train_store = store(train.pixels, augmentation=augmentation)
         self._valid_store = store(valid.pixels)
@@ -350,7 +350,11 @@ class CaptioningTask(BatchedTask):
 
     @classmethod
     def check(cls, settings: CaptioningSettings, model: Captioner | None = None) -> None:
-        check_paths(settings.data)
+        for name in ("images", "valid_images"):
+            for folder in getattr(settings.data, name) or ():
+                if not Path(folder).is_dir():
+                    problem = f"there is no folder {shown(folder)}"
+                    raise ArgumentError(message(f"data.{name}", problem, hint="--images FOLDER"))
         select = settings.model.options.get("select", "softmax")
         if settings.training.doubly_stochastic and select in ("hard", NO_ATTENTION):
             problem = f"the doubly stochastic penalty has no effect if model.select is {select!r}"
