@@ -7,11 +7,10 @@ a page. A task is a set of questions of one kind, for example qa1 of the bAbI co
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,6 +34,7 @@ from regard.viewing import Picture, Seen, Site, hops
 from regard.viewing.html_document import safe
 from regard.viewing.picture import noted
 from regard.viewing.result import Chances, Saved, listed
+from regard.viewing.terminal import Shown
 
 __all__ = [
     "NO_FURTHER_FACT",
@@ -98,7 +98,7 @@ class SentenceEffect:
 
 
 @dataclass(frozen=True)
-class SentenceEffects:
+class SentenceEffects(Shown):
     """How the probability of an answer changes if a sentence of the story is masked; print() shows a table.
 
     answer: the answer.
@@ -159,11 +159,6 @@ class SentenceEffects:
             weight = [f"{each.weight:.3f}" if each.weight is not None else ""] if weighted else []
             table.add_row(str(each.index + 1), Text(printable(each.sentence)), *weight, self._change(each))
         return table
-
-    def __str__(self) -> str:
-        file = io.StringIO()
-        Console(file=file, width=100).print(self)
-        return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
     def _largest(self) -> list[SentenceEffect]:
         """Return the sentences with the largest effects on the answer, ROWS or fewer, in story order."""
@@ -729,10 +724,6 @@ class StoryReport:
             for each in self.tasks
         }
         return {"error": self.error, "accuracy": self.accuracy, "failed": self.failed, "tasks": tasks}
-
-    def errors(self) -> Mapping[str, float]:
-        """Return a dict from the name of each task to its error rate, for example {"qa1": 0.05}."""
-        return {each.task: each.error for each in self.tasks}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")

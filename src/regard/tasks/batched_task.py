@@ -150,7 +150,8 @@ class BatchedTask(RunTask):
         if timed or minutes is not None:
             measured = training_speed(cls, complete, corpus, device) if processes.first else 0.0
             speed = processes.share(measured) * processes.world
-        epoch = _epoch_steps(cls, complete, corpus) / group
+        with on_meta_device():  # no memory for the weights, which len_epoch() does not need
+            epoch = _built(cls, complete, corpus, "cpu").len_epoch(0) / group
         length: dict[str, Any] = {}
         if minutes is not None and speed is not None:
             epochs = 60 * minutes * training_part * speed / counted
@@ -188,12 +189,6 @@ def training_speed(task: type[RunTask], settings: Mapping[str, Any], corpus: Any
     if torch.device(device).type == "cuda":
         torch.cuda.empty_cache()
     return speed
-
-
-def _epoch_steps(task: type[RunTask], settings: Mapping[str, Any], corpus: Any) -> int:
-    """Return the number of batches of the first epoch."""
-    with on_meta_device():  # no memory for the weights, which len_epoch() does not need
-        return _built(task, settings, corpus, "cpu").len_epoch(0)
 
 
 def _built(task: type[RunTask], settings: Mapping[str, Any], corpus: Any, device: str) -> RunTask:

@@ -9,19 +9,19 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Group
 from rich.text import Text
 from torch import Tensor
 from torch.nn import functional
 
 from regard.data.batch import NO_LABEL, LabelledBatch
 from regard.data.batching import LabelledBatches, encode_texts
-from regard.data.labelled_text import LabelledText, LabelledTexts, Labels, read_labelled
+from regard.data.labelled_text import LabelledTexts, Labels, read_labelled
 from regard.data.line_io import say
 from regard.decoding.input_checks import check_load_keywords
 from regard.errors import ArgumentError, DataError, Setting, list_item, message, printable, shown
 from regard.evaluation.classification import DRAWN, SIDES, Classification
-from regard.evaluation.classification_report import ClassificationReport, classification_report
+from regard.evaluation.classification_report import classification_report
 from regard.evaluation.classifier_erasure import erase_words
 from regard.evaluation.text_classifier import Line, TextClassifier
 from regard.evaluation.word_effects import WordEffects, hide_each_word
@@ -457,33 +457,11 @@ class ClassificationTask(BatchedTask):
         longest = self.settings.data.max_length + 1
         classifier = TextClassifier(self.model, self.corpus.tokenizer, self.corpus.labels, longest=longest)
         lines = [text.first if text.second is None else (text.first, text.second) for text in texts]
-        samples = map(_Sample, texts, classifier.classify(lines))
-        return Evaluation(scores, [_Tables(report), *samples])
-
-
-@dataclass(frozen=True)
-class _Sample:
-    """A validation text to print: its true class, its predicted class, and its attention."""
-
-    text: LabelledText
-    result: Classification
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(f"true class {list_item(self.text.label)}, predicted {self.result.summary()}")
-        yield from self.result.body()
-
-
-@dataclass(frozen=True)
-class _Tables:
-    """A rich renderable of a ClassificationReport: the scores of each class and the confusion matrix.
-
-    The accuracy and macro F1 of the report are left out, because the log prints them already.
-    """
-
-    report: ClassificationReport
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from self.report.tables(options.max_width)
+        samples = [
+            Group(Text(f"true class {list_item(text.label)}, predicted {result.summary()}"), *result.body())
+            for text, result in zip(texts, classifier.classify(lines), strict=True)
+        ]
+        return Evaluation(scores, [report, *samples])
 
 
 def _model_and_rate(given: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
