@@ -158,7 +158,7 @@ def evaluated(runs: Iterable[AnsweringRun], tests: Stories) -> Iterator[dict[str
             "training_loss": round(loss, 6),
             "validation_error": round(100 * valid.error, 3),
             "error": round(100 * report.error, 3),
-            "tasks": {task: round(100 * error, 2) for task, error in report.errors().items()},
+            "tasks": {each.task: round(100 * each.error, 2) for each in report.tasks},
         }
 
 
