@@ -31,7 +31,6 @@ __all__ = [
     "read_caption_split",
     "read_images",
     "read_shapes",
-    "stored_images",
 ]
 
 
@@ -325,31 +324,3 @@ class DeviceImages:
         if self.augmentation is None:
             return centre_crop(self._images[on_device], self.size)
         return self.augmentation.apply(self._images[on_device[:, 0]], on_device[:, 1:])
-
-
-def stored_images(
-    encoder: ImageEncoder,
-    pixels: Pixels,
-    size: int,
-    device: torch.device | str,
-    *,
-    features: bool,
-    augmentation: Augmentation | None = None,
-) -> FeatureCache | DeviceImages | None:
-    """Choose what to store for all images: their feature vectors, the images on a GPU, or nothing.
-
-    Return a FeatureCache or DeviceImages, from which batches are selected by index, or None to store nothing.
-
-    encoder: the image encoder.
-    pixels: the images.
-    size: width and height in pixels of the images that the model reads.
-    device: the device of the model.
-    features: whether the encoder is frozen and the feature vectors fit in memory. Then feature vectors are
-        stored, if `augmentation` is None.
-    augmentation: random crops and flips of training images.
-    """
-    if features and augmentation is None:
-        return FeatureCache(encoder, pixels, size)
-    if pixels.in_memory and fits_on_device(device, 3 * pixels.size**2 * len(pixels)):
-        return DeviceImages(pixels, size, device, augmentation)
-    return None

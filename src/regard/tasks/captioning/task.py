@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from regard.data.batch import ImageBatch, replace_words
 from regard.data.batching import CaptionBatches, encode_captions
 from regard.data.images import Augmentation, centre_crop
 from regard.data.images.caption_files import SUFFIXES, detected_ending
+from regard.data.images.image_file import Pixels
 from regard.data.progress_bar import advancing
 from regard.decoding import Beam, Greedy, Search
 from regard.decoding.input_checks import check_load_keywords
@@ -44,12 +44,13 @@ from regard.tasks.captioning.data import (
     CaptionCorpus,
     CaptionData,
     CaptionSplit,
+    DeviceImages,
     FeatureCache,
     features_fit,
+    fits_on_device,
     read_caption_split,
     read_images,
     read_shapes,
-    stored_images,
 )
 from regard.tasks.captioning.image_captioner import Caption, ImageCaptioner, set_reading
 from regard.tasks.captioning.settings import CaptioningSettings, ImageData
@@ -195,9 +196,16 @@ class CaptioningTask(BatchedTask):
         features, augmentation = encoder.frozen and fits, None
         if data.augmented:
             augmentation = Augmentation(size=data.size, flip=data.flip, seed=self.settings.seed)
-        store = partial(stored_images, encoder, size=data.size, device=device, features=features)
-        self._train_store = store(train.pixels, augmentation=augmentation)
-        self._valid_store = store(valid.pixels)
+
+        def stored(pixels: Pixels, augmentation: Augmentation | None) -> FeatureCache | DeviceImages | None:
+            """Return the feature vectors, or the images on a GPU, if batches are selected from them."""
+            if features and augmentation is None:
+                return FeatureCache(encoder, pixels, data.size)
+            if pixels.in_memory and fits_on_device(device, 3 * pixels.size**2 * len(pixels)):
+                return DeviceImages(pixels, data.size, device, augmentation)
+            return None
+
+        self._train_store, self._valid_store = stored(train.pixels, augmentation), stored(valid.pixels, None)
         self._train = CaptionBatches(
             self.corpus.train,
             train.pixels,
