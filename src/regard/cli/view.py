@@ -30,7 +30,7 @@ from regard.roles import matches
 from regard.runs.run_commands import ChosenRun, RunView, ViewOptions
 from regard.runs.run_folder import CONFIG
 from regard.runs.run_task import RunTask, task_name
-from regard.tasks.answering.run import view_stored_answer
+from regard.tasks.answering.task import view_stored_answer
 from regard.tasks.picture_outputs import check_folder
 from regard.training.command_options import CommandOption, option_parameters
 from regard.viewing import VIEWS, Seen

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from regard.errors import ArgumentError, DataError, RegardError, message, printable, shell_word, shown
 from regard.evaluation.confidence import Interval, interval
-from regard.runs.run_commands import ChosenRun, Report
+from regard.runs.run_commands import ChosenRun, RunReport
 from regard.runs.run_facts import RunFacts, facts_of
 from regard.runs.run_folder import is_run
 from regard.runs.run_task import RunTask
@@ -252,13 +252,13 @@ class SeedsReport:
     """
 
     folder: Path
-    reports: Mapping[int, Report]
+    reports: Mapping[int, RunReport]
 
     @property
     def scores(self) -> dict[int, dict[str, float]]:
         """The scores of each seed, such as {0: {"BLEU": 12.5}}.
 
-        The scores are the floats in Report.to_dict(), and those in its list or dict "scores", by their
+        The scores are the floats in RunReport.to_dict(), and those in its list or dict "scores", by their
         names. The integers are left out, because they are counts.
         """
         return {seed: _scores(report.to_dict()) for seed, report in self.reports.items()}

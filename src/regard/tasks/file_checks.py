@@ -1,4 +1,4 @@
-"""Check the beginning of text files: a table that is read as sentences, or files in different encodings."""
+"""Check the beginning of files of sentences: header lines, tables that are read as text, other encodings."""
 
 from __future__ import annotations
 
@@ -9,16 +9,29 @@ import re
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from csv import reader
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
+from regard.data.column_names import is_column_name
 from regard.data.line_io import STANDARD
-from regard.data.table_formats import rename_command
+from regard.data.read_text import checked_path, read_blocks
+from regard.data.table_formats import COLUMNS, column_rows, is_csv, rename_command
 from regard.data.text_encoding import TITLES, likely_encoding, other_encoding
-from regard.errors import DataError, Hint, RegardWarning, Setting, message, shell_word, shown
+from regard.errors import DataError, Hint, RegardWarning, Setting, message, printable, shell_word, shown
 
-__all__ = ["check_separator", "check_sides", "check_text_files", "is_utf_8", "report_tables", "same_texts"]
+__all__ = [
+    "check_first_lines",
+    "check_separator",
+    "check_sides",
+    "check_text_files",
+    "columns_of_header",
+    "is_utf_8",
+    "report_tables",
+    "same_texts",
+]
 
 START = 1 << 16
 """Number of bytes at the beginning of a file that are read."""
@@ -36,6 +49,20 @@ SAME = 100
 """Number of lines at the beginning of two files that are compared."""
 
 SEPARATORS = {";": "semicolons", ",": "commas", "|": "vertical bars"}
+
+DEFAULT = (1, 2)
+"""The value of --columns that is used if the user names no columns."""
+
+COMPARED = 100
+"""Maximum number of rows with which the first row is compared."""
+
+PUNCTUATION = re.compile(r"[.!?…。！？؟।,;:]")
+
+NAME_LENGTH, NAME_WORDS = 30, 3
+"""Maximum length of a column name, in characters and in words."""
+
+SENTENCES = 0.9
+"""Minimum fraction of rows with two sentences. If it is reached, a first row with two names is suspicious."""
 
 
 def check_text_files(files: Iterable[str | Path], encoding: str | None = None) -> None:
@@ -167,6 +194,100 @@ def check_sides(
     report_tables(
         sides, ("if the columns are source and target, use ", Setting("read_pairs", "tsv")), encoding
     )
+
+
+def check_first_lines(tsv: Iterable[str], columns: Sequence[int | str], encoding: str | None = None) -> None:
+    """Raise DataError if --columns has numbers, but the first line of a TSV or CSV file is a header line.
+
+    A header line is recognized by usual column names, such as "source" or "en", in both columns, or by a
+    column that has a word in the first line and numbers in the next lines.
+
+    Warn if the first line has two short texts without punctuation and the next lines have sentences: it may
+    be a header line, but it is read as a pair. Warn also if one of the two columns has a number in the first
+    line and there are more columns: it may be an id.
+
+    tsv: the files. Standard input (-) is not checked, because it can be read only once.
+    columns: the value of --columns: two numbers or two names.
+    encoding: the encoding of the files; None is UTF-8.
+    """
+    if isinstance(columns[0], str):
+        return
+    for path in tsv:
+        rows = iter(()) if path == STANDARD else _rows(path, encoding)
+        cells, following = next(rows, []), list(islice(rows, COMPARED))
+        if not is_csv(checked_path(path)):
+            check_separator(checked_path(path), [cells, *following])
+        names = [cells[column - 1].strip() for column in map(int, columns) if 0 < column <= len(cells)]
+        if len(names) == 2:
+            place, named = f"{shown(path)}, line 1", replace(COLUMNS, value=printable(",".join(names)))
+            above_numbers = len(following) > 1 and any(
+                all(index < len(row) and row[index].strip().isdecimal() for row in following)
+                for index, cell in enumerate(cells)
+                if _is_name(cell)
+            )
+            if all(map(is_column_name, names)) or above_numbers:
+                problem = f"the line looks like a header: {printable(' and '.join(names))}"
+                hint: Hint = ("use ", named, "; or remove the line")
+                if len(cells) > 2 and tuple(columns) == DEFAULT:
+                    hint = f"name two columns, --columns A,B, of {printable(', '.join(cells))[:200]}"
+                raise DataError(message(place, problem, hint=hint))
+            if all(map(_is_name, names)) and _are_sentences(following, list(map(int, columns))):
+                texts = printable(" and ".join(names))
+                problem = f"the line may be a header, but it is read as a sentence pair: {texts}"
+                advice: Hint = ("if it is a header, use ", named)
+                warnings.warn(message(place, problem, hint=advice), RegardWarning, stacklevel=2)
+        if len(cells) > 2 and sum(name.isdecimal() for name in names) == 1:
+            used = f"columns {' and '.join(map(str, columns))}: {printable(' and '.join(names))[:100]}"
+            problem = f"the file has {len(cells)} columns, and the pairs are in {used}"
+            advice = ("if one of them is a number of the line, name other columns: ", COLUMNS)
+            warnings.warn(message(shown(path), problem, hint=advice), RegardWarning, stacklevel=2)
+
+
+def columns_of_header(tsv: Iterable[str], columns: Sequence[int | str] | None, encoding: str | None) -> str:
+    """Return the columns of a run as the value of --columns, if the first line of each file has their names.
+
+    Otherwise, or if the run has no names of columns, return "".
+
+    tsv: the files.
+    columns: the setting data.columns of the run.
+    """
+    names = [each for each in columns or () if isinstance(each, str)]
+    files = list(tsv)
+    if len(names) != 2 or not files or STANDARD in files:
+        return ""
+    headers = [next(_rows(file, encoding), []) for file in files]
+    has_names = all({*names} <= {cell.strip() for cell in header} for header in headers)
+    return ",".join(names) if has_names else ""
+
+
+def _rows(path: str, encoding: str | None) -> Iterator[list[str]]:
+    """Yield the cells of each row of a TSV or CSV file. Invalid bytes of TSV files are replaced."""
+    file = checked_path(path)
+    if is_csv(file):
+        yield from (row.value for row in column_rows(file, encoding) if row.value is not None)
+        return
+    for raw in read_blocks(file, encoding):
+        for line in raw.text.split("\n"):
+            yield line.encode("utf-8", "replace").decode().split("\t")
+
+
+def _are_sentences(rows: Sequence[Sequence[str]], columns: Sequence[int]) -> bool:
+    """Return whether nearly all rows have a sentence in each of these columns; False for less than 3 rows."""
+    pairs = [[row[column - 1] for column in columns] for row in rows if len(row) >= max(columns)]
+    sentences = [
+        all(PUNCTUATION.search(each) or len(each.split()) > NAME_WORDS for each in pair) for pair in pairs
+    ]
+    return len(pairs) > 2 and sum(sentences) >= SENTENCES * len(rows)
+
+
+def _is_name(cell: str) -> bool:
+    """Return whether a cell may be the name of a column: a few words without punctuation.
+
+    >>> [_is_name(each) for each in ("Deutsch", "sentence 1", "12", "Go.")]
+    [True, True, False, False]
+    """
+    short = len(cell) <= NAME_LENGTH and 0 < len(cell.split()) <= NAME_WORDS
+    return short and any(map(str.isalpha, cell)) and PUNCTUATION.search(cell) is None
 
 
 def _encoding(data: bytes) -> str:
