@@ -7,15 +7,15 @@ The functions before them generate clauses by meaning: actions and relative clau
 
 In Korean, the reason always precedes the main verb. English has two orders:
 
-    because_clauses()    I could not go because I was busy.
-    so_clauses()         I was hungry so I went to the restaurant.
+    because()    I could not go because I was busy.
+    so()         I was hungry so I went to the restaurant.
 
 The two functions use different reasons, so the reason in Korean determines the order in English.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from regard.data.korean.lexicon import (
@@ -46,23 +46,22 @@ from regard.data.korean.lexicon import (
     VERBS,
     WEATHER,
     YOUNGER,
+    Adjective,
     Frame,
     Noun,
     Person,
     Place,
-    Stem,
     attach,
     conjugate,
+    nouns,
 )
 from regard.data.korean.phrases import (
-    EXIST,
+    AUXILIARIES,
     HUMAN,
-    LACK,
+    NOTHING,
     OWNED,
-    Adornment,
     Dice,
     Gloss,
-    Nominal,
     Phrase,
     Predicate,
     Rest,
@@ -86,40 +85,13 @@ from regard.data.korean.phrases import (
     verb_predicate,
 )
 
-__all__ = [
-    "CLAUSES",
-    "Plan",
-    "SENTENCES",
-    "action",
-    "archaic",
-    "at_place",
-    "because_clauses",
-    "ended",
-    "errand_clause",
-    "identity",
-    "location",
-    "long_sentence",
-    "motion",
-    "purpose",
-    "quality",
-    "rain",
-    "relative",
-    "rest",
-    "sentence",
-    "so_clauses",
-    "state",
-    "there_is",
-    "time_phrase",
-    "weather",
-    "when",
-]
+__all__ = ["CLAUSES", "Plan", "SENTENCES", "action", "ended", "long_sentence", "sentence"]
 
 
 class Plan(NamedTuple):
     """The grammatical properties of a clause, decided before its words are generated.
 
-    tense: the tense or mood of the verb, for example "past" or "want"; see verb_predicate().
-    ending: the type of the clause, for example "statement" or "question"; see verb_predicate().
+    tense, ending: the tense or mood of the verb and the type of the clause; see verb_predicate().
     negation: "", "not" or "could not".
     ask: the English question word, such as "when", or "" if the clause has none.
     timed: whether the clause may contain a time, such as "yesterday".
@@ -143,90 +115,72 @@ OBJECT_PEOPLE = (
     *ADDED_NAMES,
 )
 COMPANIONS = (*NAMES, *(PRONOUNS[who] for who in ("그", "그녀", "그들")), *ADDED_NAMES)
-FRIENDS = {"친구": NOUNS["people"][1], "아이": NOUNS["people"][2]}
-TIME_OF = {"want": "future", "can": "future"}
+FRIEND, CHILD = NOUNS["people"][1:3]
+THIS, OWNER = ("이", "그"), ("내", "네", "그의", "그녀의")
 
 
 def time_phrase(dice: Dice, tense: str) -> Phrase:
-    """Generate a time that fits a tense, such as 어제 (yesterday) for "past".
-
-    tense: a key of TIMES.
-    """
+    """Generate a time that fits a tense (a key of TIMES), such as 어제 (yesterday) for "past"."""
     return say(*dice.pick(TIMES[tense]))
-
-
-def _hour(dice: Dice) -> Phrase:
-    korean, english = dice.pick(HOURS)
-    return say(f"{korean} 시에", f"(at) {english}/1 o'clock/2")
 
 
 def at_place(dice: Dice, place: Place, particle: str, to: bool = False) -> Phrase:
     """Generate a place with its particle, sometimes with 이 (this), 그 (that) or 우리 (our) before it.
 
-    particle: the Korean particle that is attached to the place.
     to: whether the place is the goal of a motion: 학교에, "to school" instead of "at school".
     """
     english = place.to if to else place.at
+    korean = attach(place.korean, particle)
     if place.english[0].islower() and place.korean != "바다" and dice.chance(0.15):
         preposition = english.split()[0] if english[0] == "(" else "(to)"
         ours = place.korean in ("학교", "집")
         determiner, determined = ("우리", "our") if ours else dice.pick((("이", "this"), ("그", "that")))
-        words = [Word(determiner), Word(attach(place.korean, particle))]
-        return Phrase(words, gloss(f"{preposition} {determined}/1 {place.english}/2", words))
-    return say(attach(place.korean, particle), english)
+        return say(f"{determiner} {korean}", f"{preposition} {determined}/1 {place.english}/2")
+    return say(korean, english)
 
 
-def action(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Phrase:
-    """Generate a clause with an action verb.
-
-    frame: the verb, with the objects, places and adverbs that can be used with it.
-    plan: the grammatical properties of the clause, such as its tense.
-    subject: the subject of the clause.
-    """
+def action(dice: Dice, frame: Frame, plan: Plan, subject: Phrase) -> Phrase:
+    """Generate a clause with an action verb, and the objects, places and adverbs of its frame."""
     predicate = verb_predicate(frame.verb, plan.tense, plan.ending, subject.agreement, plan.negation)
     around = rest(dice, frame, plan, subject, predicate)
     return arranged(subject, predicate, around, plan.ending == "question")
 
 
-def rest(dice: Dice, frame: Frame, plan: Plan, subject: Nominal, predicate: Predicate) -> Rest:
+ASKED_WORDS = {"when": "언제", "why": "왜", "where": "어디에서", "what": "무엇을", "whom": "누구를"}
+
+
+def rest(dice: Dice, frame: Frame, plan: Plan, subject: Phrase, predicate: Predicate) -> Rest:
     """Generate the parts of a clause other than subject and predicate: object, place, time and so on."""
-    asked: list[Gloss] = []
-    korean: list[Word] = []
+    asked = NOTHING
+    if plan.ask:
+        word = Word("어디에" if plan.ask == "where" and frame.goals else ASKED_WORDS[plan.ask])
+        asked = Phrase([word], [])
     time, middle = when(dice, frame, plan)
-    if plan.ask in ("when", "why"):
-        word = Word("언제" if plan.ask == "when" else "왜")
-        korean, asked = [word], surely(plan.ask, word)
-    korean += time.korean + middle.korean
-    room = 1 if plan.nested or plan.ask else 2
-    company, place, tool, manner = _around(dice, frame, plan, subject, room)
-    goal = NOTHING
-    if frame.goals and plan.ask != "where":
-        goal, tool = _goal(dice, frame, tool)
+    company, place, tool, manner = _around(dice, frame, plan, subject)
+    receiver = goal = taken = NOTHING
     if plan.ask == "where":
-        word = Word("어디에" if frame.goals else "어디에서")
-        asked, place = surely("where", word), Phrase([word], [])
-    receiver = _receiver(dice, subject) if "given" in frame.traits else NOTHING
-    taken = NOTHING
+        place = asked
+    elif frame.goals:
+        goal, tool = _goal(dice, frame, tool)
+    if "given" in frame.traits:
+        receiver = _receiver(dice, subject)
     if plan.ask in ("what", "whom"):
-        word = Word("무엇을" if plan.ask == "what" else "누구를")
-        asked, taken = surely(plan.ask, word), Phrase([word], [])
+        taken = asked
     elif frame.objects and not plan.gap:
-        object_phrase = _object(dice, frame, plan, subject)
-        taken = Phrase(object_phrase.korean, object_phrase.english)
+        taken = _object(dice, frame, plan, subject)
         # After a long object, the English adverb would seem to modify the object.
         manner = NOTHING if len(taken.korean) > 3 else manner
-    for piece in (company, place, tool, receiver, goal, taken, manner):
-        korean += piece.korean
+    first = asked if plan.ask in ("when", "why") else NOTHING
+    pieces = (first, time, middle, company, place, tool, receiver, goal, taken, manner)
+    korean = [word for piece in pieces for word in piece.korean]
     # The English preposition, such as "to" in "listen to", has possible links to the Korean verb and object.
-    preposition = possibly(frame.verb.preposition, *predicate.korean, *taken.korean)
-    after = preposition + taken.english + receiver.english + goal.english
-    for piece in (manner, tool, place, company, time):
-        after += piece.english
-    return Rest(korean, after, middle.english, asked)
-
-
-NOTHING = Phrase([], [])
-HOURLY = spread({"time": 6, "hour": 1})
+    after = possibly(frame.verb.preposition, *predicate.korean, *taken.korean)
+    after += [
+        each
+        for piece in (taken, receiver, goal, manner, tool, place, company, time)
+        for each in piece.english
+    ]
+    return Rest(korean, after, middle.english, surely(plan.ask, asked.korean[0]) if plan.ask else ())
 
 
 def when(dice: Dice, frame: Frame, plan: Plan) -> tuple[Phrase, Phrase]:
@@ -244,35 +198,34 @@ def when(dice: Dice, frame: Frame, plan: Plan) -> tuple[Phrase, Phrase]:
             return NOTHING, NOTHING
         if not plan.negation and dice.chance(0.5):
             return NOTHING, say(*dice.pick(OFTEN))
-        needed = "habit" not in frame.traits
         kind = "not present" if plan.negation else "present"
-        return (time_phrase(dice, kind) if needed or dice.chance(0.4) else NOTHING), NOTHING
-    share = 0.2 if plan.tense in ("want", "can") else 0.35 if plan.nested else 0.55
-    if not dice.chance(share):
+        needed = "habit" not in frame.traits or dice.chance(0.4)
+        return (time_phrase(dice, kind) if needed else NOTHING), NOTHING
+    if not dice.chance(0.2 if plan.tense in ("want", "can") else 0.35 if plan.nested else 0.55):
         return NOTHING, NOTHING
-    tense = TIME_OF.get(plan.tense, plan.tense)
+    tense = "past" if plan.tense == "past" else "future"
     if lasting or ("years" in frame.traits and dice.chance(0.3)):
         return time_phrase(dice, f"lasting {tense}"), NOTHING
-    hour = dice.pick(HOURLY) == "hour" and plan.tense in ("past", "future") and not plan.nested
-    return (_hour(dice) if hour else time_phrase(dice, tense)), NOTHING
+    hourly = dice.pick(HOURLY)
+    if hourly and plan.tense in ("past", "future") and not plan.nested:
+        korean, english = dice.pick(HOURS)
+        return say(f"{korean} 시에", f"(at) {english}/1 o'clock/2"), NOTHING
+    return time_phrase(dice, tense), NOTHING
 
 
-def _around(
-    dice: Dice, frame: Frame, plan: Plan, subject: Nominal, room: int
-) -> tuple[Phrase, Phrase, Phrase, Phrase]:
-    """Generate companions, a place, a tool and a manner, as four phrases.
+HOURLY = spread({False: 6, True: 1})
 
-    room: the maximum number of these phrases that are not empty.
-    """
+
+def _around(dice: Dice, frame: Frame, plan: Plan, subject: Phrase) -> tuple[Phrase, Phrase, Phrase, Phrase]:
+    """Generate companions, a place, a tool and a manner, as four phrases, most of which are empty."""
     company = place = tool = manner = NOTHING
-    animal = "animals" in frame.traits
-    about_people = any(noun.korean in HUMAN for noun in frame.objects)
-    sociable = not (animal or about_people or plan.nested or {"state", "given"} & frame.traits)
-    if sociable and dice.chance(0.35 if "company" in frame.traits else 0.07):
+    room = 1 if plan.nested or plan.ask else 2
+    lonely = plan.nested or any(noun.korean in HUMAN for noun in frame.objects)
+    lonely |= not frame.traits.isdisjoint(("animals", "state", "given"))
+    if not lonely and dice.chance(0.35 if "company" in frame.traits else 0.07):
         company, room = _company(dice, subject), room - 1
     if frame.places and room and plan.ask != "where" and dice.chance(0.4):
-        where = dice.pick(frame.places)
-        place, room = at_place(dice, where, "in"), room - 1
+        place, room = at_place(dice, dice.pick(frame.places), "in"), room - 1
     if frame.tools and room and dice.chance(0.3):
         name, english = dice.pick(frame.tools)
         tool, room = say(attach(name, "by"), english), room - 1
@@ -282,45 +235,36 @@ def _around(
     return company, place, tool, manner
 
 
-def _company(dice: Dice, subject: Nominal) -> Phrase:
+def _company(dice: Dice, subject: Phrase) -> Phrase:
     """Generate a phrase with a companion of the subject, such as 친구와 함께 (with a friend)."""
     if dice.chance(0.4):
-        noun = FRIENDS["친구" if dice.chance(0.5) else "아이"]
-        plural = dice.chance(0.5) or noun.korean == "아이"
-        who = common(
-            noun, "and", "definite" if noun.korean == "아이" else "indefinite", Adornment(plural=plural)
-        )
+        friend = dice.chance(0.5)
+        plural = dice.chance(0.5) or not friend
+        noun, role = (FRIEND, "indefinite") if friend else (CHILD, "definite")
+        who = common(noun, "and", role, plural=plural)
     else:
         who = person(_other(dice, COMPANIONS, subject), "and", "object")
     together = Word("함께")
-    with_them = Gloss("with", together, (who.korean[-1],))
-    return Phrase([*who.korean, together], [with_them, *who.english])
+    return Phrase([*who.korean, together], [Gloss("with", together, (who.korean[-1],)), *who.english])
 
 
-def _other(dice: Dice, people: tuple[Person, ...], subject: Nominal) -> Person:
+def _other(dice: Dice, people: tuple[Person, ...], subject: Phrase) -> Person:
     """Pick a person who is not part of the subject.
 
     Combinations that sound wrong are excluded too: "I" with "me" or "us", and the polite 저 with "you".
     """
     who = " ".join(word.text for word in subject.korean)
-    polite = who == "저는"
     first = subject.agreement in ("I", "we")
     while True:
         other = dice.pick(people)
         same = other.korean in who if len(other.korean) > 1 else other.agreement == subject.agreement
-        if not (same or (first and other.agreement in ("I", "we")) or (polite and other.agreement == "you")):
+        us = first and other.agreement in ("I", "we")
+        if not (same or us or (who == "저는" and other.agreement == "you")):
             return other
 
 
 def _goal(dice: Dice, frame: Frame, tool: Phrase) -> tuple[Phrase, Phrase]:
-    """Generate the goal of a motion and sometimes a means of transport, such as "by bus".
-
-    Return two phrases: the goal, and the means of transport. If none was generated, the second phrase is
-        `tool`.
-
-    frame: the verb of motion, with its goals.
-    tool: the tool that has already been generated for this clause; it may be empty.
-    """
+    """Generate the goal of a motion; and a means of transport, such as "by bus", or return `tool`."""
     goal = dice.pick(frame.goals)
     if "moves" in frame.traits and dice.chance(0.3):
         ride = dice.pick(REACH.get(goal.korean, REACH[""]))
@@ -328,39 +272,40 @@ def _goal(dice: Dice, frame: Frame, tool: Phrase) -> tuple[Phrase, Phrase]:
     return at_place(dice, goal, "at", to="arrival" not in frame.traits), tool
 
 
-def _receiver(dice: Dice, subject: Nominal) -> Phrase:
+def _receiver(dice: Dice, subject: Phrase) -> Phrase:
     """Generate a phrase with a receiver, such as 친구에게 (to a friend)."""
     if dice.chance(0.3):
-        who = common(FRIENDS["친구"], "to", "indefinite", Adornment(plural=dice.chance(0.3)))
+        who = common(FRIEND, "to", "indefinite", plural=dice.chance(0.3))
     else:
         who = person(_other(dice, OBJECT_PEOPLE, subject), "to", "object")
     return Phrase(who.korean, possibly("to", who.korean[-1]) + who.english)
 
 
-def _object(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Nominal:
+def _object(dice: Dice, frame: Frame, plan: Plan, subject: Phrase) -> Phrase:
     """Generate the object of a verb.
 
     It is a person, a noun, two or three nouns joined by "and", or a noun with a relative clause.
     """
     noun = dice.pick(frame.objects)
     role = "generic" if plan.tense == "present" else "indefinite"
-    if ("persons" in frame.traits or noun.korean in HUMAN) and dice.chance(0.45):
+    human = noun.korean in HUMAN
+    if ("persons" in frame.traits or human) and dice.chance(0.45):
         return person(_other(dice, OBJECT_PEOPLE, subject), "object", "object")
-    if "definite" in frame.traits or (role == "generic" and noun.korean in HUMAN):
-        return common(noun, "object", role, Adornment(determiner=dice.pick(("이", "그"))))
+    if "definite" in frame.traits or (role == "generic" and human):
+        return common(noun, "object", role, dice.pick(THIS))
     plain = not plan.nested and plan.ending != "polite" and not {"creates", "given"} & frame.traits
     other_verbs = any(each.verb is not frame.verb for each in LEFT.get(noun.korean, ()))
     if plain and noun.kind == "count" and other_verbs and dice.chance(0.1):
-        return modified(*relative(dice, noun, "object", frame, plan.tense != "past", timed=False))
+        return relative(dice, noun, "object", frame, plan.tense != "past", timed=False)
     if "counted" in frame.traits and noun in LISTED and dice.chance(0.2):
         return _list(dice, frame, noun, role)
     return thing(dice, noun, "object", role, "counted" in frame.traits)
 
 
-LISTED = tuple(noun for group in ("fruit", "dishes") for noun in NOUNS[group])
+LISTED = nouns("fruit dishes")
 
 
-def _list(dice: Dice, frame: Frame, noun: Noun, role: str) -> Nominal:
+def _list(dice: Dice, frame: Frame, noun: Noun, role: str) -> Phrase:
     """Generate two or three nouns joined by "and", as the object of a verb.
 
     Two nouns: 사과와 빵을 (an apple and bread).
@@ -371,17 +316,8 @@ def _list(dice: Dice, frame: Frame, noun: Noun, role: str) -> Nominal:
     if len(others) == 1 or dice.chance(0.6):
         return coordinated(common(noun, "and", role), common(second, "object", role))
     third = dice.pick(tuple(each for each in others if each is not second))
-    comma, together = Word(","), Word("그리고")
-    first, middle, last = (
-        common(noun, "bare", role),
-        common(second, "bare", role),
-        common(third, "object", role),
-    )
-    return Nominal(
-        [*first.korean, comma, *middle.korean, together, *last.korean],
-        [*first.english, Gloss(",", comma), *middle.english, Gloss("and", together), *last.english],
-        "they",
-    )
+    several = common(noun, "bare", role) + say(",", ",/1,") + common(second, "bare", role)
+    return several + say("그리고", "and/1,") + common(third, "object", role)
 
 
 LEFT: dict[str, tuple[Frame, ...]] = {
@@ -399,10 +335,16 @@ DOING = {
     "people": tuple(frame for frame in FRAMES if not {"animals", "state", "event", "instant"} & frame.traits),
     "animals": tuple(frame for frame in FRAMES if "animals" in frame.traits),
 }
-ANIMALS = {noun.korean for group in ("pets", "cattle") for noun in NOUNS[group]}
+ANIMALS = {noun.korean for noun in nouns("pets cattle")}
 PETS = {noun.korean for noun in NOUNS["pets"]}
 PAST_MOSTLY = spread({"past": 4, "future": 1})
 NOW_MOSTLY = spread({"progressive": 3, "past": 2})
+INNER = (*(PRONOUNS[who] for who in ("나", "나", "너", "그", "그녀", "우리")), *NAMES, *ADDED_NAMES)
+"""The people that can be the subject of a relative clause: pronouns and names.
+
+If the relative clause modifies the object of a main clause, only the pronouns are used, because the main
+clause could contain the same name.
+"""
 
 
 def relative(
@@ -412,94 +354,80 @@ def relative(
     avoid: Frame | None = None,
     future: bool = False,
     timed: bool = True,
-) -> tuple[Nominal, Phrase]:
-    """Generate a noun phrase, and a relative clause that modifies it. modified() joins noun and clause.
+) -> Phrase:
+    """Generate a noun phrase with a relative clause.
 
     The noun is the object or the subject of the relative clause:
 
         내가 어제 만난 친구      the friend whom I met yesterday
         책을 읽고 있는 학생      the student who is reading a book
 
-    particle: the Korean particle that is attached to the noun.
     avoid: the Frame of the main clause, if any. Its verb is not used in the relative clause.
     future: whether the relative clause may be in the future tense.
     timed: whether the relative clause may contain a time and may have a name as its subject.
     """
     head = common(noun, particle, "definite")
-    alive = "animals" if noun.korean in ANIMALS else "people" if noun.korean in HUMAN else ""
+    human = noun.korean in HUMAN
     frames = tuple(
         frame for frame in LEFT.get(noun.korean, ()) if avoid is None or frame.verb is not avoid.verb
     )
-    active = noun.korean in PETS or noun.korean in HUMAN
-    if active and (not frames or dice.chance(0.5)):
-        return head, _doing(dice, head, alive)
-    frame = dice.pick(frames)
-    tense = "present" if "state" in frame.traits else dice.pick(PAST_MOSTLY) if future else "past"
-    negation = "not" if tense == "past" and dice.chance(0.08) else ""
-    who = dice.pick(INNER) if timed else dice.pick(INNER[:6])
-    subject = person(who, "subject")
-    plan = Plan(tense, "adnominal", negation, timed=timed, gap=True, nested=True)
+    if (human or noun.korean in PETS) and (not frames or dice.chance(0.5)):
+        frame = dice.pick(DOING["people" if human else "animals"])
+        tense = "present" if "habit" in frame.traits else dice.pick(NOW_MOSTLY)
+        tense = "progressive" if tense == "past" and "left" not in frame.traits else tense
+        plan = Plan(tense, "adnominal", timed=False, nested=True)
+        subject, pronoun = Phrase([], [], head.agreement), "who"
+    else:
+        frame = dice.pick(frames)
+        tense = "present" if "state" in frame.traits else dice.pick(PAST_MOSTLY) if future else "past"
+        negation = "not" if tense == "past" and dice.chance(0.08) else ""
+        subject, pronoun = person(dice.pick(INNER if timed else INNER[:6]), "subject"), "whom"
+        plan = Plan(tense, "adnominal", negation, timed=timed, gap=True, nested=True)
     clause = action(dice, frame, plan, subject)
-    which = possibly("whom" if alive == "people" else "that", clause.korean[-1], head.korean[-1])
-    return head, Phrase(clause.korean, which + clause.english)
+    which = possibly(pronoun if human else "that", clause.korean[-1], head.korean[-1])
+    return modified(head, Phrase(clause.korean, which + clause.english))
 
-
-INNER = (*(PRONOUNS[who] for who in ("나", "나", "너", "그", "그녀", "우리")), *NAMES, *ADDED_NAMES)
-"""The people that can be the subject of a relative clause: pronouns and names.
-
-If the relative clause modifies the object of a main clause, only the pronouns are used, because the main
-clause could contain the same name.
-"""
-
-
-def _doing(dice: Dice, head: Nominal, alive: str) -> Phrase:
-    frame = dice.pick(DOING[alive])
-    tense = "present" if "habit" in frame.traits else dice.pick(NOW_MOSTLY)
-    tense = tense if "left" in frame.traits else "progressive" if tense == "past" else tense
-    plan = Plan(tense, "adnominal", timed=False, nested=True)
-    clause = action(dice, frame, plan, Nominal([], [], head.agreement))
-    who = possibly("who" if alive == "people" else "that", clause.korean[-1], head.korean[-1])
-    return Phrase(clause.korean, who + clause.english)
-
-
-BARE = Rest([], [], [], [])
-IS_NOT = Stem("아니", "아니", True)
 
 DESCRIBED = {
-    adjective.stem.text: tuple(
-        noun for group in NOUNS.values() for noun in group if noun.korean in adjective.predicate_of
-    )
-    for adjective in ADJECTIVES.values()
+    stem: tuple(noun for group in NOUNS.values() for noun in group if noun.korean in adjective.predicate_of)
+    for stem, adjective in ADJECTIVES.items()
 }
 QUALITIES = spread({stem: 2 + len(nouns) // 3 for stem, nouns in DESCRIBED.items()})
-SUBJECT_OF_TALK = {noun.korean for group in ("languages", "sciences", "skills") for noun in NOUNS[group]}
+SUBJECT_OF_TALK = {noun.korean for noun in nouns("languages sciences skills")}
 PAST_OR_NOW = spread({"past": 1, "present": 2})
 
 
 def quality(dice: Dice, ending: str, negated: bool) -> Phrase:
     """Generate a description of a thing, such as 꽃이 예쁘다 (the flower is pretty)."""
-    adjective = ADJECTIVES[dice.pick(QUALITIES)]
-    noun = dice.pick(DESCRIBED[adjective.stem.text])
+    stem = dice.pick(QUALITIES)
+    noun = dice.pick(DESCRIBED[stem])
     # Use the past only in statements and negations: past forms with other endings (작았니, 작았고, 작았지만)
     # would each be too rare for a model to learn.
     tense = dice.pick(PAST_OR_NOW) if negated or ending == "statement" else "present"
     subject = _described(dice, noun, tense == "present")
-    predicate = adjective_predicate(adjective, tense, ending, subject.agreement, negated)
-    return _with_degree(dice, subject, predicate, ending, negated, Phrase([], []))
+    return _description(dice, subject, ADJECTIVES[stem], tense, ending, negated)
 
 
-def _with_degree(
-    dice: Dice, subject: Nominal, predicate: Predicate, ending: str, negated: bool, time: Phrase
+def _description(
+    dice: Dice,
+    subject: Phrase,
+    adjective: Adjective,
+    tense: str,
+    ending: str,
+    negated: bool,
+    time: Phrase = NOTHING,
 ) -> Phrase:
+    """Generate a clause with an adjective as predicate, sometimes with 아주 (very) before it."""
+    predicate = adjective_predicate(adjective, tense, ending, subject.agreement, negated)
     degrees = DEGREES[:2] if ending == "question" else DEGREES
-    degree = say(*dice.pick(degrees)) if not negated and dice.chance(0.25) else Phrase([], [])
-    words = time.korean + degree.korean
+    degree = say(*dice.pick(degrees)) if not negated and dice.chance(0.25) else NOTHING
     *be_said, described = predicate.main
     said = predicate._replace(main=[*be_said, *degree.english, described])
-    return arranged(subject, said, Rest(words, time.english, [], []), ending == "question")
+    around = Rest(time.korean + degree.korean, time.english)
+    return arranged(subject, said, around, ending == "question")
 
 
-def _described(dice: Dice, noun: Noun, future: bool) -> Nominal:
+def _described(dice: Dice, noun: Noun, future: bool) -> Phrase:
     """Generate the subject of a description.
 
     A noun without modifiers has the subject particle (이, 가). A noun with modifiers has the topic particle
@@ -508,11 +436,11 @@ def _described(dice: Dice, noun: Noun, future: bool) -> Nominal:
     if noun.kind == "fixed":
         return common(noun, "topic" if noun.korean in SUBJECT_OF_TALK else "subject", "definite")
     if noun.kind == "count" and noun.korean in LEFT and dice.chance(0.3):
-        return modified(*relative(dice, noun, "topic", future=future))
+        return relative(dice, noun, "topic", future=future)
     if noun.korean in OWNED and dice.chance(0.3):
-        return common(noun, "topic", "definite", Adornment(dice.pick(("내", "네", "그의", "그녀의"))))
+        return common(noun, "topic", "definite", dice.pick(OWNER))
     if noun.korean in HUMAN or dice.chance(0.6):
-        return common(noun, "topic", "definite", Adornment(dice.pick(("이", "그"))))
+        return common(noun, "topic", "definite", dice.pick(THIS))
     return common(noun, "subject", "definite")
 
 
@@ -525,13 +453,10 @@ def state(dice: Dice, ending: str, negated: bool) -> Phrase:
     adjective = STATES[dice.pick(tuple(STATES))]
     tense = "past" if negated and dice.chance(0.5) else "present" if negated else dice.pick(STATE_TENSES)
     tense = "present" if ending == "question" else tense
-    time = Phrase([], [])
-    if tense == "present":
-        time = say("지금", "now") if dice.chance(0.4) else time
-    elif dice.chance(0.6):
-        time = time_phrase(dice, tense)
-    predicate = adjective_predicate(adjective, tense, ending, subject.agreement, negated)
-    return _with_degree(dice, subject, predicate, ending, negated, time)
+    time = NOTHING
+    if dice.chance(0.4 if tense == "present" else 0.6):
+        time = say("지금", "now") if tense == "present" else time_phrase(dice, tense)
+    return _description(dice, subject, adjective, tense, ending, negated, time)
 
 
 RAIN = {"비": ("rain", "rains", "rained"), "눈": ("snow", "snows", "snowed")}
@@ -549,11 +474,10 @@ def rain(dice: Dice, ending: str, negated: bool) -> Phrase:
     coming = predicate.korean
     # Korean says "rain comes", so the English verb "rain" has its sure link to the Korean noun.
     said = [Gloss(main.text, falling, tuple(coming)) for main in predicate.main]
-    time = time_phrase(dice, tense) if dice.chance(0.8) else Phrase([], [])
-    words = [*time.korean, falling]
-    it = Nominal([], possibly("it", falling, *coming))
-    clause = Rest(words, time.english, [], [])
-    return arranged(it, predicate._replace(main=said), clause, ending == "question")
+    time = time_phrase(dice, tense) if dice.chance(0.8) else NOTHING
+    it = Phrase([], possibly("it", falling, *coming))
+    around = Rest([*time.korean, falling], time.english)
+    return arranged(it, predicate._replace(main=said), around, ending == "question")
 
 
 def weather(dice: Dice, ending: str, negated: bool) -> Phrase:
@@ -562,22 +486,20 @@ def weather(dice: Dice, ending: str, negated: bool) -> Phrase:
     tense = dice.pick(PAST_OR_NOW)
     past = (("어제", "yesterday"), ("지난주에", "last week"), ("오늘 아침에", "this/1 morning/2"))
     time = say(*dice.pick(past)) if tense == "past" else say("오늘", "today")
-    subject = say("날씨가", "(the) weather")
-    predicate = adjective_predicate(adjective, tense, ending, "he", negated)
-    said = _with_degree(dice, Nominal(*subject), predicate, ending, negated, Phrase([], []))
+    said = _description(dice, say("날씨가", "(the) weather"), adjective, tense, ending, negated)
     return Phrase(time.korean + said.korean, said.english + time.english)
 
 
 COPULA = {"statement": "is", "polite": "is, politely", "question": "is?", "and": "is and", "but": "is but"}
-PREDICATED = (*NOUNS["people"][:1], *NOUNS["jobs"])
-INTRODUCED = tuple(noun for noun in NOUNS["people"] if noun.korean in ("친구", "남자", "여자"))
+PREDICATED = (NOUNS["people"][0], *NOUNS["jobs"])
+INTRODUCED = (FRIEND, *NOUNS["people"][3:5])
 
 
 def identity(dice: Dice, ending: str, negated: bool) -> Phrase:
     """Generate a clause that says what a person is, such as 나는 학생이다 (I am a student)."""
     subject = someone(dice, ending)
     if not subject.pronoun or (subject.agreement == "he" and dice.chance(0.2)):
-        subject = modified(*relative(dice, dice.pick(INTRODUCED), "topic"))
+        subject = relative(dice, dice.pick(INTRODUCED), "topic")
     past = ending == "statement" and dice.chance(0.3)
     noun = dice.pick(PREDICATED)
     if subject.pronoun == "I" and dice.chance(0.25):
@@ -586,54 +508,44 @@ def identity(dice: Dice, ending: str, negated: bool) -> Phrase:
     adjective = None if modest or dice.chance(0.75) else dice.pick(attributes(noun))
     owned = adjective is None and not past and len(subject.korean) == 1 and dice.chance(0.15)
     if owned and subject.pronoun in ("he", "she", "you"):
-        noun = NOUNS["people"][1]
-    determiner = "내" if noun.korean == "친구" else ""
+        noun = FRIEND
     particle = "subject" if negated else "was" if past else COPULA[ending]
-    said = common(noun, particle, "indefinite", Adornment(determiner, adjective))
+    said = common(noun, particle, "indefinite", "내" if noun is FRIEND else "", adjective)
     return _copula(subject, said, noun, "past" if past else "present", ending, negated)
 
 
-def _copula(subject: Nominal, said: Nominal, noun: Noun, tense: str, ending: str, negated: bool) -> Phrase:
-    words = list(said.korean)
-    english = said.english
+def _copula(subject: Phrase, said: Phrase, noun: Noun, tense: str, ending: str, negated: bool) -> Phrase:
+    words, english = said.korean, said.english
     if subject.agreement in ("we", "they"):
         # Korean has no plural here, but English has a plural noun without an article: they are students.
-        several = [
-            gloss._replace(text=noun.plural) if gloss.text == noun.english else gloss for gloss in english
-        ]
-        english = [gloss for gloss in several if gloss.text not in ("a", "an")]
-    is_said = words[-1]
+        several = [each._replace(text=noun.plural) if each.text == noun.english else each for each in english]
+        english = [each for each in several if each.text not in ("a", "an")]
     refusal: list[Gloss] = []
+    is_said = words[-1]
     if negated:
-        is_said = Word(finish(IS_NOT, tense, ending))
-        words.append(is_said)
-        refusal = surely("not", is_said)
-    auxiliaries = possibly(be(tense, subject.agreement), *dict.fromkeys((is_said, said.korean[-1])))
+        is_said = Word(finish(AUXILIARIES["아니"], tense, ending))
+        words, refusal = [*words, is_said], surely("not", is_said)
+    auxiliaries = possibly(be(tense, subject.agreement), is_said, said.korean[-1])
     predicate = Predicate(words, auxiliaries + refusal, english)
-    return arranged(subject, predicate, BARE, ending == "question")
+    return arranged(subject, predicate, Rest(), ending == "question")
 
 
-OLD = (
-    *NOUNS["pets"],
-    Noun("왕", "king", "kings"),
-    Noun("시인", "poet", "poets"),
-)
+OLD = (*NOUNS["pets"], Noun("왕", "king", "kings"), Noun("시인", "poet", "poets"))
 OLD_WHO = spread({"나": 4, "그": 1, "그녀": 1})
 
 
-def archaic(dice: Dice, ending: str, negated: bool) -> Phrase:
+def archaic(dice: Dice) -> Phrase:
     """Generate a clause with the archaic copula 로소이다, such as 나는 고양이로소이다 (I am a cat)."""
     subject = person(PRONOUNS[dice.pick(OLD_WHO)], "topic")
     noun = OLD[0] if subject.pronoun == "she" or dice.chance(0.4) else dice.pick(OLD)
     if noun.korean in ANIMALS and dice.chance(0.4):
-        said = modified(*relative(dice, noun, "is, of old"))
+        said = relative(dice, noun, "is, of old")
     else:
         adjective = dice.pick(attributes(noun)) if attributes(noun) and dice.chance(0.5) else None
-        said = common(noun, "is, of old", "indefinite", Adornment(adjective=adjective))
+        said = common(noun, "is, of old", "indefinite", adjective=adjective)
     return _copula(subject, said, noun, "present", "statement", False)
 
 
-INSIDE = tuple(PLACES[name] for name in ("방", "교실", "부엌", "정원", "공원", "도서관", "가게"))
 FOUND = {
     "방": "pets furniture goods",
     "교실": "people furniture goods",
@@ -643,30 +555,33 @@ FOUND = {
     "도서관": "people books furniture",
     "가게": "people goods bicycles",
 }
-SMALL = tuple(noun for group in ("goods", "books", "fruit", "dishware", "gifts") for noun in NOUNS[group])
-STANDS = (*NOUNS["furniture"], *NOUNS["boxes"])
+SMALL = nouns("goods books fruit dishware gifts")
+STANDS = nouns("furniture boxes")
 THERE = spread({"past": 1, "present": 3})
+
+
+def _exists(dice: Dice, ending: str, negated: bool) -> tuple[Word, str]:
+    """Return the word 있다 or 없다 at the end of a clause, and its tense."""
+    tense = dice.pick(THERE) if ending == "statement" else "present"
+    return Word(finish(AUXILIARIES["없" if negated else "있"], tense, ending)), tense
 
 
 def there_is(dice: Dice, ending: str, negated: bool) -> Phrase:
     """Generate a clause with "there is", such as 방에 고양이가 있다 (there is a cat in the room)."""
     if dice.chance(0.5):
-        place = dice.pick(INSIDE)
-        where = at_place(dice, place, "at")
-        noun = dice.pick(tuple(noun for group in FOUND[place.korean].split() for noun in NOUNS[group]))
+        name = dice.pick(tuple(FOUND))
+        where = at_place(dice, PLACES[name], "at")
+        noun = dice.pick(nouns(FOUND[name]))
     else:
         where, noun = beside(dice), dice.pick(SMALL)
-    tense = dice.pick(THERE) if ending == "statement" else "present"
-    number = dice.pick(NUMBERS) if noun.counter and not negated and dice.chance(0.35) else None
+    exists, tense = _exists(dice, ending, negated)
+    number = dice.pick(NUMBERS) if noun.counter and not negated and dice.chance(0.35) else ()
     adjective = dice.pick(attributes(noun)) if attributes(noun) and dice.chance(0.25) else None
     plural = noun.korean in ("학생", "아이") and dice.chance(0.5)
-    adornment = Adornment("", None if negated else adjective, number, plural)
-    said = common(noun, "subject", "indefinite", adornment)
-    exists = Word(finish(LACK if negated else EXIST, tense, ending))
+    said = common(noun, "subject", "indefinite", "", None if negated else adjective, number, plural)
     english = said.english
     if negated:
-        article_said = english[0].text in ("a", "an")
-        english = surely("no", exists) + (english[1:] if article_said else english)
+        english = surely("no", exists) + english[english[0].text in ("a", "an") :]
     there = possibly("there", exists, *where.korean, *said.korean)
     is_said = [Gloss(be(tense, said.agreement), None if negated else exists, (exists,))]
     opening = is_said + there if ending == "question" else there + is_said
@@ -677,9 +592,8 @@ def beside(dice: Dice) -> Phrase:
     """Generate a place on, under or next to a thing, such as 책상 위에 (on the desk)."""
     stand = dice.pick(STANDS)
     side, english = dice.pick(SIDES)
-    words = [Word(stand.korean), Word(attach(side, "at"))]
     placed = " ".join(part if part[0] == "(" else f"{part}/2" for part in english.split())
-    return Phrase(words, gloss(f"{placed} (the) {stand.english}/1", words))
+    return say(f"{stand.korean} {attach(side, 'at')}", f"{placed} (the) {stand.english}/1")
 
 
 def location(dice: Dice, ending: str, negated: bool) -> Phrase:
@@ -690,39 +604,32 @@ def location(dice: Dice, ending: str, negated: bool) -> Phrase:
     if dice.chance(0.5):
         subject = someone(dice, ending)
         names = ("학교", "집", "도서관", "공원", "병원", "시장", "역", "서울", "부산")
-        place = PLACES[dice.pick(names)]
-        where = at_place(dice, place, "at")
+        where = at_place(dice, PLACES[dice.pick(names)], "at")
     else:
         noun = dice.pick((*NOUNS["pets"], *SMALL))
-        owner = dice.pick(("내", "네", "그의", "그녀의")) if noun.korean in OWNED else "그"
-        subject = common(noun, "topic", "definite", Adornment("" if dice.chance(0.4) else owner))
+        owner = dice.pick(OWNER) if noun.korean in OWNED else "그"
+        subject = common(noun, "topic", "definite", "" if dice.chance(0.4) else owner)
         where = beside(dice)
-    tense = dice.pick(THERE) if ending == "statement" else "present"
-    exists = Word(finish(LACK if negated else EXIST, tense, ending))
-    is_said = [Gloss(be(tense, subject.agreement), exists)]
-    if negated:
-        is_said = [*possibly(be(tense, subject.agreement), exists), Gloss("not", exists)]
-    predicate = Predicate([exists], is_said, [])
-    return arranged(subject, predicate, Rest(where.korean, where.english, [], []), ending == "question")
+    exists, tense = _exists(dice, ending, negated)
+    said = gloss("({be}) not/1," if negated else "{be}/1,", [exists], be=be(tense, subject.agreement))
+    return arranged(
+        subject, Predicate([exists], said, []), Rest(where.korean, where.english), ending == "question"
+    )
 
 
-INTRANSITIVE = ("공부하", "요리하")
-"""Verb stems that can express a purpose without their object: 공부하러 갔다, went to study."""
-
-
-def purpose(dice: Dice, frame: Frame, subject: Nominal) -> Phrase:
+def purpose(dice: Dice, frame: Frame, subject: Phrase) -> Phrase:
     """Generate the purpose of a motion, such as 공부하러 (to study) or 친구를 만나러 (to meet a friend)."""
     word = Word(conjugate(frame.verb.stem, "러"))
-    alone = frame.verb.stem.text in INTRANSITIVE and dice.chance(0.6)
-    objects = () if alone else frame.objects
+    # Some verbs can express a purpose without their object: 공부하러 갔다, went to study.
+    alone = frame.verb.stem.text in ("공부하", "요리하") and dice.chance(0.6)
     # A purpose can have an object but no place, because it takes place at the goal of the motion.
-    frame = frame._replace(objects=objects, places=(), tools=(), manners=())
+    frame = frame._replace(objects=() if alone else frame.objects, places=(), tools=(), manners=())
     around = rest(dice, frame, Plan("past", timed=False, nested=True), subject, Predicate([word], [], []))
     english = [*possibly("to", word), *surely(frame.verb.base, word), *around.after]
     return Phrase([*around.korean, word], english)
 
 
-def motion(dice: Dice, goal: Place, frame: Frame, subject: Nominal, goal_first: bool) -> Phrase:
+def motion(dice: Dice, goal: Place, frame: Frame, subject: Phrase, goal_first: bool) -> Phrase:
     """Generate a goal and a purpose, such as 카페에 공부하러 (to a café to study).
 
     goal_first: whether the goal comes first in Korean. In English it always does.
@@ -732,107 +639,68 @@ def motion(dice: Dice, goal: Place, frame: Frame, subject: Nominal, goal_first: 
     return Phrase(korean, where.english + aim.english)
 
 
-def errand_clause(dice: Dice, frame: Frame, plan: Plan, subject: Nominal) -> Phrase:
-    """Generate a clause with a verb of motion, a goal and a purpose.
-
-    For example: 나는 어제 역에 친구를 만나러 갔다 (I went to the station to meet a friend yesterday).
-    """
-    predicate = verb_predicate(frame.verb, plan.tense, plan.ending, subject.agreement, plan.negation)
-    time, middle = when(dice, frame, plan)
-    goal = dice.pick(frame.goals)
-    aim = motion(dice, goal, dice.pick(PURPOSES[goal.korean]), subject, dice.chance(0.7))
-    korean = time.korean + middle.korean + aim.korean
-    around = Rest(korean, aim.english + time.english, middle.english, [])
-    return arranged(subject, predicate, around, plan.ending == "question")
-
-
+CAUSES = spread({"state": 4, "weather": 3, "noun": 2})
 SHORT_FRAMES = tuple(frame for frame in ACTIVE_FRAMES if "lasting" not in frame.traits)
 OUTDOORS = tuple(
     frame
     for frame in ACTIVE_FRAMES
     if frame.verb.stem.text in ("가", "오", "걷", "놀", "운동하", "타", "찍", "심", "만나", "수영하")
 )
-CAUSES = spread({"state": 4, "weather": 3, "noun": 2})
 
 
-def because_clauses(dice: Dice) -> Phrase:
-    """Generate a sentence, without its final mark, that says why someone did not do something.
+def because(dice: Dice) -> Phrase:
+    """Generate a sentence that says why someone did not do something.
 
     For example: 나는 바빠서 못 갔다 (I could not go because I was busy).
     """
     how = dice.pick(CAUSES)
+    subject, ending = _narrator(dice)
+    frame = dice.pick(OUTDOORS if how == "weather" else SHORT_FRAMES)
+    could = frame is ARRIVE or dice.chance(0.6)
+    main = action(dice, frame, Plan("past", ending, "could not" if could else "not", nested=True), subject)
+    after_subject = main.korean[len(subject.korean) :]
+    first = False
+    if how == "state":
+        # The English reason repeats the subject as a pronoun; the Korean reason does not.
+        adjective = STATES[dice.pick(("바쁘", "아프", "피곤하"))]
+        word = Word(conjugate(adjective.stem, "서"))
+        who = possibly(subject.pronoun, *subject.korean)
+        english = gloss(
+            "({was}) {busy}/1,", [word], was=be("past", subject.agreement), busy=adjective.english
+        )
+        cause = Phrase([word], [*possibly("because", word), *who, *english])
+    elif how == "noun" or dice.chance(0.25):
+        korean, noun = dice.pick(REASONS[2:] if how == "noun" else REASONS[:2])
+        cause = say(f"{korean} 때문에", f"because/2 (of) {noun}")
+    else:
+        first = True
+        if dice.chance(0.5):
+            korean, noun = dice.pick((("비가", "rained"), ("눈이", "snowed")))
+            cause = say(f"{korean} 와서", f"(because) (it) {noun}/1")
+        else:
+            adjective = WEATHER[dice.pick(("춥", "덥", "나쁘"))]
+            words = f"날씨가 {conjugate(adjective.stem, '서')}"
+            cause = say(words, f"(because) (the) weather/1 (was) {adjective.english}/2")
+    both = cause.korean + subject.korean if first else subject.korean + cause.korean
+    return ended(dice, Phrase(both + after_subject, main.english + cause.english), ".")
+
+
+def _narrator(dice: Dice) -> tuple[Phrase, str]:
+    """Generate a person with a pronoun as the subject of a sentence. Return also the type of its clause."""
     ending = "polite" if dice.chance(0.1) else "statement"
     subject = someone(dice, ending)
     while not subject.pronoun:
         subject = someone(dice, ending)
-    frame = dice.pick(OUTDOORS if how == "weather" else SHORT_FRAMES)
-    could = frame is ARRIVE or dice.chance(0.6)
-    plan = Plan("past", ending, "could not" if could else "not", nested=True)
-    main = action(dice, frame, plan, subject)
-    after_subject = main.korean[len(subject.korean) :]
-    if how == "weather":
-        cause, first = _weather_cause(dice)
-        both = [cause.korean, subject.korean] if first else [subject.korean, cause.korean]
-        korean = both[0] + both[1] + after_subject
-    else:
-        cause = _own_cause(dice, subject) if how == "state" else _noun_cause(dice, REASONS[2:])
-        korean = subject.korean + cause.korean + after_subject
-    return Phrase(korean, main.english + cause.english)
-
-
-def _own_cause(dice: Dice, subject: Nominal) -> Phrase:
-    """Generate a reason that is a state of the subject, such as 바빠서 (because I was busy).
-
-    The English reason repeats the subject as a pronoun; the Korean reason does not.
-    """
-    adjective = STATES[dice.pick(("바쁘", "아프", "피곤하"))]
-    word = Word(conjugate(adjective.stem, "서"))
-    who = possibly(subject.pronoun, *subject.korean)
-    was = possibly(be("past", subject.agreement), word)
-    return Phrase([word], [*possibly("because", word), *who, *was, *surely(adjective.english, word)])
-
-
-def _noun_cause(dice: Dice, nouns: Sequence[tuple[str, str]]) -> Phrase:
-    """Generate a reason that is a noun, such as 비 때문에 (because of the rain).
-
-    nouns: the nouns to choose from, each in Korean and in English.
-    """
-    korean, english = dice.pick(nouns)
-    words = [Word(korean), Word("때문에")]
-    return Phrase(words, gloss(f"because/2 (of) {english}", words))
-
-
-def _weather_cause(dice: Dice) -> tuple[Phrase, bool]:
-    """Generate a reason that is the weather, such as 비가 와서 (because it rained).
-
-    Returns the reason, and whether it precedes the subject of the sentence in Korean.
-    """
-    if dice.chance(0.25):
-        return _noun_cause(dice, REASONS[:2]), False
-    if dice.chance(0.5):
-        korean, english = dice.pick((("비가", "rained"), ("눈이", "snowed")))
-        return say(f"{korean} 와서", f"(because) (it) {english}/1"), True
-    adjective = WEATHER[dice.pick(("춥", "덥", "나쁘"))]
-    words = f"날씨가 {conjugate(adjective.stem, '서')}"
-    return say(words, f"(because) (the) weather/1 (was) {adjective.english}/2"), True
-
-
-class Motive(NamedTuple):
-    """What a person does for a reason, such as hunger: the person goes somewhere to do something.
-
-    goals: the places where the person may go.
-    stems: what the person may do there, as Korean verb stems.
-    """
-
-    goals: tuple[str, ...]
-    stems: tuple[str, ...]
+    return subject, ending
 
 
 MOTIVES = {
-    "unfocused": Motive(("카페", "카페", "도서관", "집", "공원"), ("공부하", "읽", "쓰", "일하")),
-    "hungry": Motive(("식당", "집"), ("먹",)),
-    "bored": Motive(("공원", "극장", "카페", "바다"), ("놀", "걷", "타", "운동하", "보", "만나", "수영하")),
+    "unfocused": (("카페", "카페", "도서관", "집", "공원"), ("공부하", "읽", "쓰", "일하")),
+    "hungry": (("식당", "집"), ("먹",)),
+    "bored": (("공원", "극장", "카페", "바다"), ("놀", "걷", "타", "운동하", "보", "만나", "수영하")),
 }
+"""For a reason, such as hunger: where a person may go, and what the person may do there (verb stems)."""
+
 MOTIVE = spread({"unfocused": 5, "hungry": 2, "bored": 2})
 DISTRACTING = ("집", "집", "학교", "교실", "도서관", "카페")
 UNFOCUSED = (("안되서",), ("안돼서",), ("안", "돼서"))
@@ -841,19 +709,26 @@ UNFOCUSED = (("안되서",), ("안돼서",), ("안", "돼서"))
 The spellings without a space are common mistakes."""
 
 
-def so_clauses(dice: Dice) -> Phrase:
-    """Generate a sentence, without its final mark, that says why someone went somewhere.
+def so(dice: Dice) -> Phrase:
+    """Generate a sentence that says why someone went somewhere.
 
     For example: 나는 집에서 집중이 안 돼서 카페에 갔다 (I could not focus at home so I went to a café).
     """
-    ending = "polite" if dice.chance(0.1) else "statement"
-    subject = someone(dice, ending)
-    while not subject.pronoun:
-        subject = someone(dice, ending)
-    time = time_phrase(dice, "past") if dice.chance(0.25) else Phrase([], [])
+    subject, ending = _narrator(dice)
+    time = time_phrase(dice, "past") if dice.chance(0.25) else NOTHING
     name = dice.pick(MOTIVE)
     goals, stems = MOTIVES[name]
-    cause, place = _unfocused(dice) if name == "unfocused" else (_condition(name, subject), "")
+    place = ""
+    if name == "unfocused":
+        place = dice.pick(DISTRACTING) if dice.chance(0.8) else ""
+        where = at_place(dice, PLACES[place], "in") if place else NOTHING
+        fails = dice.pick(UNFOCUSED)
+        focus = say(" ".join(("집중이", *fails)), f"could/{1 + len(fails)},* not/2,* focus/1,*")
+        cause = Phrase(where.korean + focus.korean, focus.english + where.english)
+    else:
+        words = list(map(Word, ("배가 고파서" if name == "hungry" else "심심해서").split()))
+        was = possibly(be("past", subject.agreement), words[-1])
+        cause = Phrase(words, was + gloss(f"{name}/{len(words)},*", words))
     goal = PLACES[dice.pick(tuple(goal for goal in goals if goal != place))]
     frames = tuple(frame for frame in PURPOSES[goal.korean] if frame.verb.stem.text in stems)
     if dice.chance(0.85):
@@ -862,39 +737,16 @@ def so_clauses(dice: Dice) -> Phrase:
         aim = at_place(dice, goal, "at", to=True)
     went = verb_predicate(VERBS["가"], "past", ending, subject.agreement)
     again = [*possibly("so", cause.korean[-1]), *possibly(subject.pronoun, *subject.korean)]
-    return Phrase(
+    said = Phrase(
         subject.korean + time.korean + cause.korean + aim.korean + went.korean,
         subject.english + cause.english + again + went.main + aim.english + time.english,
     )
-
-
-def _unfocused(dice: Dice) -> tuple[Phrase, str]:
-    """Generate lack of focus as a reason, such as 집에서 집중이 안 돼서 (could not focus at home).
-
-    Returns the reason, and the Korean noun of its place (집), or "" if the reason names no place.
-    """
-    place = dice.pick(DISTRACTING) if dice.chance(0.8) else ""
-    where = at_place(dice, PLACES[place], "in") if place else Phrase([], [])
-    focus, *fails = words = [Word(text) for text in ("집중이", *dice.pick(UNFOCUSED))]
-    could, refusal = Gloss("could", fails[-1], tuple(words)), Gloss("not", fails[0], tuple(words))
-    english = [could, refusal, Gloss("focus", focus, tuple(fails)), *where.english]
-    return Phrase(where.korean + words, english), place
-
-
-def _condition(name: str, subject: Nominal) -> Phrase:
-    """Generate a feeling as a reason: 배가 고파서 (was hungry) or 심심해서 (was bored).
-
-    name: "hungry" or "bored".
-    subject: the person, who determines the English verb ("was" or "were").
-    """
-    words = [Word(text) for text in ("배가 고파서" if name == "hungry" else "심심해서").split()]
-    was = possibly(be("past", subject.agreement), words[-1])
-    return Phrase(words, [*was, Gloss(name, words[-1], tuple(words))])
+    return ended(dice, said, ".")
 
 
 TENSES = spread({"past": 9, "present": 8, "future": 5, "progressive": 4, "want": 3, "can": 2})
 QUESTION_TENSES = spread({"past": 6, "present": 7, "future": 3, "progressive": 2, "want": 2, "can": 1})
-ANIMAL_FRAMES = tuple(frame for frame in FRAMES if "animals" in frame.traits)
+ANIMAL_FRAMES = DOING["animals"]
 BRIEF_FRAMES = tuple(frame for frame in ACTIVE_FRAMES if not {"years", "instant"} & frame.traits)
 
 
@@ -911,20 +763,20 @@ def _tense(dice: Dice, frame: Frame, ending: str) -> str:
 BARRED = {"event": ("present",), "instant": ("progressive",), "unwilled": ("want", "can")}
 """For each trait of a verb, such as "event", the tenses in which verbs with this trait are not used.
 
-The past is used instead. TRAITS explains the traits."""
+The past is used instead. The traits are explained in lexicon.toml."""
 
 
 def _possible(frame: Frame, tense: str) -> str:
     return "past" if any(tense in BARRED[trait] for trait in frame.traits & BARRED.keys()) else tense
 
 
-def _negation(dice: Dice, frame: Frame, plan: Plan) -> str:
-    if "negative" in frame.traits:
-        return ""
-    if plan.tense == "past" and frame is ARRIVE and plan.ending != "question":
-        return "could not"
-    able = plan.tense != "past" or plan.ending == "question" or "state" in frame.traits
-    return "not" if able or dice.chance(0.65) else "could not"
+def _plan(dice: Dice, frame: Frame, tense: str, ending: str, negated: bool) -> Plan:
+    if not negated or "negative" in frame.traits:
+        return Plan(tense, ending)
+    if tense == "past" and frame is ARRIVE and ending != "question":
+        return Plan(tense, ending, "could not")
+    able = tense != "past" or ending == "question" or "state" in frame.traits
+    return Plan(tense, ending, "not" if able or dice.chance(0.65) else "could not")
 
 
 def deed(dice: Dice, ending: str, negated: bool) -> Phrase:
@@ -932,24 +784,18 @@ def deed(dice: Dice, ending: str, negated: bool) -> Phrase:
     if ending != "polite" and dice.chance(0.06):
         return _animal_deed(dice, ending, negated)
     frame = dice.pick(DEEDS)
-    if frame is KNOW or frame is KNOW_NOT:
+    if frame in (KNOW, KNOW_NOT):
         frame = KNOW_NOT if negated else KNOW
     tense = _tense(dice, frame, ending)
-    subject = _doer(dice, frame, ending)
-    plan = Plan(tense, ending)
-    if negated:
-        plan = plan._replace(negation=_negation(dice, frame, plan))
-    return action(dice, frame, plan, subject)
-
-
-def _doer(dice: Dice, frame: Frame, ending: str) -> Nominal:
     if ending == "statement" and dice.chance(0.08):
-        return modified(*relative(dice, dice.pick(NOUNS["people"]), "topic", frame))
-    if ending in ("statement", "and", "but") and dice.chance(0.05):
+        subject = relative(dice, dice.pick(NOUNS["people"]), "topic", frame)
+    elif ending in ("statement", "and", "but") and dice.chance(0.05):
         first = dice.pick((*NAMES, *ADDED_NAMES))
         second = dice.pick(tuple(name for name in NAMES if name is not first))
-        return coordinated(person(first, "and"), person(second, "topic"))
-    return someone(dice, ending)
+        subject = coordinated(person(first, "and"), person(second, "topic"))
+    else:
+        subject = someone(dice, ending)
+    return action(dice, frame, _plan(dice, frame, tense, ending, negated), subject)
 
 
 def _animal_deed(dice: Dice, ending: str, negated: bool) -> Phrase:
@@ -963,37 +809,41 @@ def _animal_deed(dice: Dice, ending: str, negated: bool) -> Phrase:
 def errand(dice: Dice, ending: str, negated: bool) -> Phrase:
     """Generate a clause about going somewhere to do something.
 
-    For example: 나는 역에 친구를 만나러 갔다 (I went to the station to meet a friend).
+    For example: 나는 어제 역에 친구를 만나러 갔다 (I went to the station to meet a friend yesterday).
     """
     frame = dice.pick(ERRANDS)
-    plan = Plan(_tense(dice, frame, ending), ending)
-    if negated:
-        plan = plan._replace(negation=_negation(dice, frame, plan))
-    return errand_clause(dice, frame, plan, someone(dice, ending))
+    plan = _plan(dice, frame, _tense(dice, frame, ending), ending, negated)
+    subject = someone(dice, ending)
+    predicate = verb_predicate(frame.verb, plan.tense, ending, subject.agreement, plan.negation)
+    time, middle = when(dice, frame, plan)
+    goal = dice.pick(frame.goals)
+    aim = motion(dice, goal, dice.pick(PURPOSES[goal.korean]), subject, dice.chance(0.7))
+    korean = time.korean + middle.korean + aim.korean
+    around = Rest(korean, aim.english + time.english, middle.english)
+    return arranged(subject, predicate, around, ending == "question")
 
 
 Build = Callable[[Dice, str, bool], Phrase]
 
-CLAUSES: dict[str, tuple[Build, ...]] = {
-    "statement": spread(
-        {
-            deed: 60,
-            quality: 22,
-            state: 7,
-            identity: 8,
-            there_is: 7,
-            location: 5,
-            rain: 2,
-            weather: 3,
-            errand: 7,
-        }
-    ),
-    "polite": spread({deed: 7, state: 2, identity: 3, errand: 1}),
-    "question": spread({deed: 60, quality: 22, state: 6, identity: 8, there_is: 6, location: 5, errand: 5}),
-    "and": spread({deed: 70, quality: 16, state: 6, identity: 6, there_is: 5, location: 4, errand: 3}),
-    "but": spread({deed: 70, there_is: 5, location: 4, errand: 3}),
-    "but, not": spread({deed: 50, quality: 16, state: 6, identity: 6, there_is: 5, location: 4, errand: 3}),
+FREQUENCIES: dict[str, dict[Build, int]] = {
+    "statement": {
+        deed: 60,
+        quality: 22,
+        state: 7,
+        identity: 8,
+        there_is: 7,
+        location: 5,
+        rain: 2,
+        weather: 3,
+        errand: 7,
+    },
+    "polite": {deed: 7, state: 2, identity: 3, errand: 1},
+    "question": {deed: 60, quality: 22, state: 6, identity: 8, there_is: 6, location: 5, errand: 5},
+    "and": {deed: 70, quality: 16, state: 6, identity: 6, there_is: 5, location: 4, errand: 3},
+    "but": {deed: 70, there_is: 5, location: 4, errand: 3},
+    "but, not": {deed: 50, quality: 16, state: 6, identity: 6, there_is: 5, location: 4, errand: 3},
 }
+CLAUSES = {ending: spread(frequencies) for ending, frequencies in FREQUENCIES.items()}
 """For each type of clause, such as "statement" or "but", the functions that generate a clause of this type.
 
 A function is repeated to make its clauses more frequent. The key "but, not" is for negated clauses with the
@@ -1003,18 +853,13 @@ nouns, such as 작지만 and 학생이지만, would be too rare for a model to l
 
 
 def clause(dice: Dice, ending: str, negated: bool) -> Phrase:
-    """Generate a random clause.
-
-    ending: the type of the clause, a key of CLAUSES, for example "statement".
-    negated: whether the clause is negated.
-    """
+    """Generate a random clause. `ending`: the type of the clause, for example "statement"."""
     key = "but, not" if ending == "but" and negated else ending
     return dice.pick(CLAUSES[key])(dice, ending, negated)
 
 
 HUMBLE = {"내": "제", "우리": "저희"}
 """The humble forms of "my" and "our" in a polite sentence."""
-
 
 UNMARKED = 0.2
 """Fraction of sentences without a final punctuation mark."""
@@ -1058,7 +903,7 @@ def polite(dice: Dice) -> Phrase:
 
 def old_style(dice: Dice) -> Phrase:
     """Generate a sentence with the archaic copula 로소이다, such as 나는 고양이로소이다 (I am a cat)."""
-    return ended(dice, archaic(dice, "statement", False), ".")
+    return ended(dice, archaic(dice), ".")
 
 
 def yes_or_no(dice: Dice) -> Phrase:
@@ -1066,17 +911,16 @@ def yes_or_no(dice: Dice) -> Phrase:
     return ended(dice, clause(dice, "question", dice.chance(0.1)), "?")
 
 
+def _has_person(frame: Frame) -> bool:
+    return any(noun.korean in HUMAN for noun in frame.objects)
+
+
 ASKS = spread({"what": 5, "where": 5, "when": 3, "why": 3, "whom": 3, "who": 4})
 ASK_TENSES = spread({"past": 6, "future": 3, "present": 2, "want": 2})
 ASKED = {
-    "what": tuple(
-        f for f in ACTIVE_FRAMES if len(f.objects) > 2 and not {n.korean for n in f.objects} & HUMAN
-    ),
-    "whom": tuple(f for f in ACTIVE_FRAMES if {n.korean for n in f.objects} & HUMAN),
+    "what": tuple(each for each in ACTIVE_FRAMES if len(each.objects) > 2 and not _has_person(each)),
+    "whom": tuple(filter(_has_person, ACTIVE_FRAMES)),
     "where": tuple(f for f in ACTIVE_FRAMES if (f.places or f.goals) and "coming" not in f.traits),
-    "when": ACTIVE_FRAMES,
-    "why": ACTIVE_FRAMES,
-    "who": ACTIVE_FRAMES,
 }
 
 
@@ -1086,13 +930,11 @@ def open_question(dice: Dice) -> Phrase:
     For example: 너는 어제 무엇을 샀니 ? (What did you buy yesterday ?)
     """
     ask = dice.pick(ASKS)
-    frame = dice.pick(ASKED[ask])
+    frame = dice.pick(ASKED.get(ask, ACTIVE_FRAMES))
     tense = dice.pick(ASK_TENSES)
     if ask == "who":
         tense = "future" if tense == "future" else "past"
-        who = Word("누가")
-        subject = Nominal([who], surely("who", who))
-        return ended(dice, action(dice, frame, Plan(tense, "who"), subject), "?")
+        return ended(dice, action(dice, frame, Plan(tense, "who"), say("누가", "who/1,")), "?")
     tense = "past" if tense == "present" and ask == "when" else _possible(frame, tense)
     negation = "not" if ask == "why" and dice.chance(0.4) else ""
     subject = someone(dice, "question")
@@ -1110,32 +952,16 @@ def together(dice: Dice) -> Phrase:
     ending = "polite" if dice.chance(0.1) else "statement"
     subject = someone(dice, ending)
     tense = "past" if dice.chance(0.7) else "future"
-    time = time_phrase(dice, tense) if dice.chance(0.6) else Phrase([], [])
+    time = time_phrase(dice, tense) if dice.chance(0.6) else NOTHING
     plan = Plan(tense, "join", timed=False, nested=True)
     begun = verb_predicate(first.verb, tense, "join", subject.agreement)
     done = verb_predicate(second.verb, tense, ending, subject.agreement)
     opening = rest(dice, first, plan, subject, begun)
     closing = rest(dice, second, plan, subject, done)
     korean = [*subject.korean, *time.korean, *opening.korean, *begun.korean, *closing.korean, *done.korean]
-    will = done.auxiliaries
-    english = [*subject.english, *will, *begun.main, *opening.after, *possibly("and", begun.korean[-1])]
-    return ended(dice, Phrase(korean, english + done.main + closing.after + time.english), ".")
-
-
-def because(dice: Dice) -> Phrase:
-    """Generate a sentence that says why someone did not do something.
-
-    For example: 나는 바빠서 못 갔다 (I could not go because I was busy).
-    """
-    return ended(dice, because_clauses(dice), ".")
-
-
-def so(dice: Dice) -> Phrase:
-    """Generate a sentence that says why someone went somewhere.
-
-    For example: 나는 배가 고파서 식당에 갔다 (I was hungry so I went to the restaurant).
-    """
-    return ended(dice, so_clauses(dice), ".")
+    english = [*subject.english, *done.auxiliaries, *begun.main, *opening.after]
+    english += [*possibly("and", begun.korean[-1]), *done.main, *closing.after, *time.english]
+    return ended(dice, Phrase(korean, english), ".")
 
 
 JOINS = spread({"and": 13, "but": 7})
@@ -1145,23 +971,17 @@ def joined(dice: Dice, clauses: int) -> Phrase:
     """Generate a sentence of several clauses, joined with -고 (and) and -지만 (but).
 
     If two clauses are joined by "but", exactly one of them is negated.
-
-    clauses: the number of clauses.
     """
-    korean: list[Word] = []
-    english: list[Gloss] = []
+    sentence = NOTHING
     negated = dice.chance(0.15)
     ending = ""
     for _ in range(clauses - 1):
         ending = "and" if ending == "but" else dice.pick(JOINS)
         said = clause(dice, ending, negated)
-        comma = Word(",")
-        last = said.korean[-1]
-        english += [*said.english, Gloss(",", comma, (last,)), *possibly(ending, last, comma)]
-        korean += [*said.korean, comma]
+        comma, last = Word(","), said.korean[-1]
+        sentence += said + Phrase([comma], [Gloss(",", comma, (last,)), *possibly(ending, last, comma)])
         negated = not negated if ending == "but" else dice.chance(0.15)
-    said = clause(dice, "statement", negated)
-    return ended(dice, Phrase(korean + said.korean, english + said.english), ".")
+    return ended(dice, sentence + clause(dice, "statement", negated), ".")
 
 
 def two_clauses(dice: Dice) -> Phrase:

@@ -13,7 +13,8 @@ determined by these rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 from typing import NamedTuple, TypeVar
@@ -35,19 +36,18 @@ from regard.data.korean.lexicon import (
     Verb,
     attach,
     conjugate,
+    nouns,
 )
 
 __all__ = [
     "Dice",
     "Gloss",
-    "Nominal",
     "Phrase",
     "Predicate",
     "Rest",
     "Word",
     "adjective_predicate",
     "arranged",
-    "article",
     "attributes",
     "be",
     "common",
@@ -70,11 +70,7 @@ Option = TypeVar("Option")
 
 
 class Word:
-    """A Korean word of a generated sentence.
-
-    text: the word.
-    place: its index in the sentence, or -1 while the sentence is not complete.
-    """
+    """A Korean word of a generated sentence, and its index in the complete sentence."""
 
     __slots__ = ("place", "text")
 
@@ -84,27 +80,32 @@ class Word:
 
 
 class Gloss(NamedTuple):
-    """An English word and the Korean words that it is aligned with.
-
-    text: the English word.
-    sure: the Korean word to which it has a sure link, or None.
-    possible: the Korean words to which it has possible links.
-    """
+    """An English word, and the Korean words to which it has a sure link and possible links."""
 
     text: str
     sure: Word | None
     possible: tuple[Word, ...] = ()
 
 
-class Phrase(NamedTuple):
+@dataclass(slots=True)
+class Phrase:
     """A part of a sentence, or a whole sentence, in Korean and English.
 
-    korean: the Korean words.
-    english: the English words, with their alignment links to the Korean words.
+    agreement: of a noun phrase, the form of the English verb: "I", "you", "we", "they", or "he" (third person
+        singular).
+    pronoun: the English pronoun that replaces a noun phrase when it is mentioned again, or "".
     """
 
     korean: list[Word]
     english: list[Gloss]
+    agreement: str = "he"
+    pronoun: str = ""
+
+    def __add__(self, other: Phrase) -> Phrase:
+        return Phrase(self.korean + other.korean, self.english + other.english)
+
+
+NOTHING = Phrase([], [])
 
 
 class Dice:
@@ -140,25 +141,10 @@ def spread(weights: Mapping[Option, int]) -> tuple[Option, ...]:
     return tuple(option for option, weight in weights.items() for _ in range(weight))
 
 
-def surely(text: str, word: Word) -> list[Gloss]:
-    """Split an English text into words that all have a sure link to the same Korean word."""
-    if " " not in text:
-        return [Gloss(text, word)]
-    return [Gloss(part, word) for part in text.split()]
-
-
-def possibly(text: str, *words: Word) -> list[Gloss]:
-    """Split an English text into words without a sure link. Each has possible links to all Korean `words`."""
-    return [Gloss(part, None, words) for part in text.split()]
-
-
 def say(korean: str, english: str) -> Phrase:
-    """Create a phrase from a Korean text and an English text with alignment links, as in lexicon.toml.
+    """Create a phrase from a Korean text and an English text with alignment links; see gloss().
 
-    "three/1" has a sure link to the first Korean word. "(at)/2" is in parentheses, so it has only possible
-    links, and its number is ignored.
-
-    >>> phrase = say("세 시에", "(at)/2 three/1 o'clock/2")
+    >>> phrase = say("세 시에", "(at) three/1 o'clock/2")
     >>> [(gloss.text, gloss.sure and gloss.sure.text) for gloss in phrase.english]
     [('at', None), ('three', '세'), ("o'clock", '시에')]
     """
@@ -166,82 +152,52 @@ def say(korean: str, english: str) -> Phrase:
     return Phrase(words, gloss(english, words))
 
 
-def gloss(english: str, words: list[Word]) -> list[Gloss]:
-    """Create the English words of a phrase.
+def gloss(english: str, words: list[Word], **texts: str) -> list[Gloss]:
+    """Create the English words of a phrase from a text with alignment links. `words`: the Korean words.
 
-    english: the English text with alignment links in the notation of lexicon.toml: "this/1 morning/2".
-    words: the Korean words.
-
-    A word with a sure link also has a possible link to the last Korean word: in 내 친구 (my friend), for
-    example, "my" has a possible link to 친구. A word in parentheses has possible links to all Korean words.
+    this/1       a sure link to the first Korean word; and a possible link to the last one, as "my" in
+                 내 친구 (my friend) has one to 친구. The number 1 may be left out.
+    not/2,1      a sure link to the second Korean word, a possible link to the first
+    red/1,       only a sure link
+    will/2,*     a sure link to the second Korean word, possible links to all
+    (at)         possible links to all Korean words
+    (of/1,3)     possible links to the first and the third
+    {verb}/1     the words of the argument `verb`, which may be none
     """
-    all_words = tuple(words)
-    last = all_words[-1:]
-    return [
-        Gloss(text, words[number], last) if number >= 0 else Gloss(text, None, all_words)
-        for text, number in _read(english)
-    ]
+    result = []
+    for text, sure, possible in _read(english):
+        link = None if sure is None else words[sure]
+        others = tuple(words) if possible is None else tuple([words[number] for number in possible])
+        parts = texts[text[1:-1]].split() if text[0] == "{" else (text,)
+        result += [Gloss(part, link, others) for part in parts]
+    return result
 
 
 @cache
-def _read(english: str) -> tuple[tuple[str, int], ...]:
-    """Return (word, index) for each English word of a text with alignment links, such as "this/1 morning/2".
-
-    index: the index, from 0, of the Korean word to which the English word has a sure link; -1 for a word in
-        parentheses, which has only possible links.
-    """
-    parts = []
+def _read(english: str) -> list[tuple[str, int | None, tuple[int, ...] | None]]:
+    """Return each word of a text with alignment links, and the indices of the Korean words of its links."""
+    parts: list[tuple[str, int | None, tuple[int, ...] | None]] = []
     for part in english.split():
-        text, _, number = part.partition("/")
-        bracketed = text.startswith("(")
-        parts.append((text.strip("()"), -1 if bracketed else int(number or 1) - 1))
-    return tuple(parts)
+        text, _, links = part.strip("()").partition("/")
+        sure, comma, others = links.partition(",")
+        possible = tuple(int(number) - 1 for number in others.split(",") if number.isdigit())
+        if part[0] == "(":
+            parts.append((text, None, (int(sure) - 1, *possible) if sure else None))
+        else:
+            every = None if others == "*" else possible if comma else (-1,)
+            parts.append((text, int(sure or 1) - 1, every))
+    return parts
 
 
-def article(following: str) -> str:
-    """Return "a" or "an", depending on the first letter of the next word.
-
-    Words that need another article than their first letter suggests, such as "hour", are not in the
-    vocabulary.
-
-    >>> article("apple"), article("book")
-    ('an', 'a')
-    """
-    return "an" if following[0] in "aeiou" else "a"
+def surely(text: str, word: Word) -> list[Gloss]:
+    """Split an English text into words that all have a sure link to the same Korean word."""
+    return [Gloss(part, word) for part in text.split()]
 
 
-class Nominal(NamedTuple):
-    """A noun phrase in Korean and English.
+def possibly(text: str, *words: Word) -> list[Gloss]:
+    """Split an English text into words without a sure link. Each has possible links to all Korean `words`."""
+    return [Gloss(part, None, words) for part in text.split()]
 
-    korean: the Korean words.
-    english: the English words, with their alignment links to the Korean words.
-    agreement: the form of the English verb: "I", "you", "we", "they", or "he" (third person singular).
-    pronoun: the English pronoun that replaces the phrase when it is mentioned again ("he" for Minsu), or "".
-    """
-
-    korean: list[Word]
-    english: list[Gloss]
-    agreement: str = "he"
-    pronoun: str = ""
-
-
-class Adornment(NamedTuple):
-    """The words that modify a noun: determiner, adjective, number and plural.
-
-    determiner: 이 (this), 그 (that) or an owner such as 내 (my); a key of DETERMINERS.
-    adjective: the adjective before the noun, or None.
-    number: the number in Korean and in English, one of NUMBERS, or None. If it is set, the other modifiers
-        are ignored.
-    plural: whether the noun has the plural particle 들.
-    """
-
-    determiner: str = ""
-    adjective: Adjective | None = None
-    number: tuple[str, str] | None = None
-    plural: bool = False
-
-
-PLAIN = Adornment()
 
 DETERMINERS = {
     "이": ("this", "these"),
@@ -254,20 +210,9 @@ DETERMINERS = {
 }
 
 OWNERS = ("내", "그의", "그녀의")
-OWNED = {
-    noun.korean
-    for group in ("goods", "bicycles", "cars", "books", "pictures", "photos", "letters", "boxes", "songs")
-    for noun in NOUNS[group]
-}
-HUMAN = {noun.korean for group in ("people", "jobs") for noun in NOUNS[group]}
-GROUPED = {"학생", "친구", "아이"}
-"""Nouns for people that also occur in the plural, with 들."""
-
-
-def attributes(noun: Noun) -> tuple[Adjective, ...]:
-    """Return the adjectives that can be used before this noun, such as "big" before "apple"."""
-    return _ATTRIBUTES.get(noun.korean, ())
-
+OWNED = {noun.korean for noun in nouns("goods bicycles cars books pictures photos letters boxes songs")}
+PEOPLE = nouns("people jobs")
+HUMAN = {noun.korean for noun in PEOPLE}
 
 _ATTRIBUTES = {
     noun.korean: tuple(each for each in ADJECTIVES.values() if noun.korean in each.attribute_of)
@@ -276,147 +221,135 @@ _ATTRIBUTES = {
 }
 
 
-def person(who: Person, particle: str, part: str = "subject") -> Nominal:
+def attributes(noun: Noun) -> tuple[Adjective, ...]:
+    """Return the adjectives that can be used before this noun, such as "big" before "apple"."""
+    return _ATTRIBUTES.get(noun.korean, ())
+
+
+def person(who: Person, particle: str, part: str = "subject") -> Phrase:
     """Generate a pronoun, a name or a family member, with a particle.
 
-    particle: the name of the Korean particle, a key of PARTICLES, for example "topic".
     part: the role of the person in the English clause: "subject" (I) or "object" (me).
     """
     *before, last = who.korean.split()
     words = [*map(Word, before), Word(attach(last, particle))]
     english = who.subject if part == "subject" else who.object
-    return Nominal(words, gloss(english, words), who.agreement, who.pronoun)
+    return Phrase(words, gloss(english, words), who.agreement, who.pronoun)
 
 
-def common(noun: Noun, particle: str, role: str, adornment: Adornment = PLAIN) -> Nominal:
+def common(
+    noun: Noun,
+    particle: str,
+    role: str,
+    determiner: str = "",
+    adjective: Adjective | None = None,
+    number: Sequence[str] = (),
+    plural: bool = False,
+) -> Phrase:
     """Generate a noun with a particle and modifiers.
 
     particle: the name of the Korean particle, a key of PARTICLES, for example "object".
     role: "definite" (the cat), "indefinite" (a cat) or "generic" (cats). It determines the English article.
+    determiner: 이 (this), 그 (that) or an owner such as 내 (my); a key of DETERMINERS.
+    adjective: the adjective before the noun, or None.
+    number: the number in Korean and in English. If it is set, the other modifiers are ignored.
+    plural: whether the noun has the plural particle 들.
 
-    >>> apple = common(NOUNS["fruit"][0], "object", "indefinite", Adornment(adjective=ADJECTIVES["크"]))
+    >>> apple = common(NOUNS["fruit"][0], "object", "indefinite", adjective=ADJECTIVES["크"])
     >>> [word.text for word in apple.korean], [gloss.text for gloss in apple.english]
     (['큰', '사과를'], ['a', 'big', 'apple'])
     """
     if noun.kind == "fixed":
-        alone = [Word(attach(noun.korean, particle))]
-        return Nominal(alone, gloss(noun.english, alone))
-    if adornment.number:
-        return _counted(noun, particle, adornment.number)
-    plural = adornment.plural or (role == "generic" and not adornment.determiner and noun.kind == "count")
-    head = Word(attach(attach(noun.korean, "plural") if adornment.plural else noun.korean, particle))
+        return say(attach(noun.korean, particle), noun.english)
+    if number:
+        return _counted(noun, particle, *number)
+    several = plural or (role == "generic" and not determiner and noun.kind == "count")
+    head = Word(attach(attach(noun.korean, "plural") if plural else noun.korean, particle))
     words: list[Word] = []
-    described: list[Gloss] = surely(noun.plural if plural else noun.english, head)
-    if adornment.adjective:
-        words = [Word(conjugate(adornment.adjective.stem, _attributive(adornment.adjective)))]
-        described = surely(adornment.adjective.english, words[0]) + described
-    if adornment.determiner:
-        words.insert(0, Word(adornment.determiner))
-        first = [Gloss(DETERMINERS[adornment.determiner][plural], words[0], (head,))]
+    described = surely(noun.plural if several else noun.english, head)
+    if adjective:
+        words = [Word(finish(adjective.stem, "present", "adnominal"))]
+        described = surely(adjective.english, words[0]) + described
+    if determiner:
+        words.insert(0, Word(determiner))
+        first = [Gloss(DETERMINERS[determiner][several], words[0], (head,))]
     else:
-        first = possibly(_article(noun, role, plural, described[0].text), *words, head)
-    return Nominal([*words, head], first + described, "they" if plural else "he")
+        # No word of the vocabulary needs another article than its first letter suggests, such as "hour".
+        a = "" if several or noun.kind == "mass" else "an" if described[0].text[0] in "aeiou" else "a"
+        first = possibly("the" if role == "definite" else a, *words, head)
+    return Phrase([*words, head], first + described, "they" if several else "he")
 
 
-def _attributive(adjective: Adjective) -> str:
-    return "는" if adjective.stem.kind == "있" else "ㄴ"
-
-
-def _article(noun: Noun, role: str, plural: bool, following: str) -> str:
-    if role == "definite":
-        return "the"
-    return "" if plural or noun.kind == "mass" else article(following)
-
-
-def _counted(noun: Noun, particle: str, number: tuple[str, str]) -> Nominal:
-    """Generate a noun with a number, such as 사과 세 개를 (three apples).
-
-    particle: the name of the Korean particle, a key of PARTICLES, for example "object".
-    number: the number in Korean and in English, one of NUMBERS.
-    """
-    many = number[1] != "one"
-    words = [Word(noun.korean), Word(number[0]), Word(attach(noun.counter, particle))]
-    counted = surely(number[1], words[1])
+def _counted(noun: Noun, particle: str, korean: str, english: str) -> Phrase:
+    """Generate a noun with a number, such as 사과 세 개를 (three apples)."""
+    many = english != "one"
+    counted = f"{noun.plural if many else noun.english}/1"
     if noun.counter in CONTAINERS:
-        counted += surely(CONTAINERS[noun.counter][many], words[2]) + possibly("of", words[0], words[2])
-        return Nominal(words, counted + surely(noun.english, words[0]), "they" if many else "he")
-    name = Gloss(noun.plural if many else noun.english, words[0], (words[2],))
-    return Nominal(words, [*counted, name], "they" if many else "he")
+        counted = f"{CONTAINERS[noun.counter][many]}/3, (of/1,3) {noun.english}/1,"
+    phrase = say(f"{noun.korean} {korean} {attach(noun.counter, particle)}", f"{english}/2, {counted}")
+    return replace(phrase, agreement="they" if many else "he")
 
 
 OBJECTS = spread({"": 60, "determined": 14, "owned": 8, "described": 22, "counted": 10, "plural": 30})
 SUBJECTS = spread({"": 50, "determined": 40, "owned": 15, "described": 20, "plural": 12})
 
 
-def thing(dice: Dice, noun: Noun, particle: str, role: str, counted: bool = False) -> Nominal:
+def thing(dice: Dice, noun: Noun, particle: str, role: str, counted: bool = False) -> Phrase:
     """Generate a noun with random modifiers: none, a determiner, an owner, an adjective, a number or 들.
 
-    particle: the name of the Korean particle, a key of PARTICLES, for example "object".
-    role: "definite" (the cat), "indefinite" (a cat) or "generic" (cats).
     counted: whether the noun may have a number.
     """
     if noun.kind == "fixed":
         return common(noun, particle, role)
     how = dice.pick(SUBJECTS if role == "definite" else OBJECTS)
-    determiner, adjective, number = "", None, None
     if how == "determined":
-        determiner = dice.pick(("이", "그"))
-    elif how == "owned" and noun.korean in OWNED:
-        determiner = dice.pick(OWNERS)
-    elif how == "described" and attributes(noun):
+        return common(noun, particle, role, dice.pick(("이", "그")))
+    if how == "owned" and noun.korean in OWNED:
+        return common(noun, particle, role, dice.pick(OWNERS))
+    if how == "described" and attributes(noun):
         adjective = dice.pick(attributes(noun))
-        determiner = dice.pick(("이", "그")) if dice.chance(0.2) else ""
-    elif how == "counted" and counted and noun.counter and role != "generic":
-        number = dice.pick(NUMBERS)
-    plural = how == "plural" and noun.korean in GROUPED
-    return common(noun, particle, role, Adornment(determiner, adjective, number, plural))
+        return common(noun, particle, role, dice.pick(("이", "그")) if dice.chance(0.2) else "", adjective)
+    if how == "counted" and counted and noun.counter and role != "generic":
+        return common(noun, particle, role, number=dice.pick(NUMBERS))
+    # Nouns for people that also occur in the plural, with 들.
+    return common(noun, particle, role, plural=how == "plural" and noun.korean in ("학생", "친구", "아이"))
 
 
 WHO = spread({"나": 24, "그": 14, "그녀": 14, "우리": 10, "그들": 8, "name": 26, "relative": 20, "noun": 40})
 WHO_ASKED = spread({"너": 60, "그": 10, "그녀": 10, "그들": 6, "name": 14, "relative": 10, "noun": 12})
-RELATIVES = {
-    "statement": tuple(each for each in (*ELDERS, *YOUNGER) if not each.korean.startswith("네 ")),
-    "question": tuple(each for each in YOUNGER if not each.korean.startswith("내 ")),
-}
-PEOPLE = (*NOUNS["people"], *NOUNS["jobs"])
-ASKED_PEOPLE = NOUNS["people"]
-"""Nouns that can be the subject of a question. Elders and teachers are excluded, because questions about them
-require the honorific 시."""
+RELATIVES = tuple(each for each in (*ELDERS, *YOUNGER) if not each.korean.startswith("네 "))
+RELATIVES_ASKED = tuple(each for each in YOUNGER if not each.korean.startswith("내 "))
 
 
-def someone(dice: Dice, ending: str, particle: str = "topic") -> Nominal:
-    """Generate a person as subject: a pronoun, a name, a family member or a noun for people.
+def someone(dice: Dice, ending: str) -> Phrase:
+    """Generate a person as topic: a pronoun, a name, a family member or a noun for people.
 
     ending: the type of the clause, for example "statement"; a "polite" clause has the subject 저 (I).
-    particle: the name of the Korean particle, a key of PARTICLES.
     """
     if ending == "polite":
-        return person(PRONOUNS["저"], particle)
+        return person(PRONOUNS["저"], "topic")
     asked = ending == "question"
     who = dice.pick(WHO_ASKED if asked else WHO)
     if who == "name":
-        return person(dice.pick((*NAMES, *ADDED_NAMES)), particle)
+        return person(dice.pick((*NAMES, *ADDED_NAMES)), "topic")
     if who == "relative":
-        return person(dice.pick(RELATIVES["question" if asked else "statement"]), particle)
+        return person(dice.pick(RELATIVES_ASKED if asked else RELATIVES), "topic")
     if who in PRONOUNS:
-        return person(PRONOUNS[who], particle)
-    if asked:
-        return common(dice.pick(ASKED_PEOPLE), particle, "definite", Adornment(dice.pick(("이", "그"))))
-    return thing(dice, dice.pick(PEOPLE), particle, "definite")
+        return person(PRONOUNS[who], "topic")
+    if asked:  # not about elders and teachers: such questions require the honorific 시
+        return common(dice.pick(NOUNS["people"]), "topic", "definite", dice.pick(("이", "그")))
+    return thing(dice, dice.pick(PEOPLE), "topic", "definite")
 
 
-def coordinated(first: Nominal, second: Nominal) -> Nominal:
-    """Join two noun phrases with "and".
-
-    first: the first noun phrase. It already has the Korean particle 와 or 과, which means "and".
-    """
+def coordinated(first: Phrase, second: Phrase) -> Phrase:
+    """Join two noun phrases with "and". The first has the particle 와 or 과, which means "and"."""
     both = first.english + possibly("and", first.korean[-1]) + second.english
-    return Nominal(first.korean + second.korean, both, "they")
+    return Phrase(first.korean + second.korean, both, "they")
 
 
-def modified(head: Nominal, clause: Phrase) -> Nominal:
+def modified(head: Phrase, clause: Phrase) -> Phrase:
     """Add a relative clause to a noun phrase: before the noun in Korean, after it in English."""
-    return head._replace(korean=clause.korean + head.korean, english=head.english + clause.english)
+    return replace(head, korean=clause.korean + head.korean, english=head.english + clause.english)
 
 
 FINALS = {
@@ -426,11 +359,12 @@ FINALS = {
     "who": {"past": "었니", "present": "니"},
     "and": {"past": "었고", "present": "고"},
     "but": {"past": "었지만", "present": "지만"},
+    "join": {"past": "고", "present": "고"},
 }
 """The ending of the last verb or adjective, for each type of clause and each tense.
 
 "who" is a question about the subject: 누가 갔니, who went?
-"and" and "but" join the clause to the next one.
+"and" and "but" join the clause to the next one; "join" joins two actions of one person.
 """
 
 GOING = {
@@ -447,17 +381,52 @@ BE = {
     "present": {"I": "am", "you": "are", "he": "is", "we": "are", "they": "are"},
     "past": {"I": "was", "you": "were", "he": "was", "we": "were", "they": "were"},
 }
-DO = {"I": "do", "you": "do", "he": "does", "we": "do", "they": "do"}
 
-EXIST, LACK = Stem("있", "있"), Stem("없", "있")
-WISH, DO_NOT, IS_NOT = Stem("싶", "", True), Stem("않"), Stem("않", "", True)
-FAIL, DO_IT = Stem("못하", "하"), Stem("하", "하")
+AUXILIARIES = {
+    "있": Stem("있", "있"),
+    "없": Stem("없", "있"),
+    "싶": Stem("싶", "", True),
+    "않": Stem("않"),
+    "않-": Stem("않", "", True),  # after adjectives and 싶다
+    "아니": Stem("아니", "아니", True),
+    "못하": Stem("못하", "하"),
+    "하": Stem("하", "하"),
+}
+
+PREDICATES = {
+    "simple": ("~", "({do})", "{verb}/1,*"),
+    "simple 모르": ("~", "({do}) not/1", "{verb}/1"),
+    "simple not": ("안 ~", "({do}) not/1,2", "{verb}/2,*"),
+    "simple not 하": ("~지 않~", "({do}) not/2,1", "{verb}/1,*"),
+    "simple could not": ("못 ~", "", "could/1,* not/1,* {verb}/2,*"),
+    "simple could not 하": ("~지 못하~", "", "could/2,* not/2,* {verb}/1,*"),
+    "future": ("~ㄹ 것~", "will/2,*", "{verb}/1,*"),
+    "future join": ("~고", "(will)", "{verb}/1,*"),
+    "future adnominal": ("~ㄹ", "(will)", "{verb}/1,*"),
+    "future not": ("안 ~ㄹ 것~", "will/3,* not/1,2", "{verb}/2,*"),
+    "future not 하": ("~지 않~ㄹ 것~", "will/3,* not/2,1", "{verb}/1,*"),
+    "progressive": ("~고 있~", "({be})", "{verb}/1,*"),
+    "progressive not": ("~고 있~지 않-~", "({be}) not/3,*", "{verb}/1,*"),
+    "want": ("~고 싶~", "({do})", "{want}/2,* (to) {verb}/1,*"),
+    "want not": ("~고 싶~지 않-~", "({do}) not/3,*", "{want}/2,* (to) {verb}/1,*"),
+    "he wants": ("~고 싶어 하~", "({do})", "{want}/2,* (to) {verb}/1,*"),
+    "he wants not": ("~고 싶어 하~지 않~", "({do}) not/4,*", "{want}/2,* (to) {verb}/1,*"),
+    "can": ("~ㄹ 수 있~", "can/3,*", "{verb}/1,*"),
+    "can not": ("~ㄹ 수 없~", "cannot/3,*", "{verb}/1,*"),
+    "adjective": ("~", "({be})", "{verb}/1,"),
+    "adjective not": ("~지 않-~", "({be}) not/2,1", "{verb}/1,"),
+    "adjective future": ("~ㄹ 것~", "will/2,1", "(be) {verb}/1,"),
+}
+"""The Korean words, the English auxiliaries and the other English words of each predicate.
+
+In Korean, ~ is the stem of the verb or adjective, and 있~ one of the AUXILIARIES. The ending follows it. If
+there is none, the tense and the type of the clause decide it.
+"""
 
 
 class Predicate(NamedTuple):
     """The predicate of a clause (verb or adjective, with auxiliaries) in Korean and English.
 
-    korean: the last words of the Korean clause.
     auxiliaries: English auxiliaries and "not". In a question, the first auxiliary precedes the subject.
     main: the other English words, e.g. the main verb.
     """
@@ -470,10 +439,8 @@ class Predicate(NamedTuple):
 def finish(stem: Stem, tense: str, ending: str) -> str:
     """Conjugate the verb or adjective that ends a Korean clause.
 
-    stem: the stem of the verb or adjective.
-    tense: "past" or "present".
-    ending: the type of the clause: a key of FINALS, "adnominal" (the clause modifies a noun) or "join" (-고,
-        without a tense).
+    tense: "past"; all others are "present".
+    ending: the type of the clause: a key of FINALS, or "adnominal" (the clause modifies a noun).
 
     >>> finish(Stem("만들"), "past", "question"), finish(Stem("만들"), "present", "adnominal")
     ('만들었니', '만드는')
@@ -481,18 +448,28 @@ def finish(stem: Stem, tense: str, ending: str) -> str:
     if ending == "adnominal":
         describes = stem.describes and stem.kind != "있"
         return conjugate(stem, "ㄴ" if tense == "past" or describes else "는")
-    if ending == "join":
-        return conjugate(stem, "고")
-    return conjugate(stem, FINALS[ending][tense])
+    return conjugate(stem, FINALS[ending]["past" if tense == "past" else "present"])
 
 
 def be(tense: str, agreement: str) -> str:
-    """Return "am", "are", "is", "was" or "were".
-
-    tense: "past" or "present".
-    agreement: the subject: "I", "you", "we", "they", or "he" (third person singular).
-    """
+    """Return "am", "are", "is", "was" or "were"."""
     return BE["past" if tense == "past" else "present"][agreement]
+
+
+def _predicate(name: str, stem: Stem, tense: str, ending: str, **texts: str) -> Predicate:
+    korean, auxiliaries, main = PREDICATES[name]
+    words = []
+    for part in korean.split():
+        auxiliary, tilde, attached = part.partition("~")
+        if auxiliary == "것":
+            text = GOING[ending]
+        elif not tilde:
+            text = auxiliary
+        else:
+            verb = AUXILIARIES[auxiliary] if auxiliary else stem
+            text = conjugate(verb, attached) if attached else finish(verb, tense, ending)
+        words.append(Word(text))
+    return Predicate(words, gloss(auxiliaries, words, **texts), gloss(main, words, **texts))
 
 
 def verb_predicate(verb: Verb, tense: str, ending: str, agreement: str, negation: str = "") -> Predicate:
@@ -510,128 +487,42 @@ def verb_predicate(verb: Verb, tense: str, ending: str, agreement: str, negation
     >>> [gloss.text for gloss in predicate.auxiliaries + predicate.main]
     ['does', 'not', 'want', 'to', 'listen']
     """
-    if tense in ("past", "present"):
-        return _simple(verb, tense, ending, agreement, negation)
-    if tense == "future":
-        return _future(verb, ending, negation)
-    return {"progressive": _progressive, "want": _want, "can": _can}[tense](verb, ending, agreement, negation)
-
-
-def _simple(verb: Verb, tense: str, ending: str, agreement: str, negation: str) -> Predicate:
-    if not negation:
-        word = Word(finish(verb.stem, tense, ending))
-        words, said = [word], word
-    elif verb.stem.kind == "하":
-        word = Word(conjugate(verb.stem, "지"))
-        said = Word(finish(DO_NOT if negation == "not" else FAIL, tense, ending))
-        words = [word, said]
+    simple = tense in ("past", "present")
+    unknown = simple and verb.stem.text == "모르"
+    name = "simple" if simple else tense
+    if unknown and not negation:
+        name += " 모르"
+    elif tense == "future" and ending in ("join", "adnominal"):
+        name += f" {ending}"
     else:
-        said, word = Word("안" if negation == "not" else "못"), Word(finish(verb.stem, tense, ending))
-        words = [said, word]
-    if negation == "could not":
-        return Predicate(words, _main("could not", said, words), _main(verb.base, word, words))
-    do = "did" if tense == "past" else DO[agreement]
-    if negation or verb.stem.text == "모르":
-        refused = [*possibly(do, *words), Gloss("not", said, (word,))]
-        return Predicate(words, refused, _main(verb.base, word, words))
-    if ending == "question":
-        return Predicate(words, possibly(do, word), _main(verb.base, word, words))
-    finite = verb.past if tense == "past" else verb.third if agreement == "he" else verb.base
-    return Predicate(words, [], _main(finite, word, words))
-
-
-def _main(english: str, word: Word, words: list[Word]) -> list[Gloss]:
-    return [Gloss(part, word, tuple(words)) for part in english.split()]
-
-
-def _future(verb: Verb, ending: str, negation: str) -> Predicate:
-    word = Word(conjugate(verb.stem, "고" if ending == "join" else "ㄹ"))
-    words = [word]
-    refusal: Word | None = None
-    if negation and verb.stem.kind == "하":
-        word, refusal = Word(conjugate(verb.stem, "지")), Word(conjugate(DO_NOT, "ㄹ"))
-        words = [word, refusal]
-    elif negation:
-        refusal = Word("안")
-        words = [refusal, word]
-    if ending in GOING:
-        words.append(Word(GOING[ending]))
-        will = [Gloss("will", words[-1], tuple(words))]
-    else:
-        will = possibly("will", *words)
-    if refusal:
-        will.append(Gloss("not", refusal, (word,)))
-    return Predicate(words, will, _main(verb.base, word, words))
-
-
-def _progressive(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
-    words = [Word(conjugate(verb.stem, "고"))]
-    if negation:
-        words += [Word(conjugate(EXIST, "지")), Word(finish(IS_NOT, "present", ending))]
-    else:
-        words.append(Word(finish(EXIST, "present", ending)))
-    auxiliaries = possibly(be("present", agreement), *words)
-    if negation:
-        auxiliaries.append(Gloss("not", words[-1], tuple(words)))
-    return Predicate(words, auxiliaries, _main(verb.progressive, words[0], words))
-
-
-def _want(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
-    """Generate a predicate with "want to".
-
-    The Korean auxiliary is 싶다 if the subject is I, you or we, and 싶어 하다 otherwise.
-    """
-    first = Word(conjugate(verb.stem, "고"))
-    others = agreement in ("he", "they")
-    if others:
-        last = [Word("하지"), Word(finish(DO_NOT, "present", ending))] if negation else []
-        last = last or [Word(finish(DO_IT, "present", ending))]
-        wish = Word("싶어")
-        words = [first, wish, *last]
-    elif negation:
-        wish = Word(conjugate(WISH, "지"))
-        words = [first, wish, Word(finish(IS_NOT, "present", ending))]
-    else:
-        wish = Word(finish(WISH, "present", ending))
-        words = [first, wish]
-    auxiliaries: list[Gloss] = []
-    if negation or ending == "question":
-        auxiliaries = possibly(DO[agreement], *words)
-    if negation:
-        auxiliaries.append(Gloss("not", words[-1], tuple(words)))
-    finite = "wants" if agreement == "he" and not auxiliaries else "want"
-    main = [Gloss(finite, wish, tuple(words)), *possibly("to", *words), *_main(verb.base, first, words)]
-    return Predicate(words, auxiliaries, main)
-
-
-def _can(verb: Verb, ending: str, agreement: str, negation: str) -> Predicate:
-    word = Word(conjugate(verb.stem, "ㄹ"))
-    words = [word, Word("수"), Word(finish(LACK if negation else EXIST, "present", ending))]
-    able = Gloss("cannot" if negation else "can", words[2], (word, words[1]))
-    return Predicate(words, [able], _main(verb.base, word, words))
+        if tense == "want" and agreement in ("he", "they"):
+            name = "he wants"
+        # The Korean auxiliary is 싶다 if the subject is I, you or we, and 싶어 하다 otherwise.
+        shown = negation if simple else "not" if negation else ""
+        name += f" {shown}" if shown else ""
+        name += (
+            " 하" if negation and verb.stem.kind == "하" and tense in ("past", "present", "future") else ""
+        )
+    third = agreement == "he"
+    do = ""
+    if negation or unknown or ending == "question":
+        do = "did" if tense == "past" else "does" if third else "do"
+    finite = verb.past if tense == "past" else verb.third if third else verb.base
+    english = verb.progressive if tense == "progressive" else finite if simple and not do else verb.base
+    want = "wants" if third and not do else "want"
+    return _predicate(name, verb.stem, tense, ending, do=do, be=be(tense, agreement), want=want, verb=english)
 
 
 def adjective_predicate(
-    adjective: Adjective, tense: str, ending: str, agreement: str, negated: bool = False
+    adjective: Adjective, tense: str, ending: str, agreement: str, negated: bool
 ) -> Predicate:
     """Generate a predicate with an adjective, such as 예뻤다 (was pretty).
 
     tense: "past", "present" or "future".
-    ending: the type of the clause, for example "statement" or "question"; see finish().
-    agreement: the English subject: "I", "you", "we", "they", or "he" (third person singular).
     """
-    if tense == "future":
-        word = Word(conjugate(adjective.stem, "ㄹ"))
-        words = [word, Word(GOING[ending])]
-        will = [Gloss("will", words[1], (word,))]
-        return Predicate(words, will, [*possibly("be", *words), *surely(adjective.english, word)])
-    if negated:
-        words = [Word(conjugate(adjective.stem, "지")), Word(finish(IS_NOT, tense, ending))]
-        auxiliaries = [*possibly(be(tense, agreement), *words), Gloss("not", words[1], (words[0],))]
-    else:
-        words = [Word(finish(adjective.stem, tense, ending))]
-        auxiliaries = possibly(be(tense, agreement), *words)
-    return Predicate(words, auxiliaries, surely(adjective.english, words[0]))
+    name = "adjective future" if tense == "future" else "adjective not" if negated else "adjective"
+    said = {"be": be(tense, agreement), "verb": adjective.english}
+    return _predicate(name, adjective.stem, tense, ending, **said)
 
 
 class Rest(NamedTuple):
@@ -640,26 +531,26 @@ class Rest(NamedTuple):
     korean: the Korean words, between subject and predicate.
     after: the English words after the predicate.
     middle: the English words between auxiliaries and main verb ("often").
-    asked: the English question word, which is the first word of the clause; empty if there is none.
+    asked: the English question word, which is the first word of the clause.
     """
 
-    korean: list[Word]
-    after: list[Gloss]
-    middle: list[Gloss]
-    asked: list[Gloss]
+    korean: Sequence[Word] = ()
+    after: Sequence[Gloss] = ()
+    middle: Sequence[Gloss] = ()
+    asked: Sequence[Gloss] = ()
 
 
-def arranged(subject: Nominal, predicate: Predicate, rest: Rest, question: bool = False) -> Phrase:
+def arranged(subject: Phrase, predicate: Predicate, rest: Rest, question: bool = False) -> Phrase:
     """Put subject, predicate and the rest of a clause in the Korean and in the English word order.
 
     question: whether to use the English order of a question, with the first auxiliary before the subject.
     """
-    korean = subject.korean + rest.korean + predicate.korean
-    first = predicate.auxiliaries
-    if question and first:
+    korean = [*subject.korean, *rest.korean, *predicate.korean]
+    before: Iterable[Gloss] = subject.english
+    auxiliaries = predicate.auxiliaries
+    if question and auxiliaries:
         # The auxiliary agrees with the subject (does he, do they): add a possible link to the subject.
-        turned = first[0]._replace(possible=(*first[0].possible, *subject.korean[-1:]))
-        english = [*rest.asked, turned, *subject.english, *first[1:], *rest.middle]
-    else:
-        english = [*rest.asked, *subject.english, *first, *rest.middle]
-    return Phrase(korean, english + predicate.main + rest.after)
+        first, *auxiliaries = auxiliaries
+        before = [first._replace(possible=(*first.possible, *subject.korean[-1:])), *subject.english]
+    english = [*rest.asked, *before, *auxiliaries, *rest.middle, *predicate.main, *rest.after]
+    return Phrase(korean, english)
