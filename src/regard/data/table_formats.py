@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy
 
@@ -36,6 +36,7 @@ from regard.data.read_text import (
 from regard.data.text_encoding import other_encoding
 from regard.errors import DataError, Hint, RegardWarning, Setting, message, printable, shell_word, shown
 from regard.files.requirements import install_command
+from regard.files.untrusted import parse_json
 
 __all__ = [
     "Row",
@@ -49,6 +50,9 @@ __all__ = [
     "fields_of",
     "is_csv",
     "json_array_rows",
+    "json_field",
+    "json_object",
+    "json_typed",
     "list_pairs",
     "parquet_rows",
     "record_format",
@@ -251,6 +255,40 @@ def _lines(path: Path, encoding: str | None, position: list[int]) -> Iterator[st
 def _separator(line: str) -> str:
     outside = "".join(line.split('"')[::2])
     return max(",;\t|", key=outside.count)
+
+
+T = TypeVar("T")
+
+JSON_TYPES: dict[type, str] = {dict: "a JSON object", list: "a list", str: "a string"}
+
+
+def json_object(text: str | bytes, place: str, hint: Hint = "") -> dict[str, Any]:
+    """Parse a JSON object; raise DataError if the text is something else.
+
+    place: where the text is from, for the error message.
+    """
+    try:
+        value = parse_json(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(message(place, f"not valid JSON: {printable(str(error))[:200]}", hint=hint)) from None
+    return json_typed(value, dict, place)
+
+
+def json_typed(value: Any, kind: type[T], place: str) -> T:
+    """Return a value of a JSON file; raise DataError if it is not of the type `kind`."""
+    if not isinstance(value, kind):
+        problem = f"the value is of type {type(value).__name__}"
+        raise DataError(message(place, problem, expected=JSON_TYPES[kind]))
+    return value
+
+
+def json_field(row: Any, name: str, kind: type[T], place: str) -> T:
+    """Return a field of a JSON object; raise DataError if it is missing or not of the type `kind`."""
+    fields = json_typed(row, dict, place)
+    if name not in fields:
+        there = printable(", ".join(sorted(map(str, fields))))[:200]
+        raise DataError(message(place, f"the object has no field '{name}'; its fields are {there}"))
+    return json_typed(fields[name], kind, f"{place}, field '{name}'")
 
 
 def valid_cell(cell: str, name: str, line: int, encoding: str | None) -> str:
