@@ -501,9 +501,9 @@ def _with_files(images: CaptionedImages, named: frozenset[str], missing: str) ->
     missing: "error" raises DataError if an image file is missing, "skip" drops the image.
     """
     if not images.folder.is_dir():
-        problem, hint = "there is no such folder", similar_path(images.folder, folder=True)
+        problem, similar = "there is no such folder", similar_path(images.folder, folder=True)
         raise DataError(
-            message(shown(images.folder), problem, expected="the folder of the images", hint=hint)
+            message(shown(images.folder), problem, expected="the folder of the images", hint=similar)
         )
     there: set[str] = set()
     for parent in sorted({os.path.dirname(name) for name in images.names}):
