@@ -25,7 +25,7 @@ from regard.data.misaligned_pairs import (
     features_of,
     shifted_lines,
 )
-from regard.data.pair_blocks import Block, Chunk, CountsDiffer, Examiner, Origin, Parallel
+from regard.data.pair_blocks import Block, Chunk, CountsDiffer, Examiner, Origin
 from regard.data.pair_checks import KINDS, Choices
 from regard.data.progress_bar import advancing
 from regard.data.read_text import Raw, invalid_line
@@ -189,7 +189,7 @@ def inspect_pairs(origin: Origin, choices: Choices, full: bool = True) -> Report
     """
     examiners = Examiner(choices, keyed=True), Examiner(choices, keyed=True)
     most = MOST_FEATURES if full else BOUNDED
-    tally, counts, refused = _Tally(choices, most if isinstance(origin, Parallel) else 0), None, None
+    tally, counts, refused = _Tally(choices, most if origin.aligned else 0), None, None
     with advancing("checking pairs", origin.size()) as reached:
         try:
             for chunk in origin.chunks(examiners):

@@ -49,13 +49,11 @@ __all__ = [
     "field_pairs",
     "fields_of",
     "is_csv",
-    "json_array_rows",
     "json_field",
     "json_object",
     "json_typed",
     "list_pairs",
-    "parquet_rows",
-    "record_format",
+    "record_rows",
     "rename_command",
     "similar_columns",
     "too_few_columns",
@@ -414,13 +412,13 @@ COLUMNS = Setting("read_pairs", "columns")
 
 Two = tuple[Raw, Raw]
 
+Columns = tuple[int, int] | tuple[str, str]
+
 MAPPINGS = (dict, Mapping)
 """The types of rows with named fields, for isinstance(). dict is first because its check is much faster."""
 
 
-def column_pairs(
-    path: Path, columns: tuple[int, int] | tuple[str, str], encoding: str | None = None
-) -> Iterator[Two]:
+def column_pairs(path: Path, columns: Columns, encoding: str | None = None) -> Iterator[Two]:
     """Yield the source and target columns of a TSV or CSV file, in blocks of lines.
 
     columns: the source column and the target column, as numbers from 1 or as names. With names, the first
@@ -431,9 +429,7 @@ def column_pairs(
     return (_separated_pairs if is_csv(path) else _tabbed_pairs)(path, columns, encoding)
 
 
-def _tabbed_pairs(
-    path: Path, columns: tuple[int, int] | tuple[str, str], encoding: str | None
-) -> Iterator[Two]:
+def _tabbed_pairs(path: Path, columns: Columns, encoding: str | None) -> Iterator[Two]:
     places: list[int] = []
     for raw in read_blocks(path, encoding):
         lines = raw.text.split("\n")
@@ -469,9 +465,7 @@ def _tabbed_pairs(
         yield source, target
 
 
-def _separated_pairs(
-    path: Path, columns: tuple[int, int] | tuple[str, str], encoding: str | None
-) -> Iterator[Two]:
+def _separated_pairs(path: Path, columns: Columns, encoding: str | None) -> Iterator[Two]:
     rows = csv_rows(path, encoding)
     header = next(rows, None)
     if header is None:
@@ -490,7 +484,7 @@ def _separated_pairs(
     yield from _blocks(shown(path), rows, pair, "line", encoding, lambda cells: COLUMNS)
 
 
-def _places(path: Path, header: Sequence[str], columns: tuple[int, int] | tuple[str, str]) -> list[int]:
+def _places(path: Path, header: Sequence[str], columns: Columns) -> list[int]:
     """Return the indices of the source and the target column.
 
     Raise DataError if the columns are numbers, but the header has usual column names, such as "source".
@@ -519,16 +513,22 @@ def field_pairs(path: Path, fields: tuple[str, str], encoding: str | None = None
     fields: the source field and the target field; "translation.de" is the field "de" in "translation".
     encoding: the encoding of the file; None is UTF-8.
     """
-    check_format(path, "jsonl", "read_pairs")
+    rows, unit = record_rows(path, fields, encoding, "read_pairs")
+    return _blocks(shown(path), rows, lambda row: fields_of(row, fields), unit, encoding)
+
+
+def record_rows(
+    path: Path, fields: Sequence[str], encoding: str | None, reader: str
+) -> tuple[Iterator[Row], str]:
+    """Return the rows of JSON lines, a JSON array or a Parquet file; and "line" or "row", their unit.
+
+    reader: the function that reads the file, for error messages: "read_pairs" or "read_labelled".
+    """
+    check_format(path, "jsonl", reader)
     kind = record_format(path, encoding)
     if kind == "lines":
-        rows, unit = json_line_rows(path, encoding), "line"
-    else:
-        rows, unit = (
-            parquet_rows(path, fields) if kind == "parquet" else json_array_rows(path, encoding),
-            "row",
-        )
-    return _blocks(shown(path), rows, lambda row: fields_of(row, fields), unit, encoding)
+        return json_line_rows(path, encoding), "line"
+    return parquet_rows(path, fields) if kind == "parquet" else json_array_rows(path, encoding), "row"
 
 
 def json_line_rows(path: Path, encoding: str | None = None) -> Iterator[Row]:
