@@ -30,7 +30,7 @@ from regard.data.line_io import Lines, place_name
 from regard.data.pair_blocks import Chunk, CountsDiffer, Examiner, Origin, Stamp
 from regard.data.pair_checks import KINDS, Choices
 from regard.data.read_text import Paths, check_likely_encoding, checked_path, checked_paths, shown_paths
-from regard.data.table_formats import Columns
+from regard.data.table_formats import Columns, check_plain_text
 from regard.data.text_encoding import check_encoding, other_encoding
 from regard.errors import ArgumentError, DataError, Hint, Setting, message, shown
 from regard.files.requirements import install_command
@@ -237,6 +237,7 @@ def read_pairs(
                 if one.name.lower().removesuffix(".gz").endswith((".csv", ".tsv")):
                     hint = ("if its columns are source and target, use ", Setting("read_pairs", "tsv"))
                 raise ArgumentError(message(shown(one), problem, hint=hint))
+        check_plain_text((*sources, *targets), encoding)
         return Pairs(Origin.parallel(sources, targets, encoding), chosen, shown_paths((*sources, *targets)))
     if tsv is not None:
         files = checked_paths("read_pairs()", tsv)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import codecs
 import csv
 import difflib
+import gzip
 import itertools
 import json
 import re
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -41,11 +43,13 @@ from regard.files.untrusted import parse_json
 __all__ = [
     "Row",
     "check_format",
+    "check_plain_text",
     "column_pairs",
     "column_places",
     "column_rows",
     "csv_rows",
     "field_of",
+    "file_start",
     "field_pairs",
     "fields_of",
     "is_csv",
@@ -56,6 +60,7 @@ __all__ = [
     "record_rows",
     "rename_command",
     "similar_columns",
+    "text_start",
     "too_few_columns",
     "valid_cell",
 ]
@@ -107,6 +112,55 @@ def check_format(path: Path, kind: str, reader: str) -> None:
             use = Setting(reader, other) if reader == "read_pairs" else Setting(reader, "format", other)
             hint = ("use ", use, " for it")
             raise DataError(message(shown(path), problem, hint=hint))
+
+
+RECORD = re.compile(r'\s*\{\s*"[^"]*"\s*:')
+"""The beginning of a JSON object that has fields."""
+
+
+def check_plain_text(files: Iterable[str | Path], encoding: str | None = None) -> None:
+    """Raise DataError if a file that is read as one sentence per line is a table of sentence pairs.
+
+    A table is a file of JSON objects, a Parquet file, or a .csv or .tsv file with several columns.
+
+    files: the files. Standard input (-), and files that cannot be read, are not checked.
+    encoding: the encoding of the files; None is UTF-8.
+    """
+    for file in files:
+        text = text_start(file, encoding).removeprefix("\ufeff").lstrip()
+        lines = [line for line in text.split("\n") if line.strip()][:3]
+        name = str(file).lower().removesuffix(".gz")
+        separators = {".csv": ",;\t|", ".tsv": "\t"}.get(name[-4:], "")
+        columns = any(
+            all(len(next(csv.reader([line], delimiter=each))) > 1 for line in lines) for each in separators
+        )
+        records = all(map(RECORD.match, lines)) or RECORD.match(text.removeprefix("["))
+        if lines and (records or columns or text.startswith("PAR1")):
+            kind, content = ("tsv", "columns") if columns and not records else ("jsonl", "named fields")
+            hint = ("use ", Setting("read_pairs", kind), " for it")
+            problem = f"this file has {content}, but it is read as one sentence per line"
+            raise DataError(
+                message(shown(file), problem, expected="a text file with one sentence per line", hint=hint)
+            )
+
+
+def text_start(file: str | Path, encoding: str | None) -> str:
+    """Return the beginning of a file as text. Invalid bytes are replaced."""
+    return file_start(file).decode(other_encoding(encoding) or "utf-8", "replace")
+
+
+def file_start(file: str | Path) -> bytes:
+    """Return the first bytes of a file, plain or gzip; b"" if it is not a regular file that can be read."""
+    path = Path(file)
+    try:
+        if not path.is_file():
+            return b""
+        with open(path, "rb") as plain:
+            packed = plain.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else open(path, "rb") as opened:
+            return opened.read(1 << 16)
+    except (EOFError, OSError, ValueError, zlib.error):  # the reader of the file raises the error
+        return b""
 
 
 def column_rows(path: Path, encoding: str | None = None, *, csv: bool | None = None) -> Iterator[Row]:
