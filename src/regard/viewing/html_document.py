@@ -52,23 +52,24 @@ class Page(str):
         return f'<iframe sandbox="allow-scripts" {size} srcdoc="{escape(self)}"></iframe>'
 
 
-def document(title: str, style: str, script: str, body: Iterable[str], images: bool = False) -> Page:
+def document(title: str, style: str, script: str, body: Iterable[str]) -> Page:
     """Return a complete HTML document.
 
     title: the title, as plain text.
     style, script: the CSS and the JavaScript of the document.
-    body: lines of HTML, which the caller has already escaped.
-    images: whether the body contains images as data URIs.
+    body: lines of HTML, which the caller has already escaped. Images are data URIs.
 
     The Content-Security-Policy forbids network requests, form submission and frames. With trusted types, the
     browser also refuses any JavaScript that tries to turn text into markup.
     """
+    lines = list(filter(None, body))
+    images = any("<img " in line for line in lines)
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         f"{'img-src data:; ' if images else ''}base-uri 'none'; form-action 'none'; "
         "require-trusted-types-for 'script'; trusted-types 'none'"
     )
-    lines = [
+    page = [
         "<!DOCTYPE html>",
         '<html lang="en">',
         "<head>",
@@ -80,12 +81,12 @@ def document(title: str, style: str, script: str, body: Iterable[str], images: b
         f"<style>{style}</style>",
         "</head>",
         '<body class="regard">',
-        *filter(None, body),
+        *lines,
         f"<script>{script}</script>",
         "</body>",
         "</html>",
     ]
-    return Page("\n".join(lines) + "\n")
+    return Page("\n".join(page) + "\n")
 
 
 def article_page(
@@ -96,7 +97,6 @@ def article_page(
     count: str = "",
     hint: str = "",
     files: Iterable[str] = (),
-    images: bool = False,
     after: Iterable[str] = (),
     name: str = "",
 ) -> Page:
@@ -107,7 +107,6 @@ def article_page(
     about, count: lines below the heading, as plain text.
     hint: how to use the page; the JavaScript of the page shows it.
     files: the JavaScript files of the page, and its CSS files besides those of all pages.
-    images: whether the body contains images as data URIs.
     after: lines of HTML after the articles.
     name: the id of the element with the articles.
     """
@@ -126,7 +125,7 @@ def article_page(
     names = ("entry.css", "page.css", *files)
     style = "".join(static(each) for each in names if each.endswith(".css"))
     script = "\n".join(static(each) for each in names if each.endswith(".js"))
-    return document(title, style, script, lines, images)
+    return document(title, style, script, lines)
 
 
 def fragment_of(body: Iterable[str]) -> str:

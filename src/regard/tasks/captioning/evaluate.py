@@ -46,7 +46,7 @@ from regard.tasks.file_options import (
 )
 from regard.tasks.picture_outputs import check_page
 from regard.training.command_options import CommandOption
-from regard.viewing.caption_page import save_caption_page
+from regard.viewing.image_attention import save_caption_page
 
 __all__ = ["EVALUATE_OPTIONS", "evaluate_captioning"]
 

@@ -160,8 +160,9 @@ class _Stage:
 
     def _captioned(self, canvas: Canvas, caption: str) -> Canvas:
         """Add caption and title to a frame, make it as large as the other frames, and return it."""
-        self._reserve(canvas)
-        canvas.words(min(self.left[0][0], self.left[1][0]), -self.arcs - 14, caption, 9, color=QUIET)
+        left = min(self.left[0][0], self.left[1][0])
+        canvas.reserve(left, self.tops[1] + HEIGHT + self.arcs)
+        canvas.words(left, -self.arcs - 14, caption, 9, color=QUIET)
         canvas.head(self.title)
         return canvas
 
@@ -210,12 +211,3 @@ class _Stage:
                 width=0.5 + 2.5 * float(weight),
                 opacity=round(0.2 + 0.6 * float(weight), 2),
             )
-
-    def _reserve(self, canvas: Canvas) -> None:
-        """Extend the bounds of a frame by the space for arcs, so that all frames have the same size.
-
-        For this, an invisible white line is drawn below the target words.
-        """
-        left = min(self.left[0][0], self.left[1][0])
-        bottom = self.tops[1] + HEIGHT + self.arcs
-        canvas.line(left, bottom, left, bottom, color="#ffffff", width=0.1)

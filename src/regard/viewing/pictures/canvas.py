@@ -279,6 +279,10 @@ class Canvas:
             self.box(start + 3 * step, y - 4, 3, 8, shade(level))
         self.words(start + 76, y, f"{most:.3g}{' or more' if more else ''}", 8, color=QUIET)
 
+    def reserve(self, x: float, y: float) -> None:
+        """Extend the bounds to a point, so that all frames of an animation have the same size."""
+        self.line(x, y, x, y, color=WHITE, width=0.1)  # invisible
+
     def put(self, other: Canvas, x: float, y: float) -> None:
         """Add copies of all marks of another canvas, moved by (x, y)."""
         self.marks += [mark.moved(x, y) for mark in other.marks]
