@@ -254,7 +254,7 @@ def test_a_config_that_names_no_model_class_gives_the_plain_model(command, folde
         (("a", "--story", "x"), "--story"),
         (("a", "--view", "hops"), "hops"),
         (("a", "--view", "player"), "rollout, long"),
-        (("a", "--view", "reading"), "rollout, long"),
+        (("a", "--view", "reading"), "earlier words"),
         (("a", "--checkpoint", "latest"), "--checkpoint"),
         (("a", "--task", "language"), "--task"),
         (("a", "--target", "b"), "--target"),
