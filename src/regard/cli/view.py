@@ -206,7 +206,7 @@ def view(context: typer.Context, run: str | None, sentence: str | None, **option
     task = None
     if folder is not None:
         texts = [each for each in (run, sentence, text) if each is not None]
-        viewed: RunView = _viewed_huggingface(context, folder, texts, name)
+        viewed: RunView = _viewed_huggingface(context, folder, texts)
     elif run is None:
         hint = 'regard view RUN --text "...", or regard view --huggingface FOLDER "..."'
         raise ArgumentError(message("regard view", "the run folder is missing", hint=hint))
@@ -216,15 +216,13 @@ def view(context: typer.Context, run: str | None, sentence: str | None, **option
         kind = task_of_run(Path(run), options["task"])
         task = task_name(kind)
         check_given(context, kind, "view_options")
-        if name in TASK_VIEWS and name not in OWN_VIEWS.get(task, ()):
-            problem = f"runs of the task {task} have no such view"
-            raise ArgumentError(message(f"--view {name}", problem, expected=", ".join(VIEWS)))
         if "text" in option_parameters(kind.view_options):
             options["text"] = one_sentence("regard view", sentence, text)
         chosen = ChosenRun(Path(run), options["checkpoint"], options["device"])
         viewed = kind.view_run(chosen, options_of(kind, "view_options", options), drawing)
-    if name is not None and name not in OWN_VIEWS.get(task or "", ()):
-        _check_attention(viewed, name)
+    own = (*viewed.own, *OWN_VIEWS.get(task or "", ()))
+    if name is not None and name not in own:
+        _check_attention(viewed, name, own)
     _check_head(viewed.seen, options["site"], options["head"])
     if output is None or output.suffix.lower() in PICTURES:
         _draw(viewed, drawing, output)
@@ -249,9 +247,7 @@ def _check(view: str | None, specials: str, output: Path | None) -> None:
     check_folder(output)
 
 
-def _viewed_huggingface(
-    context: typer.Context, folder: Path, texts: Sequence[str], view: str | None
-) -> RunView:
+def _viewed_huggingface(context: typer.Context, folder: Path, texts: Sequence[str]) -> RunView:
     """Return the attention of a Hugging Face model; raise ArgumentError for options that only runs have.
 
     texts: the two arguments of the command and the value of --text, as far as they are set.
@@ -261,9 +257,6 @@ def _viewed_huggingface(
         if name not in ("text", "target"):
             problem = "this option is for run folders, and cannot be used with --huggingface"
             raise ArgumentError(message(option, problem, hint=f"leave {option} out"))
-    if view in TASK_VIEWS:
-        problem = "Hugging Face models have no such view"
-        raise ArgumentError(message(f"--view {view}", problem, expected=", ".join(VIEWS)))
     if len(texts) > 1:
         problem = "there are several texts; with --huggingface, there is no RUN"
         hint = 'regard view --huggingface FOLDER "..."'
@@ -369,15 +362,18 @@ def _viewed_file(context: typer.Context, path: Path, sentence: str | None, view:
     return viewed
 
 
-def _check_attention(viewed: RunView, view: str) -> None:
-    """Raise ArgumentError if the recorded attention cannot be drawn with the view."""
+def _check_attention(viewed: RunView, view: str, own: Sequence[str]) -> None:
+    """Raise ArgumentError if the recorded attention cannot be drawn with the view.
+
+    own: the views that need more than attention.
+    """
     sites, long = viewed.seen.sites, isinstance(viewed, LongTextView)
-    if view in viewed.own or (viewed.seen.long and long):
+    if viewed.seen.long and long and view in VIEWS:
         return
     needed = dict.fromkeys(OWN, any(each.role.kind == "self" for each in sites))
     needed |= {"player": any(each.kind == "cross" for each in sites)}
     needed |= {"long": long or bool(viewed.seen.long)}
-    known = [name for name in VIEWS if needed.get(name, bool(sites))]
+    known = dict.fromkeys((*(name for name in VIEWS if needed.get(name, bool(sites))), *own))
     if view not in known:
         problem = f"there is no attention for this view; attention sites: {', '.join(s.name for s in sites)}"
         hint = "a transformer or an lstmn has self-attention: choose a run of one, or another --view"
