@@ -16,7 +16,7 @@ from regard.viewing.as_arrays import checked_weights
 from regard.viewing.html_document import article_page, fragment_of, image_uri, safe
 from regard.viewing.pictures.canvas import SIZE, Canvas
 from regard.viewing.pictures.colors import DARK, QUIET, label
-from regard.viewing.pictures.picture_files import Illustrated, Picture
+from regard.viewing.pictures.picture_files import Illustrated, Picture, finished
 from regard.viewing.terminal import Thumbnails, pooled_down
 
 __all__ = ["TapeRun", "tape"]
@@ -224,7 +224,7 @@ def tape(read: Any, write: Any = None, title: str = "", about: str = "") -> Pict
         )
     steps, places = shapes.pop()
     cell = min(max(BAND / max(steps, places), FINEST), COARSEST)
-    canvas = Canvas(label(title, 90) or "Read and write weights over time", about)
+    canvas = Canvas()
     most = max(float(array.max(initial=0.0)) for array in arrays.values()) or 1.0
     left, wide, high = 0.0, min(steps * cell, BAND), min(places * cell, BAND)
     for name, array in arrays.items():
@@ -235,9 +235,9 @@ def tape(read: Any, write: Any = None, title: str = "", about: str = "") -> Pict
         left += wide + 24
     _side(canvas, high / 2, f"memory, {places:,} slots")
     canvas.scale(0, high + 28, most)
-    canvas.head(label(title, 90), label(about, 110))
     drawn = [Thumbnails(name, (pooled_down(array.T, 16, 60) / most,)) for name, array in arrays.items()]
-    return Picture([canvas], Group(*_heading(title), *drawn))
+    name = "Read and write weights over time"
+    return finished(canvas, Group(*_heading(title), *drawn), title, about, name=name, content=about)
 
 
 def _cells(

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 
 import numpy
 from numpy.typing import NDArray
-from rich.console import Group
-from rich.text import Text
 
 from regard.errors import ArgumentError, message
 from regard.viewing.pictures.canvas import SIZE, Canvas
 from regard.viewing.pictures.colors import DARK, FAINT, LINK, QUIET, label, shade, text_color_on, width_of
-from regard.viewing.pictures.link_lines import Joined
 from regard.viewing.pictures.picture_files import Picture
+from regard.viewing.pictures.words import Joined
 
 __all__ = ["player"]
 
@@ -83,9 +81,8 @@ def player(
         caption = f"step {step + 1}: cross-attention, output {word}"
         frames.append(stage.frame(caption, step, cross=numpy.asarray(cross)[step]))
     frames.append(stage.frame("cross-attention of all words", len(bottom), all_cross=numpy.asarray(cross)))
-    terminal = Joined(numpy.asarray(cross, float), tuple(bottom), tuple(top), "")
-    heading = [Text(label(title, 90), "bold")] if title else []
-    return Picture(frames, Group(*heading, terminal), SECONDS)
+    terminal = Joined(numpy.asarray(cross, float), tuple(bottom), tuple(top), label(title, 90))
+    return Picture(frames, terminal, SECONDS)
 
 
 class _Stage:

@@ -12,10 +12,11 @@ from regard.errors import ArgumentError
 from regard.files.atomic_io import write_whole
 from regard.viewing.html_document import SUFFIXES, check_ending, image_uri, save_html
 from regard.viewing.pictures.canvas import Canvas, same_size
+from regard.viewing.pictures.colors import label
 from regard.viewing.pictures.svg_writer import svg_of
 from regard.viewing.terminal import Shown
 
-__all__ = ["Illustrated", "Picture"]
+__all__ = ["Illustrated", "Picture", "finished"]
 
 
 class Picture(Shown):
@@ -122,6 +123,26 @@ class Picture(Shown):
         moving = _or_none(self.gif) if self.moves else None
         kind, drawn = ("svg+xml", self.svg().encode()) if moving is None else ("gif", moving)
         return f'<img alt="{escape(self.frames[-1].title)}" src="{image_uri(kind, drawn)}">'
+
+
+def finished(
+    canvas: Canvas,
+    terminal: RenderableType,
+    title: str,
+    about: str = "",
+    detail: str = "",
+    *,
+    name: str = "",
+    content: str = "",
+) -> Picture:
+    """Return a picture of one canvas, with its title and two lines about it above the marks.
+
+    name: the title for screen readers if there is no title.
+    content: a description of the picture for screen readers.
+    """
+    canvas.head(label(title, 90), label(about, 110), detail)
+    canvas.title, canvas.about = label(title, 90) or name, content
+    return Picture([canvas], terminal)
 
 
 class Illustrated:
