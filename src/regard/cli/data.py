@@ -15,7 +15,7 @@ from regard.cli.lazy_commands import MARKUP, Command, CommandGroup
 from regard.cli.options import CORPUS, COUNT, PAIR_FILES, PAIRS, REQUIRED, but, command
 from regard.cli.output_files import check_apart
 from regard.cli.pair_options import checked_files, chosen_pairs
-from regard.cli.printing import printable_console
+from regard.cli.printing import facts_table, printable_console
 from regard.data import hold_out, korean_english
 from regard.data.column_names import two_names
 from regard.data.fetch import SETS
@@ -315,19 +315,14 @@ def drawn(example: Example) -> Any:
 
 def _summary(name: str) -> Table:
     dataset = SETS[name]
-    table = Table(box=None, show_header=False, title=name, title_justify="left", title_style="bold")
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
     mebibytes = sum(piece.size for piece in dataset.pieces) / 2**20
-    rows = {
+    facts = {
         "content": dataset.about,
         "size": f"{mebibytes:.1f} MiB",
         "licence": dataset.licence,
         "from": dataset.home,
     }
-    for label, value in rows.items():
-        table.add_row(label, Text(value))
-    return table
+    return facts_table(facts, name, "dim")
 
 
 def _lines(example: Example) -> tuple[str, str, str]:

@@ -21,7 +21,6 @@ __all__ = [
     "Page",
     "article_page",
     "check_ending",
-    "file_to_write",
     "document",
     "fragment_of",
     "image_uri",
@@ -175,10 +174,12 @@ SUFFIXES = (".png", ".svg", ".pdf", ".gif")
 """The endings of picture files."""
 
 
-def file_to_write(path: str | os.PathLike[str]) -> Path:
-    """Return the argument of a method save() as a Path; raise ArgumentError if it is not a str or a path.
+def check_ending(path: str | os.PathLike[str], endings: str | Sequence[str], hint: str = "") -> Path:
+    """Return the path of a file to write; raise ArgumentError if it does not end in one of `endings`.
 
-    >>> file_to_write(b"x.svg")
+    hint: the beginning of the hint in the error message. An example of a valid name is appended.
+
+    >>> check_ending(b"x.svg", ".svg")
     Traceback (most recent call last):
     regard.errors.ArgumentError: save(): path is of type bytes
     expected: a path: str or pathlib.Path
@@ -186,15 +187,7 @@ def file_to_write(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
         problem, expected = f"path is of type {type(path).__name__}", "a path: str or pathlib.Path"
         raise ArgumentError(message("save()", problem, expected=expected))
-    return Path(path)
-
-
-def check_ending(path: str | os.PathLike[str], endings: str | Sequence[str], hint: str = "") -> Path:
-    """Return the path of a file to write; raise ArgumentError if it does not end in one of `endings`.
-
-    hint: the beginning of the hint in the error message. An example of a valid name is appended.
-    """
-    path = file_to_write(path)
+    path = Path(path)
     known = (endings,) if isinstance(endings, str) else tuple(endings)
     if path.suffix.lower() not in known:
         problem, expected = f"{clean(path.name)!r} does not end in {' or '.join(known)}", ", ".join(known)
