@@ -215,11 +215,14 @@ def view(context: typer.Context, run: str | None, sentence: str | None, **option
     else:
         kind = task_of_run(Path(run), options["task"])
         task = task_name(kind)
+        chosen = ChosenRun(Path(run), options["checkpoint"], options["device"])
+        if not kind.view_options:  # the task may not show attention at all
+            viewed = kind.view_run(chosen, {}, drawing)
         check_given(context, kind, "view_options")
         if "text" in option_parameters(kind.view_options):
             options["text"] = one_sentence("regard view", sentence, text)
-        chosen = ChosenRun(Path(run), options["checkpoint"], options["device"])
-        viewed = kind.view_run(chosen, options_of(kind, "view_options", options), drawing)
+        if kind.view_options:
+            viewed = kind.view_run(chosen, options_of(kind, "view_options", options), drawing)
     own = (*viewed.own, *OWN_VIEWS.get(task or "", ()))
     if name is not None and name not in own:
         _check_attention(viewed, name, own)
