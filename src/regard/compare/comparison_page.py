@@ -69,7 +69,7 @@ def write_page(comparison: Comparison, options: Options, folder: Path, about: st
         files |= {f"{table.name}.csv": csv_of(table.rows).encode() for table in result.tables}
     files["verdicts.csv"] = csv_of(_verdict_rows(comparison)).encode()
     body = list(_body(comparison, about or _about(comparison, options), images))
-    page = document("Regard: comparison of attention models", STYLE, "", body, images=True)
+    page = document("Regard: comparison of attention models", STYLE, "", body)
     files = {"index.html": page.encode(), **files}
     _remove_stale(folder, set(files))
     files[MANIFEST] = (json.dumps(sorted(files), indent=1) + "\n").encode()
