@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.backends.reference import compare as scores_of
 from regard.call import Call
-from regard.compare.run_cache import TrainedRun
+from regard.compare.study import Run
 from regard.compare.study_context import StudyContext
 from regard.data.batch import Batch
 from regard.look import Look
@@ -150,7 +150,7 @@ def _entropy_bits(weights: Tensor) -> float:
     return -(share * share.clamp(min=1e-12).log2()).sum(-1).mean().item()
 
 
-def weight_entropy(context: StudyContext, run: TrainedRun) -> dict[str, float]:
+def weight_entropy(context: StudyContext, run: Run) -> dict[str, float]:
     """Measure the entropy of the weights in bits (after division by their sum), and the sum of the weights.
 
     For hard attention, the entropy is that of the distribution from which a key is sampled.
@@ -168,10 +168,10 @@ def weight_entropy(context: StudyContext, run: TrainedRun) -> dict[str, float]:
         weights = torch.cat(kept, -2).double()
         return {"entropy_bits": _entropy_bits(weights), "sum_of_weights": weights.sum(-1).mean().item()}
 
-    return context.cache.measured(run, "weights-2", context.sentences.name, measure)
+    return context.measured("weights-2", context.sentences.name, measure, run)
 
 
-def score_state(context: StudyContext, run: TrainedRun) -> dict[str, float]:
+def score_state(context: StudyContext, run: Run) -> dict[str, float]:
     """Measure the variance of the scores, the saturation and the gradient of a trained run."""
 
     def measure() -> dict[str, float]:
@@ -180,4 +180,4 @@ def score_state(context: StudyContext, run: TrainedRun) -> dict[str, float]:
         return score_statistics(samples.scores, samples.gradients[0])
 
     about = {"data": context.sentences.name, "rows": ROWS}
-    return context.cache.measured(run, "score-state", about, measure)
+    return context.measured("score-state", about, measure, run)
