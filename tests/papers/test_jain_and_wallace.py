@@ -19,7 +19,8 @@ import regard
 from benchmarks.loop import perplexity, steps, train
 from regard.data.batch import Batch
 from regard.data.tape_tasks import algorithm_batch
-from regard.evaluation.erasure import Pair, Trial, ended, word_scores
+from regard.evaluation.erasure import Trial
+from regard.evaluation.faithfulness import Pair, ended, word_scores
 from regard.interventions import Force
 from regard.models import Model, build_model
 

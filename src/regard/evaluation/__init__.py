@@ -27,7 +27,8 @@ if TYPE_CHECKING:
         ClassScore,
         classification_report,
     )
-    from regard.evaluation.classifier_erasure import ClassifierErasure, TextErasure, erase_words
+    from regard.evaluation.classifier_erasure import ClassifierErasure, erase_words
+    from regard.evaluation.erasure import Effect
     from regard.evaluation.faithfulness import Faithfulness, WordTruth, faithfulness
     from regard.evaluation.perplexity import TextLoss, text_loss, token_losses
     from regard.evaluation.symmetrization import SYMMETRISATIONS, symmetrise
@@ -43,13 +44,13 @@ __all__ = [
     "Classification",
     "ClassificationReport",
     "ClassifierErasure",
+    "Effect",
     "Faithfulness",
     "Links",
     "ReadText",
     "SYMMETRISATIONS",
     "Score",
     "TextClassifier",
-    "TextErasure",
     "TextLoss",
     "WordTruth",
     "agreement",
