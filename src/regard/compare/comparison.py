@@ -20,7 +20,7 @@ from regard.compare.position_study import POSITIONS
 from regard.compare.score_study import SCORES
 from regard.compare.softmax_study import SOFTMAX
 from regard.compare.study import Study, StudyResult, Table, Verdict
-from regard.compare.study_context import StudyContext, cpu_threads, make_options
+from regard.compare.study_context import Options, StudyContext, cpu_threads
 from regard.errors import ArgumentError, RegardError, UnknownName, message
 
 __all__ = ["QUICK_STUDIES", "STUDIES", "Comparison", "compare"]
@@ -123,8 +123,8 @@ def compare(
         if name not in STUDIES:
             raise UnknownName("study", name, STUDIES)
     chosen = [STUDIES[name] for name in dict.fromkeys(names or (QUICK_STUDIES if quick else STUDIES))]
-    own: dict[str, Any] = {"bins": tuple(bins), "device": device, "threads": threads, "jobs": jobs}
-    options = make_options(models, seeds, quick, settings, sentences, widths, **own)
+    own: Any = (quick, tuple(bins), sentences or 0, tuple(widths), device, threads, jobs)
+    options = Options(settings or {}, models, 3 if seeds is None else seeds, *own)
     if output is None and cache is None:
         raise ArgumentError(message("compare()", "neither output nor cache is set", hint="set output=FOLDER"))
     context = StudyContext(options, Path(str(output)) / "runs" if cache is None else Path(cache), say)

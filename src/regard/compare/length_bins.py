@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from regard.data import korean_english
 from regard.errors import ArgumentError, DataError, message
@@ -16,7 +16,7 @@ from regard.training.settings import build
 if TYPE_CHECKING:
     from regard.compare.study_context import Options
 
-__all__ = ["LengthBin", "SentenceSet", "choose_bins", "read_sentences"]
+__all__ = ["SentenceSet", "choose_bins", "read_sentences"]
 
 BOUNDS = (5, 9, 14, 19, 24, 34, 44, 60, 80, 120, 200)
 """Upper bounds of the classes of source length that choose_bins() tries, in words."""
@@ -53,18 +53,6 @@ class SentenceSet:
         return len(source.split() if self.unit == "words" else source)
 
 
-class LengthBin(NamedTuple):
-    """The test sentences of one class of source length.
-
-    name: the class, such as "6-10".
-    sources, targets: the sentences.
-    """
-
-    name: str
-    sources: tuple[str, ...]
-    targets: tuple[str, ...]
-
-
 def read_sentences(options: Options) -> SentenceSet:
     """Return the test sentences of a comparison.
 
@@ -84,8 +72,8 @@ def read_sentences(options: Options) -> SentenceSet:
     return SentenceSet(pairs, "validation pairs, which are not used for training", longest)
 
 
-def choose_bins(sentences: SentenceSet, options: Options) -> list[LengthBin]:
-    """Divide the test sentences into classes of source length, in words or in characters.
+def choose_bins(sentences: SentenceSet, options: Options) -> dict[str, list[tuple[str, str]]]:
+    """Divide the test sentences into classes of source length, in words or in characters, such as "6-10".
 
     Classes with fewer than SMALLEST sentences are joined with their neighbour. At most options.sentences
     pairs are kept in each class. Raise an error if there are fewer classes than sentences.fewest.
@@ -120,9 +108,8 @@ def choose_bins(sentences: SentenceSet, options: Options) -> list[LengthBin]:
             "the classes, such as --length-bins 3,6"
         )
         raise DataError(message("regard compare", problem, hint=hint))
-    bins = []
+    bins = {}
     for group in joined:
         lengths = [sentences.length(source) for source, _ in group]
-        sources, targets = zip(*group[: options.sentences], strict=True)
-        bins.append(LengthBin(f"{min(lengths)}-{max(lengths)}", sources, targets))
+        bins[f"{min(lengths)}-{max(lengths)}"] = group[: options.sentences]
     return bins

@@ -300,7 +300,7 @@ class Study:
         mean = "mean over the classes of source length"
         yield Table(name, f"BLEU and exact match, {mean}: {where}.", rows)
         yield Table(by_length, f"BLEU and exact match by source length in {unit}: {where}.", classes)
-        beyond = [at for at, bin in enumerate(context.bins) if context.beyond(bin.name)]
+        beyond = [at for at, name in enumerate(context.bins) if context.beyond(name)]
         marks = {beyond[0] - 0.5: "longer than training"} if beyond else {}
         for group in dict.fromkeys(variant.figure for variant in variants):
             labels = [variant.label for variant in variants if variant.figure == group]

@@ -29,11 +29,12 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from regard.compare.length_bins import LengthBin, SentenceSet, choose_bins, read_sentences
+from regard.compare.length_bins import SentenceSet, choose_bins, read_sentences
 from regard.compare.study import Row, Run, Variant
 from regard.data.batch import Batch
 from regard.decoding import Greedy
 from regard.errors import ArgumentError, DataError, RegardError, UnknownName, message, shown
+from regard.evaluation import bleu, exact_match
 from regard.files import atomic_io
 from regard.files.untrusted import parse_json, read_limited
 from regard.models import MODELS, Model, build_model
@@ -53,7 +54,6 @@ __all__ = [
     "Options",
     "StudyContext",
     "cpu_threads",
-    "make_options",
     "model_options",
     "model_variant",
     "random_batch",
@@ -93,33 +93,58 @@ ROWS, LENGTH = 4, 24
 """Number and length of random sentences."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Options:
-    """The options of a comparison: the arguments of compare(), with its defaults.
+    """The options of a comparison: the arguments of compare(), checked, with their defaults.
 
     settings: the settings of all training runs, with the data, the width and the length of the training.
-    widths: widths of the studies that compare widths; empty for half, one and two times `width`.
     """
 
-    settings: Mapping[str, Any] = field(default_factory=lambda: {"data": {"built_in": "korean"}} | DEFAULTS)
-    models: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = (0, 1, 2)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    models: Any = ()
+    seeds: Any = 3
     quick: bool = False
-    bins: tuple[int, ...] = ()
-    sentences: int = 60
-    widths: tuple[int, ...] = ()
+    bins: Sequence[int] = ()
+    sentences: int = 0
+    widths: Sequence[Any] = ()
     device: str = "auto"
     threads: int | None = None
     jobs: int = 1
 
+    def __post_init__(self) -> None:
+        self.models = (self.models,) if isinstance(self.models, str) else tuple(self.models)
+        for name in self.models:
+            model_options(name)
+        check_names(TranslationSettings, self.settings, "the settings")
+        seeds = self.seeds
+        self.seeds = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            expected = "1 or more different seeds"
+            raise ArgumentError(message("compare()", f"seeds is {seeds!r}", expected=expected))
+        if self.jobs < 1:
+            raise ArgumentError(message("compare()", f"jobs is {self.jobs}", expected="1 or more"))
+        data = {} if ways_named(self.settings.get("data") or {}) else {"built_in": "korean"}
+        default = without_alternatives(QUICK_DEFAULTS if self.quick else DEFAULTS, self.settings)
+        self.settings = merged(default, {"data": data}, self.settings)
+        build(Data, self.settings["data"], "regard compare")  # raise an error if they are not valid
+        self.bins, self.widths = tuple(self.bins), tuple(self.widths)
+        self.sentences = self.sentences or (QUICK_SENTENCES if self.quick else SENTENCES)
+        for option, width in (("--width", self.width), *(("--widths", each) for each in self.widths)):
+            if isinstance(width, bool) or not isinstance(width, int) or not NARROWEST <= width <= WIDEST:
+                expected = f"an integer from {NARROWEST} to {WIDEST:,}"
+                raise ArgumentError(message(option, f"the width is {width!r}", expected=expected))
+
     @property
-    def width(self) -> int:
-        """The width of the models."""
-        return int(self.settings["model"]["width"])
+    def width(self) -> Any:
+        """The width of the models, an integer."""
+        return self.settings["model"]["width"]
 
     @property
     def widths_compared(self) -> tuple[int, ...]:
-        """The widths of the studies that compare widths, in increasing order; `width` is one of them."""
+        """The widths of the studies that compare widths, in increasing order; `width` is one of them.
+
+        Default: half, one and two times `width`; only `width` if quick.
+        """
         if self.quick and not self.widths:
             return (self.width,)
         return tuple(sorted({*(self.widths or (max(self.width // 2, 4), 2 * self.width)), self.width}))
@@ -127,7 +152,7 @@ class Options:
     @property
     def compared(self) -> tuple[str, ...]:
         """The names of the models to compare."""
-        return self.models or (QUICK_MODELS if self.quick else tuple(COMPARED))
+        return tuple(self.models) or (QUICK_MODELS if self.quick else tuple(COMPARED))
 
     @property
     def built_in(self) -> bool:
@@ -137,7 +162,7 @@ class Options:
     @property
     def seeds_untrained(self) -> tuple[int, ...]:
         """The seeds of measurements that need no training run: at least three."""
-        return self.seeds if len(self.seeds) > 2 else (0, 1, 2)
+        return tuple(self.seeds) if len(self.seeds) > 2 else (0, 1, 2)
 
     def run(self, variant: Variant, seed: int) -> Run:
         """Return the training run of a variant with one seed."""
@@ -151,45 +176,6 @@ class Options:
         if model.get("name") == "transformer":
             settings["model"] = {"inner": 4 * model["width"], **model}
         return Run(variant, seed, settings)
-
-
-def make_options(
-    models: Iterable[str] = (),
-    seeds: int | Iterable[int] | None = None,
-    quick: bool = False,
-    settings: Mapping[str, Any] | None = None,
-    sentences: int | None = None,
-    widths: Iterable[object] = (),
-    jobs: int = 1,
-    **others: Any,
-) -> Options:
-    """Check the arguments of compare(), and return them as Options. The others are passed on."""
-    names = (models,) if isinstance(models, str) else tuple(models)
-    for name in names:
-        model_options(name)
-    whole = merged({}, settings or {})
-    check_names(TranslationSettings, whole, "the settings")
-    seeds = 3 if seeds is None else seeds
-    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    if not numbers or len(set(numbers)) < len(numbers):
-        raise ArgumentError(message("compare()", f"seeds is {seeds!r}", expected="1 or more different seeds"))
-    if jobs < 1:
-        raise ArgumentError(message("compare()", f"jobs is {jobs}", expected="1 or more"))
-    if not ways_named(whole.get("data") or {}):
-        whole = merged(whole, {"data": {"built_in": "korean"}})
-    build(Data, whole["data"], "regard compare")  # raise an error if they are not valid
-    whole = merged(without_alternatives(QUICK_DEFAULTS if quick else DEFAULTS, whole), whole)
-    sentences = sentences or (QUICK_SENTENCES if quick else SENTENCES)
-    _check_width(whole["model"]["width"], "--width")
-    chosen = tuple(_check_width(each, "--widths") for each in widths)
-    return Options(whole, names, numbers, quick, sentences=sentences, widths=chosen, jobs=jobs, **others)
-
-
-def _check_width(value: object, option: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not NARROWEST <= value <= WIDEST:
-        expected = f"an integer from {NARROWEST} to {WIDEST:,}"
-        raise ArgumentError(message(option, f"the width is {value!r}", expected=expected))
-    return value
 
 
 def model_options(name: str) -> dict[str, Any]:
@@ -243,8 +229,8 @@ class StudyContext:
         return read_sentences(self.options)
 
     @cached_property
-    def bins(self) -> list[LengthBin]:
-        """The test sentences in classes of source length."""
+    def bins(self) -> dict[str, list[tuple[str, str]]]:
+        """The test sentences in classes of source length, such as "6-10"."""
         return choose_bins(self.sentences, self.options)
 
     def beyond(self, length: str) -> bool:
@@ -403,31 +389,30 @@ class StudyContext:
 
     def quality(self, run: Run) -> list[dict[str, Any]]:
         """Return BLEU and exact match of a run in each class of source length, as rows of a table."""
-        about: Row = {"bins": [bin.name for bin in self.bins]}
-        about |= {"pairs": _digest([[bin.sources, bin.targets] for bin in self.bins])}
+        sides = [tuple(zip(*pairs, strict=True)) for pairs in self.bins.values()]
+        about: Row = {"bins": list(self.bins), "pairs": _digest(sides)}
         about |= {} if run.variant.read is None else {"select": run.variant.read}
         about |= {} if self.sentences.unit == "words" else {"unit": self.sentences.unit}
-        return self.measured("quality", about, lambda: self._scored(run), run)
 
-    def _scored(self, run: Run) -> list[dict[str, Any]]:
-        from regard.evaluation import bleu, exact_match
+        def measure() -> list[dict[str, Any]]:
+            self.say(f"translating the test sentences with {run.label}, seed {run.seed} ...")
+            everything = [source for sources, _ in sides for source in sources]
+            texts = iter(each.text for each in self.searching(run).translate(everything, look=None))
+            rows = []
+            for name, (sources, targets) in zip(self.bins, sides, strict=True):
+                own = [next(texts) for _ in sources]
+                rows.append(
+                    {
+                        "length": name,
+                        self.sentences.unit: statistics.fmean(map(self.sentences.length, sources)),
+                        "bleu": bleu(own, targets).value,
+                        "exact": exact_match(own, targets).value,
+                        "sentences": len(own),
+                    }
+                )
+            return rows
 
-        self.say(f"translating the test sentences with {run.label}, seed {run.seed} ...")
-        sources = [source for bin in self.bins for source in bin.sources]
-        texts = iter(each.text for each in self.searching(run).translate(sources, look=None))
-        rows = []
-        for bin in self.bins:
-            own = [next(texts) for _ in bin.sources]
-            rows.append(
-                {
-                    "length": bin.name,
-                    self.sentences.unit: statistics.fmean(map(self.sentences.length, bin.sources)),
-                    "bleu": bleu(own, bin.targets).value,
-                    "exact": exact_match(own, bin.targets).value,
-                    "sentences": len(own),
-                }
-            )
-        return rows
+        return self.measured("quality", about, measure, run)
 
 
 def random_batch(seed: int, rows: int = ROWS, length: int = LENGTH, vocabulary: int = VOCABULARY) -> Batch:
