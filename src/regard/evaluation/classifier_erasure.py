@@ -55,6 +55,8 @@ class ClassifierErasure(ErasureMeans):
     k: int = 1
     skipped: int = 0
 
+    of = " of the predicted label"
+
     @property
     def texts(self) -> tuple[Effect, ...]:
         """The measurement of each text. Its item is the line; its place is 1 for a second text."""
@@ -70,17 +72,10 @@ class ClassifierErasure(ErasureMeans):
         has_seconds = any(each.place for each in self.measured)
         return len({each.item for each in self.measured}) if has_seconds else 0
 
-    def summary(self) -> str:
-        """Return one sentence about the mean effect of masking words; see ErasureMeans.sentence()."""
-        if not self.measured:
-            return "the texts have too few words to measure the effect of hiding words"
-        return self.sentence("word", "words", of=" of the predicted label")
-
-    def __str__(self) -> str:
-        if not self.measured:
-            return self.summary()
+    @property
+    def counts(self) -> str:
         pairs = f" of {counted(self.pairs, 'pair')}" if self.pairs else ""
-        return f"{self.summary()} ({counted(len(self.measured), 'text')}{pairs})"
+        return f"{counted(len(self.measured), 'text')}{pairs}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dict for JSON: k, the number of measured and skipped texts, and means over the texts.

@@ -186,10 +186,42 @@ class ErasureMeans:
 
     measured: the measurements, such as Effect.
     k: number of words that were removed for each output.
+
+    The texts of summary(), which each kind of report has:
+
+    nouns: what is hidden, one and several.
+    place: where it is, such as "source ".
+    of: what the log-probability belongs to, such as " of the predicted label".
+    nothing: the summary if nothing was measured.
+    counts: how much was measured.
     """
 
     measured: Sequence[Any]
     k: int
+    nouns: tuple[str, str] = ("word", "words")
+    place = of = ""
+    nothing = "the texts have too few words to measure the effect of hiding words"
+
+    @property
+    def counts(self) -> str:
+        return counted(len(self.measured), "text")
+
+    def summary(self) -> str:
+        """Return one sentence about the mean effects, to print below a picture.
+
+        For example: "hiding the most attended word lowers the log-probability by 3.0 nats on average; a
+        random word by 0.50".
+        """
+        if not self.measured:
+            return self.nothing
+        (one, several), k = self.nouns, self.k
+        attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))
+        hidden = f"most attended {self.place}{one}" if k == 1 else f"{k} most attended {self.place}{several}"
+        others = f"a random {one}" if k == 1 else f"{k} random {several}"
+        return f"hiding the {hidden} {effects(attended, {others: random}, self.of)}"
+
+    def __str__(self) -> str:
+        return f"{self.summary()} ({self.counts})" if self.measured else self.summary()
 
     def mean(self, name: str) -> float:
         """Return the mean of a field of the measurements, such as "hidden"; NaN values are ignored.
@@ -207,21 +239,6 @@ class ErasureMeans:
         """
         wins = [each.hidden > each.hidden_random for each in self.measured]
         return sum(wins) / len(wins) if wins else math.nan
-
-    def sentence(self, one: str, several: str, place: str = "", of: str = "") -> str:
-        """Return one sentence about the mean effects, to print below a picture.
-
-        For example: "hiding the most attended word lowers the log-probability by 3.0 nats on average; a
-        random word by 0.50".
-
-        one, several: what is hidden: "word" and "words".
-        place: where it is, such as "source ".
-        of: what the log-probability belongs to, such as " of the predicted label".
-        """
-        attended, random = in_nats(self.mean("hidden"), self.mean("hidden_random"))
-        hidden = f"most attended {place}{one}" if self.k == 1 else f"{self.k} most attended {place}{several}"
-        others = f"a random {one}" if self.k == 1 else f"{self.k} random {several}"
-        return f"hiding the {hidden} {effects(attended, {others: random}, of)}"
 
     def numbers(self, *names: str) -> dict[str, float | None]:
         """Return the means of these fields, and `better`, for JSON. A mean that is undefined is None."""
@@ -278,10 +295,9 @@ class RowErasure(ErasureMeans):
         """Return the mean effects as a dict for JSON."""
         return {"k": self.k, "outputs": len(self.measured), **self.numbers("hidden", "hidden_random")}
 
-    def __str__(self) -> str:
-        if not self.measured:
-            return "the sentences have too few words to measure the effect of hiding words"
-        return f"{self.sentence('word', 'words')} ({counted(len(self.measured), 'output')})"
+    @property
+    def counts(self) -> str:
+        return counted(len(self.measured), "output")
 
 
 def counted(number: int, name: str) -> str:

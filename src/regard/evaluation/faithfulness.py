@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from os import PathLike
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -44,7 +44,6 @@ from regard.viewing.word_groups import spelled_or_space
 __all__ = [
     "Faithfulness",
     "Pair",
-    "Translates",
     "WordTruth",
     "ended",
     "faithfulness",
@@ -61,34 +60,6 @@ FRACTIONS = (0.1, 0.2, 0.5)
 """Fractions of the source words, for two scores. For each fraction, the source words with the largest
 attention weights are selected, at least one. Comprehensiveness hides the selected words; sufficiency hides
 the others."""
-
-
-@runtime_checkable
-class Result(Protocol):
-    """An object with a source and a target text, such as the results of translate() and score()."""
-
-    @property
-    def source(self) -> str:
-        """The text that was translated."""
-
-    @property
-    def text(self) -> str:
-        """The translation, or the target text whose log-probability was computed."""
-
-
-class Translates(Protocol):
-    """The methods of a translator that faithfulness() and agreement() call. Translator has these methods."""
-
-    model: Model
-
-    def translate(self, lines: Any, *, look: str | None) -> Any:
-        """Translate lines, and record the attention layers (sites) named by `look`."""
-
-    def score(self, sources: Any, targets: Any, *, look: str | None) -> Any:
-        """Compute the log-probability of each target sentence, given its source.
-
-        The attention layers (sites) named by `look` are recorded.
-        """
 
 
 @dataclass(frozen=True)
@@ -147,6 +118,7 @@ class Faithfulness(ErasureMeans):
     skipped: int = 0
     units: tuple[str, str] = ("word", "word")
 
+    place = "source "
     hidden = mean_of("hidden")
     hidden_random = mean_of("hidden_random")
     unknown = mean_of("unknown")
@@ -161,19 +133,17 @@ class Faithfulness(ErasureMeans):
         """The measurements of each target word."""
         return self.measured
 
-    def summary(self) -> str:
-        """Return one sentence about the mean effect of hiding source words, to print below a picture.
+    @property
+    def nouns(self) -> tuple[str, str]:  # type: ignore[override]
+        return self.units[0], f"{self.units[0]}s"
 
-        For example: "hiding the most attended source word lowers the log-probability by 3.0 nats on average;
-        a random word by 0.50".
-        """
-        if not self.words:
-            return f"the source has too few {self.units[0]}s to measure the faithfulness of the attention"
-        return self.sentence(self.units[0], f"{self.units[0]}s", "source ")
+    @property
+    def nothing(self) -> str:  # type: ignore[override]
+        return f"the source has too few {self.units[0]}s to measure the faithfulness of the attention"
 
-    def __str__(self) -> str:
-        count = counted(len(self.words), f"target {self.units[1]}")
-        return f"{self.summary()} ({count})" if self.words else self.summary()
+    @property
+    def counts(self) -> str:
+        return counted(len(self.words), f"target {self.units[1]}")
 
     def written(self) -> dict[str, Any]:
         """Return the settings, such as "k", and the means over target words, such as "hidden", for JSON.
@@ -188,8 +158,8 @@ class Faithfulness(ErasureMeans):
 
 
 def faithfulness(
-    translator: Translates,
-    sources: str | Result | Iterable[str],
+    translator: Any,
+    sources: Any,
     targets: str | Iterable[str] | None = None,
     *,
     k: int = 1,
@@ -203,6 +173,7 @@ def faithfulness(
     The log-probability of each target word is computed without the k source words that have the largest
     attention weights. For comparison, it is computed without k other source words, sampled at random.
 
+    translator: a Translator, as load() returns it for a run of translation.
     sources: a sentence or a list of sentences; or one result of this translator, a Translation or a Scored.
     targets: the target of each source. Default: the translations by this translator.
     k: the number of source words to remove.
@@ -225,7 +196,7 @@ def faithfulness(
     """
     sampling = Sampling(k, samples, seed).check("faithfulness()")
     _check_translator(translator)
-    if isinstance(sources, Result):
+    if hasattr(sources, "source") and hasattr(sources, "text"):
         targets = sources.text if targets is None else targets
         sources = sources.source
     _check_texts(sources, "sources")

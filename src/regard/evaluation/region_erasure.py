@@ -65,6 +65,8 @@ class RegionErasure(ErasureMeans):
     captions: int = 1
     skipped: int = 0
 
+    nouns = ("region", "cells")
+
     @property
     def words(self) -> tuple[Effect, ...]:
         """One measurement for each word."""
@@ -98,23 +100,16 @@ class RegionErasure(ErasureMeans):
         low, high = numpy.quantile(means, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
         return float(low), float(high)
 
-    def summary(self) -> str:
-        """Return one sentence about the mean effect of hiding cells of the image, to print below a picture.
+    @property
+    def nothing(self) -> str:  # type: ignore[override]
+        reason = "the attention maps have too few cells, or all their weights are 0"
+        reason = reason if self.captions else "no caption has words"
+        return f"the effect of hiding regions was not measured: {reason}"
 
-        For example: "hiding the most attended region lowers the log-probability by 0.81 nats on average; a
-        random region by 0.02".
-        """
-        if not self.words:
-            reason = "the attention maps have too few cells, or all their weights are 0"
-            reason = reason if self.captions else "no caption has words"
-            return f"the effect of hiding regions was not measured: {reason}"
-        return self.sentence("region", "cells")
-
-    def __str__(self) -> str:
-        if not self.words:
-            return self.summary()
+    @property
+    def counts(self) -> str:
         captions = f" of {self.captions:,} captions" if self.captions > 1 else ""
-        return f"{self.summary()} ({counted(len(self.words), 'word')}{captions})"
+        return f"{counted(len(self.words), 'word')}{captions}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings, such as "k", the means and their confidence intervals as a dict for JSON.
