@@ -95,7 +95,7 @@ def test_trained_runs_are_compared(command, trained, unseeing, tmp_path):
         (("--seeds", "0"), "seeds"),
         (("--seeds", "1,1"), "seeds"),
         (("--set", "model.width=abc"), "'abc'"),
-        (("--study", "parts", "--width", "10"), "--width 12"),
+        (("--study", "parts", "--width", "10"), "multiple of heads"),
         (("--widths", "64,2"), "--widths"),
         (("--study", "length", "--source", "nope.ko"), "target is missing"),
     ],

@@ -133,13 +133,8 @@ def _body(comparison: Comparison, about: str, images: dict[str, bytes]) -> Itera
     rows = _verdict_rows(comparison)
     if rows:
         yield f"<h2>Claims</h2><p>{safe(comparison.decision)}</p>"
-        yield '<div class="wide"><table><thead><tr>'
-        yield "<th>claim</th><th>result</th><th>measured</th><th>decides</th></tr></thead>"
-        for row in rows:
-            kind = row["outcome"] if row["decides"] == "yes" else "unclear"
-            cells = f'<td class="{kind}">{safe(row["outcome"])}</td><td>{safe(row["reason"])}</td>'
-            yield f"<tr><td>{safe(row['text'])}</td>{cells}<td>{row['decides']}</td></tr>"
-        yield "</table></div>"
+        columns = {"claim": "text", "result": "outcome", "measured": "reason", "decides": "decides"}
+        yield from _table([{title: row[name] for title, name in columns.items()} for row in rows])
     for result in comparison.results:
         yield from _section(result, images)
 
@@ -165,13 +160,15 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
     yield '<div class="wide"><table><thead><tr>'
     yield "".join(f"<th>{safe(name)}</th>" for name in columns) + "</tr></thead>"
     for row in rows[:ROWS_SHOWN]:
-        yield "<tr>" + "".join(f"<td>{safe(_cell(row.get(name)))}</td>" for name in columns) + "</tr>"
+        # An outcome that decides a claim has its colour.
+        kind = row["result"] if row.get("decides") == "yes" else "unclear"
+        start = {"result": f'<td class="{kind}">'} if "decides" in row else {}
+        cells = [f"{start.get(name, '<td>')}{safe(_cell(row.get(name)))}</td>" for name in columns]
+        yield f"<tr>{''.join(cells)}</tr>"
     yield "</table></div>"
     if len(rows) > ROWS_SHOWN:
         yield f'<p class="quiet">{len(rows) - ROWS_SHOWN:,} more rows are in the CSV file.</p>'
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -278,19 +278,12 @@ class StudyContext:
 
     def check(self, runs: Sequence[Run]) -> None:
         """Raise ArgumentError if the settings or the model of a run are not valid."""
-        models = {}
         for run in runs:
             build(TranslationSettings, run.settings, f"the settings of {run.label}")
-            models[json.dumps(run.settings["model"], sort_keys=True, default=str)] = run
+        models = {json.dumps(run.settings["model"], sort_keys=True, default=str): run for run in runs}
         for run in models.values():
-            model = dict(run.settings["model"])
-            width, heads = model["width"], model.get("heads")
-            if isinstance(heads, int) and heads > 0 and width % heads:
-                problem = f"the width {width} is not a multiple of the {heads} heads of {run.label}"
-                hint = f"use --width {-(-width // heads) * heads}, or leave out this model or study"
-                raise ArgumentError(message("--width", problem, hint=hint))
             try:
-                build_model(model.pop("name"), 8, 8, **model)
+                build_model(**{"source_size": 8, "target_size": 8, **run.settings["model"]})
             except ArgumentError as error:
                 text, place = error.message, f"the model {run.label}"
                 about = message(place, text.problem, expected=text.expected, hint=text.hint)
