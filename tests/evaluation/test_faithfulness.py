@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 import regard
 from regard.data import train_tokenizers
-from regard.data.batch import Batch
+from regard.data.batch import EOS, Batch
 from regard.data.tokenizers import train_tokenizer
 from regard.decoding import Greedy, Translator
 from regard.decoding.forced_decoding import observe
 from regard.evaluation import Faithfulness, agreement, faithfulness
 from regard.evaluation.erasure import Trial, ranked_and_random
-from regard.evaluation.faithfulness import Pair, WordTruth, ended, saliencies, word_scores
+from regard.evaluation.faithfulness import Pair, WordTruth, saliencies, word_scores
 from regard.models import Encoded, Model, State, build_model
 from regard.models.base import attend
 from tests.models.variants import VARIANTS, make
@@ -126,7 +126,7 @@ def test_all_tokens_of_a_word_are_erased():
     assert [(each.place, each.text) for each in measured.words] == [(0, "fed"), (1, "cba"), (2, "b")]
     scored = made.score("abc de f", "fed cba b")
     weights, passage = scored.align().matrix, scored.passages[0]
-    pair = Pair(ended(source.encode("abc de f")), ended(target.encode("fed cba b")))
+    pair = Pair((*source.encode("abc de f"), EOS), (*target.encode("fed cba b"), EOS))
     for each in measured.words:
         assert each.looked == (int(weights[each.place].argmax()),)
         rows = tuple(place for place, word in enumerate(passage.words) if word == each.place)
@@ -148,7 +148,7 @@ def test_summary_names_the_units_of_source_and_target():
 def test_batched_trials_equal_single_trials_and_interventions(name: str):
     model = make(name)
     sources, targets = [[4, 5, 6, 7], [8, 9, 10]], [[5, 6, 7], [4, 9, 8, 5, 6]]
-    pairs = [Pair(ended(a), ended(b)) for a, b in zip(sources, targets, strict=True)]
+    pairs = [Pair((*a, EOS), (*b, EOS)) for a, b in zip(sources, targets, strict=True)]
     trials = [
         Trial(0, (1,)),
         Trial(1, (3, 4), hidden=(0, 2)),
@@ -170,7 +170,7 @@ def test_batched_trials_equal_single_trials_and_interventions(name: str):
 @pytest.mark.parametrize("name", READERS[:-1])  # tied embeddings change the output too
 def test_gradient_times_input_equals_finite_differences(name: str):
     model = make(name).train()
-    pair, trial = Pair(ended([4, 5, 6, 7]), ended([8, 9, 10])), Trial(0, (1, 2))
+    pair, trial = Pair((*[4, 5, 6, 7], EOS), (*[8, 9, 10], EOS)), Trial(0, (1, 2))
     (measured,) = saliencies(model, [pair], [trial])
     assert measured.shape == (5,) and model.training and all(p.grad is None for p in model.parameters())
     model.eval()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -347,37 +347,27 @@ def _capturing(model: Model) -> Iterator[_Captured]:
     """Context manager in which model.encode() stores the embeddings of the source and the encoder states."""
     captured = _Captured([], [])
 
-    def keep_inputs(module: Any, arguments: Any, output: Tensor) -> None:
-        captured.inputs.append(output)
+    def keep_states(module: Any, arguments: Any, output: Tensor) -> Tensor:
+        captured.states = [[state] for state in output.unbind(1)]
+        return torch.stack([state for (state,) in captured.states], 1)
 
-    hooks = [model.source.register_forward_hook(keep_inputs)]
-    patched: list[tuple[Any, str]] = []
+    encoder: Any = model.encoded if isinstance(model, Transformer) else model.encoder
+    with ExitStack() as stack:
 
-    def patch(module: Any, name: str, function: Any) -> None:
-        setattr(module, name, function)
-        patched.append((module, name))
+        def patch(module: Any, name: str, function: Any) -> None:
+            setattr(module, name, function)
+            stack.callback(delattr, module, name)
 
-    if isinstance(model, Transformer):
-
-        def keep_states(module: Any, arguments: Any, output: Tensor) -> Tensor:
-            captured.states = [[state] for state in output.unbind(1)]
-            return torch.stack([state for (state,) in captured.states], 1)
-
-        hooks.append(model.encoded.register_forward_hook(keep_states))
-    else:
-        encoder: Any = model.encoder
+        hook = model.source.register_forward_hook(lambda *call: captured.inputs.append(call[-1]))
+        stack.callback(hook.remove)
+        if isinstance(model, Transformer):
+            stack.callback(encoder.register_forward_hook(keep_states).remove)
         for module in encoder.modules():
             if isinstance(module, Recurrent):
                 patch(module, "encode", lambda x, lengths, own=module: _run_recurrent(own, x, captured))
             elif isinstance(module, LSTMN):
                 patch(module, "run", lambda x, state, own=module: _run_lstmn(own, x, captured))
-    try:
         yield captured
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for module, name in patched:
-            delattr(module, name)
 
 
 def _run_recurrent(layers: Recurrent, x: Tensor, captured: _Captured) -> tuple[Tensor, tuple[Tensor, ...]]:

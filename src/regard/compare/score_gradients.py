@@ -6,7 +6,7 @@ A zero bias is added to the scores of each attention call. Its gradient is the g
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from regard.data.batch import Batch
 from regard.look import Look
 from regard.models import Model
 from regard.select import Hard, StraightThrough
-from regard.sites import Scope, open_scope, record
+from regard.sites import record, scope
 from regard.training.estimators import log_likelihood
 from regard.training.hard_selections import hard_selections
 
@@ -53,22 +53,6 @@ class ScoreSamples:
     rewards: Tensor
 
 
-@dataclass(eq=False)
-class _Probe(Scope):
-    """Adds a zero bias with gradient to the scores of each call, and keeps the scores."""
-
-    at: str = "cross"
-    added: list[Tensor] = field(default_factory=list)
-    scores: list[Tensor] = field(default_factory=list)
-
-    def applied(self, call: Call) -> Call:
-        with torch.no_grad():
-            self.scores.append(scores_of(call)[0])
-        bias = torch.zeros(call.sizes, dtype=call.query.dtype, device=call.query.device, requires_grad=True)
-        self.added.append(bias)
-        return replace(call, bias=bias)
-
-
 def sample_scores(
     model: Model, batch: Batch, samples: int = 1, *, baseline: float = 0.0, seed: int = 0
 ) -> ScoreSamples:
@@ -90,17 +74,25 @@ def sample_scores(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             for _ in range(samples):
-                with open_scope(_Probe()) as probe, hard_selections("cross") as drawn:
+                scores, added = list[Tensor](), list[Tensor]()
+
+                def probe(call: Call, scores: list[Tensor] = scores, added: list[Tensor] = added) -> Call:
+                    with torch.no_grad():
+                        scores.append(scores_of(call)[0])
+                    added.append(call.query.new_zeros(call.sizes).requires_grad_())
+                    return replace(call, bias=added[-1])
+
+                with scope(edit=probe, at="cross"), hard_selections("cross") as drawn:
                     reward_B = log_likelihood(model(batch), batch.labels)
                 loss = -reward_B.sum()
                 if len(drawn):
                     advantage_B = reward_B.detach() - baseline
                     loss = loss - (advantage_B * drawn.sums().log_probability).sum()
-                gradients.append(torch.cat(torch.autograd.grad(loss, probe.added), -2)[:, 0])
+                gradients.append(torch.cat(torch.autograd.grad(loss, added), -2)[:, 0])
                 rewards.append(reward_B.detach())
     finally:
         model.train(before)
-    scores_BTS = torch.cat(probe.scores, -2)[:, 0]
+    scores_BTS = torch.cat(scores, -2)[:, 0]
     return ScoreSamples(scores_BTS, torch.stack(gradients), torch.stack(rewards))
 
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from regard.data.batch import BOS, EOS, UNK, Batch
+from regard.data.batch import BOS, UNK, Batch
 from regard.errors import ArgumentError, message
 from regard.evaluation.erasure import (
     Effect,
@@ -45,7 +45,6 @@ __all__ = [
     "Faithfulness",
     "Pair",
     "WordTruth",
-    "ended",
     "faithfulness",
     "saliencies",
     "word_scores",
@@ -55,6 +54,8 @@ CELLS, LOGITS = 2**16, 2**22
 """Maximum number of attention scores (target tokens times source tokens), and of logits, in a batch."""
 
 _cudnn_lock = threading.Lock()
+"""Held while cuDNN is disabled for the whole process: it has no backward pass for recurrent layers in eval
+mode."""
 
 FRACTIONS = (0.1, 0.2, 0.5)
 """Fractions of the source words, for two scores. For each fraction, the source words with the largest
@@ -358,7 +359,8 @@ def saliencies(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> 
             in_eval_mode(model),
             torch.enable_grad(),
             _embedding_leaf(table) as embedded,
-            _without_cudnn(batch.source.device),
+            _cudnn_lock,
+            torch.backends.cudnn.flags(enabled=False),
         ):
             total = _word_scores(model, batch, rows_BT).sum()
             (gradient_BSM,) = torch.autograd.grad(total, embedded[0])
@@ -433,19 +435,6 @@ def _batches(model: Model, pairs: Sequence[Pair], trials: Sequence[Trial]) -> It
 
 
 @contextmanager
-def _without_cudnn(device: torch.device) -> Iterator[None]:
-    """Disable cuDNN on CUDA, because cuDNN has no backward pass for recurrent layers in eval mode.
-
-    cuDNN is disabled for the whole process, so a lock admits only one thread at a time.
-    """
-    if device.type != "cuda":
-        yield
-        return
-    with _cudnn_lock, torch.backends.cudnn.flags(enabled=False):
-        yield
-
-
-@contextmanager
 def _embedding_leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
     """Store the gradient of the source embeddings of a forward pass that runs in the `with` block.
 
@@ -468,8 +457,3 @@ def _embedding_leaf(table: nn.Embedding) -> Iterator[list[Tensor]]:
         yield leaves
     finally:
         handle.remove()
-
-
-def ended(tokens: Sequence[int]) -> tuple[int, ...]:
-    """Return a sequence of token ids with EOS appended."""
-    return (*tokens, EOS)
