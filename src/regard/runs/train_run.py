@@ -25,7 +25,7 @@ from regard.runs.prepare_run import (
     prepare_corpus,
     set_threads,
 )
-from regard.runs.run_folder import fingerprints_of, is_run, made_folder, write_config_and_manifest, write_data
+from regard.runs.run_folder import is_run, made_folder, write_config_and_manifest, write_data
 from regard.runs.run_task import RunTask, named_sizes, sizes_of
 from regard.runs.seed_runs import Outcome, seed_jobs, train_seeds
 from regard.runs.stored_runs import WEIGHTS, check_newest, checked_settings
@@ -37,7 +37,7 @@ from regard.training.logs.log import Log
 from regard.training.logs.logger import Logger
 from regard.training.loop import Trainer
 
-__all__ = ["Outcome", "build_task", "train_run"]
+__all__ = ["Outcome", "train_run"]
 
 
 def train_run(
@@ -120,20 +120,6 @@ def _progress_lines(console: Console | None, processes: Processes) -> Callable[[
                 shown.print(Text(text))
 
     return say
-
-
-def build_task(task: type[RunTask], folder: str | Path, device: str = "cpu") -> RunTask:
-    """Build the task of a run with its data and an untrained model.
-
-    regard.training.nonfinite_steps.replay() needs such a task.
-
-    device: the kind of device on which the run was trained, such as "cuda". On a GPU, batches are padded
-        differently, for CUDA graphs.
-    """
-    place = Path(folder)
-    settings = checked_settings(task, place)
-    corpus = task.encode_data(task.read_data(settings, fingerprints_of(place)), settings, place)
-    return task(build_from(task, settings, corpus), corpus, settings, Processes(), device)
 
 
 def _trained(

@@ -25,7 +25,7 @@ from regard.training.distributed import Processes
 from regard.training.gradients import Gradients, chosen_precision
 from regard.training.interrupts import Interruption, unsaved_steps
 from regard.training.logs.log import Log
-from regard.training.nonfinite_steps import NonFinite, batch_tensors, step_error, weight_error
+from regard.training.nonfinite_steps import NonFinite, step_error, weight_error
 from regard.training.optimizer import Average, build_optimizer
 from regard.training.progress import Progress, changes, surroundings
 from regard.training.schedule import scheduled_rate
@@ -257,7 +257,7 @@ class Trainer:
         if isinstance(result, StepLate):
             self._unread.add(step, result, began)
         else:
-            done = self._update(result, batches, tokens, rate)
+            done = self._update(result, rate)
             if self.average is not None:
                 self.average.update(at.step)
         at.tokens += tokens
@@ -280,7 +280,7 @@ class Trainer:
         for taken, done, bad, seconds in self._unread.read(left):
             if bad is not None:  # the device has skipped the update of this step and of all later steps
                 self.progress.step = taken.step
-                self._refuse(taken.batches, taken.tokens, bad)
+                self._raise(step_error(taken.step, bad, self._saver.last()))
             self._log_step(taken, done, seconds)
 
     def _log_step(self, taken: StepRequest, done: StepDone, seconds: float) -> None:
@@ -296,7 +296,7 @@ class Trainer:
             threads = torch.get_num_threads() if self.device.type == "cpu" else 1
             self._event("slowdown", slowdown_warning(*slower, threads, self.task.counted))
 
-    def _update(self, parts: Mapping[str, Tensor], batches: list[Any], tokens: int, rate: float) -> StepDone:
+    def _update(self, parts: Mapping[str, Tensor], rate: float) -> StepDone:
         """Clip the gradients and update the weights. Raise NonFinite if the loss or a gradient is not finite.
 
         parts: the summed losses by name. The last loss is the one that is minimised.
@@ -304,23 +304,13 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm or math.inf)
         *sums, total, size = torch.stack([*parts.values(), norm.detach()]).tolist()
         if not math.isfinite(total) or not math.isfinite(size):
-            self._refuse(batches, tokens, size if math.isfinite(total) else total)
+            bad = size if math.isfinite(total) else total
+            self._raise(step_error(self.progress.step, bad, self._saver.last()))
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return StepDone(dict(zip(parts, sums, strict=False)), size)
-
-    def _refuse(self, batches: list[Any], tokens: int, value: float) -> NoReturn:
-        """Stop, because the loss or the gradient norm is NaN or infinite: save the batches, raise NonFinite.
-
-        value: the loss or the gradient norm, whichever is NaN or infinite.
-        """
-        tensors = [batch_tensors(self.task, batch) for batch in batches]
-        state = {"step": self.progress.step, "seed": self.seed, "tokens": tokens}
-        state |= {"half": self._half, "coarse": self._coarse}
-        kept = self.checkpoints.folder, self.processes.rank, tensors, self.model.state_dict(), state
-        self._raise(step_error(*kept, value=value, last=self._saver.last()))
 
     def _raise(self, error: NonFinite) -> NoReturn:
         """Log the first line of the error with the current step, and raise the error."""

