@@ -9,8 +9,7 @@ from torch import Tensor, nn
 import regard
 from regard.errors import ArgumentError
 from regard.models import build_model
-from regard.training.baselines import LearnedBaseline
-from regard.training.estimators import Reinforce, likelihood_bound
+from regard.training.estimators import LearnedBaseline, Reinforce, likelihood_bound
 from regard.training.hard_selections import hard_selections
 from regard.training.losses import cross_entropy, sequence_losses
 from regard.training.sampled_loss import (

@@ -20,8 +20,8 @@ from regard.look import Look
 from regard.models import Model
 from regard.select import Hard, StraightThrough
 from regard.sites import Scope, open_scope, record
-from regard.training.estimators import log_likelihood
 from regard.training.hard_selections import hard_selections
+from regard.training.losses import sequence_losses
 
 __all__ = [
     "ScoreSamples",
@@ -91,7 +91,7 @@ def sample_scores(
             torch.manual_seed(seed)
             for _ in range(samples):
                 with open_scope(_Probe()) as probe, hard_selections("cross") as drawn:
-                    reward_B = log_likelihood(model(batch), batch.labels)
+                    reward_B = -sequence_losses(model(batch), batch.labels)[0]
                 loss = -reward_B.sum()
                 if len(drawn):
                     advantage_B = reward_B.detach() - baseline

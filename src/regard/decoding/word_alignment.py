@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -134,11 +135,16 @@ class Alignment:
     @property
     def matrix(self) -> Tensor:
         """The attention weights, (target words, source words). Between words of different parts, 0."""
+        return self.corner(sys.maxsize)
+
+    def corner(self, most: int) -> Tensor:
+        """Return the first `most` rows and columns of `matrix`, without allocating the whole matrix."""
         rows = max((block.target + block.weights.shape[0] for block in self.blocks), default=0)
         columns = max((block.source + block.weights.shape[1] for block in self.blocks), default=0)
-        matrix = torch.zeros(rows, columns)
+        matrix = torch.zeros(min(rows, most), min(columns, most))
         for weights, source, target in self.blocks:
-            matrix[target : target + weights.shape[0], source : source + weights.shape[1]] = weights
+            place = matrix[target : target + weights.shape[0], source : source + weights.shape[1]]
+            place.copy_(weights[: place.shape[0], : place.shape[1]])
         return matrix
 
     def __str__(self) -> str:
@@ -161,11 +167,7 @@ def align(weights: Tensor, source_words: Sequence[int], target_words: Sequence[i
         such as EOS, are dropped. The weights of a target word are not renormalised, so they may sum to less
         than 1.
     """
-    source_SW, first_source = _membership(source_words)
-    target_TW, first_target = _membership(target_words)
-    mean_TW = target_TW / target_TW.sum(0).clip(min=1)
-    words = torch.from_numpy(mean_TW.T @ _array(weights.float()) @ source_SW)
-    return Alignment((Block(words, first_source, first_target),))
+    return align_batch(_array(weights.float())[None], [source_words], [target_words])[0]
 
 
 def pharaoh(weighted: Iterable[tuple[int, int, float]], probabilities: bool = False) -> str:
@@ -302,20 +304,6 @@ def _array(weights: Tensor) -> NDArray[Any]:
     """Return weights as a numpy array, which has no bfloat16."""
     detached = weights.detach().cpu()
     return (detached.float() if detached.itemsize == 2 else detached).numpy()
-
-
-def _membership(words: Sequence[int]) -> tuple[NDArray[np.float32], int]:
-    """Return which tokens belong to which words: a matrix (tokens, words), and the index of its first word.
-
-    An element of the matrix is 1 if the token belongs to the word, otherwise 0. The first column is for the
-    smallest word index in `words`, which is the second result.
-
-    words: the index of the word of each token; -1 for tokens that belong to no word.
-    """
-    indices = [word for word in words if word >= 0]
-    first, last = min(indices, default=0), max(indices, default=-1)
-    numbers = np.array(words, dtype=np.int64).reshape(-1, 1)
-    return (numbers == np.arange(first, last + 1)).astype(np.float32), first
 
 
 Words = Callable[[], tuple[Sequence[int], Sequence[int]]]

@@ -17,7 +17,7 @@ from torch import nn
 
 from regard.errors import ArgumentError, DataError, message, naming_place, shell_word
 from regard.files.atomic_io import replace
-from regard.files.untrusted import read_limited
+from regard.files.untrusted import naming_damage, read_limited
 from regard.runs.resolve_settings import ResolvedSettings, resolve_settings
 from regard.runs.run_folder import DATA, MANIFEST, check_data, checkpoint_of, is_run
 from regard.runs.run_task import Plan, RunTask, sizes_of
@@ -186,10 +186,8 @@ def prepare_corpus(task: type[RunTask], run: ResolvedSettings, folder: Path, pro
 def copy_files(task: type[RunTask], source: Path, target: Path) -> None:
     """Copy the files in RunTask.files, such as tokenizers, from one run folder to another."""
     for name in task.files:
-        try:
+        with naming_damage(source / name):
             content = read_limited(source / name, "tokenizer")
-        except OSError as error:
-            raise DataError(message(str(source / name), f"cannot be read: {error.strerror}")) from None
         replace(target / name, content)
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from pathlib import Path
@@ -28,7 +26,7 @@ from regard.runs.training_processes import STOPPING, Training, TrainingProcesses
 from regard.training.budget import count
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import interruptible
-from regard.training.logs.log import Log
+from regard.training.logs.log import Log, resident
 from regard.training.nonfinite_steps import NonFinite
 from regard.training.progress import Progress
 
@@ -172,12 +170,7 @@ def seed_jobs(task: type[RunTask], run: PreparedRun, machine: Machine, device: s
             return None
         model = outline(task, run.settings.model, sizes_of(run.corpus), Path())
         needed = ROOM + 32 * sum(each.numel() for each in model.parameters())
-        with suppress(ImportError):  # Windows
-            import resource
-
-            needed += resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-                1 if sys.platform == "darwin" else 1024
-            )
+        needed += resident() or 0
         free = memory()[1]
         most = min(cores // threads, free // needed if free else cores)
     return Jobs(min(most, seeds), threads, device) if min(most, seeds) > 1 else None

@@ -159,8 +159,8 @@ def _trained(
         progress = trainer.run(interrupt)
         if processes.first and progress.ended:
             checked_settings(kind, folder)  # check again: files may have changed during training
-            scores = log.scores_at(progress.best_step) or {}
-            if quality := settings.describe_quality(scores, run.corpus):
+            scores = {each.step: each.scores for each in log.display.evaluations}
+            if quality := settings.describe_quality(scores.get(progress.best_step, {}), run.corpus):
                 log.event("quality", quality)
         log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {interrupt.cause}")
     warning = ""

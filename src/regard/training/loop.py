@@ -87,7 +87,7 @@ class Trainer:
         self.device = torch.device(device)
         self.processes = processes or Processes()
         self.log = Log(None, console=Console(quiet=True)) if log is None else log
-        self.log.best_by, self.log.counted = self.best, task.counted
+        self.log.display.best_by, self.log.counted = self.best, task.counted
         self.log.has_perplexity = "perplexity" in task.metrics
         self.model = task.model.to(self.device)
         self.optimizer = build_optimizer(
@@ -332,7 +332,7 @@ class Trainer:
     def log_unsaved(self) -> None:
         """Log which steps are lost, because the run ends now without saving a checkpoint."""
         self.log.flush()
-        self._event("stopped", unsaved_steps(self.progress.step, self.checkpoints.latest_step()))
+        self._event("stopped", unsaved_steps(self.progress.step, self.checkpoints.pointed_step("latest")))
 
     def _over(self) -> bool:
         self.progress.ended = end_reason(self.settings, self.progress, bool(self._out_of_time), self.best)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from regard.errors import ArgumentError, DataError, message
 from regard.files import atomic_io
-from regard.files.untrusted import read_limited
+from regard.files.untrusted import naming_damage, read_limited
 from regard.training.checkpoints.checkpoint_files import (
     STATE,
     Checkpoint,
@@ -157,13 +157,13 @@ class Checkpoints:
         older = [each for each in checkpoints if each not in newer]
         return self._first_undamaged([*reversed(older), *reversed(newer)], problems, tensors)
 
-    def latest_step(self) -> int | None:
-        """Return the step of the latest checkpoint, or None if the file `latest` is missing or damaged.
+    def pointed_step(self, pointer: str) -> int | None:
+        """Return the step that a pointer file names, or None if the file is missing or damaged.
 
-        The checkpoint itself is not read.
+        pointer: "latest" or "best". The checkpoint itself is not read.
         """
         with contextlib.suppress(DataError):
-            return self._pointed("latest")
+            return self._pointed(pointer)
         return None
 
     def best(self, tensors: Sequence[str] | None = None) -> Checkpoint | None:
@@ -320,11 +320,10 @@ class Checkpoints:
     def _pointed(self, pointer: str) -> int | None:
         path = self.folder / pointer
         try:
-            content = read_limited(path, "pointer")
+            with naming_damage(path):
+                content = read_limited(path, "pointer")
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from error
         step = step_of(content.decode("utf-8", "replace").strip())
         if step is None:
             raise DataError(
@@ -333,11 +332,8 @@ class Checkpoints:
         return step
 
     def _failed(self, step: int, problem: str, error: OSError, size: int = 0) -> DataError:
-        kept = ""
-        with contextlib.suppress(DataError):
-            pointed = self._pointed("latest")
-            if pointed is not None and pointed != step:
-                kept = f"; {folder_name(pointed)} is still the latest"
+        pointed = self.pointed_step("latest")
+        kept = "" if pointed in (None, step) else f"; {folder_name(pointed)} is still the latest"
         return atomic_io.failed(str(self.folder), problem, error, size, kept)
 
     def _note(self, note: str) -> None:
