@@ -53,11 +53,11 @@ def test_steps_on_padding_do_not_count():
     torch.testing.assert_close(drawn.sums(lengths).log_probability, expected)
     with hard_selections() as drawn:
         encoder, decoder = attend(2, 4, site="encoder.self"), attend(2, 3)
-    sums = drawn.sums({"encoder.*": torch.tensor([2, 4]), "decoder.*": lengths})
+    sums = drawn.sums({"source": torch.tensor([2, 4]), "target": lengths})
     first = encoder.entropy[0, 0, :2].sum() + decoder.entropy[0].sum()
     torch.testing.assert_close(sums.entropy[0], first)
     torch.testing.assert_close(
-        drawn.sums({"decoder.*": lengths}).entropy[1], encoder.entropy[1].sum() + decoder.entropy[1, 0, 0]
+        drawn.sums({"target": lengths}).entropy[1], encoder.entropy[1].sum() + decoder.entropy[1, 0, 0]
     )
 
 
@@ -65,7 +65,7 @@ def test_beams_are_rows_and_an_encoder_counts_for_each_of_them():
     with hard_selections() as drawn:
         encoder = attend(2, 4, site="encoder.self")
         decoder = attend(2, 3 * 2, heads=2, beams=3, start=1)  # three samples of two steps each
-    sums = drawn.sums({"decoder.*": torch.tensor([3, 2])})
+    sums = drawn.sums({"target": torch.tensor([3, 2])})
     assert sums.entropy.shape == (6,)
     by_beam = decoder.entropy.unflatten(-1, (3, 2))
     torch.testing.assert_close(sums.entropy[1], encoder.entropy[0].sum() + by_beam[0, :, 1].sum())

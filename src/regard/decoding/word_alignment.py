@@ -11,7 +11,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -61,8 +61,6 @@ class Alignment:
 
     blocks: the attention weights. Usually one Block; several if a long line was translated in parts, because
         there is no attention between parts.
-    best: for an alignment with one block, the source word with the highest weight of each target word, and
-        this weight. None if they are not computed yet.
 
     >>> import torch
     >>> from regard.decoding import align
@@ -76,7 +74,6 @@ class Alignment:
     """
 
     blocks: tuple[Block, ...]
-    best: tuple[list[int], list[float]] | None = field(default=None, repr=False)
 
     @property
     def links(self) -> tuple[tuple[int, int], ...]:
@@ -84,10 +81,7 @@ class Alignment:
 
         A target word whose weights are all 0 has no link.
         """
-        if self.best is None:
-            return tuple((source, target) for source, target, _ in self.weighted())
-        words = zip(*self.best, itertools.count(self.blocks[0].target), strict=False)
-        return tuple([(source, target) for source, weight, target in words if weight > 0])
+        return tuple((source, target) for source, target, _ in self.weighted())
 
     def weighted(self, threshold: float | None = None) -> list[tuple[int, int, float]]:
         """Return the links as (index of source word, index of target word, weight), sorted by target word.
@@ -103,9 +97,6 @@ class Alignment:
         if threshold is not None and not 0 < threshold <= 1:
             expected = "0 < threshold <= 1, the minimum weight of a link"
             raise ArgumentError(message("weighted()", f"threshold is {threshold}", expected=expected))
-        if threshold is None and self.best is not None:
-            words = zip(*self.best, itertools.count(self.blocks[0].target), strict=False)
-            return [(source, target, weight) for source, weight, target in words if weight > 0]
         links = []
         for weights, first_source, first_target in self.blocks:
             if not weights.shape[1]:
@@ -389,19 +380,12 @@ def align_batch(
     used_nTS = (target_nT >= 0)[:, :, None] & (source_nS >= 0)[:, None]
     target_nTW /= target_nTW.sum(1, keepdims=True).clip(min=1)
     words_nVW = target_nTW.transpose(0, 2, 1) @ np.where(used_nTS, weights, 0) @ source_nSW
-    if not words_nVW.shape[2]:
-        best_nV, value_nV = (np.zeros(words_nVW.shape[:2], dtype) for dtype in (np.int64, np.float32))
-    else:
-        best_nV = words_nVW.argmax(2)
-        value_nV = np.take_along_axis(words_nVW, best_nV[..., None], 2)[..., 0]
-    best_nV += np.array(first_source)[:, None]
-    alignments = list[Alignment]()
-    rows = zip(best_nV.tolist(), value_nV.tolist(), first_source, first_target, strict=True)
-    for number, (best, values, source, target) in enumerate(rows):
-        height, width = target_sizes[number], source_sizes[number]
-        block = Block(torch.from_numpy(words_nVW[number, :height, :width]), source, target)
-        alignments.append(Alignment((block,), (best[:height], values[:height])))
-    return alignments
+    return [
+        Alignment((Block(torch.from_numpy(words_VW[:height, :width]), source, target),))
+        for words_VW, height, width, source, target in zip(
+            words_nVW, target_sizes, source_sizes, first_source, first_target, strict=True
+        )
+    ]
 
 
 def _padded(words: Sequence[Sequence[int]], length: int) -> tuple[NDArray[Any], list[int], list[int]]:

@@ -13,8 +13,7 @@ from regard.runs.run_folder import CONFIG, check_manifest, config_of
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import RunTask, StoredRun, on_meta_device
 from regard.runs.seed_folders import check_one_seed
-from regard.training.checkpoints.checkpoint_files import ESTIMATOR
-from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
+from regard.training.checkpoints.checkpoints import ESTIMATOR, Checkpoint, Checkpoints
 from regard.training.settings import build
 
 __all__ = [

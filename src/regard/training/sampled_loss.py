@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from regard.data.batch import PAD
 from regard.errors import ArgumentError, Hint, Setting, message
 from regard.select import Best, Hard, Select
-from regard.training.checkpoints.checkpoint_files import ESTIMATOR
+from regard.training.checkpoints.checkpoints import ESTIMATOR
 from regard.training.distributed import Processes
 from regard.training.estimators import Reinforce, likelihood_bound
 from regard.training.hard_selections import Lengths

@@ -90,7 +90,7 @@ class TranslationTask(RunTask):
         from regard.tasks.translation.data import build_sampler, sampled_epochs, texts
         from regard.training.distributed import Processes
         from regard.training.length_buckets import few_shapes
-        from regard.training.r_drop import check_dropout
+        from regard.training.losses import check_dropout
         from regard.training.sampled_loss import SAMPLED, add_estimator, features_size
 
         super().__init__(model, corpus, settings)
@@ -279,11 +279,11 @@ class TranslationTask(RunTask):
 
     def _r_drop_loss(self, pairs: Batch) -> Loss:
         """Return the loss of two passes of a batch, which differ in dropout and word dropout."""
-        from regard.training.r_drop import r_drop_loss
+        from regard.training.losses import r_drop
 
         twice, training = pairs.repeat(2), self.settings.training
         read = self._dropped(twice) if training.word_dropout else twice
-        losses = r_drop_loss(self.model, read, twice.labels, training.label_smoothing, training.r_drop)
+        losses = r_drop(self.model(read), twice.labels, training.label_smoothing, training.r_drop)
         return Loss(losses.total, {"loss": losses.plain, "r_drop": losses.divergence})
 
     def _sampled_loss(self, pairs: Batch, estimator: Reinforce) -> Loss:

@@ -24,8 +24,7 @@ from regard.training.logs.live_table import (
     perplexity,
     progress_line,
 )
-from regard.training.logs.logger import Logger, Loggers
-from regard.training.logs.tensorboard import Board
+from regard.training.logs.logger import Board, Logger, Loggers
 
 __all__ = ["Log", "Means"]
 
