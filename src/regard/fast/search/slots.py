@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batch import BOS, EOS, PAD
+from regard.decoding.highest_values import largest
 from regard.decoding.rules import Rules, forbidden_ids
 from regard.decoding.sampling import Sample, Seed, random_numbers
 from regard.fast.search.decoder import SlotDecoder, resized_rows
@@ -265,7 +266,7 @@ class GreedySlots(SearchSlots):
 
     def choose(self, scores_BV: Tensor) -> Tensor:
         """Return the next token of each slot, (B,), given the log-probabilities of permitted tokens."""
-        return scores_BV.argmax(-1)
+        return largest(scores_BV)
 
     def results(self, slots: Tensor, longest: int, attention: bool = False) -> Outputs:
         tokens_bL1, _, scores_bL1, count_b = self.fetch(slots, longest, "count")

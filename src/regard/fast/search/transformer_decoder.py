@@ -80,9 +80,9 @@ class LayerParts(NamedTuple):
         cross, norms, inner = layer.cross, layer.norms, layer.feedforward
         assert inner is not None and isinstance(norms, nn.ModuleList)  # see TransformerDecoder.reasons()
         return cls(
-            product(*joined),
+            product(*joined, owner=layer.itself.query.weight),
             product(layer.itself.output.weight, layer.itself.output.bias),
-            None if cross is None or scale is None else product(*_scaled(cross.query, scale)),
+            None if cross is None or scale is None else _scaled_product(cross.query, scale, product),
             None if cross is None or scale is None else product(cross.output.weight, cross.output.bias),
             _feed_forward(inner, product),
             [_normalisation(norm) for norm in norms],
@@ -171,8 +171,10 @@ class TransformerDecoder(SlotDecoder):
         """Create the functions of all layers and of the output layer."""
         rows, int8 = self.slots * self.beams, self.int8_steps
 
-        def product(weight: Tensor, bias: Tensor | None, relu: bool = False) -> Linear:
-            return linear(weight, bias, rows, int8, relu)
+        def product(
+            weight: Tensor, bias: Tensor | None, relu: bool = False, owner: Tensor | None = None
+        ) -> Linear:
+            return linear(weight, bias, rows, int8, relu, owner)
 
         pairs, scale = zip(self.layers, self.joined, strict=True), None if self.folded else self.scale
         self.parts = [LayerParts.of(layer, joined, product, scale) for layer, joined in pairs]
@@ -481,6 +483,12 @@ def _scaled(layer: nn.Linear, scale: float) -> Affine:
     if scale == 1.0:
         return weight, bias
     return weight * scale, None if bias is None else bias * scale
+
+
+def _scaled_product(layer: nn.Linear, scale: float, product: Callable[..., Linear]) -> Linear:
+    """Return a linear layer, multiplied by a factor, as a function. product: see LayerParts.of()."""
+    result: Linear = product(*_scaled(layer, scale), owner=layer.weight)
+    return result
 
 
 def _folded(cross: Any, key_bHSD: Tensor, value_bHSD: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
