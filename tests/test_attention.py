@@ -299,11 +299,11 @@ def test_read_computes_the_weighted_sum():
 def test_explain_names_the_backend_that_runs():
     x = torch.randn(2, 5, 4)
     found = regard.explain(x, x, mask=regard.causal(), look=regard.Look(entropy=True))
-    assert (found.backend, found.looking) == ("sdpa-cpu", "materialised")
+    assert (found.backend, found.looking) == ("sdpa-cpu", "blocked")
     assert regard.explain(x, x).looking is None
     assert set(found.refused) <= set(BACKENDS) and "sdpa-cpu" not in found.refused
     text = str(found)
-    assert text.startswith("backend: sdpa-cpu (") and text.split("\n")[-1].startswith("looking: materialised")
+    assert text.startswith("backend: sdpa-cpu (") and text.split("\n")[-1].startswith("looking: blocked")
     for name in BACKENDS:
         assert sum(line[3:].startswith(f"{name} ") for line in text.split("\n")) == 1
     assert regard.explain(x, x, score=regard.Additive(4, 4)).backend == "blocked"
