@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import regard
 from regard.backends import BACKENDS
+from regard.checking import check
 from tests.making import MASKS, make_score, parameters, randn, takers
 
 EVERYTHING = regard.Look(weights=True, rows=(0,), top=2, alignment=True, entropy=True, mass=True)
@@ -333,3 +334,12 @@ def test_a_bias_with_three_dimensions_is_ambiguous():
     x = torch.zeros(2, 4, 6, 8)
     with pytest.raises(regard.ArgumentError, match=r"ambiguous(.|\n)*bias\[None\]"):
         regard.attention(x, x, bias=torch.zeros(4, 6, 6))
+
+
+def test_the_tensors_of_a_detached_call_have_no_gradient():
+    tensors = [torch.randn(1, 2, 3, 4, requires_grad=True) for _ in range(3)]
+    bias = torch.randn(3, 3, requires_grad=True)
+    call = check(*tensors, score=regard.Dot(), select=regard.Soft(), bias=bias)
+    own = call.detached()
+    assert call.trains and not own.trains
+    assert not any(each.requires_grad for each in (own.query, own.key, own.value, own.bias))
