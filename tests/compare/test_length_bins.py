@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from regard.compare.length_bins import SentenceSet, choose_bins
+from regard.compare.study import Variant
 from regard.compare.study_context import (
     COMPARED,
     Options,
     StudyContext,
     model_options,
-    model_variant,
 )
 from regard.errors import ArgumentError, DataError, UnknownName
 
@@ -68,7 +68,7 @@ def test_key_depends_on_settings_and_content_but_not_on_paths(tmp_path):
         options = replace(OPTIONS, settings={"data": data, "model": {"width": 8}, "training": {}})
         context = StudyContext(options, tmp_path, print)
         context.device = device
-        return context.place(options.run(model_variant("bahdanau"), seed)).name
+        return context.place(options.run(Variant("bahdanau", model_options("bahdanau")), seed)).name
 
     assert key(0) == key(1) == key(0, device="cpu")
     assert len({key(0), key(2), key(0, seed=1), key(0, device="cuda")}) == 4
@@ -87,7 +87,7 @@ def test_quick_has_three_seeds_of_fewer_and_smaller_models():
 
 def test_settings_of_all_runs_reach_every_run():
     options = Options(settings={"model": {"dropout": 0.3}, "data": {"pairs": 9}}, quick=True)
-    run = options.run(model_variant("luong-dot"), 0)
+    run = options.run(Variant("luong-dot", model_options("luong-dot")), 0)
     width = options.width
     assert run.settings["model"] == {"width": width, "dropout": 0.3, "name": "luong", "score": "dot"}
     assert run.settings["data"] == {"pairs": 9, "built_in": "korean"}

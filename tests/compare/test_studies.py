@@ -63,7 +63,7 @@ def test_cache_trains_reinforce_again_if_a_default_changes(tmp_path: Path):
 class Measured(StudyContext):
     """A comparison in which every run is trained, and a run with a higher seed has a higher BLEU."""
 
-    def finished(self, run):
+    def stored(self, run):
         return replace(run, seconds=1.0)
 
     def measured(self, name, parameters, measure, run=None):

@@ -156,7 +156,7 @@ def _compared(chosen: Sequence[Study], context: StudyContext, minutes: float | N
     context.check(planned)
     if planned:
         _ = context.bins  # raise an error before training if the data are too short
-        missing, needed = context.missing(planned), len({context.place(run) for run in planned})
+        missing, needed = context.missing(planned), len(set(map(context.place, planned)))
         context.say(f"trainings: {needed} needed, {needed - len(missing)} finished")
         if minutes is None or minutes > 0:
             context.train(missing, until)
@@ -170,10 +170,10 @@ def _compared(chosen: Sequence[Study], context: StudyContext, minutes: float | N
             results.append(_measured(study, context))
     except KeyboardInterrupt:  # report the studies that are measured
         stopped = "Ctrl-C"
-    failures = {f"{run.label}, seed {run.seed}": context.failure(run) for run in planned}
-    failed = {name: error for name, error in failures.items() if error}
-    finished = {run.folder: run.seconds or 0.0 for run in filter(None, map(context.finished, planned))}
-    return Comparison(tuple(results), failed, stopped, sum(finished.values()))
+    runs = list(map(context.stored, planned))
+    failed = {f"{run.label}, seed {run.seed}": run.error for run in runs if run.error}
+    seconds = sum({run.folder: run.seconds or 0.0 for run in runs}.values())
+    return Comparison(tuple(results), failed, stopped, seconds)
 
 
 def _measured(study: Study, context: StudyContext) -> StudyResult:

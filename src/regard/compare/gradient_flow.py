@@ -41,7 +41,6 @@ from regard.compare.study_context import (
     Options,
     StudyContext,
     model_options,
-    model_variant,
     random_batch,
 )
 from regard.data.batch import Batch
@@ -77,7 +76,7 @@ CURVES = {
 
 def _variants(options: Options) -> list[Variant]:
     names = options.compared if options.quick else options.models or MODELS
-    return [model_variant(name) for name in names]
+    return [Variant(name, model_options(name)) for name in names]
 
 
 def _initial(context: StudyContext, model: str, seed: int) -> Row:

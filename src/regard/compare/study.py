@@ -86,8 +86,9 @@ class Run:
 
     variant, seed: what is trained.
     settings: the settings of the run, as in config.toml.
-    folder: the run folder, for regard.load(), of a run that has finished.
-    seconds: how long its training took; None for a run that was given to compare_runs().
+    folder: the run folder, for regard.load().
+    seconds: how long its training took; None if it has not finished, or for a run given to compare_runs().
+    error: the error message, if its training has failed.
     """
 
     variant: Variant
@@ -95,6 +96,7 @@ class Run:
     settings: Mapping[str, Any] = field(default_factory=dict)
     folder: Path = Path()
     seconds: float | None = None
+    error: str = ""
 
     @property
     def label(self) -> str:
@@ -270,10 +272,10 @@ class Study:
         length; the BLEU on sources longer than those of the training; the share of BLEU lost on long sources;
         and what `each` measures.
         """
-        planned, variants = self.runs(context.options), self.chosen(context.options)
+        runs, variants = list(map(context.stored, self.runs(context.options))), self.chosen(context.options)
         rows: list[Row] = []
         classes: list[Row] = []
-        for run in filter(None, map(context.finished, planned)):
+        for run in (each for each in runs if each.seconds is not None):
             row: Row = {"model": run.label, "seed": run.seed}
             if self.quality:
                 own = context.quality(run)
@@ -285,7 +287,15 @@ class Study:
             parts += self._quality_parts(context, variants, rows, classes)
         parts += [verdict for claim in self.claims for verdict in _verdicts(claim, variants, rows)]
         parts += self.extra(context, rows) if self.extra else ()
-        return StudyResult(self.name, self.title, parts, context.unfinished_notes(planned))
+        missing = [run for run in runs if run.seconds is None]
+        notes = [
+            f"The training of {run.label}, seed {run.seed}, failed: {run.error}"
+            for run in missing
+            if run.error
+        ]
+        if waiting := ", ".join(f"{run.label} (seed {run.seed})" for run in missing if not run.error):
+            notes.append(f"Not trained yet: {waiting}.")
+        return StudyResult(self.name, self.title, parts, notes)
 
     def _quality_parts(
         self, context: StudyContext, variants: Sequence[Variant], rows: list[Row], classes: list[Row]

@@ -55,7 +55,6 @@ __all__ = [
     "StudyContext",
     "cpu_threads",
     "model_options",
-    "model_variant",
     "random_batch",
 ]
 
@@ -201,11 +200,6 @@ def model_options(name: str) -> dict[str, Any]:
     return settings
 
 
-def model_variant(name: str) -> Variant:
-    """Return the variant of a study that is a model of model_options()."""
-    return Variant(name, model_options(name))
-
-
 class StudyContext:
     """The training runs of a comparison, the measurements of them, and the test sentences.
 
@@ -254,27 +248,17 @@ class StudyContext:
         key = _digest([{**run.settings, "data": data}, version, self.device.partition(":")[0]])
         return self.folder / f"{run.settings['model'].get('name', 'model')}-{run.seed}-{key}"
 
-    def finished(self, run: Run) -> Run | None:
-        """Return a run with its folder if its training has finished; otherwise None."""
+    def stored(self, run: Run) -> Run:
+        """Return a planned run with its folder and, if its training has ended, its duration or its error."""
         place = self.place(run)
         seconds = _read(place / "finished.json").get("seconds")
-        return replace(run, folder=place / "run", seconds=float(seconds)) if seconds is not None else None
-
-    def failure(self, run: Run) -> str:
-        """Return the error message of a run that has failed; "" for other runs."""
-        return str(_read(self.place(run) / "failed.json").get("error", ""))
+        error = str(_read(place / "failed.json").get("error", ""))
+        return replace(run, folder=place / "run", seconds=seconds, error=error)
 
     def missing(self, runs: Iterable[Run]) -> list[Run]:
         """Return the runs that are not finished, each once."""
-        distinct = {self.place(run): run for run in runs}
-        return [run for run in distinct.values() if self.finished(run) is None]
-
-    def unfinished_notes(self, runs: Sequence[Run]) -> tuple[str, ...]:
-        """Return a sentence for each run that has failed, and one for all that are not finished."""
-        missing = [(run, self.failure(run)) for run in runs if self.finished(run) is None]
-        notes = [f"The training of {run.label}, seed {run.seed}, failed: {e}" for run, e in missing if e]
-        waiting = ", ".join(f"{run.label} (seed {run.seed})" for run, error in missing if not error)
-        return (*notes, f"Not trained yet: {waiting}.") if waiting else tuple(notes)
+        distinct = {run.folder: run for run in map(self.stored, runs)}
+        return [run for run in distinct.values() if run.seconds is None]
 
     def check(self, runs: Sequence[Run]) -> None:
         """Raise ArgumentError if the settings or the model of a run are not valid."""

@@ -30,7 +30,6 @@ from regard.evaluation.erasure import (
     Sampling,
     Trial,
     counted,
-    plan_erasure,
     run_trials,
 )
 from regard.evaluation.rank_correlation import kendall, spearman
@@ -246,9 +245,7 @@ def _plans(
     tokens, everything = list(columns.values()), set(range(len(passage.source_token_ids)))
     for word, rows in _places(passage.words).items():
         text = spelled_or_space([passage.pieces[place] for place in rows])
-        plan = plan_erasure(
-            Output(Trial(item, rows), word, text, weights_VW[word, list(columns)], tokens), sampling
-        )
+        plan = Plan(Output(Trial(item, rows), word, text, weights_VW[word, list(columns)], tokens), sampling)
         plan.trials["most"] = [
             plan.output.without(plan.order[: max(1, math.ceil(part * len(tokens)))], "hidden")
             for part in FRACTIONS

@@ -25,7 +25,6 @@ from regard.evaluation.erasure import (
     Sampling,
     Trial,
     counted,
-    plan_erasure,
     run_trials,
 )
 from regard.viewing.image_attention import ImageAttention
@@ -170,7 +169,7 @@ def erase_regions(
             if weights_hw.size > k and weights_hw.any():
                 cells = [(cell,) for cell in range(weights_hw.size)]
                 output = Output(Trial(item, (word,)), word, each.words[word], weights_hw.ravel(), cells)
-                plans.append(plan_erasure(output, sampling, ("hidden",)))
+                plans.append(Plan(output, sampling, ("hidden",)))
         scores = run_trials(plans, partial(_scores, log_probabilities, each, batch_size))
         words += [plan.effect(scores) for plan in plans]
         count += len(each.words)
