@@ -15,8 +15,8 @@ from regard.compare.study import Run, Variant
 from regard.data.batch import Batch
 from regard.models import build_model
 from regard.runs.run_folder import write_config
-from regard.training.baselines import LeaveOneOut, MovingAverage
 from regard.training.checkpoints.checkpoints import Checkpoints
+from regard.training.estimators import LeaveOneOut, MovingAverage
 from regard.training.settings import EstimatorSettings
 
 

@@ -66,7 +66,7 @@ def write_page(comparison: Comparison, about: str, folder: Path) -> Iterator[Pat
         files |= {f"{table.name}.csv": csv_of(table.rows).encode() for table in result.tables}
     files["verdicts.csv"] = csv_of(_verdict_rows(comparison)).encode()
     body = list(_body(comparison, about, images))
-    page = document("Regard: comparison of attention models", STYLE, "", body, images=True)
+    page = document("Regard: comparison of attention models", STYLE, "", body)
     files = {"index.html": page.encode(), **files}
     _remove_stale(folder, set(files))
     files[MANIFEST] = (json.dumps(sorted(files), indent=1) + "\n").encode()

@@ -26,8 +26,8 @@ from regard.data import korean_english
 from regard.evaluation import Links, score_links
 from regard.runs.run_folder import config_of
 from regard.select import Hard
-from regard.training.baselines import Baseline, MovingAverage, NoBaseline, build_baseline
 from regard.training.checkpoints.checkpoints import Checkpoints
+from regard.training.estimators import Baseline, MovingAverage, NoBaseline, build_baseline
 from regard.training.settings import EstimatorSettings
 
 __all__ = ["HARD"]

@@ -20,8 +20,8 @@ from regard.look import Look
 from regard.models import Model
 from regard.select import Hard, StraightThrough
 from regard.sites import record, scope
-from regard.training.estimators import log_likelihood
 from regard.training.hard_selections import hard_selections
+from regard.training.losses import sequence_losses
 
 __all__ = [
     "ScoreSamples",
@@ -83,7 +83,7 @@ def sample_scores(
                     return replace(call, bias=added[-1])
 
                 with scope(edit=probe, at="cross"), hard_selections("cross") as drawn:
-                    reward_B = log_likelihood(model(batch), batch.labels)
+                    reward_B = -sequence_losses(model(batch), batch.labels)[0]
                 loss = -reward_B.sum()
                 if len(drawn):
                     advantage_B = reward_B.detach() - baseline
