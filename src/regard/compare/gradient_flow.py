@@ -38,7 +38,6 @@ from regard.compare.study_context import (
     LENGTH,
     ROWS,
     VOCABULARY,
-    Options,
     StudyContext,
     model_options,
     random_batch,
@@ -74,14 +73,14 @@ CURVES = {
 """Measured curve -> the name of its figure, what it is, and its horizontal axis."""
 
 
-def _variants(options: Options) -> list[Variant]:
-    names = options.compared if options.quick else options.models or MODELS
+def _variants(context: StudyContext) -> list[Variant]:
+    names = context.compared if context.quick else context.models or MODELS
     return [Variant(name, model_options(name)) for name in names]
 
 
 def _initial(context: StudyContext, model: str, seed: int) -> Row:
     """Measure an untrained model on random sentences."""
-    settings = {"width": context.options.width, **model_options(model)}
+    settings = {"width": context.width, **model_options(model)}
     about = {"model": settings, "seed": seed, "rows": ROWS, "length": LENGTH}
 
     def measure() -> Row:
@@ -153,8 +152,8 @@ def _weight_correlation(flow: GradientFlow) -> float | None:
 
 def _flow(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
     """Measure the untrained models, and return the curves of all models."""
-    options, seeds = context.options, context.options.seeds_untrained
-    names = options.models or MODELS
+    seeds = context.seeds_untrained
+    names = context.models or MODELS
     initial = [_initial(context, name, seed) for name in names for seed in seeds]
     curves, weights, values = list[Row](), list[Row](), list[Row]()
     for row in (*initial, *trained):
@@ -168,7 +167,7 @@ def _flow(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
             weights.append({**place, "rank_correlation": row["weight"]})
         values += [{**place, "class": c, "weight": w, "norm": norm} for c, w, norm in row["value"]]
     where = "; ".join(
-        (*WHERE.values(), f"{seeds_text(len(seeds))} {BEFORE}, {seeds_text(len(options.seeds))} {AFTER}")
+        (*WHERE.values(), f"{seeds_text(len(seeds))} {BEFORE}, {seeds_text(len(context.seeds))} {AFTER}")
     )
     correlated = "Rank correlation of the norm of d loss_t / d v_j with the attention weight of v_j"
     by_weight = "Norm of d loss_t / d v_j by the weight of v_j"

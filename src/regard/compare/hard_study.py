@@ -21,7 +21,7 @@ from regard.compare.study import (
     judge,
     seeds_text,
 )
-from regard.compare.study_context import Options, StudyContext
+from regard.compare.study_context import StudyContext
 from regard.data import korean_english
 from regard.evaluation import Links, score_links
 from regard.runs.run_folder import config_of
@@ -101,9 +101,9 @@ CLAIMS = (
 )
 
 
-def _variants(options: Options) -> list[Variant]:
+def _variants(context: StudyContext) -> list[Variant]:
     """Return the variants; those that are trained on gold alignments only if the data have them."""
-    aligned = options.built_in or bool(options.settings["data"].get("alignments"))
+    aligned = context.built_in or bool(context.settings["data"].get("alignments"))
     return [variant for variant in VARIANTS if aligned or variant.training != GUIDED]
 
 
@@ -191,7 +191,7 @@ def stored_baseline(run: Run) -> tuple[Baseline, int]:
 def _each(context: StudyContext, run: Run) -> Row:
     """Measure the entropy, the agreement with gold alignments and the gradient of one run."""
     row: Row = {"entropy_bits": weight_entropy(context, run)["entropy_bits"]}
-    if context.options.built_in:
+    if context.built_in:
         row |= alignment_errors(context, run)
     return row | gradient_noise(context, run)
 
@@ -215,7 +215,7 @@ def _noise(context: StudyContext, rows: list[Row]) -> Iterator[Part]:
     lowers = "A baseline lowers the variance of the gradient of REINFORCE."
     yield judge(Claim("hard.variance", lowers), ratios, ratio)
     drawn = {"gradient_noise": "Share of the variance in the mean square of the gradient"}
-    if context.options.built_in:
+    if context.built_in:
         drawn["alignment_error_rate"] = "Alignment error rate against gold alignments"
     where = f"trained models, test sentences, mean over {seeds_text(len({row['seed'] for row in rows}))}"
     for of, text in drawn.items() if rows else ():

@@ -234,14 +234,14 @@ def _wait(device: str) -> None:
 
 
 def _cost(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
-    options, device = context.options, context.device
+    device = context.device
     gpu = device.startswith("cuda")
     # On a GPU, launching the kernels takes most of the time below about n = 4096.
     first, last, size, widest = (6, 15, 128, 1024) if gpu else (5, 10, 64, 512)
-    lengths = [2**power for power in range(first, last + 1 - (gpu + 1) * options.quick)]
+    lengths = [2**power for power in range(first, last + 1 - (gpu + 1) * context.quick)]
     sizes = [(n, size, "n") for n in lengths]
     sizes += [(size, d, "d") for d in (32, 64, 128, 256, 512, 1024) if d <= widest]
-    with cpu_threads(device, options.threads or (CPU_THREADS if device == "cpu" else None)):
+    with cpu_threads(device, context.threads or (CPU_THREADS if device == "cpu" else None)):
         threads = torch.get_num_threads()
         name = torch.cuda.get_device_name() if gpu else device
         base = {"device": name, "threads": threads, "batch": BATCH}

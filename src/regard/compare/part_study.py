@@ -173,7 +173,7 @@ def accuracy_with_heads(
 
 def _lookups(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
     """Train one attention layer with 1 to 8 heads on a task with two look-ups per word."""
-    seeds, rows = context.options.seeds_untrained, list[Row]()
+    seeds, rows = context.seeds_untrained, list[Row]()
     places = [(each, heads, seed) for each in HEADS for heads in HEADS[each] for seed in seeds]
     for readout, heads, seed in places:
 

@@ -29,7 +29,7 @@ from regard.compare.study import (
     seeds_text,
     summary,
 )
-from regard.compare.study_context import Options, StudyContext
+from regard.compare.study_context import StudyContext
 from regard.errors import ArgumentError, DataError, message, printable, shown
 from regard.runs.run_facts import facts_of
 from regard.runs.run_folder import config_of
@@ -73,8 +73,8 @@ def compare_runs(
     runs = _runs_of(places)
     if task == "translation":
         data = (settings or {}).get("data") or config_of(runs[0].folder)["data"]
-        options = Options({"data": data}, bins=tuple(bins), sentences=sentences or 0, device=device)
-        result, about = _by_length(StudyContext(options, folder / "runs", say), runs)
+        own: Any = {"bounds": tuple(bins), "sentences_per_class": sentences or 0, "device": device}
+        result, about = _by_length(StudyContext(folder / "runs", say, {"data": data}, **own), runs)
     else:
         own = {"--length-bins": tuple(bins), "--sentences": sentences, "options of the data": settings}
         for option in (name for name, value in own.items() if value):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from regard.evaluation.confidence import interval
 
 if TYPE_CHECKING:
-    from regard.compare.study_context import Options, StudyContext
+    from regard.compare.study_context import StudyContext
 
 __all__ = [
     "CONTRADICTED",
@@ -239,7 +239,7 @@ class Study:
     name: the name for --study.
     title: the heading on the page.
     claims: the claims about two variants each, which measure() judges.
-    variants: the models to train, or a function that returns them, given the options of the comparison.
+    variants: the models to train, or a function that returns them, given the comparison.
     quality: whether the BLEU of the trained models is measured.
     each: measures more of one trained run; its results are columns of the table of the study.
     extra: given the rows of the table, yields what it does not have: tables, figures, verdicts.
@@ -250,20 +250,20 @@ class Study:
     name: str
     title: str
     claims: tuple[Claim, ...] = ()
-    variants: Sequence[Variant] | Callable[[Options], Sequence[Variant]] = ()
+    variants: Sequence[Variant] | Callable[[StudyContext], Sequence[Variant]] = ()
     quality: bool = True
     each: Callable[[StudyContext, Run], Row] | None = None
     extra: Callable[[StudyContext, list[Row]], Iterator[Part]] | None = None
     table: str = ""
     by_length: str = ""
 
-    def chosen(self, options: Options) -> list[Variant]:
-        """Return the variants, given the options of the comparison."""
-        return list(self.variants(options) if callable(self.variants) else self.variants)
+    def chosen(self, context: StudyContext) -> list[Variant]:
+        """Return the variants, given the comparison."""
+        return list(self.variants(context) if callable(self.variants) else self.variants)
 
-    def runs(self, options: Options) -> list[Run]:
+    def runs(self, context: StudyContext) -> list[Run]:
         """Return the training runs that the study needs: each variant, once for each seed."""
-        return [options.run(variant, seed) for variant in self.chosen(options) for seed in options.seeds]
+        return [context.run(variant, seed) for variant in self.chosen(context) for seed in context.seeds]
 
     def measure(self, context: StudyContext) -> StudyResult:
         """Measure the finished runs, judge the claims, and return tables, figures and verdicts.
@@ -272,7 +272,7 @@ class Study:
         length; the BLEU on sources longer than those of the training; the share of BLEU lost on long sources;
         and what `each` measures.
         """
-        runs, variants = list(map(context.stored, self.runs(context.options))), self.chosen(context.options)
+        runs, variants = list(map(context.stored, self.runs(context))), self.chosen(context)
         rows: list[Row] = []
         classes: list[Row] = []
         for run in (each for each in runs if each.seconds is not None):

@@ -51,7 +51,6 @@ from regard.training.step_speed import fastest_threads
 
 __all__ = [
     "COMPARED",
-    "Options",
     "StudyContext",
     "cpu_threads",
     "model_options",
@@ -92,25 +91,58 @@ ROWS, LENGTH = 4, 24
 """Number and length of random sentences."""
 
 
-@dataclass
-class Options:
-    """The options of a comparison: the arguments of compare(), checked, with their defaults.
+def model_options(name: str) -> dict[str, Any]:
+    """Return the settings [model] of a model in a comparison.
 
-    settings: the settings of all training runs, with the data, the width and the length of the training.
+    name: a name in COMPARED or MODELS, or such a name followed by options: "luong:score=concat:cell=gru".
+
+    >>> model_options("luong:score=concat")
+    {'name': 'luong', 'score': 'concat'}
+    """
+    known, *assignments = name.split(":")
+    if known not in COMPARED and known not in MODELS:
+        raise UnknownName("model", known, dict.fromkeys((*COMPARED, *MODELS)))
+    settings = dict(COMPARED.get(known, {"name": known}))
+    try:
+        settings |= override(assignments)
+    except ArgumentError:
+        problem = f"{name!r} is not a model with options"
+        hint = "write the options after colons: luong:score=concat:cell=gru"
+        raise ArgumentError(message("--models", problem, hint=hint)) from None
+    small = {"source_size": 8, "target_size": 8, "width": 8}
+    build_model(**{**small, **settings})  # raise an error for an unknown option
+    return settings
+
+
+@dataclass(eq=False)
+class StudyContext:
+    """A comparison: its options, its training runs and their measurements, and the test sentences.
+
+    folder: the folder of the runs and measurements: each run is trained once and can be resumed, and each
+        measurement is made once.
+    say: prints a line of progress.
+    settings: the settings of all training runs; with the defaults of the data, the width and the length of
+        the training.
+    The others are the arguments of compare(), which are checked, with their defaults.
+
+    interrupted: the signal that stopped train(); "" without one.
     """
 
+    folder: Path
+    say: Callable[[str], None] = print
     settings: Mapping[str, Any] = field(default_factory=dict)
     models: Any = ()
     seeds: Any = 3
     quick: bool = False
-    bins: Sequence[int] = ()
-    sentences: int = 0
+    bounds: Sequence[int] = ()
+    sentences_per_class: int = 0
     widths: Sequence[Any] = ()
     device: str = "auto"
     threads: int | None = None
     jobs: int = 1
 
     def __post_init__(self) -> None:
+        self.device, self.interrupted = choose_device(self.device), ""
         self.models = (self.models,) if isinstance(self.models, str) else tuple(self.models)
         for name in self.models:
             model_options(name)
@@ -126,8 +158,8 @@ class Options:
         default = without_alternatives(QUICK_DEFAULTS if self.quick else DEFAULTS, self.settings)
         self.settings = merged(default, {"data": data}, self.settings)
         build(Data, self.settings["data"], "regard compare")  # raise an error if they are not valid
-        self.bins, self.widths = tuple(self.bins), tuple(self.widths)
-        self.sentences = self.sentences or (QUICK_SENTENCES if self.quick else SENTENCES)
+        self.bounds, self.widths = tuple(self.bounds), tuple(self.widths)
+        self.sentences_per_class = self.sentences_per_class or (QUICK_SENTENCES if self.quick else SENTENCES)
         for option, width in (("--width", self.width), *(("--widths", each) for each in self.widths)):
             if isinstance(width, bool) or not isinstance(width, int) or not NARROWEST <= width <= WIDEST:
                 expected = f"an integer from {NARROWEST} to {WIDEST:,}"
@@ -176,56 +208,15 @@ class Options:
             settings["model"] = {"inner": 4 * model["width"], **model}
         return Run(variant, seed, settings)
 
-
-def model_options(name: str) -> dict[str, Any]:
-    """Return the settings [model] of a model in a comparison.
-
-    name: a name in COMPARED or MODELS, or such a name followed by options: "luong:score=concat:cell=gru".
-
-    >>> model_options("luong:score=concat")
-    {'name': 'luong', 'score': 'concat'}
-    """
-    known, *assignments = name.split(":")
-    if known not in COMPARED and known not in MODELS:
-        raise UnknownName("model", known, dict.fromkeys((*COMPARED, *MODELS)))
-    settings = dict(COMPARED.get(known, {"name": known}))
-    try:
-        settings |= override(assignments)
-    except ArgumentError:
-        problem = f"{name!r} is not a model with options"
-        hint = "write the options after colons: luong:score=concat:cell=gru"
-        raise ArgumentError(message("--models", problem, hint=hint)) from None
-    small = {"source_size": 8, "target_size": 8, "width": 8}
-    build_model(**{**small, **settings})  # raise an error for an unknown option
-    return settings
-
-
-class StudyContext:
-    """The training runs of a comparison, the measurements of them, and the test sentences.
-
-    options: the options of the comparison.
-    folder: the folder of the runs and measurements: each run is trained once and can be resumed, and each
-        measurement is made once.
-    say: prints a line of progress.
-
-    device: the device of the trainings and measurements.
-    interrupted: the signal that stopped train(); "" without one.
-    """
-
-    def __init__(self, options: Options, folder: Path, say: Callable[[str], None]):
-        self.options, self.folder, self.say = options, folder, say
-        self.device = choose_device(options.device)
-        self.interrupted = ""
-
     @cached_property
     def sentences(self) -> SentenceSet:
         """The test sentences; read when they are first used."""
-        return read_sentences(self.options)
+        return read_sentences(self)
 
     @cached_property
     def bins(self) -> dict[str, list[tuple[str, str]]]:
         """The test sentences in classes of source length, such as "6-10"."""
-        return choose_bins(self.sentences, self.options)
+        return choose_bins(self.sentences, self)
 
     def beyond(self, length: str) -> bool:
         """Return whether all sources of a class, such as "25-34", are longer than those of the training."""
@@ -282,10 +273,10 @@ class StudyContext:
         """
         if not runs:
             return
-        hint = "" if self.options.quick else SHORTER
+        hint = "" if self.quick else SHORTER
         with (
             interruptible(STOPPING) as interrupt,
-            TrainingProcesses(self.options.jobs, self.say, interrupt, until, hint) as processes,
+            TrainingProcesses(self.jobs, self.say, interrupt, until, hint) as processes,
         ):
             for end in processes.run(map(self._training, runs), len(runs)):
                 name = f"{processes.done}/{processes.total}: {end.training.name}"
@@ -299,12 +290,12 @@ class StudyContext:
 
     def _training(self, run: Run) -> Training:
         """Write the recipe of a run, and return its training."""
-        place, options = made_folder(self.place(run)), self.options
+        place = made_folder(self.place(run))
         (place / "failed.json").unlink(missing_ok=True)
         atomic_io.replace(place / "recipe.toml", to_toml(run.settings).encode())
-        threads = [] if options.threads is None else ["--threads", str(options.threads)]
+        threads = [] if self.threads is None else ["--threads", str(self.threads)]
         files = ["--recipe", str(place / "recipe.toml"), "--output", str(place / "run")]
-        arguments = [*files, "--resume", "--device", options.device, *threads]
+        arguments = [*files, "--resume", "--device", self.device, *threads]
         return Training(f"{run.label}, seed {run.seed}", place / "log.txt", arguments)
 
     def measured(
