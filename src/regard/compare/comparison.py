@@ -182,4 +182,6 @@ def _measured(study: Study, context: StudyContext) -> StudyResult:
         return study.measure(context)
     except RegardError as error:
         context.say(f"the study {study.name} has failed: {error}")
-        return StudyResult(study.name, study.title, notes=(f"The study has failed: {error}",))
+        result = StudyResult(study.name, study.title)
+        result.notes.append(f"The study has failed: {error}")
+        return result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
 
 from torch import Tensor
 
@@ -12,13 +11,11 @@ from regard.compare.length_bins import SentenceSet
 from regard.compare.score_gradients import ScoreSamples, gradient_statistics, sample_scores, weight_entropy
 from regard.compare.study import (
     Claim,
-    Part,
     Row,
     Run,
     Study,
+    StudyResult,
     Variant,
-    bar_figure,
-    judge,
     seeds_text,
 )
 from regard.compare.study_context import StudyContext
@@ -196,16 +193,14 @@ def _each(context: StudyContext, run: Run) -> Row:
     return row | gradient_noise(context, run)
 
 
-def _noise(context: StudyContext, rows: list[Row]) -> Iterator[Part]:
+def _noise(context: StudyContext, rows: list[Row], result: StudyResult) -> None:
     """Judge the claims about the gradient of REINFORCE, and draw the noise and the alignment errors."""
     sampled = [row for row in rows if row["model"] == SAMPLED]
-    claim = Claim(
-        "hard.noise",
-        "REINFORCE trains the attention with a noisy gradient: more than half of its mean square is "
-        "variance.",
+    noisy = (
+        "REINFORCE trains the attention with a noisy gradient: more than half of its mean square is variance."
     )
     share = "share of the variance in the mean square of the gradient of the scores, minus 0.5"
-    yield judge(claim, [row["gradient_noise"] - 0.5 for row in sampled], share)
+    result.judge("hard.noise", noisy, [row["gradient_noise"] - 0.5 for row in sampled], share)
     ratios = [
         math.log(row["variance_without_baseline"] / row["gradient_variance"])
         for row in sampled
@@ -213,13 +208,13 @@ def _noise(context: StudyContext, rows: list[Row]) -> Iterator[Part]:
     ]
     ratio = "log of the variance without the baseline over the variance with it, same models and batches"
     lowers = "A baseline lowers the variance of the gradient of REINFORCE."
-    yield judge(Claim("hard.variance", lowers), ratios, ratio)
+    result.judge("hard.variance", lowers, ratios, ratio)
     drawn = {"gradient_noise": "Share of the variance in the mean square of the gradient"}
     if context.built_in:
         drawn["alignment_error_rate"] = "Alignment error rate against gold alignments"
     where = f"trained models, test sentences, mean over {seeds_text(len({row['seed'] for row in rows}))}"
     for of, text in drawn.items() if rows else ():
-        yield bar_figure(f"hard-{of.replace('_', '-')}", f"{text}: {where}.", rows, of, text)
+        result.bars(f"hard-{of.replace('_', '-')}", f"{text}: {where}.", rows, of, text)
 
 
 HARD = Study("hard", "Hard against soft attention", CLAIMS, _variants, each=_each, extra=_noise)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 
@@ -11,15 +10,11 @@ from regard.compare.layer_costs import REPEATED, ROUNDS, median_seconds, peak_me
 from regard.compare.score_gradients import sample_scores, score_state, score_statistics
 from regard.compare.study import (
     Claim,
-    Part,
     Row,
     Run,
     Study,
-    Table,
+    StudyResult,
     Variant,
-    judge,
-    line_figure,
-    lines_of,
     seeds_text,
 )
 from regard.compare.study_context import VOCABULARY, StudyContext, random_batch
@@ -144,31 +139,31 @@ def _step_cost(context: StudyContext, name: str) -> dict[str, list[float]]:
     return context.measured("step-cost", about, measure)
 
 
-def _extra(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
+def _extra(context: StudyContext, trained: list[Row], result: StudyResult) -> None:
     """Measure saturation for random vectors, as in the argument for the factor, and in models by width."""
     seeds = seeds_text(len(context.seeds))
     random: list[Row] = [{"d": d, "seed": k, **saturation(d, k)} for d in DIMENSIONS for k in range(5)]
     vectors = "random queries and keys of unit variance, 32 keys, mean over 5 seeds"
-    yield Table("scores-saturation", f"Saturation of the softmax: {vectors}.", random)
+    result.table("scores-saturation", f"Saturation of the softmax: {vectors}.", random)
     text = "Norm of the gradient of a weight with respect to the scores"
     gradients = [
         {"score": name, "d": row["d"], "gradient": row[f"{name}_gradient"]}
         for name in (DOT, SCALED)
         for row in random
     ]
-    lines = lines_of(gradients, "score", "d", "gradient")
-    yield line_figure("scores-gradient", f"{text}: {vectors}.", lines, ("d", "gradient"), "xy")
+    drawn = ("score", "d", "gradient")
+    result.lines("scores-gradient", f"{text}: {vectors}.", gradients, drawn, ("d", "gradient"), "xy")
     gains = [
         math.log(row["scaled_dot_gradient"] / row["dot_gradient"])
         for row in random
         if row["d"] == DIMENSIONS[-1]
     ]
-    claim = Claim(
-        "scores.scaled",
+    text = (
         "Without the factor 1 / sqrt(d), the softmax saturates for large d, and the gradient of the scores "
-        "becomes smaller.",
+        "becomes smaller."
     )
-    yield judge(claim, gains, f"log of the gradient norm with over without the factor, d = {DIMENSIONS[-1]}")
+    what = f"log of the gradient norm with over without the factor, d = {DIMENSIONS[-1]}"
+    result.judge("scores.scaled", text, gains, what)
 
     columns = ("score", "width", "seed", "bleu", *STATE)
     states = [
@@ -178,11 +173,10 @@ def _extra(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
         for seed in context.seeds
     ] + [{"stage": AFTER, **{name: row[name] for name in columns}} for row in trained]
     where = f"bahdanau on random sentences at initialisation, on test sentences after training, {seeds}"
-    yield Table("scores-state", f"Scores, saturation of the softmax and gradient: {where}.", states)
+    result.table("scores-state", f"Scores, saturation of the softmax and gradient: {where}.", states)
     if trained:
         about = f"BLEU, mean over the classes of source length: {context.sentences.name}, {seeds}."
-        lines = lines_of(trained, "score", "width", "bleu")
-        yield line_figure("scores-width", about, lines, ("width", "BLEU"), "x")
+        result.lines("scores-width", about, trained, ("score", "width", "bleu"), ("width", "BLEU"), "x")
 
     costs = {name: _step_cost(context, name) for name in NAMES}
     steps: list[Row] = [
@@ -191,12 +185,12 @@ def _extra(context: StudyContext, trained: list[Row]) -> Iterator[Part]:
         for k in range(ROUNDS)
     ]
     step = f"one training step, forward and backward, 2,048 tokens, {context.device}"
-    yield Table("scores-cost", f"Time and peak memory: {step}, {ROUNDS} {REPEATED}.", steps)
+    result.table("scores-cost", f"Time and peak memory: {step}, {ROUNDS} {REPEATED}.", steps)
     for of, name, text in (("seconds", "scores.time", "time"), ("bytes", "scores.memory", "memory")):
-        claim = Claim(name, f"A training step takes less {text} with dot than with additive.")
+        claim = f"A training step takes less {text} with dot than with additive."
         both = zip(costs["additive"][of], costs[DOT][of], strict=True)
         what = f"log of the {of} of a training step, additive over {DOT}, width {context.width}"
-        yield judge(claim, [math.log(a / b) for a, b in both], what, REPEATED)
+        result.judge(name, claim, [math.log(a / b) for a, b in both], what, REPEATED)
 
 
 SCORES = Study("scores", "Score functions", CLAIMS, _variants, each=_each, extra=_extra)
