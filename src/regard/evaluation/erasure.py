@@ -126,6 +126,11 @@ class Effect:
     unknown: float = math.nan
     unknown_random: float = math.nan
 
+    @property
+    def difference(self) -> float:
+        """`hidden` minus `hidden_random`."""
+        return self.hidden - self.hidden_random
+
 
 class Plan:
     """The trials of one output: without the k most attended words, and without k random words.
@@ -231,7 +236,7 @@ class ErasureMeans:
 
         For these measurements, `hidden` is larger than `hidden_random`. NaN if there are none.
         """
-        wins = [each.hidden > each.hidden_random for each in self.measured]
+        wins = [each.difference > 0 for each in self.measured]
         return sum(wins) / len(wins) if wins else math.nan
 
     def numbers(self, *names: str) -> dict[str, float | None]:
