@@ -62,7 +62,7 @@ LARGE = 4.0
 
 @dataclass(frozen=True)
 class LayerCost:
-    """A layer over n positions of width d, and its cost in theory.
+    """A layer over n positions of width d, and its cost in theory; by default, that of attention.
 
     build: returns a module that maps (B, n, d) to (B, n, d), given d.
     operations: floating-point operations of the forward pass for one sequence, given n and d. A multiply-add
@@ -74,9 +74,9 @@ class LayerCost:
 
     build: Callable[[int], nn.Module]
     operations: Callable[[int, int], int]
-    sequential: Callable[[int], int]
-    path: Callable[[int], int]
-    exponents: tuple[int, int]
+    sequential: Callable[[int], int] = lambda n: 1
+    path: Callable[[int], int] = lambda n: 1
+    exponents: tuple[int, int] = (2, 1)
 
 
 class _Layer(nn.Module):
@@ -94,23 +94,14 @@ LAYERS: dict[str, LayerCost] = {
     "self-attention": LayerCost(
         lambda d: _Layer(nn.Identity(), lambda _, x: attention(x, x, x).output),
         operations=lambda n, d: 4 * n * n * d,
-        sequential=lambda n: 1,
-        path=lambda n: 1,
-        exponents=(2, 1),
     ),
     "multi-head": LayerCost(
         lambda d: _Layer(MultiHead(d, HEADS), lambda layer, x: layer(x, x).output),
         operations=lambda n, d: 4 * n * n * d + 8 * n * d * d,
-        sequential=lambda n: 1,
-        path=lambda n: 1,
-        exponents=(2, 1),
     ),
     "additive": LayerCost(
         lambda d: _Layer(Additive(d, d, d), lambda score, x: attention(x, x, x, score=score).output),
         operations=lambda n, d: 6 * n * n * d + 4 * n * d * d,
-        sequential=lambda n: 1,
-        path=lambda n: 1,
-        exponents=(2, 1),
     ),
     "recurrent": LayerCost(
         lambda d: _Layer(nn.GRU(d, d, batch_first=True), lambda layer, x: layer(x)[0]),
@@ -122,7 +113,6 @@ LAYERS: dict[str, LayerCost] = {
     "convolutional": LayerCost(
         lambda d: _Layer(nn.Conv1d(d, d, KERNEL, padding=KERNEL // 2), lambda layer, x: layer(x.mT).mT),
         operations=lambda n, d: 2 * KERNEL * n * d * d,
-        sequential=lambda n: 1,
         path=lambda n: n - 1,
         exponents=(1, 2),
     ),
