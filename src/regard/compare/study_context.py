@@ -33,7 +33,7 @@ from regard.compare.length_bins import SentenceSet, choose_bins, read_sentences
 from regard.compare.study import Row, Run, Variant
 from regard.data.batch import Batch
 from regard.decoding import Greedy
-from regard.errors import ArgumentError, DataError, RegardError, UnknownName, message, shown
+from regard.errors import ArgumentError, DataError, RegardError, UnknownName, message, naming_place, shown
 from regard.evaluation import bleu, exact_match
 from regard.files import atomic_io
 from regard.files.untrusted import parse_json, read_limited
@@ -257,12 +257,8 @@ class StudyContext:
             build(TranslationSettings, run.settings, f"the settings of {run.label}")
         models = {json.dumps(run.settings["model"], sort_keys=True, default=str): run for run in runs}
         for run in models.values():
-            try:
+            with naming_place(f"the model {run.label}"):
                 build_model(**{"source_size": 8, "target_size": 8, **run.settings["model"]})
-            except ArgumentError as error:
-                text, place = error.message, f"the model {run.label}"
-                about = message(place, text.problem, expected=text.expected, hint=text.hint)
-                raise ArgumentError(about) from None
 
     def train(self, runs: Sequence[Run], until: float = math.inf) -> None:
         """Train runs that are not finished. A run that fails is reported, and the others go on.
