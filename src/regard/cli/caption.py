@@ -9,9 +9,9 @@ from typing import Any
 from regard.cli.decoding_options import GREEDY, PENALTY, SEARCHING, beam_size, max_length, n_best, search_of
 from regard.cli.open_runs import open_task
 from regard.cli.options import OF_RUN, REQUIRED, RUN, but, command
-from regard.cli.output_files import check_apart
 from regard.cli.predict import CheckedInputs, drawing_option, result_files, write_results
 from regard.cli.printing import json_text
+from regard.cli.usage_errors import check_apart
 from regard.data.images.caption_files import coco_image_id, list_images
 from regard.data.line_io import say
 from regard.errors import ArgumentError, DataError, message, printable, shown

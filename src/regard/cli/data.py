@@ -11,11 +11,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from regard.cli.lazy_commands import MARKUP, Command, CommandGroup
+from regard.cli import MARKUP, Command, CommandGroup
 from regard.cli.options import CORPUS, COUNT, PAIR_FILES, PAIRS, REQUIRED, but, command
-from regard.cli.output_files import check_apart
 from regard.cli.pair_options import checked_files, chosen_pairs
 from regard.cli.printing import facts_table, printable_console
+from regard.cli.usage_errors import check_apart
 from regard.data import hold_out, korean_english
 from regard.data.column_names import two_names
 from regard.data.fetch import SETS
