@@ -117,8 +117,10 @@ def evaluate(context: typer.Context, run: Path | None, files: list[str] | None, 
         if options["test_file"] and "test_file" not in option_parameters(kind.evaluate_options):
             hint = f"name the files without an option: regard evaluate {shell_word(run)} FILES"
     check_given(context, kind, "evaluate_options", hint)
-    if run is None and options["translations"] is not None:
-        _check_needs_no_run(context)
+    of_runs = given_parameters(context, OF_RUNS) if run is None and options["translations"] else {}
+    for option in of_runs.values():
+        problem = "this option is for run folders, and cannot be used with --translations"
+        raise ArgumentError(message(option, problem, hint=f"leave {option} out"))
     set_threads(options)
     chosen = None if run is None else ChosenRun(run, options["checkpoint"], options["device"])
     values = _with_files(kind, files or [], options_of(kind, "evaluate_options", options))
@@ -150,7 +152,7 @@ def _with_files(task: type[RunTask], files: Sequence[str], options: dict[str, An
         hint = f"to compare runs: regard compare RUN {' '.join(map(shell_word, runs))}"
         raise ArgumentError(message("regard evaluate", problem, hint=hint))
     known = [name for name in ("test_file", "tsv", "jsonl", "source", "target") if name in options]
-    ways = {_way(file) for file in files}
+    ways = {file_option(file).removeprefix("--") for file in files}
     has_columns = bool(options.get("columns") or options.get("fields"))
     used = [f"--{name.replace('_', '-')}" for name in known if options[name]]
     call = f"regard evaluate RUN {' '.join(map(shown, files))}"
@@ -217,15 +219,3 @@ def _report_training_files(run: Path, options: dict[str, Any]) -> None:
     for file in _files_of(options, ("source", "tsv", "jsonl", "test_file")):
         if any(same_texts(file, each, encodings) for each in trained):
             say(f"note: {shown(file)} is training data of this run: scores on new text will be lower")
-
-
-def _way(file: str) -> str:
-    """Return the option for files with this ending, e.g. "tsv" for a.csv.gz; "" if there is none."""
-    return file_option(file).removeprefix("--")
-
-
-def _check_needs_no_run(context: typer.Context) -> None:
-    """Raise ArgumentError if the command line has an option that has no effect on a file of translations."""
-    for option in given_parameters(context, OF_RUNS).values():
-        problem = "this option is for run folders, and cannot be used with --translations"
-        raise ArgumentError(message(option, problem, hint=f"leave {option} out"))
