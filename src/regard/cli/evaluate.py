@@ -15,7 +15,6 @@ from regard.cli.options import (
     JSON,
     OF_RUN,
     RUN,
-    check_given,
     command,
     given_parameters,
     options_of,
@@ -116,14 +115,14 @@ def evaluate(context: typer.Context, run: Path | None, files: list[str] | None, 
         kind, hint = task_of_run(run, options["task"]), ""
         if options["test_file"] and "test_file" not in option_parameters(kind.evaluate_options):
             hint = f"name the files without an option: regard evaluate {shell_word(run)} FILES"
-    check_given(context, kind, "evaluate_options", hint)
+    values = options_of(context, kind, "evaluate_options", options, hint)
     of_runs = given_parameters(context, OF_RUNS) if run is None and options["translations"] else {}
     for option in of_runs.values():
         problem = "this option is for run folders, and cannot be used with --translations"
         raise ArgumentError(message(option, problem, hint=f"leave {option} out"))
     set_threads(options)
     chosen = None if run is None else ChosenRun(run, options["checkpoint"], options["device"])
-    values = _with_files(kind, files or [], options_of(kind, "evaluate_options", options))
+    values = _with_files(kind, files or [], values)
     if run is not None:
         _check_data_of_run(run, values)
         values = _with_encoding(run, values)

@@ -48,7 +48,6 @@ __all__ = [
     "TOKENS",
     "batch_tokens",
     "but",
-    "check_given",
     "command",
     "finite",
     "given_options",
@@ -278,30 +277,28 @@ def _typer_parameter(option: CommandOption) -> Any:
     return typer.Argument(**arguments | {"show_default": False})
 
 
-def options_of(task: type[RunTask], attribute: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(
+    context: typer.Context,
+    task: type[RunTask],
+    attribute: str,
+    options: Mapping[str, Any],
+    hint: str = "",
+) -> dict[str, Any]:
     """Return a dict from the options of one task to their values, such as {"test_file": None}.
 
-    If the task is not part of Regard, the options that only this task has cannot be set on the command line.
-    They have their default values.
+    Raise ArgumentError if the command line has an option that only other tasks have. If the task is not part
+    of Regard, the options that only this task has cannot be set on the command line. They have their default
+    values.
 
     attribute: the attribute of RunTask with the options: "evaluate_options" or "view_options".
     options: the values of the options of all tasks.
-    """
-    declared: tuple[CommandOption | str, ...] = getattr(task, attribute)
-    defaults = {each.parameter: each.default for each in declared if isinstance(each, CommandOption)}
-    return {name: options.get(name, defaults.get(name)) for name in option_parameters(declared)}
-
-
-def check_given(context: typer.Context, task: type[RunTask], attribute: str, hint: str = "") -> None:
-    """Raise ArgumentError if the command line has an option that only other tasks have.
-
-    attribute: the attribute of RunTask with the options: "evaluate_options" or "view_options".
     hint: the hint of the error message; by default, it names the tasks that have the option.
     """
     from regard.runs.run_task import task_name
     from regard.tasks.task_table import TASKS, find_task
 
-    accepted = option_parameters(getattr(task, attribute))
+    declared: tuple[CommandOption | str, ...] = getattr(task, attribute)
+    accepted = option_parameters(declared)
     for name, option in given_options(context, attribute).items():
         if name not in accepted:
             tasks = {each: option_parameters(getattr(find_task(each), attribute)) for each in TASKS}
@@ -309,6 +306,8 @@ def check_given(context: typer.Context, task: type[RunTask], attribute: str, hin
             problem = f"runs of the task {task_name(task)} have no such option"
             hint = hint or f"it is an option for runs of the task {others}"
             raise ArgumentError(message(option, problem, hint=hint))
+    defaults = {each.parameter: each.default for each in declared if isinstance(each, CommandOption)}
+    return {name: options.get(name, defaults.get(name)) for name in accepted}
 
 
 def given_options(context: typer.Context, attribute: str) -> dict[str, str]:
