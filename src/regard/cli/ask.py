@@ -16,19 +16,18 @@ from regard.decoding.unknown_words import UnknownWords
 from regard.errors import ArgumentError, message, printable, shown
 from regard.evaluation.story_answer import StoryAnswer
 from regard.tasks.answering.data import questions_of_files, read_story
-from regard.training.command_options import CommandOption, flag
+from regard.training.command_options import CommandOption, flag, several
 
 __all__ = ["ask"]
 
 
 @command(
     RUN,
-    CommandOption(
+    several(
         "files",
         "Files of stories with questions, in the format of bAbI or, if named .jsonl, as JSON lines with "
         "the fields story and question.",
         "FILES",
-        list[str],
     ),
     CommandOption("--story", "Text file with a story, one sentence per line.", "FILE"),
     CommandOption(

@@ -19,7 +19,7 @@ from regard.files.atomic_io import write_whole
 from regard.tasks.captioning import Caption
 from regard.tasks.captioning.image_captioner import set_reading
 from regard.tasks.picture_outputs import check_folder
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, several
 from regard.viewing.html_document import SUFFIXES
 
 __all__ = ["caption"]
@@ -27,12 +27,11 @@ __all__ = ["caption"]
 
 @command(
     RUN,
-    CommandOption(
+    several(
         "images",
         "Image files, folders of images, or patterns like 'photos/*.jpg'.",
         "IMAGES",
-        list[str],
-        REQUIRED,
+        default=REQUIRED,
     ),
     but(
         "output",

@@ -18,7 +18,7 @@ from regard.data.read_text import checked_path
 from regard.data.table_formats import Row, column_rows
 from regard.errors import ArgumentError, DataError, message, printable
 from regard.evaluation.classification import Classification
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, several
 
 __all__ = ["classify"]
 
@@ -31,15 +31,14 @@ ONE_TEXT = "one text per line, because this run classifies single texts"
 
 @command(
     RUN,
-    CommandOption(
+    several(
         "files",
         "Text files: each line has one text, or two texts with a tab between them if the run classifies "
         "pairs. JSON lines files (.jsonl): each line has one JSON object. - is standard input. Without FILES "
         "and --text, standard input is read.",
         "FILES",
-        list[str],
     ),
-    CommandOption("--text", "A text to classify. May be repeated.", "TEXT", list[str]),
+    several("--text", "A text to classify.", "TEXT"),
     CommandOption(
         "--second",
         "Second text of a pair: give one --second for each --text, in the same order.",

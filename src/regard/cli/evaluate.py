@@ -30,7 +30,7 @@ from regard.runs.seed_folders import seeds_of
 from regard.runs.seed_scores import evaluate_seeds
 from regard.tasks.task_table import DEFAULT, find_task
 from regard.tasks.text_file_checks import is_utf_8, same_texts
-from regard.training.command_options import CommandOption, option_parameters
+from regard.training.command_options import option_parameters, several
 
 __all__ = ["evaluate"]
 
@@ -49,12 +49,11 @@ OF_RUNS = (
 
 @command(
     replace(RUN, default=None),
-    CommandOption(
+    several(
         "files",
         "Files to evaluate on. Translation: a .tsv, .csv, .jsonl, .json or .parquet file with pairs, "
         "or a source file and a file of references. Other tasks: files in the format of --test-file.",
         "FILES",
-        list[str],
     ),
     *task_options("evaluate_options"),
     JSON,

@@ -21,7 +21,7 @@ from regard.errors import ArgumentError, message
 from regard.sites import declared_sites
 from regard.tasks.language import GeneratedText, LanguageRun
 from regard.tasks.language.text_stream import check_stop
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, several
 from regard.training.interrupts import EXIT_STATUS, interruptible
 
 __all__ = ["generate"]
@@ -32,7 +32,7 @@ AT_ONCE = 256
 
 @command(
     RUN,
-    CommandOption("--prompt", "The beginning of a text to continue. May be repeated.", "TEXT", list[str]),
+    several("--prompt", "The beginning of a text to continue.", "TEXT"),
     CommandOption(
         "--prompt-file",
         "File with one prompt per line; - is standard input. May be repeated. Without --prompt and "
@@ -46,12 +46,10 @@ AT_ONCE = 256
     but("draw", "Draw the attention of every layer in the terminal."),
     but("page", "Also write an HTML page with the texts and the attention of every layer."),
     max_length("--max-new-tokens", "Maximum number of tokens to generate per text.", default=100),
-    CommandOption(
+    several(
         "--stop",
-        "Stop generating a text when it contains this string; the string itself is left out. May be "
-        "repeated.",
+        "Stop generating a text when it contains this string; the string itself is left out.",
         "TEXT",
-        list[str],
         panel=SEARCHING,
     ),
     beam_size(

@@ -25,7 +25,7 @@ from regard.look import Look
 from regard.roles import CROSS, sites_matching
 from regard.sites import scope
 from regard.tasks.translation.alignment import ATTENTIVE
-from regard.training.command_options import CommandOption
+from regard.training.command_options import CommandOption, several
 from regard.viewing import Entry, draw
 from regard.viewing.entry import ROWS
 
@@ -41,9 +41,7 @@ LINK = re.compile(r"(\d{1,6})-(\d{1,6})(?::(\d{0,4}\.?\d{1,9}))?")
     RUN,
     CommandOption("sentence", "Source sentence, instead of --text.", "SENTENCE"),
     CommandOption("--text", "Source sentence.", "TEXT"),
-    CommandOption(
-        "--cut", "Mask source word S when target word T is predicted. May be repeated.", "S-T", list[str]
-    ),
+    several("--cut", "Mask source word S when target word T is predicted.", "S-T"),
     CommandOption(
         "--force",
         "Make target word T attend to source word S only. S-T:0.5 gives S half of the attention weight. "
@@ -59,18 +57,16 @@ LINK = re.compile(r"(\d{1,6})-(\d{1,6})(?::(\d{0,4}\.?\d{1,9}))?")
         least=0,
         most=LINES,
     ),
-    CommandOption(
+    several(
         "--uniform",
         "Make the weights of an attention layer (site) uniform, e.g. decoder.1.cross, or of one head, "
-        "e.g. decoder.1.cross:0. May be repeated.",
+        "e.g. decoder.1.cross:0.",
         "SITE[:HEAD]",
-        list[str],
     ),
-    CommandOption(
+    several(
         "--drop",
-        "Set the output of an attention layer (site), or of one of its heads, to zero. May be repeated.",
+        "Set the output of an attention layer (site), or of one of its heads, to zero.",
         "SITE[:HEAD]",
-        list[str],
     ),
     CommandOption(
         "--site",

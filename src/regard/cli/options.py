@@ -23,7 +23,7 @@ import typer
 from regard.data.column_names import COLUMNS, FIELDS
 from regard.errors import ArgumentError, message
 from regard.tasks.file_options import ENCODING, SOURCE, TARGET
-from regard.training.command_options import CommandOption, flag, integer, option_parameters
+from regard.training.command_options import CommandOption, flag, integer, option_parameters, several
 
 if TYPE_CHECKING:
     from regard.runs.run_task import RunTask
@@ -153,19 +153,16 @@ OPTIONS = {
         flag("--overwrite", "Overwrite existing files."),
         CommandOption("--source", SOURCE.help, "FILE", list[str]),
         CommandOption("--target", TARGET.help, "FILE", list[str]),
-        CommandOption(
+        several(
             "--tsv",
-            "TSV or CSV file with sentence pairs, instead of --source and --target (see --columns). May be "
-            "repeated.",
+            "TSV or CSV file with sentence pairs, instead of --source and --target (see --columns).",
             "FILE",
-            list[str],
         ),
-        CommandOption(
+        several(
             "--jsonl",
             "JSON lines, JSON or Parquet file with sentence pairs, instead of --source and --target (see "
-            "--fields). May be repeated.",
+            "--fields).",
             "FILE",
-            list[str],
         ),
         CommandOption("--columns", COLUMNS, "A,B", default=DEFAULT_COLUMNS),
         CommandOption("--fields", FIELDS, "A,B", default="source,target"),

@@ -17,7 +17,7 @@ from regard.cli.options import REQUIRED, but, command
 from regard.cli.printing import facts_table, printable_console
 from regard.cli.train_settings import TRAINING_MACHINE, check_exclusive, setting_options, settings_of
 from regard.errors import DataError, message, printable, shell_word, shown
-from regard.training.command_options import LOGS, RUN, CommandOption, flag
+from regard.training.command_options import LOGS, RUN, CommandOption, flag, several
 
 if TYPE_CHECKING:
     from regard.runs.estimate import Estimate
@@ -51,12 +51,11 @@ TRAINING_FILES = ("train_file", "source", "target", "tsv", "jsonl")
     flag("--resume", "Resume the run in --output.", panel=RUN),
     flag("--change", "With --resume: accept changed settings or data.", panel=RUN),
     flag("--dry-run", "Print the data report, the settings and the estimated time, and exit.", panel=RUN),
-    CommandOption(
+    several(
         "--logger",
         "Call this function of yours, as module:function, for every event of the run, for example "
-        "to log to Weights & Biases. May be repeated.",
+        "to log to Weights & Biases.",
         "NAME",
-        list[str],
         panel=LOGS,
     ),
 )
