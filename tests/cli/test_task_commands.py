@@ -17,7 +17,7 @@ from regard.evaluation.word_effects import WordEffect, WordEffects, hide_each_wo
 from regard.runs.run_commands import ChosenRun, ViewOptions, report_changed_data
 from regard.runs.train_run import train_run
 from regard.tasks.classification import ClassificationTask
-from regard.tasks.classification.run import ClassificationView
+from regard.tasks.classification.task import ClassificationView
 from regard.tasks.language import LanguageTask
 from regard.viewing import Seen
 from tests.tasks.own_task import LineTask

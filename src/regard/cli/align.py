@@ -19,7 +19,7 @@ from regard.decoding.unknown_words import UnknownWords
 from regard.decoding.word_alignment import pharaoh
 from regard.errors import ArgumentError, UnknownName, message
 from regard.evaluation import SYMMETRISATIONS, read_links
-from regard.evaluation.alignment_error_rate import evaluate_alignments
+from regard.evaluation.alignment_error_rate import check_links, score_links
 from regard.roles import CROSS
 from regard.tasks.picture_outputs import ResultFiles, check_output_ending
 from regard.tasks.translation.alignment import aligned_at, join_directions, search_alignments
@@ -166,7 +166,8 @@ def align(run: Path, **options: Any) -> None:
     page.save(f"Alignments by {run.name or run}")
     if gold is not None:
         name = str(options["gold_alignments"])
-        say(str(evaluate_alignments(links, gold, sizes, name)))
+        check_links(gold, sizes, name)
+        say(str(score_links(links, gold)))
 
 
 def _check(options: Mapping[str, Any]) -> None:

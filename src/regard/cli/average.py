@@ -25,8 +25,7 @@ from regard.runs.run_task import RunTask
 from regard.runs.seed_folders import check_one_seed
 from regard.runs.stored_runs import checked_settings, find_checkpoint, stored_scores
 from regard.training.checkpoints.averaging import Averaged, mean_weights
-from regard.training.checkpoints.checkpoint_files import folder_name
-from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkpoints
+from regard.training.checkpoints.checkpoints import POINTERS, Checkpoint, Checkpoints, folder_name
 from regard.training.command_options import CommandOption, integer
 
 __all__ = ["average", "average_run"]

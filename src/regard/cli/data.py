@@ -25,7 +25,7 @@ from regard.data.korean.corpus import SPLITS, Example
 from regard.data.progress_bar import advancing
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.evaluation import Links
-from regard.files.file_group import check_free, written_together
+from regard.files.atomic_io import check_free, written_together
 from regard.training.command_options import CommandOption, flag, integer
 from regard.viewing import draw
 

@@ -82,11 +82,7 @@ def demo(minutes: float, quick: bool, guided: bool, output: Path | None, seed: i
     from regard.decoding import Greedy
     from regard.tasks.picture_outputs import ResultFiles
     from regard.tasks.translation import load_translator, train_translation
-    from regard.tasks.translation.evaluate import (
-        EvaluationOptions,
-        built_in_references,
-        evaluate_run,
-    )
+    from regard.tasks.translation.evaluate import built_in_references, evaluate_translator
     from regard.training.settings import merged
 
     length = QUICK if quick else {"training": {"minutes": minutes}}
@@ -102,8 +98,7 @@ def demo(minutes: float, quick: bool, guided: bool, output: Path | None, seed: i
     translator = load_translator(folder, search=Greedy())
     page = ResultFiles("line", folder / "demo.html")
     test = built_in_references("test", 50 if quick else TEST)
-    report = evaluate_run(translator, test, EvaluationOptions(), None, page)
-    console.print(report.table())
+    console.print(evaluate_translator(translator, test, None, page))
     for translation in translator.translate(SENTENCES[:1] if quick else SENTENCES):
         console.print()
         console.print(translation)

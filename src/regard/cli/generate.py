@@ -99,7 +99,7 @@ def generate(run: Path, prompt: list[str] | None, prompt_file: list[str] | None,
         say(f"{drawn}: the model has no attention, so none is drawn")
 
     def checked(text: str) -> str:
-        language.generator.encode_prompt(text, "--prompt" if prompt else readers[0].where)
+        language.encode_prompt(text, "--prompt" if prompt else readers[0].where)
         return text
 
     def plain(result: GeneratedText, number: int) -> Iterable[str]:

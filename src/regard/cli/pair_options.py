@@ -15,8 +15,7 @@ from regard.data.line_io import check_standard_input
 from regard.data.pairs import LinePairs, PairStream, RowPairs
 from regard.errors import ArgumentError, UnknownName, message, shell_word
 from regard.runs.run_folder import config_of
-from regard.tasks.header_lines import check_first_lines, columns_of_header
-from regard.tasks.text_file_checks import check_sides
+from regard.tasks.file_checks import check_first_lines, check_sides, columns_of_header
 
 __all__ = ["checked_files", "chosen_pairs", "pair_stream", "read_choices"]
 

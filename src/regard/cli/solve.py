@@ -12,7 +12,7 @@ from regard.cli.predict import drawing_option, result_files, write_results
 from regard.data.line_io import given_lines, say
 from regard.errors import ArgumentError, message
 from regard.tasks.algorithms.data import sequences_in
-from regard.tasks.algorithms.solution import Solution
+from regard.tasks.algorithms.sequence_solver import Solution
 from regard.training.command_options import integer, several
 from regard.viewing.html_document import SUFFIXES
 

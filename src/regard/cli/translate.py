@@ -131,7 +131,7 @@ def translate(run: Path, files: list[str] | None, text: list[str] | None, **opti
         raise ArgumentError(message("--probabilities", "this option requires --alignments FILE"))
     lines = given_lines(files, text, encoding=options["encoding"])
     if files:
-        from regard.tasks.text_file_checks import check_text_files, report_tables
+        from regard.tasks.file_checks import check_text_files, report_tables
 
         check_text_files(files, options["encoding"])
         hint = "write the sentences to a file of their own, e.g. with cut -f1"

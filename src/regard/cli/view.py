@@ -32,7 +32,7 @@ from regard.runs.devices import choose_device
 from regard.runs.run_commands import ChosenRun, LongTextView, RunView, ViewOptions
 from regard.runs.run_folder import CONFIG
 from regard.runs.run_task import task_name
-from regard.tasks.answering.run import view_stored_answer
+from regard.tasks.answering.task import view_stored_answer
 from regard.tasks.picture_outputs import check_folder
 from regard.training.command_options import CommandOption
 from regard.viewing import VIEWS, Picture, Seen
