@@ -78,7 +78,13 @@ def ask(
     * `regard ask runs/x own.jsonl --page answers.html`
     """
     written = result_files(options, "question", (".png", ".svg", ".pdf"))
-    _check_inputs(files, story, question)
+    if files and (story is not None or question):
+        option = "--story" if story is not None else "--question"
+        problem = f"conflicts with {shown(files[0])}, which already contains stories and questions"
+        raise ArgumentError(message(option, problem, expected="either FILES, or --story and --question"))
+    if not files and story is None:
+        hint = 'regard ask RUN --story FILE --question "...", or regard ask RUN FILE'
+        raise ArgumentError(message("regard ask", "no story is given", hint=hint))
     sentences = None if story is None else read_story(story, options["encoding"])
     lines = None if files else given_lines(None, question, encoding=options["encoding"])
     answerer = open_task("answering", run, options)
@@ -110,17 +116,6 @@ def ask(
     title, readers = "Answers about stories", [] if lines is None else [lines]
     write_results(results, options, plain, written, title, inputs=inputs, readers=readers)
     return inputs.status("could not be answered and were skipped")
-
-
-def _check_inputs(files: list[str] | None, story: str | None, question: list[str] | None) -> None:
-    """Raise ArgumentError unless the stories come either from FILES or from --story."""
-    if files and (story is not None or question):
-        option = "--story" if story is not None else "--question"
-        problem = f"conflicts with {shown(files[0])}, which already contains stories and questions"
-        raise ArgumentError(message(option, problem, expected="either FILES, or --story and --question"))
-    if not files and story is None:
-        hint = 'regard ask RUN --story FILE --question "...", or regard ask RUN FILE'
-        raise ArgumentError(message("regard ask", "no story is given", hint=hint))
 
 
 def _asked(sentences: tuple[str, ...], lines: Lines, option: str) -> Iterator[StoryQuestion]:

@@ -181,15 +181,10 @@ class Inputs:
             where = f"{place_name(file)}, line 1"
             raise DataError(message(where, problem, expected=" and ".join(self.fields), hint=hint))
         for row in rows:
-            yield self._cells(row, places, file)
-
-    def _cells(self, row: Row, columns: Sequence[int], place: str) -> str | tuple[str, str]:
-        """Return the text, or the pair of texts, in some columns of a row."""
-        if max(columns) >= len(row.value):
-            problem = f"{len(row.value)} columns, expected at least {max(columns) + 1}"
-            raise DataError(message(f"{place_name(place)}, line {row.number}", problem))
-        texts = [row.value[column] for column in columns]
-        return self._texts(texts)
+            if max(places) >= len(row.value):
+                problem = f"{len(row.value)} columns, expected at least {max(places) + 1}"
+                raise DataError(message(f"{place_name(file)}, line {row.number}", problem))
+            yield self._texts([row.value[place] for place in places])
 
     def _check_tab(self, text: str, is_table: bool) -> None:
         """Count a line with a tab. Raise DataError if it is line 1 of a .tsv file: it has several columns."""

@@ -112,7 +112,9 @@ def generate(run: Path, prompt: list[str] | None, prompt_file: list[str] | None,
     how: dict[str, Any] = {"search": search, "max_new_tokens": options["max_new_tokens"]}
     how |= {"stop": options["stop"] or (), "tokens_per_batch": options["batch_tokens"]}
     how["look"] = "*" if drawn else None
-    streamed = len(prompt or ()) == 1 and _can_stream(search, options)
+    plain_text = options["output"] is None and not options["json"] and not options["draw"]
+    one = len(prompt or ()) == 1 and options["n_best"] == 1 and not isinstance(search, Beam)
+    streamed = plain_text and one and sys.stdout.isatty()  # the text appears token by token
     title = f"Texts by {run.name or run}"
     with interruptible("stopping: press Ctrl-C again to exit without output") as interruption:
         how["stopping"] = interruption
@@ -156,12 +158,6 @@ def _readers(prompt: list[str] | None, files: list[str] | None, encoding: str | 
     if lines.keyboard:
         say("reading prompts from standard input; end with Ctrl-D")
     return [lines]
-
-
-def _can_stream(search: Search, options: Mapping[str, Any]) -> bool:
-    """Return whether to print the text token by token: one text without beam search, in a terminal."""
-    plain = options["output"] is None and not options["json"] and not options["draw"]
-    return plain and options["n_best"] == 1 and not isinstance(search, Beam) and sys.stdout.isatty()
 
 
 def _show(language: LanguageRun, text: str, **options: Any) -> GeneratedText:

@@ -32,7 +32,6 @@ __all__ = [
     "CORPUS",
     "COUNT",
     "DEFAULT_COLUMNS",
-    "HEADS",
     "JSON",
     "LINES",
     "MACHINE",
@@ -63,7 +62,6 @@ CORPUS = 10_000_000
 COUNT = 100_000
 """Maximum number of sentences to print, and maximum number of checkpoints to average."""
 
-HEADS = 10_000
 LINES = 1_000_000
 """Largest value of the options --at-once, --sequences, --top-k and --erase."""
 
@@ -178,7 +176,7 @@ OPTIONS = {
             "Task of the run, as package.module:Class, if it is not part of Regard.",
             "NAME",
         ),
-        integer("--head", "Number of an attention head; the first is 0.", 0, HEADS),
+        integer("--head", "Number of an attention head; the first is 0.", 0, 10_000),
         CommandOption(
             "--unit",
             "Unit to align: word, morpheme, character, or auto (morpheme or character if the run has such a "
