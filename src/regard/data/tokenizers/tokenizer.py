@@ -8,6 +8,7 @@ import re
 import sys
 import unicodedata
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
@@ -256,7 +257,17 @@ class Tokenizer(ABC):
 
         For a subword tokenizer, these are the words with a character that is encoded as bytes.
         """
-        return ()
+        tokens, words = self.encode(line), clean(line).split()
+        numbers = zip(tokens, self.words(tokens), strict=True)
+        spelled = {number for token, number in numbers if token in self.uncovered and number >= 0}
+        return tuple(words[number] for number in sorted(spelled))
+
+    def check_no_sampling(self, sample: float) -> None:
+        """Raise ArgumentError if `sample`, an argument of encode(), is not 0."""
+        if sample:
+            problem = f"sample is {sample}, but a {self.kind} tokenizer has only one segmentation"
+            hint = "set sample to 0, or train a tokenizer of kind 'unigram' or 'bpe'"
+            raise ArgumentError(message(f"{type(self).__name__}.encode()", problem, hint=hint))
 
     @property
     def bytewise(self) -> bool:
@@ -317,6 +328,17 @@ def read_vocabulary(content: bytes, place: str, kind: str | None = None) -> dict
         problem = f"this tokenizer is not of kind '{kind}'"
         raise DataError(message(place, problem, hint="use load_tokenizer(path), which loads any kind"))
     return saved
+
+
+def read_strings(saved: dict[str, Any], name: str, place: str) -> list[str]:
+    """Return a list of different strings of a tokenizer file. Raise DataError if it is something else."""
+    values = saved.get(name)
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise DataError(message(place, f"'{name}' is not a list of strings", hint=DAMAGED))
+    for value, count in Counter(values).items():
+        if count > 1:
+            raise DataError(message(place, f"{value!r} is in '{name}' {count} times", hint=DAMAGED))
+    return values
 
 
 class Lowercased(Tokenizer):

@@ -20,6 +20,7 @@ from regard.data.tokenizers.tokenizer import (
     Sample,
     Tokenizer,
     clean,
+    read_strings,
     read_vocabulary,
 )
 from regard.errors import ArgumentError, DataError, message
@@ -71,10 +72,7 @@ class Listed(Tokenizer):
         return cls(ranked[: (cls.most if size is None else size) - len(SPECIALS)])
 
     def encode(self, line: str, *, sample: float = 0.0, generator: Random | None = None) -> list[int]:
-        if sample:
-            problem = f"sample is {sample}, but a {self.kind} tokenizer has only one segmentation"
-            hint = "set sample to 0, or train a tokenizer of kind 'unigram' or 'bpe'"
-            raise ArgumentError(message(f"{type(self).__name__}.encode()", problem, hint=hint))
+        self.check_no_sampling(sample)
         return [self._numbers.get(token, UNK) for token in self.split(clean(line))]
 
     def encode_lines(self, lines: Sequence[str]) -> list[list[int]]:
@@ -102,18 +100,10 @@ class Listed(Tokenizer):
 
     @classmethod
     def deserialized(cls, content: bytes, place: str) -> Self:
-        saved = read_vocabulary(content, place, cls.kind)
-        tokens, hint = saved.get("tokens"), DAMAGED
-        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-            raise DataError(message(place, "'tokens' is not a list of strings", hint=hint))
-        for token, count in Counter(tokens).items():
-            if count > 1 or not cls.is_token(token):
-                problem = (
-                    f"{token!r} is in 'tokens' {count} times"
-                    if count > 1
-                    else f"{token!r} is not a {cls.kind}"
-                )
-                raise DataError(message(place, problem, hint=hint))
+        tokens = read_strings(read_vocabulary(content, place, cls.kind), "tokens", place)
+        for token in tokens:
+            if not cls.is_token(token):
+                raise DataError(message(place, f"{token!r} is not a {cls.kind}", hint=DAMAGED))
         return cls(tokens)
 
 
