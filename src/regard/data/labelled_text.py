@@ -56,7 +56,6 @@ from regard.errors import (
 __all__ = [
     "CLASS_WEIGHTS",
     "ClassBalance",
-    "Columns",
     "FORMATS",
     "Format",
     "LabelledText",
@@ -278,21 +277,11 @@ class Row(NamedTuple):
     texts: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The columns or JSON fields of a file that contain the label and the texts.
+Columns = tuple[int | str, ...]
+"""The columns or JSON fields of a file: of the label, of the text, and of the second text of pairs.
 
-    label: the column of the label: a number from 1, a name in the header line, or the name of a JSON field.
-    texts: the column of the text, or the two columns of a pair of texts: also numbers or names.
-    """
-
-    label: int | str
-    texts: tuple[int | str, ...]
-
-    @property
-    def all(self) -> tuple[int | str, ...]:
-        """The columns of the file that are read: the column of the label, then the columns of the texts."""
-        return self.label, *self.texts
+Columns are numbers from 1, or names in the header line; "a.b" is the field "b" of the object in the field
+"a"."""
 
 
 def tabbed(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
@@ -302,18 +291,18 @@ def tabbed(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
     """
     check_format(path, "tsv", "read_labelled")
     rows = column_rows(path, encoding)
-    if isinstance(columns.label, str):
+    if isinstance(columns[0], str):
         header = next(rows, None)
         if header is None:
             return
         hint = "if the file has no header line, use column numbers, starting at 1"
-        if not {name.strip() for name in header.value} >= set(columns.all):
-            likely = likely_columns(path, encoding) if len(columns.all) == 2 else ""
-            if likely := likely or similar_columns(header.value, columns.all):
+        if not {name.strip() for name in header.value} >= set(columns):
+            likely = likely_columns(path, encoding) if len(columns) == 2 else ""
+            if likely := likely or similar_columns(header.value, columns):
                 hint = f"name the columns of label and text, e.g. --columns {shell_word(likely)}; {hint}"
-        places = column_places(path, header.value, columns.all, hint)
+        places = column_places(path, header.value, columns, hint)
     else:
-        places = column_places(path, (), columns.all, "")
+        places = column_places(path, (), columns, "")
     for row in rows:
         cells = row.value
         if problem := too_few_columns(cells, places):
@@ -354,14 +343,17 @@ def records(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]
 
     The column name "a.b" means the field "b" of the object in the field "a".
     """
-    names = tuple(map(str, columns.all))
+    names = tuple(map(str, columns))
     rows, unit = record_rows(path, names, encoding, "read_labelled")
     for row in rows:
         place = f"{shown(path)}, {unit} {row.number}"
         valid_cell(row.line, shown(path), row.number, encoding)
         if row.reason:
             raise DataError(message(place, row.reason))
-        label, *texts = [None] * len(names) if row.value is None else _fields(row.value, names, place)
+        try:
+            label, *texts = [None] * len(names) if row.value is None else fields_of(row.value, names)
+        except LookupError as error:
+            raise DataError(message(place, str(error.args[0]), hint=CHECK_FIELDS)) from None
         yield Row(row.number, _label(label, place), tuple(text_of_json(text, place) for text in texts))
 
 
@@ -375,17 +367,11 @@ def fields_of_json(line: str, names: Sequence[str], place: str) -> list[Any]:
     [5, 'good']
     """
     try:
-        row = json.loads(line)
+        return fields_of(json.loads(line), names)
     except (ValueError, RecursionError) as error:
         raise DataError(message(place, f"the line is not valid JSON: {error}")) from None
-    return _fields(row, names, place)
-
-
-def _fields(row: Any, names: Sequence[str], place: str) -> list[Any]:
-    try:
-        return fields_of(row, names)
     except LookupError as error:
-        raise DataError(message(place, str(error.args[0]), hint="check the field names")) from None
+        raise DataError(message(place, str(error.args[0]), hint=CHECK_FIELDS)) from None
 
 
 def label_first(path: Path, columns: Columns, encoding: str | None) -> Iterator[Row]:
@@ -470,14 +456,14 @@ def checked_columns(
             raise ArgumentError(
                 message(call, problem, hint='do not set these arguments, or use format="tsv" or "jsonl"')
             )
-        return Columns("label", ("text",))
-    texts = (own.text if text is None else text, *(() if second is None else (second,)))
-    columns = Columns(own.label if label is None else label, texts)
-    given = ", ".join(map(repr, columns.all))
-    if len(set(columns.all)) != len(columns.all):
+        return ()
+    first = own.label if label is None else label, own.text if text is None else text
+    columns = first if second is None else (*first, second)
+    given = ", ".join(map(repr, columns))
+    if len(set(columns)) != len(columns):
         raise ArgumentError(message(call, f"two columns are the same: {given}", expected="different columns"))
-    names = all(isinstance(column, str) and column for column in columns.all)
-    numbers = all(type(column) is int and column > 0 for column in columns.all)
+    names = all(isinstance(column, str) and column for column in columns)
+    numbers = all(type(column) is int and column > 0 for column in columns)
     if not names and not (numbers and kind == "tsv"):
         expected = "names of fields" if kind == "jsonl" else "numbers from 1, or names in the header line"
         hint = "use only numbers or only names for label, text and second"
@@ -485,6 +471,7 @@ def checked_columns(
     return columns
 
 
+CHECK_FIELDS = "check the field names"
 CHECK_LABELS = "check which column the labels are in"
 
 EMPTY = ("skip", "error")
