@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import korean_english, read_pairs
-from regard.data.data_report import Report
-from regard.data.misaligned_pairs import Features, lines_without_counterpart, shifted_lines
+from regard.data.data_report import Features, Report, lines_without_counterpart, shifted_lines
 
 COUNT = 2000
 

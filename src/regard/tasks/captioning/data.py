@@ -15,7 +15,7 @@ from regard.data.images import Augmentation, CaptionedImages, centre_crop, read_
 from regard.data.images.image_file import Pixels, decode_files, memory_limit
 from regard.data.progress_bar import advancing
 from regard.data.shapes import Scene, render, shapes
-from regard.data.shapes.shapes_corpus import SPLITS
+from regard.data.shapes.scenes import SPLITS
 from regard.data.tokenizers import Tokenizer, load_tokenizer, train_tokenizer
 from regard.data.tokenizers.tokenizer import Lowercased
 from regard.errors import ArgumentError, DataError, UnknownName, message, printable, shown
