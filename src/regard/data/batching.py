@@ -7,9 +7,7 @@ For the same data and settings, the order of the batches depends only on (seed, 
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy
@@ -436,10 +434,6 @@ class LabelledBatches(SimilarLengths[LabelledBatch]):
         return LabelledBatch(first[0], first[1], numbers[0], numbers[1], second[0], second[1])
 
 
-AHEAD = 4
-"""Number of batches that worker threads prepare before they are needed."""
-
-
 class EncodedCaptions(EncodedPairs):
     """The captions of all images as token ids. Each caption is one training example.
 
@@ -484,8 +478,7 @@ class CaptionBatches(Batches):
     images: whether batches contain images. If False, ImageBatch.source has the index of each image, (B,), and
         the caller replaces the indices by stored images or feature vectors. If `augmentation` is also set,
         ImageBatch.source is (B, 4): the index of each image, then the result of augmentation.draw().
-    workers: number of threads that prepare the next batches; 0 prepares each batch when it is needed. The
-        threads are started by epoch() and ended by close(), or when this object is deleted.
+    workers: number of threads that decode the images of a batch if they are not in memory.
     tokens: maximum number of tokens of a batch, see Batches.
     options: other keyword arguments of Batches: sentences, rounded, shuffle, seed, rank, world and so on.
 
@@ -514,38 +507,11 @@ class CaptionBatches(Batches):
         super().__init__(data, tokens, **options)
         self.image_rows, self.pixels, self.size = data.image_rows, pixels, size
         self.augmentation, self.images, self.workers = augmentation, images, workers
-        self._pool: ThreadPoolExecutor | None = None
 
     def epoch(self, epoch: int, start: int = 0, data: EncodedPairs | None = None) -> Iterator[ImageBatch]:
         """Iterate over the batches of an epoch from batch `start` on; earlier batches are not computed."""
         texts = super().epoch(epoch, start, data)
-        if not self.workers:
-            return (self._with_images(text, epoch) for text in texts)
-
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="captions")
-        return self._ahead(texts, epoch, self._pool)
-
-    def close(self) -> None:
-        """End the worker threads. The next call of epoch() starts them again."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
-
-    def _ahead(self, texts: Iterator[Batch], epoch: int, pool: ThreadPoolExecutor) -> Iterator[ImageBatch]:
-        """Yield the batches of an epoch in order, while worker threads load the images of the next batches.
-
-        texts: the captions of each batch, without images.
-        pool: the worker threads. They are not ended here: the garbage collector may close an abandoned
-            generator while a lock is held that an ending thread needs.
-        """
-        waiting: deque[Future[ImageBatch]] = deque()
-        for text in texts:
-            waiting.append(pool.submit(self._with_images, text, epoch))
-            if len(waiting) > AHEAD:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        return (self._with_images(text, epoch) for text in texts)
 
     def _with_images(self, text: Batch, epoch: int) -> ImageBatch:
         rows = torch.from_numpy(self.image_rows[text.index.numpy()])
@@ -556,7 +522,7 @@ class CaptionBatches(Batches):
             return ImageBatch.of_text(rows, text)
         from regard.data.images.image_file import centre_crop
 
-        images = self.pixels[rows]
+        images = self.pixels.load(rows, self.workers)
         if self.augmentation is not None:
             return ImageBatch.of_text(self.augmentation(images, text.index, epoch), text)
         return ImageBatch.of_text(centre_crop(images, self.size), text)

@@ -374,12 +374,18 @@ class Pixels:
         return self._count
 
     def __getitem__(self, rows: Sequence[int] | Tensor) -> Tensor:
+        return self.load(rows)
+
+    def load(self, rows: Sequence[int] | Tensor, workers: int = 0) -> Tensor:
+        """Return some images, uint8, (B, 3, size, size). `workers`: number of threads that decode them."""
         index = torch.as_tensor(rows, dtype=torch.long)
         if self._array is not None:
             return self._array[index]
         assert self._read is not None
-        images = [self._read(row) for row in index.tolist()]
-        return torch.stack(images) if images else torch.zeros(0, 3, self.size, self.size, dtype=torch.uint8)
+        if not len(index):
+            return torch.zeros(0, 3, self.size, self.size, dtype=torch.uint8)
+        with ThreadPoolExecutor(max(workers, 1)) as pool:
+            return torch.stack(list(pool.map(self._read, index.tolist())))
 
     @property
     def in_memory(self) -> bool:

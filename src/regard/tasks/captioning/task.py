@@ -129,8 +129,7 @@ class CaptioningTask(RunTask):
         features = 0 if training.estimator is None else features_size(model.target)
         self._estimator = add_estimator(model, training, features=features, processes=processes)
         rows, longest = training.batch_size, data.max_length + 1
-        speed, self._shapes = few_shapes(model, training, device, processes.world, longest, fine=False)
-        self.speed = replace(speed, ahead=False)  # other threads decode images already
+        self.speed, self._shapes = few_shapes(model, training, device, processes.world, longest, fine=False)
         train, valid = corpus.split.train, corpus.split.valid
         encoder, count = model.image_encoder, len(train) + len(valid)
         fits = features_fit(encoder, count, data.size)
@@ -257,9 +256,6 @@ class CaptioningTask(RunTask):
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[ImageBatch]:
         return self._train.epoch(epoch, start)
-
-    def close(self) -> None:
-        self._train.close()
 
     def largest_batch(self) -> ImageBatch:
         return next(iter(self.batches(0, self._train.largest(0))))
