@@ -17,7 +17,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,14 +91,12 @@ class Labels:
     """
 
     names: tuple[str, ...]
-    _indices: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str) or not all(isinstance(name, str) for name in self.names):
             problem = f"names is {self.names!r}"
             raise ArgumentError(message("Labels()", problem, expected="a list of strings"))
         object.__setattr__(self, "names", tuple(self.names))
-        object.__setattr__(self, "_indices", {name: index for index, name in enumerate(self.names)})
         if len(self._indices) != len(self.names):
             repeated = next(name for name, count in Counter(self.names).items() if count > 1)
             problem = f"the label {repeated!r} occurs more than once"
@@ -106,13 +105,16 @@ class Labels:
             problem = f"the only label is {self.names[0]!r}" if self.names else "there are no labels"
             raise ArgumentError(message("Labels()", problem, expected="at least two labels"))
 
+    @cached_property
+    def _indices(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.names)}
+
     @classmethod
     def of(cls, labels: Iterable[str]) -> Labels:
         """Collect the different labels and sort them: as numbers if all are integers, else as text."""
-        names = set(labels)
-        if all(_INTEGER.fullmatch(name) for name in names):
-            return cls(tuple(sorted(names, key=lambda name: (int(name), name))))
-        return cls(tuple(sorted(names)))
+        names = sorted(set(labels))
+        integers = all(map(_INTEGER.fullmatch, names))
+        return cls(tuple(sorted(names, key=int) if integers else names))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -141,13 +143,12 @@ class Labels:
         place: function that takes the position of a label in `labels`, from 0, and returns its file and line
             for the error message.
         """
-        found = []
-        for position, label in enumerate(labels):
-            if label not in self._indices:
+        given = list(labels)
+        for position, label in enumerate(given):
+            if label not in self:
                 problem = f"the label {printable(label)[:80]!r} does not occur in the training data"
                 raise DataError(message(place(position), problem, expected=f"one of {self.listed()}"))
-            found.append(self._indices[label])
-        return found
+        return [self._indices[label] for label in given]
 
     def listed(self) -> str:
         """Return the labels as text for a message, for example "neg, pos".
