@@ -111,7 +111,22 @@ def hold_out(
     >>> len(parity.train), len(parity.valid), parity.disjoint
     (900, 100, 'source')
     """
-    _check(pairs, count, fraction, disjoint)
+    call = "hold_out()"
+    if (count is None) == (fraction is None):
+        both = "both count and fraction are given"
+        problem = "neither count nor fraction is given" if count is None else both
+        raise ArgumentError(message(call, problem, expected="either count or fraction"))
+    if not isinstance(pairs, Pairs):
+        hint = "use read_pairs(...) for files, pairs_from_lists(sources, targets) for lists"
+        problem = f"pairs is of type {type(pairs).__name__}"
+        raise ArgumentError(message(call, problem, expected="Pairs", hint=hint))
+    if count is not None and (not isinstance(count, int) or count < 1):
+        raise ArgumentError(message(call, f"count is {count}", expected="an integer, at least 1"))
+    if fraction is not None and not 0 < fraction < 1:
+        expected = "a number between 0 and 1"
+        raise ArgumentError(message(call, f"fraction is {fraction}", expected=expected))
+    if disjoint not in RULES:
+        raise UnknownName("value of disjoint", disjoint, RULES)
     positions, sources, targets = _hashes(pairs, seed)
     # One hash is multiplied by an odd number, so that the pairs (a, b) and (b, a) get different hashes.
     _, first = numpy.unique(sources * numpy.uint64(0x9E3779B97F4A7C15) + targets, return_index=True)
@@ -122,9 +137,19 @@ def hold_out(
         assert fraction is not None
         held = sources < numpy.uint64(int(fraction * 2**64))
     else:
-        held = sources <= _limit(sources, count)
+        # The sources with the smallest hashes, as long as they have at most `count` pairs; but at least one.
+        values, counts = numpy.unique(sources, return_counts=True)
+        fitting = int((numpy.cumsum(counts) <= count).sum())
+        held = numpy.isin(sources, values[: max(fitting, 1)])
     shared = numpy.isin(targets, targets[held]) & ~held
-    why = _by_source(disjoint, held, shared, targets)
+    left, repeated, why = int((~held).sum()), int(shared.sum()), ""
+    if disjoint == "source":
+        why = "as requested"
+    elif disjoint == "auto" and held.any() and repeated > MOST_LEFT_OUT * left:
+        why = (
+            f"{len(targets):,} pairs have {len(numpy.unique(targets)):,} distinct targets, and {repeated:,} "
+            f"of {left:,} pairs to train on have a target that is held out"
+        )
     shared &= not why
     training = ~held & ~shared
     if not held.any() or not training.any():
@@ -147,70 +172,6 @@ def hold_out(
         "source" if why else "both",
         why,
     )
-
-
-def _check(pairs: Pairs, count: int | None, fraction: float | None, disjoint: str) -> None:
-    """Raise ArgumentError or UnknownName if the arguments of hold_out() are invalid."""
-    if (count is None) == (fraction is None):
-        problem = (
-            "both count and fraction are given"
-            if count is not None
-            else "neither count nor fraction is given"
-        )
-        raise ArgumentError(message("hold_out()", problem, expected="either count or fraction"))
-    if not isinstance(pairs, Pairs):
-        problem = f"pairs is of type {type(pairs).__name__}"
-        hint = "use read_pairs(...) for files, pairs_from_lists(sources, targets) for lists"
-        raise ArgumentError(message("hold_out()", problem, expected="Pairs", hint=hint))
-    if count is not None and (not isinstance(count, int) or count < 1):
-        expected = "an integer, at least 1"
-        raise ArgumentError(message("hold_out()", f"count is {count}", expected=expected))
-    if fraction is not None and not 0 < fraction < 1:
-        raise ArgumentError(
-            message("hold_out()", f"fraction is {fraction}", expected="a number between 0 and 1")
-        )
-    if disjoint not in RULES:
-        raise UnknownName("value of disjoint", disjoint, RULES)
-
-
-def _by_source(
-    disjoint: str, held: NDArray[numpy.bool_], shared: NDArray[numpy.bool_], targets: Hashes
-) -> str:
-    """Decide whether training pairs and held-out pairs may share targets, and return the reason.
-
-    Return "" if they must not share targets. The caller then drops the pairs in `shared`.
-
-    disjoint: "both", "source" or "auto"; see hold_out().
-    held: boolean mask of the held-out pairs.
-    shared: boolean mask of the other pairs whose target also occurs in a held-out pair.
-    targets: the hash of the target of each pair.
-    """
-    left, repeated = int((~held).sum()), int(shared.sum())
-    if disjoint == "source":
-        return "as requested"
-    if disjoint == "both" or not held.any() or repeated <= MOST_LEFT_OUT * left:
-        return ""
-    distinct = len(numpy.unique(targets))
-    return (
-        f"{len(targets):,} pairs have {distinct:,} distinct targets, and {repeated:,} of {left:,} pairs to "
-        "train on have a target that is held out"
-    )
-
-
-def _limit(sources: Hashes, count: int) -> numpy.uint64:
-    """Return the limit for source hashes: a pair is held out if the hash of its source is at most the limit.
-
-    sources: the hash of the source of each pair.
-    count: the requested number of held-out pairs.
-
-    At most `count` pairs are held out. But the pairs of the source with the smallest hash are always held
-    out, even if there are more than `count` of them.
-    """
-    values, counts = numpy.unique(sources, return_counts=True)
-    if not len(values):
-        return numpy.uint64(0)
-    fitting = int(numpy.searchsorted(numpy.cumsum(counts), count, side="right"))
-    return values[max(fitting - 1, 0)]
 
 
 def _hashes(pairs: Pairs, seed: int) -> tuple[NDArray[numpy.int64], Hashes, Hashes]:
