@@ -448,8 +448,8 @@ def read_captions(
                     f"no image is in the split {printable(each)!r}" if known else "the file has no splits"
                 )
                 expected = f"one of the splits {printable(', '.join(known))[:200]}" if known else ""
-                hint = "" if known else "do not select a split"
-                raise DataError(message(images.source, problem, expected=expected, hint=hint))
+                advice = "" if known else "do not select a split"
+                raise DataError(message(images.source, problem, expected=expected, hint=advice))
         images = images.select([row for row, each in enumerate(images.splits) if each in chosen])
     return _with_files(images, named, missing)
 
