@@ -163,7 +163,9 @@ class SimilarLengths(Generic[AnyBatch]):
         cuts = [0]
         for begin, end in itertools.pairwise(bounds):
             part = order[begin:end]
-            part[:] = part[self._sorted(part)]
+            # By length, then by source length. The sort is stable: samples of equal length keep their order.
+            key = self._lengths[part].astype(numpy.int64) << 32 | self.data.source_lengths[part]
+            part[:] = part[numpy.argsort(key, kind="stable")]
             cuts += [begin + cut for cut in self._cuts(self._costs(part))]
         begins, ends = numpy.array(cuts[:-1], numpy.int64), numpy.array(cuts[1:], numpy.int64)
         if self.shuffle:
@@ -181,15 +183,6 @@ class SimilarLengths(Generic[AnyBatch]):
         within = places < len(self._rounded)
         costs[within] = self._rounded[places[within]]
         return costs
-
-    def _sorted(self, rows: NDArray[numpy.int32]) -> NDArray[numpy.int64]:
-        """Return the indices that sort samples by their length, then by their source length.
-
-        The length of a sample is the larger of its source length and its target length. The sort is stable,
-        so samples of equal length keep their random order.
-        """
-        key = self._lengths[rows].astype(numpy.int64) << 32 | self.data.source_lengths[rows]
-        return numpy.argsort(key, kind="stable")
 
     def _cuts(self, costs: NDArray[numpy.int32]) -> list[int]:
         """Divide samples into batches. Return the end of each batch: the index after its last sample.

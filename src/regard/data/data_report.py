@@ -586,7 +586,10 @@ class _Tally:
         assert source.keys is not None and target.keys is not None
         lost = (marks & (self.choices.bits("skip") | self.choices.bits("error"))) != 0
         self.lost += int(lost.sum())
-        self.keys.append((chunk.position, _joined_keys(source.keys, target.keys), ~lost))
+        # One key for each pair; the pairs (a, b) and (b, a) get different keys.
+        keys = source.keys * numpy.int64(0x1E3779B97F4A7C15)
+        keys += (target.keys ^ (target.keys >> 29)) * numpy.int64(0x3F58476D1CE4E5B9)
+        self.keys.append((chunk.position, keys, ~lost))
         for places, block in zip(self.places, chunk.sides, strict=True):
             places.append((chunk.position, f"{block.raw.name}, {block.raw.unit}", block.first))
         if not marks.any():
@@ -696,13 +699,3 @@ def odd_side(chunk: Chunk, index: int, bit: int) -> Block:
 def _example(chunk: Chunk, index: int, bit: int) -> Example:
     block = odd_side(chunk, index, bit)
     return Example(chunk.position + index + 1, block.place(index), block.excerpt(index))
-
-
-def _joined_keys(source: NDArray[numpy.int64], target: NDArray[numpy.int64]) -> NDArray[numpy.int64]:
-    """Combine the keys of source and target lines into one key for each pair.
-
-    The pairs (a, b) and (b, a) get different keys.
-    """
-    return source * numpy.int64(0x1E3779B97F4A7C15) + (target ^ (target >> 29)) * numpy.int64(
-        0x3F58476D1CE4E5B9
-    )

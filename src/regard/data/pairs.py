@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from regard.data.data_report import Report, inspect_pairs, odd_side, refusal
 from regard.data.line_io import Lines, place_name
-from regard.data.pair_blocks import Chunk, CountsDiffer, Examiner, Origin, Stamp
+from regard.data.pair_blocks import CountsDiffer, Examiner, Origin, Stamp
 from regard.data.pair_checks import KINDS, Choices
 from regard.data.read_text import Paths, check_likely_encoding, checked_path, checked_paths, shown_paths
 from regard.data.table_formats import Columns, check_plain_text
@@ -91,11 +91,15 @@ class Pairs:
         try:
             for chunk in self.origin.chunks(examiners):
                 sources, targets = chunk.source.lines, chunk.target.lines
-                kept, refused = self._decided(chunk)
-                for i in kept:
+                marks = chunk.marks(self.choices)
+                kept = (marks & self.choices.bits("skip")) == 0
+                if self._selected is not None:
+                    kept &= self._selected[chunk.position : chunk.position + chunk.pairs]
+                refused = numpy.flatnonzero(marks & self.choices.bits("error")).tolist()
+                for i in numpy.flatnonzero(kept[: refused[0]] if refused else kept).tolist():
                     yield Pair(sources[i], targets[i], chunk.position + i + 1)
-                if refused is not None:
-                    raise refused
+                if refused:
+                    raise refusal(chunk, refused[0], self.choices, int(marks[refused[0]]))
         except CountsDiffer as difference:
             self.inspect().check()
             raise DataError(str(difference)) from None
@@ -156,24 +160,6 @@ class Pairs:
         if self._inspected is not None and self._inspected[0] != self.origin.stamp():
             hint = "call read_pairs() again, and repeat the steps after it"
             raise DataError(message(self.name, "the files have changed since they were checked", hint=hint))
-
-    def _decided(self, chunk: Chunk) -> tuple[list[int], DataError | None]:
-        """Return the indices of the pairs of a chunk that iteration yields, and an error or None.
-
-        If a pair has a problem with the action "error", iteration yields only the pairs before it, and then
-        raises the error.
-        """
-        marks = chunk.marks(self.choices)
-        refused = numpy.flatnonzero(marks & self.choices.bits("error"))
-        kept = (marks & self.choices.bits("skip")) == 0
-        if self._selected is not None:
-            kept &= self._selected[chunk.position : chunk.position + chunk.pairs]
-        if not refused.size:
-            return numpy.flatnonzero(kept).tolist(), None
-        first = int(refused[0])
-        return numpy.flatnonzero(kept[:first]).tolist(), refusal(
-            chunk, first, self.choices, int(marks[first])
-        )
 
 
 def read_pairs(
