@@ -192,24 +192,17 @@ class SimilarLengths(Generic[AnyBatch]):
         ends = [0]
         while ends[-1] < len(costs):
             begin = ends[-1]
-            rows = self._rows(costs[begin:])
+            rows = min(self._sentences or len(costs), len(costs) - begin)
+            if self._tokens is not None:
+                ahead = costs[begin : begin + min(rows, self._tokens // int(costs[begin]))]
+                fits = ahead * numpy.arange(1, len(ahead) + 1) <= self._tokens
+                rows = int(numpy.count_nonzero(fits))  # 0 if the first sample alone exceeds the token budget
             # Every process needs at least one row: a process without a batch would make the others wait
             # forever.
             ends.append(min(begin + max(rows, self.world), len(costs)))
         if len(ends) > 2 and ends[-1] - ends[-2] < self.world:
             del ends[-2]
         return ends[1:]
-
-    def _rows(self, costs: NDArray[numpy.int32]) -> int:
-        """Return how many samples the next batch gets; 0 if the first sample alone exceeds the token budget.
-
-        costs: the costs of the remaining samples, see _costs(), in ascending order.
-        """
-        most = len(costs) if self._sentences is None else min(self._sentences, len(costs))
-        if self._tokens is None:
-            return most
-        ahead = costs[: min(most, self._tokens // int(costs[0]))]
-        return int(numpy.count_nonzero(ahead * numpy.arange(1, len(ahead) + 1) <= self._tokens))
 
     def _batches(self, plan: Plan, start: int, data: EncodedPairs) -> Iterator[AnyBatch]:
         for number in range(start, len(plan.begins)):

@@ -13,13 +13,11 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
 from typing import IO, Any
 
 import numpy
@@ -27,7 +25,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from regard.data.encoded_pairs import EncodedPairs, Side
-from regard.data.tokenizers import load_tokenizer
+from regard.data.tokenizers import parse_tokenizer
 from regard.data.tokenizers.tokenizer import Lowercased, Tokenizer
 from regard.errors import DataError, message
 
@@ -92,13 +90,10 @@ class Sampler:
     @classmethod
     def restored(cls, settings: dict[str, Any]) -> Sampler:
         """Create a sampler from the result of settings()."""
-        tokenizers = []
-        with tempfile.TemporaryDirectory() as folder:
-            for number, content in enumerate(settings["tokenizers"]):
-                path = Path(folder) / str(number)
-                path.write_bytes(base64.b64decode(content))
-                tokenizer = load_tokenizer(path)
-                tokenizers.append(Lowercased(tokenizer) if settings["lowercase"] else tokenizer)
+        contents = map(base64.b64decode, settings["tokenizers"])
+        tokenizers = [parse_tokenizer(content, "a tokenizer") for content in contents]
+        if settings["lowercase"]:
+            tokenizers = list(map(Lowercased, tokenizers))
         return cls(*tokenizers, **settings["options"])
 
 

@@ -136,7 +136,11 @@ def load_tokenizer(path: str | bytes | os.PathLike[str], *, links: bool = True) 
     ...     load_tokenizer(f"{folder}/characters.json")
     Characters(size=6)
     """
-    content, place = read_bytes(path, links=links), os.fsdecode(path)
+    return parse_tokenizer(read_bytes(path, links=links), os.fsdecode(path))
+
+
+def parse_tokenizer(content: bytes, place: str) -> Tokenizer:
+    """Return the tokenizer in the content of a file. `place`: the file name, for error messages."""
     is_json = content.startswith(b"{")
     kind = read_vocabulary(content, place)["kind"] if is_json else subword_kind(content, place)
     return TOKENIZERS[kind].deserialized(content, place)
