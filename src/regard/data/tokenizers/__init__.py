@@ -9,8 +9,17 @@ from typing import Any
 
 from regard.data.tokenizers.morphemes import Morphemes, is_korean
 from regard.data.tokenizers.subwords import BPE, Unigram, subword_kind
-from regard.data.tokenizers.tokenizer import Tokenizer, clean, draw_sample, read_bytes, read_vocabulary, sides
-from regard.data.tokenizers.word_character import Characters, ClosedWords, Words
+from regard.data.tokenizers.tokenizer import (
+    Characters,
+    ClosedWords,
+    Tokenizer,
+    Words,
+    clean,
+    draw_sample,
+    read_bytes,
+    read_vocabulary,
+    sides,
+)
 from regard.errors import ArgumentError, DataError, Setting, UnknownName, message
 
 __all__ = [
