@@ -194,13 +194,6 @@ MOST lines. Otherwise, the extra lines are assumed to be consecutive."""
 NAMED = 3
 """Maximum number of lines without a counterpart that the error message lists."""
 
-FEWEST, PARALLEL = 20, 0.8
-"""Two files look parallel if both have at least FEWEST lines and their line lengths are correlated.
-
-To test the correlation, the length ratio of source line i and target line i is computed for all i. Then the
-target lines are shuffled, and the ratios are computed again. The first ratios must vary less: their spread
-divided by the spread of the second ratios must be below PARALLEL."""
-
 
 class Features(NamedTuple):
     """Three features of lines that do not depend on the language, one array per feature.
@@ -461,9 +454,10 @@ def counts_differ(
     elif not complete:
         hint = f"split the files: extra lines are located only in files of up to {MOST_FEATURES:,} lines"
     elif not missing:
-        hint = "pass two parallel files: line i of one is the translation of line i of the other"
-        if _look_parallel(sides[0].part(0, shared), sides[1].part(0, shared)):
-            hint = f"check the end of {names[1 - longer]}: the first {shared:,} lines look parallel"
+        hint = (
+            f"if the first {shared:,} lines are parallel, check the end of {names[1 - longer]}; otherwise "
+            "pass two parallel files: line i of one is the translation of line i of the other"
+        )
     else:
         for line in missing[:NAMED]:
             lines.append(
@@ -475,21 +469,6 @@ def counts_differ(
         lines += [f"and {more:,} more lines of {names[longer]}"] if more > 0 else []
         hint = "compare the files near this line: a line is missing, or one line was split in two"
     return counts, DataError(message(" and ".join(names), "\n".join(lines), hint=hint))
-
-
-def _look_parallel(source: Features, target: Features) -> bool:
-    """Return whether the line lengths of two files are correlated, as in parallel files; see PARALLEL.
-
-    source, target: the features (length, last byte, digits) of the lines, the same number of lines in each.
-    """
-    count = len(source)
-    if count < FEWEST:
-        return False
-    ratios = length_ratios(source, target)
-    order = numpy.random.default_rng(0).permutation(count)
-    shuffled = length_ratios(source, Features(target.lengths[order], target.marks, target.digits))
-    own, other = (float(numpy.abs(each - numpy.median(each)).mean()) for each in (ratios, shuffled))
-    return own < PARALLEL * other
 
 
 def _lines(path: Path, first: int, last: int, encoding: str | None) -> list[str]:
