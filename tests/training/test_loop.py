@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,9 +72,12 @@ def test_unknown_metric_raises_and_lists_known_ones(tmp_path: Path):
 def test_evaluations_and_checkpoints_at_their_intervals_and_none_twice(tmp_path: Path, monkeypatch):
     saved: list[int] = []
     real = Checkpoints.save
-    monkeypatch.setattr(
-        Checkpoints, "save", lambda self, step, *rest: saved.append(step) or real(self, step, *rest)
-    )
+
+    def save(self: Checkpoints, step: int, tensors: Any, state: Any) -> Any:
+        saved.extend([step] if tensors is not None else [])
+        return real(self, step, tensors, state)
+
+    monkeypatch.setattr(Checkpoints, "save", save)
     trainer(tmp_path, log=True, steps=10, evaluate_every=3, save_every=4).run()
     assert [each["step"] for each in records(tmp_path, "evaluation")] == [3, 6, 9, 10]
     assert saved == [3, 4, 6, 8, 9, 10]
@@ -282,3 +286,10 @@ def test_state_of_a_task_is_saved_and_restored(tmp_path: Path):
 def test_task_without_state_writes_no_file_for_it(tmp_path: Path):
     trainer(tmp_path).run()
     assert set(bits(tmp_path)) == {"weights.safetensors", "optimizer.safetensors"}
+
+
+def test_each_step_checks_that_the_run_folder_is_where_it_was(tmp_path: Path):
+    run, checked = trainer(tmp_path, steps=5, evaluate_every=5), list[int]()
+    run.lock = SimpleNamespace(check=lambda: checked.append(run.progress.step))
+    run.run()
+    assert set(range(1, 6)) <= set(checked)

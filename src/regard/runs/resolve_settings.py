@@ -11,10 +11,10 @@ from typing import Any
 from regard.errors import ArgumentError, DataError, message, shell_word, shown
 from regard.runs.run_folder import check_settings, config_of, fingerprints_of
 from regard.runs.run_settings import check_seeds
-from regard.runs.run_task import ReadData, RunTask, smallest_model
+from regard.runs.run_task import RunTask, smallest_model
 from regard.runs.seed_folders import check_one_seed
 from regard.runs.stored_runs import checked_settings
-from regard.training.setting_names import current_names
+from regard.training.setting_names import named_tables
 from regard.training.settings import build, differences, merged, without_alternatives
 
 __all__ = ["ResolvedSettings", "resolve_settings"]
@@ -36,7 +36,7 @@ class ResolvedSettings:
     """
 
     settings: Any
-    data: ReadData
+    data: Any
     incomplete: dict[str, Any] | None
     notes: tuple[str, ...] = ()
 
@@ -56,7 +56,7 @@ def resolve_settings(
     change: whether the settings and data may differ from the settings and data at the start of the resumed
         run.
     """
-    settings = _absolute(task, current_names(settings))
+    settings = _absolute(task, named_tables(settings))
     if task.settings_type.model_fields["task"].is_required():
         settings = {"task": f"{task.__module__}:{task.__qualname__}", **settings}
     _check_text(settings)
