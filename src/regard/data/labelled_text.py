@@ -160,19 +160,8 @@ class Labels:
         return ", ".join(names) + more
 
 
-def _balanced(counts: Tensor) -> Tensor:
-    present = counts > 0
-    return torch.where(present, counts.sum() / (len(counts) * counts.clamp(min=1)), 0.0)
-
-
-CLASS_WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": torch.ones_like,
-    "balanced": _balanced,
-}
-"""Name -> function that computes class weights.
-
-Each function takes the number of texts of each of the C classes, (C,), and returns the weight of each class
-in the loss, (C,). To add a function, add a line."""
+CLASS_WEIGHTS = ("none", "balanced")
+"""The kinds of class weights."""
 
 
 def class_weights(kind: str, counts: Sequence[int]) -> Tensor:
@@ -191,7 +180,9 @@ def class_weights(kind: str, counts: Sequence[int]) -> Tensor:
     """
     if kind not in CLASS_WEIGHTS:
         raise UnknownName("kind of class weights", kind, CLASS_WEIGHTS)
-    return CLASS_WEIGHTS[kind](torch.tensor(counts, dtype=torch.float64)).float()
+    texts = torch.tensor(counts, dtype=torch.float64)
+    balanced = torch.where(texts > 0, texts.sum() / (len(texts) * texts.clamp(min=1)), 0.0)
+    return (balanced if kind == "balanced" else torch.ones_like(texts)).float()
 
 
 @dataclass(frozen=True)
