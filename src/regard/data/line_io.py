@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from regard.data.read_text import (
     blocks_of,
@@ -231,20 +231,13 @@ class Notes:
             yield f"{self.place} {number:,}: {note}{rest}"
 
 
-class Repaired(Protocol):
-    """A reader of lines or sentence pairs. `repaired` is the number of lines that had invalid UTF-8."""
-
-    @property
-    def repaired(self) -> int: ...
-
-
-def tell(notes: Notes, *sides: Repaired) -> None:
+def tell(notes: Notes, *sides: Any) -> None:
     """Print the collected messages, and how many lines had invalid UTF-8, on standard error.
 
     Call it after all lines have been read.
 
     notes: the messages.
-    sides: the readers of the lines.
+    sides: the readers of lines or pairs. The attribute `repaired` is the number of lines with invalid UTF-8.
     """
     for line in notes.lines():
         say(line)
@@ -277,8 +270,7 @@ def given_lines(
     if files and text:
         problem = f"{option} cannot be combined with FILE arguments"
         raise ArgumentError(message(option, problem, expected=f"either {option} or files"))
-    if list(files or ()).count(STANDARD) > 1:
-        raise ArgumentError(message("-", "standard input is named more than once, but can be read only once"))
+    check_standard_input(*(files or ()))
     if text:
         return Lines([os.fsencode(each) + b"\n" for each in text], option=option)
     for each in files or ():

@@ -381,21 +381,17 @@ def find_mojibake(lines: Sequence[str]) -> Mojibake | None:
     """
     parts = [(i, part) for i, line in enumerate(lines) if not line.isascii() for part in SIDES.split(line)]
     parts = [(i, part) for i, part in parts if not part.isascii() and not CONTROLS.search(part)]
-    utf_8 = _utf_8_read_wrongly(parts)
-    if utf_8 is not None and utf_8.read_as == "cp1252" and not utf_8.right:
-        # A few of its bytes are no UTF-8. Some lines in CP949 look like this.
-        return _read_as_cp1252(parts) or utf_8
-    return utf_8 or _read_as_utf_8(parts) or _read_as_cp1252(parts)
-
-
-def _utf_8_read_wrongly(parts: Parts) -> Mojibake | None:
     found = [(each, count) for i, part in parts for each, count in [_read_wrongly(i, part)] if each]
     counts = Counter[str]()
     for (_, read_as), count in {(each.text, each.read_as): count for each, count in found}.items():
         counts[read_as] += count  # a repeated line counts once
+    utf_8 = next((each for each, _ in found if counts[each.read_as] >= CONVINCING), None)
     if len(found) <= (len(parts) > FEW):
-        return None
-    return next((each for each, _ in found if counts[each.read_as] >= CONVINCING), None)
+        utf_8 = None
+    if utf_8 is not None and utf_8.read_as == "cp1252" and not utf_8.right:
+        # A few of its bytes are no UTF-8. Some lines in CP949 look like this.
+        return _read_as_cp1252(parts) or utf_8
+    return utf_8 or _read_as_utf_8(parts) or _read_as_cp1252(parts)
 
 
 def _read_as_utf_8(parts: Parts) -> Mojibake | None:
