@@ -34,7 +34,7 @@ from regard.runs.run_task import Plan, StoredRun
 from regard.runs.stored_runs import stored_scores
 from regard.sites import record
 from regard.tasks.batched_task import BatchedTask, shared_plan, training_speed, unless_stopped
-from regard.tasks.task_table import task_of
+from regard.tasks.task_table import load
 from regard.tasks.translation.alignment import ATTENTIVE, check_choice, guided_site, read_choice
 from regard.tasks.translation.expected_quality import describe_quality, note_few_pairs
 from regard.tasks.translation.settings import Data, TranslationSettings
@@ -338,11 +338,26 @@ class TranslationTask(BatchedTask):
 
     @classmethod
     def view_run(cls, run: ChosenRun, options: Mapping[str, Any], drawing: ViewOptions) -> TranslationView:
+        from regard.evaluation import faithfulness
+
         unit = "word" if drawing.subwords is False else "auto"
         translator = run.load(cls, search=search_of(options), look="*", unit=unit, precision="float32")
         sentence, target = translator.prepare(options["text"]), options["target"]
         translation = translator.translate(sentence) if target is None else translator.score(sentence, target)
-        seen = _measured(translator, translation, drawing)
+        seen, site, head = translation.seen(), drawing.site, drawing.head
+        if (
+            translation.alignment is not None
+            and translation.text.strip()
+            and len(translation.source_units) > 1
+        ):
+            # Measure the cross-attention in the picture. If the picture shows none, measure all of it.
+            cross = [each for each in seen.sites if each.kind == "cross"]
+            drawn = [each for each in cross if site is None or matches(site, each.name, each.role)]
+            if drawing.view in SELF_VIEWS or not drawn:
+                seen = seen.noted(f"cross-attention: {faithfulness(translator, translation)}")
+            else:
+                head = head if head is None or head < min(each.heads for each in drawn) else None
+                seen = seen.noted(faithfulness(translator, translation, at=site or CROSS, head=head))
         if not seen.sites and not seen.long:
             problem = f"the model {translator.settings.model.name} has no attention to view"
             raise ArgumentError(message(shown(run.folder), problem, hint=ATTENTIVE))
@@ -576,33 +591,7 @@ def load_translator(
     folder: str | Path, *, checkpoint: str | int = "best", device: str = "auto", **options: Any
 ) -> TranslationRun:
     """Load the translator of a run. For the arguments, see regard.load()."""
-    from regard.runs.stored_runs import open_stored
-
-    check_options(options)
-    task_of(folder, "translation")  # raises an error if the run has another task
-    return TranslationTask.load(open_stored(TranslationTask, Path(folder), checkpoint), device, **options)
-
-
-def _measured(translator: Any, translation: Any, drawing: ViewOptions) -> Seen:
-    """Return the attention of a translation, with a note on its faithfulness for the captions of pictures.
-
-    Faithfulness says whether the output depends on the attended source words. It is measured for the
-    cross-attention in the picture: the attention layer drawing.site and the head drawing.head. If the picture
-    shows no cross-attention, all cross-attention layers are measured, and the note says so.
-    """
-    from regard.evaluation import faithfulness
-
-    seen, site, head = translation.seen(), drawing.site, drawing.head
-    empty = not translation.text.strip() or len(translation.source_units) < 2
-    if translation.alignment is None or empty:
-        return seen
-    cross = [each for each in seen.sites if each.kind == "cross"]
-    drawn = [each for each in cross if site is None or matches(site, each.name, each.role)]
-    if drawing.view in SELF_VIEWS or not drawn:
-        return seen.noted(f"cross-attention: {faithfulness(translator, translation)}")
-    exists = head is None or head < min(each.heads for each in drawn)
-    head = head if exists else None
-    return seen.noted(faithfulness(translator, translation, at=site or CROSS, head=head))
+    return load(folder, checkpoint=checkpoint, device=device, task="translation", **options)
 
 
 def _with_unknown_words(seen: Seen, pair: Scored) -> Seen:
