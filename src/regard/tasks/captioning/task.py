@@ -592,8 +592,8 @@ def _data(data: ImageData, run: ChosenRun, options: Mapping[str, Any]) -> Captio
     (files, kind), split = evaluated_files(options, data.format), options["split"]
     # The format of --test-file is that of the training files if a name has no known ending, or if all names
     # end like those of the training files. JSON lines in a file named .json, for example, cannot be detected.
-    named = files, data.train_file or ()
-    endings, trained = ({detected_ending(Path(each)) for each in some} for some in named)
+    both = files, data.train_file or ()
+    endings, trained = ({detected_ending(Path(each)) for each in some} for some in both)
     if options["test_file"] and endings <= {*SUFFIXES, ".json"} and endings != trained:
         kind = None
     folder = [options["images"]] if options["images"] else None
