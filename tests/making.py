@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
+from regard.training.losses import sequence_losses
 
 ON_CPU = ("sdpa-cpu", "blocked", "reference")
 HIDDEN = {"batch": 2, "heads": 2, "queries": 3, "keys": 7}
@@ -72,3 +73,8 @@ MASKS: dict[str, Callable[[], regard.Mask]] = {
     "padding | condition": lambda: regard.padding(torch.tensor([1, 2])) | regard.where(_not_three),
     "~table": lambda: ~regard.dense(~_table()),
 }
+
+
+def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the log-probability of each target sequence, (B,)."""
+    return -sequence_losses(logits, labels)[0]

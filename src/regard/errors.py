@@ -477,10 +477,10 @@ def answer_torch_keywords(function: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
-def check_keywords(function: Callable[P, R], hint: str = "") -> Callable[P, R]:
+def check_keywords(function: Callable[P, R], hint: str | Callable[[str, object], str] = "") -> Callable[P, R]:
     """Decorator: raise UnknownKeyword, with a suggestion, if an unknown keyword is passed.
 
-    hint: the hint of the error.
+    hint: the hint of the error, or a function that returns it for the keyword and its value.
     """
     call, known = f"{_name(function)}()", _parameters(function)
 
@@ -488,7 +488,8 @@ def check_keywords(function: Callable[P, R], hint: str = "") -> Callable[P, R]:
     def checked(*args: P.args, **keywords: P.kwargs) -> R:
         for keyword in keywords:
             if keyword not in known:
-                raise UnknownKeyword(f"argument of {call}", keyword, known, hint=hint)
+                text = hint if isinstance(hint, str) else hint(keyword, keywords[keyword])
+                raise UnknownKeyword(f"argument of {call}", keyword, known, hint=text)
         return function(*args, **keywords)
 
     checked.__kwdefaults__ = getattr(function, "__kwdefaults__", None)  # type: ignore[attr-defined]

@@ -266,7 +266,7 @@ def test_view_of_a_pair(command, runs, tmp_path):
     ("name", "options", "facts"),
     [
         ("lstm", ("--text", "the cat"), ("lstm", "no attention")),
-        ("layered", ("--text", "the cat", "--view", "steps"), ("--view steps", "language")),
+        ("layered", ("--text", "the cat", "--view", "steps"), ("--view steps", "matrix")),
         ("layered", ("--text", "the cat", "--target", "x"), ("--target", "language")),
         ("layered", (), ("--text",)),
         ("pairs", ("--text", "a cat"), ("--second",)),

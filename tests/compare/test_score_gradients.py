@@ -15,7 +15,7 @@ from regard.data.batch import Batch
 from regard.models import build_model
 from regard.select import Given
 from regard.sites import scope
-from regard.training.estimators import log_likelihood
+from tests.making import log_likelihood
 
 S, T, V, STEP, COPIES = 3, 2, 9, 1e-6, 2000
 

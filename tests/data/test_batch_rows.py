@@ -138,21 +138,6 @@ def test_padded_to_does_not_change_the_batch_itself():
     assert grown.second is not None and grown.second.tolist()[2] == [EOS, PAD, PAD, PAD]
 
 
-@pytest.mark.parametrize("made", ["Batch", "TextBatch", "LabelledBatch"])
-def test_named_tensors_restore_a_batch(made: str):
-    batch = MADE[made]()
-    named = batch.named_tensors()
-    assert all(isinstance(each, Tensor) for each in named.values())
-    again = type(batch).from_tensors({**named, "unknown": torch.zeros(2)})
-    assert again.named_tensors().keys() == named.keys()
-    assert all(torch.equal(each, named[name]) for name, each in again.named_tensors().items())
-
-
-def test_named_tensors_keep_numbers():
-    carried = TextBatch(*[torch.zeros(2, 1, dtype=torch.long)] * 4, carried=True)
-    assert TextBatch.from_tensors(carried.named_tensors()).carried is True
-
-
 def test_memories_cannot_get_rows():
     with pytest.raises(TypeError):
         encoded().add_rows(1)

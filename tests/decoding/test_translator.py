@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from regard.data.batch import EOS, Batch
 from regard.data.tokenizers import train_tokenizer
 from regard.decoding import Beam, Greedy, Rules, Sample, Translator, search
-from regard.errors import ArgumentError, RegardWarning, UnknownName
+from regard.errors import ArgumentError, UnknownName
 from regard.fast.search import RecordedAttention
 from regard.models import build_model
 from tests.decoding.toys import Looking, Spaced, Table
@@ -51,15 +51,6 @@ HOSTILE = [
     "<script>alert(1)</script>",
     "</s> <pad>",
 ]
-
-
-def test_warning_before_a_line_of_many_tokens_is_translated(monkeypatch):
-    monkeypatch.setattr("regard.decoding.translator.MANY_TOKENS", 70)
-    how = Greedy(Rules(maximum=1))
-    with pytest.warns(RegardWarning, match="tokens.*\n.*truncate"):
-        assert len(translator(search=how, longest=8).translate("a " * 80).passages) > 10
-    translator(search=how, longest=8, overlong="truncate").translate("a " * 80)
-    translator(search=how, longest=8).translate("a " * 70)
 
 
 @pytest.mark.parametrize("overlong", ["split", "truncate"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from regard.errors import DataError
-from regard.files.file_group import written_together
+from regard.files.atomic_io import written_together
 
 
 def content(folder: Path) -> dict[str, str]:

@@ -113,16 +113,6 @@ def test_disk_without_locks_is_not_locked(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / ".lock").read_bytes() == b""
 
 
-def test_lock_file_that_is_always_replaced_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def replaced(*_: object, **__: object) -> bool:
-        (tmp_path / ".lock").unlink()
-        return True
-
-    monkeypatch.setattr("regard.files.folder_lock.lock_descriptor", replaced)
-    with pytest.raises(DataError, match=r"\.lock"), locked(tmp_path):
-        pass
-
-
 def test_link_or_fifo_as_lock_file_raises(tmp_path: Path):
     (tmp_path / "run").mkdir()
     (tmp_path / "mine").write_text("mine")

@@ -17,7 +17,7 @@ from tests.huggingface.small_models import MODELS, build
 pytest.importorskip("transformers", reason=SKIPS["transformers"])
 
 from regard import huggingface
-from regard.huggingface.unsupported import attention_layers
+from regard.huggingface.registration import attention_layers
 
 DECODERS = ("marian", "llama", "qwen", "gemma", "t5", "whisper")
 EVERYTHING = regard.Look(weights=True, top=3, alignment=True, entropy=True, mass=True, rows=(0, -1))

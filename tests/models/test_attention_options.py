@@ -29,8 +29,9 @@ from regard.models import (
 from regard.named_models.memory_networks import build_memory_network
 from regard.scores import SCORES
 from regard.select import SELECTIONS, build_select
-from regard.training.estimators import Reinforce, log_likelihood
+from regard.training.estimators import Reinforce
 from regard.training.hard_selections import hard_selections
+from tests.making import log_likelihood
 
 SIZE = 11
 SMALL: dict[str, dict[str, Any]] = {

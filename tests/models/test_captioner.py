@@ -16,9 +16,9 @@ from regard.decoding import Beam, Greedy, search
 from regard.errors import ArgumentError, UnknownName
 from regard.models.captioner import IMAGE_ATTENTION, Captioner, doubly_stochastic_penalty
 from regard.sites import declared_sites
-from regard.training.estimators import log_likelihood
 from regard.training.sampled_loss import RowLosses, add_estimator, sampled_loss
 from regard.training.settings import Training
+from tests.making import log_likelihood
 
 WORDS, FEATURES = 9, 6
 INPUTS = torch.tensor([[2, 4, 5, 6], [2, 7, 8, 0]])

@@ -8,8 +8,7 @@ from torch import nn
 
 from regard.data.batch import PAD
 from regard.errors import ArgumentError
-from regard.training.losses import cross_entropy
-from regard.training.r_drop import check_dropout, r_drop
+from regard.training.losses import check_dropout, cross_entropy, r_drop
 
 
 def test_the_loss_is_equation_4_summed_over_the_target_tokens():

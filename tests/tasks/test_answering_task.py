@@ -22,6 +22,7 @@ from regard.tasks.answering import AnsweringRun, AnsweringTask
 from regard.tasks.answering.data import hold_out_stories, load_words
 from regard.tasks.task_table import find_task
 from regard.training.checkpoints.checkpoints import Checkpoints
+from tests.tasks.built_task import build_task
 from tests.tasks.small_stories import babi_text, small, written
 
 STORY = ["Mary went to the garden.", "John went to the office.", "Mary went to the kitchen."]
@@ -145,7 +146,7 @@ def test_resumed_seeds_with_sgd_end_with_the_same_weights(files: list[str], tmp_
 
 
 def test_random_numbers_of_noise_depend_only_on_the_seed_and_the_epoch(run: Path):
-    task = regard.tasks.task_table.load_task(run)
+    task = build_task(AnsweringTask, run)
     whole, rest = list(task.batches(1)), list(task.batches(1, 1))
     assert all(torch.equal(a.noise, b.noise) for a, b in zip(whole[1:], rest, strict=True))
     assert not torch.equal(next(task.batches(2)).noise, whole[0].noise)
@@ -153,7 +154,7 @@ def test_random_numbers_of_noise_depend_only_on_the_seed_and_the_epoch(run: Path
 
 
 def test_linear_start_is_the_first_epochs(run: Path, files: list[str]):
-    task = regard.tasks.task_table.load_task(run)
+    task = build_task(AnsweringTask, run)
     assert next(task.batches(0)).linear and not next(task.batches(1)).linear
     first, again = (torch.cat([each.rows for each in task.batches(2)]) for _ in range(2))
     assert torch.equal(first, again) and sorted(first.tolist()) == list(range(len(task.corpus.train)))

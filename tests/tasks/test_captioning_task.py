@@ -14,7 +14,7 @@ from rich.console import Console
 from torch.nn import functional
 
 import regard
-from regard.cli.setting_options import setting_option
+from regard.cli.usage_errors import setting_option
 from regard.data.batch import EOS, PAD
 from regard.data.images import image_file
 from regard.data.shapes import scenes, shapes

@@ -30,7 +30,6 @@ from regard.tasks.task_table import find_task
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.distributed import Processes
 from regard.training.loop import Trainer
-from regard.training.nonfinite_steps import batch_tensors, restored_batch
 from regard.training.settings import build, merged
 from regard.training.task import Stopped
 from tests.tasks.small_classification import reviews, small, train, written
@@ -167,8 +166,6 @@ def test_padding_to_few_shapes_does_not_change_the_loss(tmp_path: Path, data):
         assert ready.labels[len(batch) :].tolist() == [NO_LABEL] * (17 - len(batch))
         assert compiled.loss(ready).total.item() == pytest.approx(plain.loss(batch).total.item(), rel=1e-4)
     assert shapes <= {(17, 8), (17, 16)}
-    restored = restored_batch(plain, batch_tensors(plain, batch))
-    assert torch.equal(restored.first, batch.first) and restored.second is None
 
 
 def test_processes_together_see_the_batches_of_one(tmp_path: Path, data):

@@ -10,8 +10,8 @@ import pytest
 from regard.data import korean_english
 from regard.errors import ArgumentError
 from regard.runs.run_folder import config_of
-from regard.tasks.task_table import load_task
-from regard.tasks.translation import load_translator
+from regard.tasks.translation import TranslationTask, load_translator
+from tests.tasks.built_task import build_task
 from tests.tasks.small import settings, train
 
 
@@ -23,7 +23,7 @@ def small(**data: Any) -> dict[str, Any]:
 def test_new_run_stores_the_version_of_the_grammar(tmp_path: Path):
     train(small(), tmp_path / "run")
     assert config_of(tmp_path / "run")["data"]["grammar"] == 2
-    assert [pair.source for pair in load_task(tmp_path / "run").corpus.split.train] == [
+    assert [pair.source for pair in build_task(TranslationTask, tmp_path / "run").corpus.split.train] == [
         example.source for example in korean_english("train", 300)
     ]
 

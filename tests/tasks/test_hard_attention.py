@@ -21,12 +21,13 @@ from regard.errors import ArgumentError, RegardError
 from regard.runs.prepare_run import Machine
 from regard.runs.run_folder import config_of
 from regard.runs.run_task import RunTask
-from regard.runs.train_run import build_task, train_run
+from regard.runs.train_run import train_run
 from regard.tasks.task_table import find_task
 from regard.tasks.translation.data import load_tokenizers
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.hard_selections import hard_selections
 from regard.training.settings import merged
+from tests.tasks.built_task import build_task
 from tests.training.toys import bits, last, records
 
 WORDS = ("one", "two", "three", "four", "five", "six")

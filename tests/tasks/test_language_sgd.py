@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from regard.runs.prepare_run import Machine
-from regard.runs.train_run import build_task
 from regard.tasks.language import LanguageTask
+from tests.tasks.built_task import build_task
 from tests.tasks.test_language_task import small, train, write
 from tests.training.toys import bits, last, records
 

@@ -19,15 +19,14 @@ from regard.evaluation import text_loss
 from regard.runs.estimate import estimate
 from regard.runs.prepare_run import Machine
 from regard.runs.run_folder import config_of
-from regard.runs.train_run import build_task
 from regard.tasks.language import LanguageRun, LanguageSettings, LanguageTask
 from regard.tasks.language import run as language_run
 from regard.tasks.language.data import read_texts
 from regard.tasks.language.settings import TextData
 from regard.tasks.language.task import choose, with_batches
 from regard.training.distributed import Processes
-from regard.training.nonfinite_steps import NonFinite, replay
 from regard.training.settings import merged
+from tests.tasks.built_task import build_task
 from tests.tasks.small_language import small, text_files, train, write
 from tests.training.toys import bits, last, records
 
@@ -134,15 +133,6 @@ def test_evaluation_reads_the_whole_text_with_its_state_carried(trained: dict[st
     assert loss.tokens == one_by_one.tokens and loss.total == pytest.approx(one_by_one.total, rel=1e-5)
     logged = records(trained["lstm"], "evaluation")[-1]
     assert loss.perplexity == pytest.approx(logged["perplexity"], rel=1e-6)
-
-
-def test_a_step_that_is_not_finite_is_replayed_from_its_state(tmp_path: Path, text):
-    settings = small(text, training={"learning_rate": 1e12, "max_grad_norm": 0.0, "warmup_steps": 0})
-    with pytest.raises(NonFinite):
-        train(settings, tmp_path / "run")
-    (kept,) = (tmp_path / "run").glob("nonfinite-*")
-    replayed = replay(kept, build_task(LanguageTask, tmp_path / "run"))
-    assert replayed.step > 1 and not math.isfinite(replayed.value)
 
 
 @pytest.mark.parametrize("name", ["lstm", "transformer"])

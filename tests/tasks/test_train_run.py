@@ -13,10 +13,9 @@ from rich.console import Console
 from regard.errors import ArgumentError, DataError, UnknownName
 from regard.files.folder_lock import locked
 from regard.runs.run_folder import config_of
-from regard.tasks.task_table import load_task
 from regard.tasks.translation import TranslationTask, load_translator
 from regard.training.loop import Trainer
-from regard.training.nonfinite_steps import NonFinite, replay
+from tests.tasks.built_task import build_task
 from tests.tasks.small import settings, train, written
 from tests.training.toys import bits, last, records
 
@@ -222,26 +221,7 @@ def test_invalid_init_from_raises(run_copy: Path, tmp_path: Path, data: dict[str
         train(given, tmp_path / "new", init_from=run_copy)
 
 
-def test_nonfinite_step_of_a_translation_run_is_replayed(
-    tmp_path: Path, data: dict[str, list[str]], links: str, monkeypatch
-):
-    real = TranslationTask.loss
-
-    def infinite_loss(self: TranslationTask, batch: Any) -> Any:
-        loss = real(self, batch)
-        return loss._replace(total=loss.total * torch.inf)
-
-    monkeypatch.setattr(TranslationTask, "loss", infinite_loss)
-    with pytest.raises(NonFinite, match=r"step 1: .*no checkpoint"):
-        train(
-            settings(data, data={"alignments": [links]}, training={"guided_alignment": 0.1}),
-            tmp_path / "run",
-        )
-    replayed = replay(tmp_path / "run" / "nonfinite-000001", load_task(tmp_path / "run"))
-    assert replayed.losses == {"batch-0-0": torch.inf}
-
-
-def test_replay_on_cuda_pads_to_the_shapes_of_cuda_graphs(
+def test_batches_on_cuda_are_padded_to_the_shapes_of_cuda_graphs(
     run_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The random numbers of dropout depend on the shapes of a batch."""
@@ -249,7 +229,7 @@ def test_replay_on_cuda_pads_to_the_shapes_of_cuda_graphs(
     folder, lengths = shutil.copytree(run_copy, tmp_path / "captured"), []
     assert 'capture = "auto"' in (folder / "config.toml").read_text()
     for device in ("cpu", "cuda"):
-        task = load_task(folder, device)
+        task = build_task(TranslationTask, folder, device)
         batch, _ = task.prepare(task.largest_batch(), "cpu")
         lengths.append(batch.source.shape[1])
     assert lengths[0] % 8 and lengths[1] % 8 == 0
@@ -263,7 +243,7 @@ def test_a_run_with_batches_of_sentences_is_resumed_with_the_same_bits(
     train(given, tmp_path / "whole")
     config = config_of(tmp_path / "whole")["training"]
     assert config["batch_size"] == 7 and "batch_tokens" not in config
-    task = load_task(tmp_path / "whole")
+    task = build_task(TranslationTask, tmp_path / "whole")
     assert {len(batch) for batch in task.batches(0)} == {7, len(task.corpus.train) % 7}
     loss, losses = TranslationTask.loss, []
 

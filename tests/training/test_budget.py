@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from regard.training.budget import evaluation_interval, pace_is_known, plan_steps, total_steps
+from regard.training.budget import evaluation_due, pace_is_known, plan_steps, total_steps
 from regard.training.logs.log import Log
 from regard.training.loop import Trainer
+from regard.training.progress import Progress
 from regard.training.settings import Training
 from tests.training.toys import Toy, last, records, trainer
 
@@ -117,7 +118,8 @@ def test_resumed_run_keeps_its_total_steps(tmp_path: Path):
     first = timed(tmp_path, clock, step=1.0, evaluation=5.0, minutes=2.0)
     for _ in range(30):
         first.take_step()
-        first._settle_minutes()
+        if first.progress.total is None:
+            first._plan_steps()
     assert first.progress.total is not None
     same = timed(tmp_path, clock, step=1.0, evaluation=3.0, minutes=2.0)
     same.resume()
@@ -167,8 +169,9 @@ def test_evaluations_take_at_most_a_tenth_of_the_time():
 def test_total_steps_from_epochs_and_by_default():
     assert total_steps(Training(epochs=1.5, accumulation_steps=2), epoch=100) == 75
     assert [total_steps(Training(), epoch) for epoch in (1, 100, 10**6)] == [2000, 3000, 100_000]
-    assert evaluation_interval(Training(), None) is None
-    assert evaluation_interval(Training(), 15) == 2
+    assert not any(evaluation_due(Training(), Progress(step=step)) for step in range(1, 20))
+    due = [step for step in range(1, 8) if evaluation_due(Training(), Progress(step=step, total=15))]
+    assert due == [2, 4, 6]
 
 
 def test_time_left_of_a_time_budget_follows_the_clock(tmp_path: Path):

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 import regard
 from regard.errors import ArgumentError, RegardError, UnknownName
-from regard.training.baselines import LearnedBaseline, MovingAverage, build_baseline
 from regard.training.distributed import Processes
-from regard.training.estimators import Reinforce, build_estimator, check_selections, log_likelihood
+from regard.training.estimators import LearnedBaseline, MovingAverage, Reinforce, build_baseline
 from regard.training.hard_selections import HardSelections, hard_selections
-from regard.training.settings import BaselineSettings, EstimatorSettings
+from regard.training.sampled_loss import check_estimator
+from regard.training.settings import BaselineSettings, EstimatorSettings, Section, Training, build
+from tests.making import log_likelihood
 
 
 def attend(
@@ -52,11 +53,11 @@ def test_steps_on_padding_do_not_count():
     torch.testing.assert_close(drawn.sums(lengths).log_probability, expected)
     with hard_selections() as drawn:
         encoder, decoder = attend(2, 4, site="encoder.self"), attend(2, 3)
-    sums = drawn.sums({"encoder.*": torch.tensor([2, 4]), "decoder.*": lengths})
+    sums = drawn.sums({"source": torch.tensor([2, 4]), "target": lengths})
     first = encoder.entropy[0, 0, :2].sum() + decoder.entropy[0].sum()
     torch.testing.assert_close(sums.entropy[0], first)
     torch.testing.assert_close(
-        drawn.sums({"decoder.*": lengths}).entropy[1], encoder.entropy[1].sum() + decoder.entropy[1, 0, 0]
+        drawn.sums({"target": lengths}).entropy[1], encoder.entropy[1].sum() + decoder.entropy[1, 0, 0]
     )
 
 
@@ -64,7 +65,7 @@ def test_beams_are_rows_and_an_encoder_counts_for_each_of_them():
     with hard_selections() as drawn:
         encoder = attend(2, 4, site="encoder.self")
         decoder = attend(2, 3 * 2, heads=2, beams=3, start=1)  # three samples of two steps each
-    sums = drawn.sums({"decoder.*": torch.tensor([3, 2])})
+    sums = drawn.sums({"target": torch.tensor([3, 2])})
     assert sums.entropy.shape == (6,)
     by_beam = decoder.entropy.unflatten(-1, (3, 2))
     torch.testing.assert_close(sums.entropy[1], encoder.entropy[0].sum() + by_beam[0, :, 1].sum())
@@ -131,7 +132,7 @@ def test_processes_share_the_mean_of_all_rewards():
 def test_leave_one_out_needs_several_samples_and_gets_their_number():
     estimator = Reinforce("leave-one-out", samples=3)
     settings = EstimatorSettings(samples=3, baseline=BaselineSettings(name="leave-one-out"))
-    for each in (estimator, build_estimator(settings.options(features=1))):
+    for each in (estimator, Reinforce(**settings.options(features=1))):
         value, loss = each.baseline(torch.tensor([1.0, 2.0, 3.0, 0.0, 0.0, 6.0]))
         assert value.tolist() == [2.5, 2.0, 1.5, 3.0, 3.0, 0.0] and not loss.any()
         assert not each.state_dict()
@@ -176,46 +177,49 @@ class Attending(nn.Module):
 
 
 def test_selections_that_cannot_be_trained_raise():
-    check_selections(Attending(regard.Hard()), Reinforce())
-    check_selections(Attending(regard.StraightThrough()), None)
-    check_selections(nn.Linear(2, 2), None)
-    for select, estimator, match in (
-        (regard.Hard(), None, "training.estimator"),
-        (regard.Best(), None, "argmax"),
-        (regard.Best(), Reinforce(), "argmax"),
-        (regard.Soft(), Reinforce(), "Soft"),
+    none, reinforce = Training(), Training(estimator=EstimatorSettings())
+    check_estimator(Attending(regard.Hard()), reinforce)
+    check_estimator(Attending(regard.StraightThrough()), none)
+    check_estimator(nn.Linear(2, 2), none)
+    for select, settings, match in (
+        (regard.Hard(), none, "training.estimator"),
+        (regard.Best(), none, "argmax"),
+        (regard.Best(), reinforce, "argmax"),
+        (regard.Soft(), reinforce, "Soft"),
     ):
         with pytest.raises(ArgumentError, match=match):
-            check_selections(Attending(select), estimator)
+            check_estimator(Attending(select), settings)
 
 
 def test_estimator_is_built_from_plain_settings():
-    assert isinstance(build_estimator("reinforce").baseline, MovingAverage)
-    settings = {"name": "reinforce", "entropy": 0.1, "baseline": {"name": "learned", "features": 6}}
-    estimator = build_estimator(settings)
+    assert isinstance(Reinforce().baseline, MovingAverage)
+    learned = {"name": "learned", "features": 6}
+    estimator = Reinforce(entropy=0.1, baseline=learned)
     assert estimator.entropy == 0.1 and isinstance(estimator.baseline, LearnedBaseline)
-    assert settings["name"] == "reinforce", "the settings are not changed"
+    assert learned["name"] == "learned", "the settings are not changed"
     assert build_baseline(estimator.baseline) is estimator.baseline
 
 
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ("reinforced", "did you mean 'reinforce'"),
-        ("straight-through", "select="),
-        ({"name": "reinforce", "sample": 2}, "did you mean 'samples'"),
-        ({"name": "reinforce", "samples": 0}, "samples is 0"),
-        ({"name": "reinforce", "entropy": -1}, "entropy is -1"),
-        ({"name": "reinforce", "baseline": "mean"}, "unknown baseline 'mean'"),
-        ({"name": "reinforce", "baseline": "learned"}, "features is not set"),
+        ("reinforced", "reinforce"),
+        ("straight-through", "select"),
+        ({"name": "reinforce", "sample": 2}, "samples"),
+        ({"name": "reinforce", "samples": 0}, "training.estimator.samples is 0"),
+        ({"name": "reinforce", "entropy": -1}, "training.estimator.entropy is -1"),
+        ({"name": "reinforce", "baseline": "mean"}, "training.estimator.baseline.name is 'mean'"),
         ({"name": "reinforce", "baseline": {"name": "moving-average", "decay": 1}}, "decay is 1"),
-        ({"name": "reinforce", "baseline": {"name": "moving-average", "dekay": 0.9}}, "did you mean 'decay'"),
-        ({"name": "reinforce", "baseline": {"name": "none", "decay": 0.9}}, "unknown option"),
+        ({"name": "reinforce", "baseline": {"name": "moving-average", "dekay": 0.9}}, "decay"),
+        ({"name": "reinforce", "baseline": {"name": "none", "decay": 0.9}}, "decay"),
     ],
 )
 def test_invalid_settings_raise(settings, match: str):
+    class Run(Section):
+        training: Training
+
     with pytest.raises(RegardError, match=match):
-        build_estimator(settings)
+        build(Run, {"training": {"estimator": settings}}, "config.toml")
 
 
 def test_shapes_that_do_not_match_raise():

@@ -16,7 +16,7 @@ from regard.errors import UnknownName
 from regard.files.folder_lock import FolderMoved, locked
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.distributed import Processes
-from regard.training.nonfinite_steps import NonFinite, first_nonfinite
+from regard.training.step_results import NonFinite, first_nonfinite
 from tests.training.toys import Toy, bits, last, records, trainer
 
 SETTINGS = {"steps": 12, "evaluate_every": 5, "ema": 0.9}

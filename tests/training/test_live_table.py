@@ -22,7 +22,6 @@ from regard.training.logs.live_table import (
     Display,
     Evaluated,
     Shown,
-    Standing,
     in_bytes,
     in_time,
     in_words,
@@ -110,7 +109,7 @@ def test_table_is_redrawn_in_place():
 def test_narrow_table_has_whole_numbers(width: int):
     now, console = [0.0], on_terminal(width)
     with Log(None, total=10_000, console=console, clock=lambda: now[0]) as log:
-        log.best_by = "bleu"
+        log.display.best_by = "bleu"
         for number in range(1, 201):
             now[0] += 0.01
             step(log, number)
@@ -352,6 +351,4 @@ def test_numbers_are_formatted():
     assert in_bytes(812 * 2**20) == "812 MiB" and in_bytes(2**34) == "16.0 GiB"
     assert in_words("loss", 2.3144) == "2.314" and in_words("perplexity", 2e9) == "2.0e+09"
     assert in_words("perplexity", perplexity(800.0)) == "inf" and in_words("other", 0.123456) == "0.1235"
-    line = Standing(3, None, 2.0, 1e-3, norm=1.0).line()
-    assert line == "step 3  loss 2.000  perplexity 7.39  learning rate 1.0e-03"
     assert module.ROWS == 5

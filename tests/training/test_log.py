@@ -111,7 +111,7 @@ def test_time_left_of_a_time_budget_is_printed():
 def test_best_evaluation_names_its_metric(name: str, title: str):
     console = plain()
     with Log(None, console=console) as log:
-        log.best_by = name
+        log.display.best_by = name
         log.evaluation(1, {"loss": 1.0, "bleu": 2.0, "exact": 3.0}, best=True)
         log.evaluation(2, {"loss": 1.0, "bleu": 2.0, "exact": 3.0})
     first, second = lines_of(console)
@@ -234,10 +234,10 @@ def test_state_with_nan_is_restored():
 def test_speed_of_a_resumed_run_excludes_earlier_steps(tmp_path: Path):
     before = Means()
     before.add(10_000, 5.0, 2.0, None, {})
-    after = Means.restored(before.state())
+    after = Means(before.state())
     assert after.speed() is None and after.tokens == 10_000
     after.add(100, 2.0, 4.0, None, {})
-    assert after.speed() == 50.0 and after.own() == {"loss": (20_000 + 400) / 10_100}
+    assert after.speed() == 50.0 and after.of("own") == {"loss": (20_000 + 400) / 10_100}
 
 
 def test_joined_means_equal_the_means_of_all_steps():
@@ -247,7 +247,10 @@ def test_joined_means_equal_the_means_of_all_steps():
         (one if place < 2 else other).add(*step)
         both.add(*step)
     joined = one.joined(other)
-    assert joined.own() == both.own() and joined.parts() == both.parts() == {"a": 27 / 11, "b": 2.0}
+    assert joined.of("own") == both.of("own") and joined.of("parts") == both.of("parts") == {
+        "a": 27 / 11,
+        "b": 2.0,
+    }
     assert joined.speed() == both.speed() == 8.0 and joined.tokens == 16
 
 
@@ -255,7 +258,7 @@ def test_a_log_without_a_file_has_no_position():
     log = Log(None, console=plain())
     log.event("saved", "something")
     log.rewind(100)
-    assert log.position() == 0 and lines_of(log._display.console) == ["something"]
+    assert log.position() == 0 and lines_of(log.display.console) == ["something"]
 
 
 @pytest.mark.parametrize("wrong", [{"record": 0}, {"record": 2.5}, {"every": -1.0}, {"every": math.nan}])

@@ -71,9 +71,12 @@ def test_unknown_metric_raises_and_lists_known_ones(tmp_path: Path):
 def test_evaluations_and_checkpoints_at_their_intervals_and_none_twice(tmp_path: Path, monkeypatch):
     saved: list[int] = []
     real = Checkpoints.save
-    monkeypatch.setattr(
-        Checkpoints, "save", lambda self, step, *rest: saved.append(step) or real(self, step, *rest)
-    )
+
+    def save(self: Checkpoints, step: int, tensors: Any, state: Any) -> Any:
+        saved.extend([step] if tensors is not None else [])
+        return real(self, step, tensors, state)
+
+    monkeypatch.setattr(Checkpoints, "save", save)
     trainer(tmp_path, log=True, steps=10, evaluate_every=3, save_every=4).run()
     assert [each["step"] for each in records(tmp_path, "evaluation")] == [3, 6, 9, 10]
     assert saved == [3, 4, 6, 8, 9, 10]

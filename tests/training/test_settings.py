@@ -41,7 +41,6 @@ def test_settings_read_equal_settings_written(tmp_path: Path):
     [
         ({"training": {"learning_rat": 1.0}}, r"\[training\] in here: 'learning_rat'; .* 'learning_rate'"),
         ({"weight_decay": 0.1}, r"'weight_decay'; .*'training\.weight_decay'"),
-        ({"rate": 0.1}, r"'rate'; .*'training\.learning_rate'"),
         ({"weight_decy": 0.1}, r"'weight_decy'; .*'training\.weight_decay'"),
         ({"training": {"held_uot": 9}}, r"'held_uot'; .*'data\.held_out'"),
         ({"trainin": {}}, r"here: 'trainin'; .*'training'"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.training.slowdown import Slowdown, slowdown_warning
+from regard.training.budget import Slowdown
 from tests.training.test_budget import Clock, timed
 from tests.training.toys import records
 
@@ -25,11 +25,14 @@ def test_slowdown_is_reported_once(tmp_path: Path, slow: float, warnings: int):
 
 
 def test_slow_first_steps_and_single_slow_steps_are_not_reported():
-    slowdown = Slowdown()
+    slowdown = Slowdown("tokens")
     seconds = [9.0, 9.0, 9.0, *([1.0] * 20), 50.0, *([1.0] * 20)]
-    assert [slowdown.add_step(100, each) for each in seconds] == [None] * len(seconds)
+    assert not any(slowdown.add_step(100, each, threads=1) for each in seconds)
 
 
-def test_warning_suggests_fewer_threads_if_there_are_several():
-    assert "--threads 1" in slowdown_warning(5540.0, 77.0, threads=2)
-    assert "--threads" not in slowdown_warning(5540.0, 77.0, threads=1)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_warning_suggests_fewer_threads_if_there_are_several(threads: int):
+    slowdown = Slowdown("tokens")
+    reports = [slowdown.add_step(100, each, threads) for each in [1.0] * 20 + [9.0] * 20]
+    (report,) = filter(None, reports)
+    assert "11 tokens/s, 100 at" in report and ("--threads 1" in report) == (threads > 1)

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from regard.errors import ArgumentError
 from regard.training.logs.log import Log
-from regard.training.logs.tensorboard import Board
+from regard.training.logs.logger import Board
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -11,7 +11,7 @@ from rich.text import Text
 from regard.cli.options import MOST_MINUTES, but, command, finite
 from regard.cli.printing import printable_console
 from regard.errors import ArgumentError, message, shell_word
-from regard.training.command_options import CommandOption, flag
+from regard.training.command_options import flag, number
 
 __all__ = ["SETTINGS", "demo"]
 
@@ -52,16 +52,7 @@ SENTENCES = (
 
 
 @command(
-    CommandOption(
-        "--minutes",
-        "Train for this many minutes.",
-        "FLOAT",
-        float,
-        MINUTES,
-        least=0.01,
-        most=MOST_MINUTES,
-        check=finite,
-    ),
+    number("--minutes", "Train for this many minutes.", 0.01, MOST_MINUTES, default=MINUTES, check=finite),
     flag("--quick", "Train for a few seconds, to try the command. The model learns almost nothing."),
     flag(
         "--guided", "Also train the attention weights to follow the gold alignments (guided-alignment loss)."

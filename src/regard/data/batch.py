@@ -144,26 +144,6 @@ class BatchRows:
             changed[name] = tensor
         return replace(copy, **changed)  # type: ignore[type-var]
 
-    def named_tensors(self) -> dict[str, Tensor]:
-        """Return a dict from the name of a field to its tensor, which can be saved in a file.
-
-        A number becomes a 0-dimensional tensor. Fields with values of other types are not in the dict.
-        from_tensors() creates an object from the dict.
-        """
-        named = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        kinds = Tensor | bool | int | float
-        return {name: torch.as_tensor(value) for name, value in named.items() if isinstance(value, kinds)}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """Create an object of this class from the result of named_tensors().
-
-        Tensors whose name is not the name of a field are ignored. A 0-dimensional tensor becomes a number.
-        """
-        known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-        values = {name: value if value.dim() else value.item() for name, value in tensors.items()}
-        return cls(**{name: value for name, value in values.items() if name in known})
-
     def _map(self, change: Callable[[Tensor], Tensor], change_memory: Callable[[Memory], Memory]) -> Self:
         """Return a copy, with one function applied to every tensor and another one to every regard.Memory."""
 

@@ -114,10 +114,9 @@ def shown_units(text: str, pieces: tuple[str, ...], numbers: tuple[int, ...], un
         if number >= 0:
             parts[number].append(piece)
     from_tokens = [spelled(part) if unit == "word" else spelled_or_space(part) for part in parts]
-    truncated = len(units) > count and all(map(_may_begin_with, units, from_tokens))
+    # <unk> can stand for any text.
+    truncated = len(units) > count and all(
+        "<unk>" in start or word.startswith(start.rstrip("\ufffd"))
+        for word, start in zip(units, from_tokens, strict=False)
+    )
     return units if truncated else from_tokens
-
-
-def _may_begin_with(word: str, start: str) -> bool:
-    """Return whether a word may begin with `start`, the text of some tokens. <unk> can stand for any text."""
-    return "<unk>" in start or word.startswith(start.rstrip("\ufffd"))

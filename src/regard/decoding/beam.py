@@ -31,6 +31,7 @@ from torch.nn.functional import pad
 
 from regard.data.batch import EOS, Batch, BatchRows
 from regard.decoding.active_rows import ActiveRows, Ends, Prompts, start_decoding, state_rows
+from regard.decoding.highest_values import highest, highest_sums
 from regard.decoding.hypothesis import ROOM, SearchResult
 from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit, Rules, check_integers
 from regard.errors import ArgumentError, message
@@ -39,7 +40,7 @@ from regard.models.base import Model
 from regard.roles import CROSS
 from regard.sites import Record, scope
 
-__all__ = ["GNMT", "LENGTHS", "MOST_BEAMS", "Average", "Beam", "Length", "beam_search", "best_of", "coverage"]
+__all__ = ["GNMT", "LENGTHS", "MOST_BEAMS", "Average", "Beam", "Length", "beam_search", "coverage"]
 
 MOST_BEAMS = 5000
 """The maximum beam size, and the maximum number of hypotheses to return (n-best)."""
@@ -213,7 +214,7 @@ class Beams(BatchRows):
         divisor: the length penalty at the current length, for the ranking of unfinished beams.
         """
         best = self.pool.ranking.shape[1]
-        order_BK = best_of(self.sums, min(best, self.sums.shape[1]))[1]
+        order_BK = highest(self.sums, min(best, self.sums.shape[1]))
         unfinished = SearchResult(
             _take(self.tokens, order_BK),
             _take(self.token_scores, order_BK),
@@ -304,8 +305,7 @@ def advance(
     vocabulary = scores_RV.shape[-1]
     tokens_RT = beams.tokens.flatten(0, 1)
     permitted_RV = how.rules.permitted(scores_RV, tokens_RT, active.forced_tokens(step, size))
-    sums_BN = (beams.sums[:, :, None] + permitted_RV.view(sentences, size, vocabulary)).flatten(1)
-    sums_BC, place_BC = best_of(sums_BN, 2 * size)
+    sums_BC, place_BC = highest_sums(beams.sums, permitted_RV.view(sentences, size, vocabulary), 2 * size)
     beam_BC, token_BC = place_BC // vocabulary, place_BC % vocabulary
     score_BC = scores_RV.view(sentences, -1).gather(1, place_BC)
     tokens_BCT = torch.cat((_take(beams.tokens, beam_BC), token_BC[..., None]), -1)
@@ -351,41 +351,16 @@ def bound(beams: Beams, active: ActiveRows, divisors: Tensor) -> Tensor:
     return beams.sums.amax(-1) / largest_B
 
 
-def best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` largest values of each row, in descending order, and their indices.
-
-    scores: (rows, N).
-
-    If values are equal, the one with the lower index comes first. topk() does not guarantee this: if several
-    values are equal to the smallest value that it returns, it may return any of them. So this function uses
-    topk() only for the larger values, and takes the values equal to the smallest one in the order of their
-    indices.
-    """
-    size = scores.shape[-1]
-    large_RC, place_RC = scores.topk(count)
-    least_R1 = large_RC[:, -1:]
-    descending_N = torch.arange(size, 0, -1, device=scores.device, dtype=torch.int32)
-    equal_RC = torch.where(scores == least_R1, descending_N, 0).topk(count).values.long()
-    # `count` indices of larger values, then `count` indices of equal values. Unused entries are `size`.
-    places = (
-        torch.cat((torch.where(large_RC > least_R1, place_RC, size), size - equal_RC), -1).sort(-1).values
-    )
-    clamped = places.clamp(max=size - 1)
-    values = torch.where(places < size, scores.gather(-1, clamped), -torch.inf)
-    values, order = values.sort(dim=-1, descending=True, stable=True)
-    return values[:, :count], clamped.gather(-1, order[:, :count])
-
-
 def _merge_pools(pool: SearchResult, finished: SearchResult) -> SearchResult:
     """Return the hypotheses of each sentence with the highest ranking among `pool` and `finished`.
 
     There are as many as in `pool`. If rankings are equal, hypotheses of `pool` come first.
     """
     ranking = torch.cat((pool.ranking, finished.ranking), 1)
-    ranking_BN, place_BN = best_of(ranking, pool.ranking.shape[1])
+    place_BN = highest(ranking, pool.ranking.shape[1])
     tokens = torch.cat((pad(pool.tokens, (0, 1)), finished.tokens), 1)
     token_scores = torch.cat((pad(pool.token_scores, (0, 1)), finished.token_scores), 1)
-    return SearchResult(_take(tokens, place_BN), _take(token_scores, place_BN), ranking_BN)
+    return SearchResult(_take(tokens, place_BN), _take(token_scores, place_BN), _take(ranking, place_BN))
 
 
 def _take(tensor: Tensor, index: Tensor) -> Tensor:

@@ -105,11 +105,18 @@ def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
     tensor([[0.1250, 0.1250, 0.1250]])
     """
     batch = batch.to(device_of(model))
-    values = _ValueNorms()
+    values: dict[str, Tensor] = {}
+
+    def keep_norms(site: str, call: Call) -> None:
+        """Store the norms of the value vectors, (B, H, S), of the call of a site with the most keys.
+
+        A recurrent decoder calls a site at every step with the same values, so one call is enough.
+        """
+        if site not in values or call.sizes[3] > values[site].shape[-1]:
+            values[site] = call.spread(call.value).norm(dim=-1)
+
     recording = (
-        nullcontext(Record())
-        if look is None
-        else scope(Look(weights=True), at=look, watch=values.update_from)
+        nullcontext(Record()) if look is None else scope(Look(weights=True), at=look, watch=keep_norms)
     )
     with eval_without_grad(model), recording as record:
         logits_BTV = model.forward(batch).float()
@@ -135,21 +142,6 @@ def observe(model: Model, batch: Batch, look: str | None = CROSS) -> Observed:
         batch.target_lengths.cpu(),
         {site: norms.float().cpu() for site, norms in values.items()},
     )
-
-
-class _ValueNorms(dict[str, Tensor]):
-    """Records, for each attention layer (site), the norm of each value vector, (B, H, S).
-
-    If a site is called several times, as in a recurrent decoder, the call with the most keys is used.
-    """
-
-    def update_from(self, site: str, call: Call) -> None:
-        """Store the norms of a call, unless an earlier call of this site had as many keys or more.
-
-        A recurrent decoder calls the site at every step with the same values, so one call is enough.
-        """
-        if site not in self or call.sizes[3] > self[site].shape[-1]:
-            self[site] = call.spread(call.value).norm(dim=-1)
 
 
 def sites_of(model: Model, look: str = CROSS) -> list[str]:

@@ -129,7 +129,7 @@ class Hypothesis(LazyAttention):
             fields["tokens"], fields["token_scores"] = ids[:length], scores[:length]
             fields["ranking"] = ranking
             if recorded is None:
-                fields["_compute"] = _no_attention
+                fields["_compute"] = lambda: (BySite(), {})
             else:
                 fields["_recorded"], fields["_number"] = recorded, number
             hypotheses.append(hypothesis)
@@ -183,11 +183,6 @@ class Hypothesis(LazyAttention):
     def output_tokens(self) -> tuple[int, ...]:
         """The token ids of the sentence, without the EOS at its end."""
         return self.tokens[:-1] if self.finished else self.tokens
-
-
-def _no_attention() -> tuple[BySite[Tensor], dict[str, Tensor]]:
-    """Return the attention and the values of a hypothesis of a search that recorded nothing."""
-    return BySite(), {}
 
 
 @dataclass(frozen=True, eq=False)

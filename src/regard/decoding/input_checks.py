@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 from regard.data.batch import UNK
 from regard.decoding.long_lines import Tokenizer
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import ArgumentError, UnknownKeyword, message
 from regard.models.base import Model
 
 __all__ = [
     "DEFAULT",
     "Default",
     "SEARCH_KEYWORDS",
-    "answer_keywords",
     "both_single",
-    "check_keywords",
     "check_load_keywords",
     "check_tokenizers",
     "checked_lines",
     "encode_prefixes",
+    "search_hint",
 ]
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class Default(Enum):
@@ -63,7 +58,7 @@ SEARCH_KEYWORDS = {
 
 
 def check_load_keywords(returned: type, keywords: Mapping[str, object]) -> None:
-    """Raise UnknownName if a keyword argument of load() is unknown.
+    """Raise UnknownKeyword if a keyword argument of load() is unknown.
 
     The known names are `checkpoint`, `device`, and the keyword-only arguments of the class `returned`.
 
@@ -72,54 +67,21 @@ def check_load_keywords(returned: type, keywords: Mapping[str, object]) -> None:
     """
     parameters = inspect.signature(returned).parameters.values()
     known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-    check_keywords("load()", keywords, [*known, "checkpoint", "device"])
-
-
-def check_keywords(
-    call: str, keywords: Mapping[str, object], known: Iterable[str], where: str = "use {}"
-) -> None:
-    """Raise UnknownName if a keyword argument is not in `known`. The message lists the known names.
-
-    call: the name of the called function, for the message.
-    where: the hint for a search setting of another toolkit, such as num_beams. In the message, the text that
-        SEARCH_KEYWORDS recommends, such as search=Beam(size=4), replaces {}.
-
-    >>> check_keywords("load()", {"num_beams": 4}, ["device", "search"])
-    Traceback (most recent call last):
-    regard.errors.UnknownName: unknown keyword argument of load(): 'num_beams'
-    known: device, search
-    hint: use search=Beam(size=4)
-    """
-    names = list(known)
     for name, value in keywords.items():
-        if name not in names:
-            setting = SEARCH_KEYWORDS.get(name, "").format(repr(value))
-            hint = where.format(setting) if setting else ""
-            raise UnknownName(f"keyword argument of {call}:", name, names, hint=hint)
+        if name not in (*known, "checkpoint", "device"):
+            hint = search_hint(name, value)
+            raise UnknownKeyword("argument of load()", name, [*known, "checkpoint", "device"], hint=hint)
 
 
-def answer_keywords(call: str, where: str = "use {}") -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator. The decorated function raises UnknownName for an unknown keyword argument.
+def search_hint(name: str, value: object, where: str = "use {}") -> str:
+    """Return what to write in Regard for a search setting of another toolkit; "" for any other name.
 
-    UnknownName lists the known names. Without the decorator, Python would raise a TypeError without
-    such a list.
+    where: the text of the hint. What SEARCH_KEYWORDS recommends replaces {}.
 
-    call, where: as in check_keywords().
+    >>> search_hint("num_beams", 4)
+    'use search=Beam(size=4)'
     """
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        known = [name for name in inspect.signature(function).parameters if name != "self"]
-
-        @functools.wraps(function)
-        def checked(*args: P.args, **keywords: P.kwargs) -> R:
-            check_keywords(call, keywords, known, where)
-            return function(*args, **keywords)
-
-        # functools.wraps does not copy __kwdefaults__, from which docs/ builds its table of defaults.
-        checked.__kwdefaults__ = getattr(function, "__kwdefaults__", None)  # type: ignore[attr-defined]
-        return checked
-
-    return decorate
+    return where.format(SEARCH_KEYWORDS[name].format(repr(value))) if name in SEARCH_KEYWORDS else ""
 
 
 def both_single(call: str, first: object, second: object) -> bool:

@@ -5,22 +5,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from regard.data.batch import EOS, UNK, Batch
 from regard.data.progress_bar import advancing
-from regard.decoding.alignment_units import Units
+from regard.decoding.alignment_units import Units, units_of
 from regard.decoding.forced_decoding import observe, pieces_of
 from regard.decoding.hypothesis import Hypothesis, unfinished_note
 from regard.decoding.long_lines import Part, Tokenizer
-from regard.decoding.rules import TRANSLATION_LIMIT, LengthLimit
 from regard.decoding.search import Search, search
 from regard.decoding.translation import END, Passage, Translation
-from regard.decoding.word_alignment import BatchAlignments, Choice
-from regard.models.base import Model
-from regard.roles import BySite
+from regard.decoding.word_alignment import BatchAlignments
+
+if TYPE_CHECKING:
+    from regard.decoding.translator import Translator
 
 __all__ = ["LineDecoder", "Side"]
 
@@ -70,37 +68,20 @@ class Side:
         return unknown
 
 
-@dataclass(frozen=True)
 class LineDecoder:
-    """Decodes lines with a model and the settings of one call of a Translator method. It is immutable.
+    """Decodes lines with the model of a translator, in one call of one of its methods.
 
-    model: the translation model.
-    source: the tokenizer and the alignment units (words or characters) of the source.
-    target: the tokenizer and the alignment units (words or characters) of the target.
+    translator: the model, the tokenizers and their settings.
     look: the attention layers (sites) whose weights are recorded, or None.
-    alignment: which attention weights alignments are computed from: the site, the head, and whether the
-        weights of the next decoding step are used.
-    tokens_per_batch: the maximum number of source tokens per batch, padding included.
-    limit: the maximum number of tokens of a translation, used if the rules of the search have no maximum.
+    unit: the requested unit of alignments, such as "auto".
     """
 
-    model: Model
-    source: Side
-    target: Side
-    look: str | None
-    alignment: Choice
-    tokens_per_batch: int
-    limit: LengthLimit = TRANSLATION_LIMIT
-
-    @functools.cached_property
-    def units(self) -> tuple[str, str]:
-        """The names of the alignment units of the source and of the target, such as ("word", "character")."""
-        return self.source.units.name, self.target.units.name
-
-    @functools.cached_property
-    def bytewise(self) -> tuple[bool, bool]:
-        """For the source and for the target: whether the tokenizer encodes unknown characters as bytes."""
-        return self.source.bytewise, self.target.bytewise
+    def __init__(self, translator: Translator, look: str | None, unit: str):
+        self.translator, self.model, self.look = translator, translator.model, look
+        tokenizers = translator.source_tokenizer, translator.target_tokenizer
+        self.source, self.target = (Side(each, units_of(each, unit)) for each in tokenizers)
+        self.units = self.source.units.name, self.target.units.name
+        self.bytewise = self.source.bytewise, self.target.bytewise
 
     def search(
         self,
@@ -118,7 +99,7 @@ class LineDecoder:
         """
         places = [(line, place) for line, own in enumerate(parts) for place in range(len(own))]
         found: list[list[list[Hypothesis]]] = [[[] for _ in own] for own in parts]
-        tokens, done = tokens_per_batch(self.tokens_per_batch, how), 0
+        tokens, done = tokens_per_batch(self.translator.tokens_per_batch, how), 0
         with advancing("translating", len(places)) as report:
             for rows in _batches([len(parts[line][place].tokens) + 1 for line, place in places], tokens):
                 some = [places[row] for row in rows]
@@ -126,7 +107,9 @@ class LineDecoder:
                 index = [(place << 40) + first + line for line, place in some]
                 batch = Batch.collate([parts[line][place].tokens for line, place in some], index=index)
                 starts = [prefixes[line] if place == 0 else () for line, place in some]
-                result = search(self.model, batch, how, prefixes=starts, look=self.look, limit=self.limit)
+                result = search(
+                    self.model, batch, how, prefixes=starts, look=self.look, limit=self.translator.limit
+                )
                 for (line, place), hypotheses in zip(some, result, strict=True):
                     found[line][place] = hypotheses
                 done += len(rows)
@@ -141,7 +124,7 @@ class LineDecoder:
         lengths = [max(len(source.tokens), len(target.tokens)) + 1 for source, target in pairs]
         passages: dict[int, Passage] = {}
         with advancing("scoring", len(pairs)) as report:
-            for rows in _batches(lengths, self.tokens_per_batch):
+            for rows in _batches(lengths, self.translator.tokens_per_batch):
                 batch = Batch.collate(
                     [pairs[row][0].tokens for row in rows], [pairs[row][1].tokens for row in rows], rows
                 )
@@ -173,7 +156,7 @@ class LineDecoder:
         hypotheses: for each line and part, the hypotheses, best first.
         notes: for each line, a message for the user, such as that it was truncated, or "".
         """
-        aligned = BatchAlignments(self.alignment)
+        aligned = BatchAlignments(self.translator.alignment)
         every = [each for outputs in hypotheses for ranked in outputs for each in ranked]
         tokens, tokenizer = [each.output_tokens for each in every], self.target.tokenizer
         decode_lines = getattr(tokenizer, "decode_lines", None)
@@ -225,7 +208,7 @@ class LineDecoder:
             tuple(filter(None, (note, unfinished_note([best for _, (best, *_) in parts])))),
             sum(best.ranking for _, (best, *_) in parts),
             others,
-            aligned_at=self.alignment,
+            aligned_at=self.translator.alignment,
             units=self.units,
             unknown=self.source.unknown(line, source_tokens),
             bytewise=self.bytewise,
@@ -253,8 +236,9 @@ class LineDecoder:
             words = functools.partial(_words, *arguments)
             fields["_alignment"] = (aligned.choice, aligned.add(place, words))
         others = functools.partial(_pieces_and_words, *arguments)
-        compute = functools.partial(_attention_of, best)
-        passage: Passage = Passage.with_lazy_attention(compute, others, **fields)
+        passage: Passage = Passage.with_lazy_attention(
+            lambda: (best.attention, best.values), others, **fields
+        )
         return passage
 
 
@@ -296,10 +280,6 @@ def _without_end(token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
     """Return the target tokens without EOS, and the number of EOS, 0 or 1."""
     end = int(token_ids[-1:] == (EOS,))
     return token_ids[: len(token_ids) - end], end
-
-
-def _attention_of(hypothesis: Hypothesis) -> tuple[BySite[Tensor], dict[str, Tensor]]:
-    return hypothesis.attention, hypothesis.values
 
 
 def tokens_per_batch(tokens: int, how: Search) -> int:

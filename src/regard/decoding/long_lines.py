@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from regard.decoding.alignment_units import Units
-from regard.errors import RegardWarning, message
 
 __all__ = [
-    "MANY_TOKENS",
     "OVERLONG",
     "Part",
     "Tokenizer",
@@ -20,7 +17,6 @@ __all__ = [
     "encode_truncated",
     "sentences",
     "truncated",
-    "warn_long_line",
 ]
 
 OVERLONG = ("split", "truncate")
@@ -34,10 +30,6 @@ The possessive quantifiers (++, *+) and the lookbehind keep the time linear, eve
 
 TITLE = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|No|vs|[Ee]\.g|[Ii]\.e)\.$")
 """Matches abbreviations, such as Dr., whose full stop does not end a sentence."""
-
-
-MANY_TOKENS = 100_000
-"""A line with more tokens takes minutes to translate, so a warning is given before."""
 
 
 class Tokenizer(Protocol):
@@ -119,16 +111,6 @@ def divided(line: str, tokenizer: Tokenizer, room: int, units: Units | None = No
     if unsplit == len(parts):
         return parts, f"split into {len(parts)} sentences, which were translated separately"
     return parts, f"split into {len(parts)} parts, because a sentence has more than {room} tokens"
-
-
-def warn_long_line() -> None:
-    """Warn that a line has more than MANY_TOKENS tokens, before its parts are translated.
-
-    The text is the same for all such lines, so Python shows it once.
-    """
-    problem = f"a line has more than {MANY_TOKENS:,} tokens: translating its parts can take minutes"
-    hint = "--overlong truncate (overlong='truncate') translates only the beginning of long lines"
-    warnings.warn(message("translate", problem, hint=hint), RegardWarning, stacklevel=2)
 
 
 def truncated(tokens: Sequence[int], words: Sequence[int], room: int) -> tuple[Part, str]:

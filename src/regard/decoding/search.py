@@ -126,7 +126,9 @@ def _run_search(
     """
     decoder = search_decoder(model, how, ends)
     if model.int8_steps and (isinstance(decoder, list) or not decoder.int8):
-        _warn_of_float32(decoder if isinstance(decoder, list) else [NO_INT8])
+        reasons = "; ".join(decoder if isinstance(decoder, list) else [NO_INT8])
+        problem = f"this search does not use int8 weights but float32, because {reasons}"
+        warnings.warn(message("search()", problem), RegardWarning, stacklevel=2)
     if not isinstance(decoder, list):
         single = not isinstance(how, Sample) or how.count == 1
         recorded = recorded_attention(model, batch, look, decoder) if single else None
@@ -153,12 +155,6 @@ def _ends_or_stops(ends: Ends | None, stopping: Callable[[], bool] | None) -> En
         return ends(tokens_BKT, index)
 
     return check
-
-
-def _warn_of_float32(reasons: Sequence[str]) -> None:
-    """Warn that a search of a model with int8_steps does not use int8 weights, and why."""
-    problem = f"this search does not use int8 weights but float32, because {'; '.join(reasons)}"
-    warnings.warn(message("search()", problem), RegardWarning, stacklevel=3)
 
 
 Recorded = tuple[BySite[Tensor], dict[str, Tensor]]

@@ -209,7 +209,7 @@ class Scored(Result):
         return Entry(
             self.source_units,
             self.target_units,
-            None if self.alignment is None else _drawn_matrix(self.alignment),
+            None if self.alignment is None else self.alignment.corner(DRAWN),
             score=self.score,
             notes=self.all_notes,
             reference=reference,
@@ -371,16 +371,4 @@ def _block_diagonal(blocks: list[Tensor]) -> Tensor:
     for block in blocks:
         matrix[..., row : row + block.shape[-2], column : column + block.shape[-1]] = block
         row, column = row + block.shape[-2], column + block.shape[-1]
-    return matrix
-
-
-def _drawn_matrix(alignment: Alignment) -> Tensor:
-    """Return the first DRAWN rows and columns of alignment.matrix, without allocating the whole matrix."""
-    rows = max((block.target + block.weights.shape[0] for block in alignment.blocks), default=0)
-    columns = max((block.source + block.weights.shape[1] for block in alignment.blocks), default=0)
-    rows, columns = min(rows, DRAWN), min(columns, DRAWN)
-    matrix = torch.zeros(rows, columns)
-    for weights, source, target in alignment.blocks:
-        part = weights[: max(rows - target, 0), : max(columns - source, 0)]
-        matrix[target : target + part.shape[0], source : source + part.shape[1]] = part
     return matrix

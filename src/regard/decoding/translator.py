@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import overload
 
 from regard.decoding.active_rows import device_of
-from regard.decoding.alignment_units import Units, check_units, units_of
+from regard.decoding.alignment_units import Units, check_units
 from regard.decoding.beam import Beam
 from regard.decoding.forced_decoding import check_look
 from regard.decoding.input_checks import (
     DEFAULT,
     Default,
-    answer_keywords,
     both_single,
     check_tokenizers,
     checked_lines,
     encode_prefixes,
+    search_hint,
 )
-from regard.decoding.line_decoder import LineDecoder, Side
+from regard.decoding.line_decoder import LineDecoder
 from regard.decoding.long_lines import (
-    MANY_TOKENS,
     OVERLONG,
     Part,
     Tokenizer,
     divided,
     encode_truncated,
     truncated,
-    warn_long_line,
 )
 from regard.decoding.rules import TRANSLATION_LIMIT, check_integers
 from regard.decoding.search import Search
 from regard.decoding.translation import Scored, Translation
 from regard.decoding.word_alignment import Alignment, Choice
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import ArgumentError, UnknownName, check_keywords, message
 from regard.models.base import Model
 from regard.roles import CROSS
 
@@ -53,8 +52,9 @@ TOKENS_PER_BATCH = {"cpu": 4096, "cuda": 8192}
 MAX_TOKENS = 10_000_000
 """The largest value of tokens_per_batch and longest."""
 
-ON_TRANSLATOR = "set it on the translator: Translator(..., {0}) or regard.load(run, {0})"
-"""Hint for a search setting that was passed to a method. {0} is the setting, e.g. search=Beam(size=5)."""
+_on_translator = partial(
+    search_hint, where="set it on the translator: Translator(..., {0}) or regard.load(run, {0})"
+)
 
 
 class Translator:
@@ -102,7 +102,7 @@ class Translator:
     limit = TRANSLATION_LIMIT
     """The maximum number of tokens of a translation, used if the rules of the search have no maximum."""
 
-    @answer_keywords("Translator()")
+    @partial(check_keywords, hint=search_hint)
     def __init__(
         self,
         model: Model,
@@ -160,7 +160,7 @@ class Translator:
         look: str | Default | None = DEFAULT,
     ) -> list[Translation]: ...
 
-    @answer_keywords("translate()", ON_TRANSLATOR)
+    @partial(check_keywords, hint=_on_translator)
     def translate(
         self,
         lines: str | Iterable[str],
@@ -229,7 +229,7 @@ class Translator:
         unit: str | None = None,
     ) -> list[Scored]: ...
 
-    @answer_keywords("score()", ON_TRANSLATOR)
+    @partial(check_keywords, hint=_on_translator)
     def score(
         self,
         sources: str | Iterable[str],
@@ -293,7 +293,7 @@ class Translator:
         unit: str | None = None,
     ) -> list[Alignment]: ...
 
-    @answer_keywords("align()", ON_TRANSLATOR)
+    @partial(check_keywords, hint=_on_translator)
     def align(
         self,
         sources: str | Iterable[str],
@@ -328,30 +328,13 @@ class Translator:
         look: the argument of the method. DEFAULT: use the value of the translator. None: record nothing.
         unit: the argument of the method. None: use the value of the translator.
         """
+        if look is DEFAULT:
+            look = self.look
+        elif look not in (None, CROSS, self.look):
+            check_look(self.model, str(look), call)
         unit = self.unit if unit is None else unit
         check_units(self.source_tokenizer, self.target_tokenizer, unit)
-        return LineDecoder(
-            self.model,
-            Side(self.source_tokenizer, units_of(self.source_tokenizer, unit)),
-            Side(self.target_tokenizer, units_of(self.target_tokenizer, unit)),
-            self._checked_look(call, look),
-            self.alignment,
-            self.tokens_per_batch,
-            self.limit,
-        )
-
-    def _checked_look(self, call: str, look: str | Default | None) -> str | None:
-        """Return the argument `look` of a method; if it is DEFAULT, the value of the translator instead.
-
-        Raise ArgumentError if it matches no attention layer (site).
-
-        call: the name of the method, for the error message.
-        """
-        if look is DEFAULT:
-            return self.look
-        if look not in (None, CROSS, self.look):
-            check_look(self.model, str(look), call)
-        return look
+        return LineDecoder(self, look, unit)
 
     def prepare(self, line: str) -> str:
         """Return the text to translate for a line, by default the line itself. Subclasses may override it."""
@@ -392,8 +375,6 @@ class Translator:
         if not tokens:
             return [], "the tokenizer finds no tokens in this line" if line.strip() else ""
         if len(tokens) > room and self.overlong == "split":
-            if len(tokens) > MANY_TOKENS:
-                warn_long_line()
             return divided(line, self.source_tokenizer, room, units)
         if len(tokens) > room:
             part, note = truncated(tokens, units.numbers(tokens), room)

@@ -19,18 +19,19 @@ LONGEST = 40
 
 
 @dataclass
+class _Unknown:
+    """The unknown words of one kind: their number, their lines, the first ones, the number of others."""
+
+    count: int = 0
+    lines: int = 0
+    listed: dict[str, int] = field(default_factory=dict)
+    unlisted: int = 0
+
+
 class UnknownWords:
     """Collects the unknown words of many lines, for a report. It stores only the first few words.
 
-    named: the first unknown words, as (line number, word).
-    count: the number of unknown words.
-    lines: the number of lines that have unknown words.
-    unlisted: the number of unknown words that are not in `named`.
     place: what the line numbers count, for the report: "line" or, for example, "question".
-
-    The keys of the four dicts are pairs such as ("source word", False). The first element says whether the
-    entry is for the source or the target, and for words or characters; the second says whether the tokenizer
-    encodes unknown characters as bytes.
 
     >>> from regard.decoding import Scored
     >>> words = UnknownWords()
@@ -39,11 +40,9 @@ class UnknownWords:
     1 source word is not in the vocabulary of the model: 'aardvark' (line 3)
     """
 
-    named: dict[tuple[str, bool], list[tuple[int, str]]] = field(default_factory=dict)
-    count: dict[tuple[str, bool], int] = field(default_factory=dict)
-    lines: dict[tuple[str, bool], int] = field(default_factory=dict)
-    unlisted: dict[tuple[str, bool], int] = field(default_factory=dict)
-    place: str = "line"
+    def __init__(self, place: str = "line"):
+        self.place = place
+        self._kinds: dict[tuple[str, bool], _Unknown] = {}
 
     def add(self, line: int, result: Result) -> None:
         """Add the unknown words of a result.
@@ -61,25 +60,23 @@ class UnknownWords:
         words: the unknown words.
         bytewise: whether the tokenizer encodes unknown characters as bytes.
         """
-        if words:
-            key = (name, bytewise)
-            listed = self.named.setdefault(key, [])
-            names = {word for _, word in listed}
-            new = [word for word in dict.fromkeys(words) if word not in names][: NAMED - len(listed)]
-            listed += [(line, word) for word in new]
-            names.update(new)
-            self.count[key] = self.count.get(key, 0) + len(words)
-            self.unlisted[key] = self.unlisted.get(key, 0) + sum(word not in names for word in words)
-            self.lines[key] = self.lines.get(key, 0) + 1
+        if not words:
+            return
+        own = self._kinds.setdefault((name, bytewise), _Unknown())
+        own.count, own.lines = own.count + len(words), own.lines + 1
+        for word in words:
+            if word in own.listed or len(own.listed) < NAMED:
+                own.listed.setdefault(word, line)
+            else:
+                own.unlisted += 1
 
     def report(self) -> Iterator[str]:
         """Yield a sentence with the unknown source words, and one with the unknown target words, if any."""
-        for (name, bytewise), listed in self.named.items():
-            count = self.count[name, bytewise]
-            which = ", ".join(f"{_shown(word)} ({self.place} {line:,})" for line, word in listed)
-            more, lines = self.unlisted[name, bytewise], self.lines[name, bytewise]
-            rest = f", and {more:,} more" if more else ""
-            rest += f"; in {lines:,} {self.place}s" if count > len(listed) and lines > 1 else ""
+        for (name, bytewise), own in self._kinds.items():
+            count, lines = own.count, own.lines
+            which = ", ".join(f"{_shown(word)} ({self.place} {line:,})" for word, line in own.listed.items())
+            rest = f", and {own.unlisted:,} more" if own.unlisted else ""
+            rest += f"; in {lines:,} {self.place}s" if count > len(own.listed) and lines > 1 else ""
             if bytewise:
                 has = f"{count:,} {name}s have" if count > 1 else f"1 {name} has"
                 problem = f"{has} characters that are not in the vocabulary of the model (encoded as bytes)"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -60,8 +61,6 @@ class Alignment:
 
     blocks: the attention weights. Usually one Block; several if a long line was translated in parts, because
         there is no attention between parts.
-    best: for an alignment with one block, the source word with the highest weight of each target word, and
-        this weight. None if they are not computed yet.
 
     >>> import torch
     >>> from regard.decoding import align
@@ -75,7 +74,6 @@ class Alignment:
     """
 
     blocks: tuple[Block, ...]
-    best: tuple[list[int], list[float]] | None = field(default=None, repr=False)
 
     @property
     def links(self) -> tuple[tuple[int, int], ...]:
@@ -83,10 +81,7 @@ class Alignment:
 
         A target word whose weights are all 0 has no link.
         """
-        if self.best is None:
-            return tuple((source, target) for source, target, _ in self.weighted())
-        words = zip(*self.best, itertools.count(self.blocks[0].target), strict=False)
-        return tuple([(source, target) for source, weight, target in words if weight > 0])
+        return tuple((source, target) for source, target, _ in self.weighted())
 
     def weighted(self, threshold: float | None = None) -> list[tuple[int, int, float]]:
         """Return the links as (index of source word, index of target word, weight), sorted by target word.
@@ -102,9 +97,6 @@ class Alignment:
         if threshold is not None and not 0 < threshold <= 1:
             expected = "0 < threshold <= 1, the minimum weight of a link"
             raise ArgumentError(message("weighted()", f"threshold is {threshold}", expected=expected))
-        if threshold is None and self.best is not None:
-            words = zip(*self.best, itertools.count(self.blocks[0].target), strict=False)
-            return [(source, target, weight) for source, weight, target in words if weight > 0]
         links = []
         for weights, first_source, first_target in self.blocks:
             if not weights.shape[1]:
@@ -134,11 +126,16 @@ class Alignment:
     @property
     def matrix(self) -> Tensor:
         """The attention weights, (target words, source words). Between words of different parts, 0."""
+        return self.corner(sys.maxsize)
+
+    def corner(self, most: int) -> Tensor:
+        """Return the first `most` rows and columns of `matrix`, without allocating the whole matrix."""
         rows = max((block.target + block.weights.shape[0] for block in self.blocks), default=0)
         columns = max((block.source + block.weights.shape[1] for block in self.blocks), default=0)
-        matrix = torch.zeros(rows, columns)
+        matrix = torch.zeros(min(rows, most), min(columns, most))
         for weights, source, target in self.blocks:
-            matrix[target : target + weights.shape[0], source : source + weights.shape[1]] = weights
+            place = matrix[target : target + weights.shape[0], source : source + weights.shape[1]]
+            place.copy_(weights[: place.shape[0], : place.shape[1]])
         return matrix
 
     def __str__(self) -> str:
@@ -161,11 +158,7 @@ def align(weights: Tensor, source_words: Sequence[int], target_words: Sequence[i
         such as EOS, are dropped. The weights of a target word are not renormalised, so they may sum to less
         than 1.
     """
-    source_SW, first_source = _membership(source_words)
-    target_TW, first_target = _membership(target_words)
-    mean_TW = target_TW / target_TW.sum(0).clip(min=1)
-    words = torch.from_numpy(mean_TW.T @ _array(weights.float()) @ source_SW)
-    return Alignment((Block(words, first_source, first_target),))
+    return align_batch(_array(weights.float())[None], [source_words], [target_words])[0]
 
 
 def pharaoh(weighted: Iterable[tuple[int, int, float]], probabilities: bool = False) -> str:
@@ -304,20 +297,6 @@ def _array(weights: Tensor) -> NDArray[Any]:
     return (detached.float() if detached.itemsize == 2 else detached).numpy()
 
 
-def _membership(words: Sequence[int]) -> tuple[NDArray[np.float32], int]:
-    """Return which tokens belong to which words: a matrix (tokens, words), and the index of its first word.
-
-    An element of the matrix is 1 if the token belongs to the word, otherwise 0. The first column is for the
-    smallest word index in `words`, which is the second result.
-
-    words: the index of the word of each token; -1 for tokens that belong to no word.
-    """
-    indices = [word for word in words if word >= 0]
-    first, last = min(indices, default=0), max(indices, default=-1)
-    numbers = np.array(words, dtype=np.int64).reshape(-1, 1)
-    return (numbers == np.arange(first, last + 1)).astype(np.float32), first
-
-
 Words = Callable[[], tuple[Sequence[int], Sequence[int]]]
 """A function that returns the index of the word of each source token, and of each target token."""
 
@@ -401,19 +380,12 @@ def align_batch(
     used_nTS = (target_nT >= 0)[:, :, None] & (source_nS >= 0)[:, None]
     target_nTW /= target_nTW.sum(1, keepdims=True).clip(min=1)
     words_nVW = target_nTW.transpose(0, 2, 1) @ np.where(used_nTS, weights, 0) @ source_nSW
-    if not words_nVW.shape[2]:
-        best_nV, value_nV = (np.zeros(words_nVW.shape[:2], dtype) for dtype in (np.int64, np.float32))
-    else:
-        best_nV = words_nVW.argmax(2)
-        value_nV = np.take_along_axis(words_nVW, best_nV[..., None], 2)[..., 0]
-    best_nV += np.array(first_source)[:, None]
-    alignments = list[Alignment]()
-    rows = zip(best_nV.tolist(), value_nV.tolist(), first_source, first_target, strict=True)
-    for number, (best, values, source, target) in enumerate(rows):
-        height, width = target_sizes[number], source_sizes[number]
-        block = Block(torch.from_numpy(words_nVW[number, :height, :width]), source, target)
-        alignments.append(Alignment((block,), (best[:height], values[:height])))
-    return alignments
+    return [
+        Alignment((Block(torch.from_numpy(words_VW[:height, :width]), source, target),))
+        for words_VW, height, width, source, target in zip(
+            words_nVW, target_sizes, source_sizes, first_source, first_target, strict=True
+        )
+    ]
 
 
 def _padded(words: Sequence[Sequence[int]], length: int) -> tuple[NDArray[Any], list[int], list[int]]:

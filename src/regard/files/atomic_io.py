@@ -14,9 +14,9 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from regard.errors import DataError, message, shown
 
@@ -24,6 +24,7 @@ __all__ = [
     "Leftover",
     "Written",
     "beside",
+    "check_free",
     "failed",
     "flush_folder",
     "leftover",
@@ -34,6 +35,7 @@ __all__ = [
     "write",
     "write_all",
     "write_whole",
+    "written_together",
 ]
 
 BLOCK = 2**20
@@ -242,3 +244,43 @@ def failed(call: str, problem: str, error: OSError, size: int = 0, kept: str = "
         hint += f", at least {max(1, round(size / 1e6)):,} MB"
     cause = error.strerror or str(error) or type(error).__name__
     return DataError(message(call, f"{problem}: {cause}", hint=hint + kept))
+
+
+def check_free(paths: Sequence[Path], overwrite: bool) -> None:
+    """Raise DataError if there is already a file or folder at one of `paths`, unless `overwrite` is true."""
+    existing = [shown(path) for path in paths if os.path.lexists(path)]
+    if existing and not overwrite:
+        hint = "use --overwrite to replace it, or --output to choose another folder"
+        raise DataError(message(existing[0], "the path already exists", hint=hint))
+
+
+@contextlib.contextmanager
+def written_together(paths: Sequence[Path]) -> Iterator[list[TextIO]]:
+    """Write several text files together: either all of them are written, or none.
+
+    The `with` block gets one open temporary file for each path. At the end of the block, the temporary files
+    are renamed to `paths`. If the block raises an error, or the disk is full, the files at `paths` keep their
+    old content.
+    """
+    parts = [beside(path, "part") for path in paths]
+    try:
+        for path in paths:
+            with naming_file(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if path.is_dir():  # before the first file is renamed, because a file cannot replace a folder
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with naming_file(paths[0].parent / " and ".join(path.name for path in paths)):
+            with contextlib.ExitStack() as stack:
+                files: list[TextIO] = [
+                    stack.enter_context(part.open("w", encoding="utf-8", newline="\n")) for part in parts
+                ]
+                yield files
+                for file in files:
+                    file.flush()
+                    os.fsync(file.fileno())
+            for part, path in zip(parts, paths, strict=True):
+                os.replace(part, path)
+    finally:
+        for part in parts:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)

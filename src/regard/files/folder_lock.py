@@ -19,8 +19,6 @@ from regard.files.untrusted import open_regular
 __all__ = ["FolderLock", "FolderMoved", "locked"]
 
 NAME = ".lock"
-ATTEMPTS = 5
-"""Number of attempts to lock the lock file. If another process replaces the file, an attempt fails."""
 
 
 class FolderMoved(DataError):
@@ -68,9 +66,13 @@ class FolderLock:
             return  # for example, the disk does not respond; the next write will raise the error
         if not os.path.samestat(self._identity, current):
             raise self._moved("replaced by another folder")
-        if self._file is not None and not self._is_in_place(self._file):
-            before, self._file = self._file, self._acquire()
-            os.close(before)
+        if self._file is None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self._file), os.lstat(self.folder / NAME)):
+                return
+        before, self._file = self._file, self._acquire()
+        os.close(before)
 
     def release(self) -> None:
         """Release the lock. The lock file remains, but the process id in it is deleted."""
@@ -88,41 +90,26 @@ class FolderLock:
         Raise DataError if another process holds the lock.
         """
         path = self.folder / NAME
-        for _ in range(ATTEMPTS):
-            try:
-                handle = open_regular(path, os.O_RDWR | os.O_CREAT)  # raises OSError for a FIFO
-            except OSError as error:
-                problem = f"cannot be opened: {error.strerror}"
-                hint = "delete this lock file if no training is running in the folder"
-                raise DataError(message(str(path), problem, hint=hint)) from None
-            is_free = True
-            with contextlib.suppress(OSError):  # the disk may not support file locks
-                is_free = lock_descriptor(handle, blocking=False)
-            if not is_free:
-                holder = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "another process"
-                os.close(handle)
-                problem = f"another training is running in this folder: {holder}"
-                hint = "wait until it has ended, or use another --output"
-                raise DataError(message(str(self.folder), problem, hint=hint))
-            if self._is_in_place(handle):
-                with contextlib.suppress(OSError):  # the process id is only for error messages
-                    os.ftruncate(handle, 0)
-                    os.write(handle, f"process {os.getpid()}\n".encode())
-                return handle
-            os.close(handle)  # the file was replaced between opening and locking: try again
-        raise DataError(message(str(path), "another process keeps replacing this lock file"))
-
-    def _is_in_place(self, handle: int) -> bool:
-        """Return whether the file with this descriptor is still the lock file in the run folder.
-
-        The result is False if the lock file was deleted, or replaced by another file.
-        """
         try:
-            return os.path.samestat(os.fstat(handle), os.lstat(self.folder / NAME))
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
+            handle = open_regular(path, os.O_RDWR | os.O_CREAT)  # raises OSError for a FIFO
+        except OSError as error:
+            problem = f"cannot be opened: {error.strerror}"
+            hint = "delete this lock file if no training is running in the folder"
+            raise DataError(message(str(path), problem, hint=hint)) from None
+        is_free = True
+        with contextlib.suppress(OSError):  # the disk may not support file locks
+            is_free = lock_descriptor(handle, blocking=False)
+        if not is_free:
+            holder = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "another process"
+            os.close(handle)
+            problem = f"another training is running in this folder: {holder}"
+            hint = "wait until it has ended, or use another --output"
+            raise DataError(message(str(self.folder), problem, hint=hint))
+        # If the file was replaced between opening and locking, the next check() locks the new file.
+        with contextlib.suppress(OSError):  # the process id is only for error messages
+            os.ftruncate(handle, 0)
+            os.write(handle, f"process {os.getpid()}\n".encode())
+        return handle
 
     def _moved(self, how: str) -> FolderMoved:
         hint, place = "restore the folder, or use another --output", self._new_place()

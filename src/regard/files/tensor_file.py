@@ -17,10 +17,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from regard.errors import ArgumentError, DataError, message
+from regard.errors import DataError, message
 from regard.files.untrusted import open_regular
 
-__all__ = ["TensorInfo", "check_tensors", "read_header", "read_tensors", "tensor_blocks"]
+__all__ = ["TensorInfo", "read_header", "read_tensors", "tensor_blocks"]
 
 DTYPES = {
     torch.float64: "F64",
@@ -49,34 +49,6 @@ class TensorInfo(NamedTuple):
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-
-
-def check_tensors(call: str, tensors: Mapping[str, Tensor]) -> None:
-    """Raise ArgumentError if one of the tensors cannot be written to a tensor file.
-
-    The file stores only dense tensors of the dtypes in DTYPES, each with a str as its name.
-
-    call: the name of the calling function, for the error message.
-    """
-    for name, tensor in tensors.items():
-        if not isinstance(name, str) or name == "__metadata__":
-            raise ArgumentError(
-                message(
-                    call, f"{name!r} is not a valid tensor name", expected="a str other than __metadata__"
-                )
-            )
-        if not isinstance(tensor, Tensor):
-            problem = f"{name!r} has type {type(tensor).__name__}"
-            hint = "pass numbers and text in `state` instead"
-            raise ArgumentError(message(call, problem, expected="a tensor", hint=hint))
-        if tensor.layout != torch.strided or tensor.is_meta:
-            kind = "a tensor without content (meta)" if tensor.is_meta else f"of layout {tensor.layout}"
-            raise ArgumentError(message(call, f"{name!r} is {kind}", expected="a dense tensor"))
-        if tensor.dtype not in DTYPES:
-            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-            raise ArgumentError(
-                message(call, f"the tensor {name!r} is of dtype {tensor.dtype}", expected=known)
-            )
 
 
 def tensor_blocks(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:

@@ -4,18 +4,30 @@
 - The file must be a regular file. Reading a FIFO could wait forever, and some devices have no end.
 - The file must not be larger than the limit for its kind (see LIMITS).
 
-The functions raise OSError or ValueError. Their callers convert these errors to an error that names the file.
+The functions raise OSError or ValueError. naming_damage() converts these errors to one that names the file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import stat
+from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["LIMITS", "make_folder", "open_named", "open_regular", "parse_json", "read_limited"]
+from regard.errors import DataError, message
+
+__all__ = [
+    "LIMITS",
+    "make_folder",
+    "naming_damage",
+    "open_named",
+    "open_regular",
+    "parse_json",
+    "read_limited",
+]
 
 LIMITS = {
     "captions": 1 << 28,
@@ -145,6 +157,33 @@ def parse_json(content: bytes | str) -> Any:
         return json.loads(content, object_pairs_hook=_unique)
     except RecursionError:
         raise ValueError("too many levels of nesting") from None
+
+
+@contextlib.contextmanager
+def naming_damage(
+    path: str | os.PathLike[str], problem: str = "is damaged", hint: str = ""
+) -> Iterator[None]:
+    """Context manager: convert the errors of reading a file to a DataError that names the file.
+
+    FileNotFoundError is not converted.
+
+    problem: what is wrong if the content of the file is not valid.
+
+    >>> with naming_damage("data.json", hint="delete the file"):
+    ...     parse_json("{")
+    Traceback (most recent call last):
+    regard.errors.DataError: data.json: is damaged: Expecting property name ...
+    hint: delete the file
+    """
+    try:
+        yield
+    except (DataError, FileNotFoundError):
+        raise
+    except OSError as error:
+        raise DataError(message(os.fspath(path), f"cannot be read: {error.strerror}", hint=hint)) from None
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        reason = f": {error}" if isinstance(error, ValueError) and str(error) else ""
+        raise DataError(message(os.fspath(path), f"{problem}{reason}", hint=hint)) from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,10 +9,9 @@ To read the code, start with attention_function.py. This package imports transfo
 """
 
 from regard.huggingface.local_model import TextModel, load_model
-from regard.huggingface.registration import NAME, attach, register, unregister
+from regard.huggingface.registration import NAME, attach, register, unregister, unsupported_layers
 from regard.huggingface.text_attention import ObservedText, observe_text
 from regard.huggingface.token_erasure import ErasureReport, TokenErasure, erase_token, erase_tokens
-from regard.huggingface.unsupported import unsupported_layers
 
 __all__ = [
     "ErasureReport",

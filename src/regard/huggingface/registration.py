@@ -1,8 +1,16 @@
-"""register(): add the attention implementation "regard" to transformers; attach(): use it in a model."""
+"""register(): add the attention implementation "regard" to transformers; attach(): use it in a model.
+
+Some attention layers of transformers compute their weights in their own forward(), whatever
+attn_implementation is, so that Regard cannot record them. They are found by reading their source code.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
+import re
 import warnings
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -11,15 +19,33 @@ from torch import nn
 from regard.errors import ArgumentError, RegardError, RegardWarning, message
 from regard.files.requirements import install_command
 from regard.huggingface.attention_function import attention_function
-from regard.huggingface.unsupported import attention_layers
 
-__all__ = ["NAME", "attach", "import_transformers", "register", "unregister"]
+__all__ = [
+    "NAME",
+    "attach",
+    "attention_layers",
+    "import_transformers",
+    "register",
+    "unregister",
+    "unsupported_layers",
+]
 
 NAME = "regard"
 """The value of attn_implementation that register() adds."""
 
 OLDEST = (5, 0)
 """The oldest version of transformers that this package supports."""
+
+INTERFACE = re.compile(r"\.get_interface\(|ALL_ATTENTION_FUNCTIONS\[self")
+"""What the source code of a layer contains if it gets its attention function from the AttentionInterface; the
+second form is that of transformers 5.0."""
+
+OWN_ATTENTION = {
+    r"scaled_dot_product_attention\(": "calls scaled_dot_product_attention of PyTorch itself, not by the "
+    "AttentionInterface of transformers",
+    r"softmax\(": "computes its weights in its own code, not by the AttentionInterface of transformers",
+}
+"""For each pattern in the source code of a layer that computes attention itself: what the layer does."""
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -87,21 +113,14 @@ def attach(model: Model) -> Model:
     _check_config(model.config)
     register()
     model.set_attn_implementation(NAME)
-    _set_in_layers(model)
-    return model
-
-
-def _set_in_layers(model: nn.Module) -> None:
-    """Set the implementation in layers that have another config object than the model.
-
-    The encoder and the decoder of T5 have copies of the config, which older versions of transformers do not
-    change in set_attn_implementation().
-    """
+    # The encoder and the decoder of T5 have copies of the config, which older versions of transformers do not
+    # change in set_attn_implementation().
     supported = {name for name, reason in attention_layers(model).items() if reason is None}
     for layer in model.modules():
         config: Any = getattr(layer, "config", None)
         if type(layer).__name__ in supported and getattr(config, "_attn_implementation", NAME) != NAME:
             config._attn_implementation = NAME
+    return model
 
 
 def _check_layers(model: nn.Module) -> None:
@@ -152,3 +171,53 @@ def import_transformers(call: str) -> ModuleType:
         problem = f"transformers {version} is installed"
         raise RegardError(message(call, problem, expected=expected, hint=hint))
     return transformers
+
+
+def unsupported_layers() -> dict[str, str]:
+    """Return the attention layers of the installed transformers that Regard cannot record, with the reason.
+
+    The names are those of the model folder and of the class, such as "bloom.BloomAttention". Nothing is
+    imported: the source files of transformers are read, which takes about a second.
+    """
+    found = importlib.util.find_spec("transformers")
+    if found is None or found.origin is None:
+        return {}
+    layers = {}
+    for path in sorted((Path(found.origin).parent / "models").glob("*/modeling_*.py")):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if "Attention" not in text:
+            continue
+        for statement in re.split(r"^(?=class |def |@)", text, flags=re.MULTILINE):
+            layer = re.match(r"class (\w*Attention\w*)", statement)
+            reason = _reason(statement) if layer is not None else None
+            if layer is not None and reason is not None:
+                layers[f"{path.parent.name}.{layer[1]}"] = reason
+    return layers
+
+
+def attention_layers(model: nn.Module) -> dict[str, str | None]:
+    """Return the classes of the attention layers in a model, such as "BloomAttention".
+
+    The value is why Regard cannot record the layers of this class; None if it can.
+    """
+    layers: dict[str, str | None] = {}
+    for kind in {type(module) for module in model.modules()}:
+        own = [base for base in kind.__mro__ if base.__module__.startswith("transformers.models.")]
+        try:
+            source = "\n".join(map(inspect.getsource, own))
+        except (OSError, TypeError):  # there is no source code
+            continue
+        reason = _reason(source) if "Attention" in kind.__name__ else None
+        if reason is not None or INTERFACE.search(source):
+            layers[kind.__name__] = reason
+    return dict(sorted(layers.items()))
+
+
+def _reason(source: str) -> str | None:
+    """Return why a layer with this source code cannot be recorded; None if it can, or has no attention."""
+    if INTERFACE.search(source):
+        return None
+    for pattern, reason in OWN_ATTENTION.items():
+        if re.search(pattern, source):
+            return reason
+    return None

@@ -65,7 +65,9 @@ def tokens_of_text(tokenizer: Any, text: str) -> Tokens:
     numbers = [
         -1 if span is None else number for span, number in zip(spans, encoding.word_ids(), strict=True)
     ]
-    words = _by_tokenizer(numbers, starts) or _by_spaces(ids, special, starts)
+    words = tuple(-1 if number is None else number for number in numbers)
+    if len(set(words) - {-1}) < sum(starts):  # the tokenizer puts several words into one
+        words = _by_spaces(ids, special, starts)
     return Tokens(torch.tensor([ids]), tuple(pieces), words, unknown)
 
 
@@ -142,12 +144,6 @@ def _is_byte_level(tokenizer: Any) -> bool:
 def _special_ids(tokenizer: Any) -> set[int]:
     """Return the ids of the special tokens, without that of unknown words, which stands for a word."""
     return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-
-
-def _by_tokenizer(numbers: Sequence[int | None], starts: Sequence[bool]) -> tuple[int, ...] | None:
-    """Return the word indices of the tokenizer; None if it puts several words into one."""
-    words = tuple(-1 if number is None else number for number in numbers)
-    return words if len(set(words) - {-1}) >= sum(starts) else None
 
 
 def _by_spaces(ids: Sequence[int], special: set[int], starts: Sequence[bool]) -> tuple[int, ...]:

@@ -58,7 +58,12 @@ def start_device(device: str, local: int = 0) -> None:
 
     local: the index of the GPU if `device` has none: the index of this process on this machine.
     """
-    threading.Thread(target=_import_modules, daemon=True, name="import").start()
+
+    def import_modules() -> None:
+        with suppress(Exception):  # the training raises the error again
+            importlib.import_module("torch._dynamo")  # 900 modules
+
+    threading.Thread(target=import_modules, daemon=True, name="import").start()
     chosen = torch.device(device)
     if chosen.type != "cuda":
         return
@@ -70,9 +75,3 @@ def start_device(device: str, local: int = 0) -> None:
             torch.mm(ones, ones)
 
     threading.Thread(target=start, daemon=True, name="start of CUDA").start()
-
-
-def _import_modules() -> None:
-    """Import torch._dynamo with its 900 modules. Every optimizer of PyTorch does this when it is created."""
-    with suppress(Exception):  # the training raises the error again
-        importlib.import_module("torch._dynamo")

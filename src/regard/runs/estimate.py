@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.fast.report import fast_code
 from regard.runs.devices import choose_device
 from regard.runs.prepare_run import Machine, build_from, check_run, complete, copy_files, set_threads
-from regard.runs.run_task import Plan, RunTask, named_sizes, sizes_of
+from regard.runs.run_task import RunTask, named_sizes, sizes_of
 from regard.training.budget import total_steps
 from regard.training.distributed import Processes
 
@@ -84,30 +84,22 @@ def estimate(
         model = build_from(task, chosen, corpus)
         built = task(model, corpus, chosen, Processes())
         parameters = sum(each.numel() for each in model.parameters())
+        epoch = built.len_epoch(0)
+        steps = total_steps(chosen.training, epoch)
+        if steps is None and plan is not None and plan.epochs is not None:  # the length is set in minutes
+            steps = round(plan.epochs * epoch / chosen.training.accumulation_steps)
         copies = 4 + bool(chosen.training.ema)  # weights, gradients, two moments of Adam, and EMA
         return Estimate(
             chosen,
             (*prepared.notes, *((plan.text,) if plan and plan.text else ())),
             parameters,
             named_sizes(task, sizes_of(corpus)),
-            built.len_epoch(0),
-            total_steps(chosen.training, built.len_epoch(0)) or _forecast(built, plan),
+            epoch,
+            steps,
             4 * parameters * copies + _activation_bytes(built),
             None if plan is None else plan.seconds,
             fast_code(model.to(device)),
         )
-
-
-def _forecast(task: RunTask, plan: Plan | None) -> int | None:
-    """Estimate the number of training steps, for a run whose length is set in minutes.
-
-    Return None for a resumed run, or if the plan does not say how many epochs the run will take.
-
-    plan: the result of RunTask.plan(). None for a resumed run.
-    """
-    if plan is None or plan.epochs is None:
-        return None
-    return round(plan.epochs * task.len_epoch(0) / task.settings.training.accumulation_steps)
 
 
 def _activation_bytes(task: RunTask) -> int:

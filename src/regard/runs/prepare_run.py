@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sized
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from torch import nn
 
 from regard.errors import ArgumentError, DataError, message, naming_place, shell_word
 from regard.files.atomic_io import replace
-from regard.files.untrusted import read_limited
+from regard.files.untrusted import naming_damage, read_limited
 from regard.runs.resolve_settings import ResolvedSettings, resolve_settings
 from regard.runs.run_folder import DATA, MANIFEST, check_data, checkpoint_of, is_run
 from regard.runs.run_task import Plan, RunTask, sizes_of
+from regard.training.budget import count
 from regard.training.checkpoints.averaging import averaged_from
 from regard.training.checkpoints.checkpoints import STATE, Checkpoints
 from regard.training.distributed import Processes
@@ -119,8 +121,11 @@ def _check_folder(task: type[RunTask], folder: Path, resume: bool, settings: Map
     Raise an error if there is a run that cannot be resumed. If there is no run, raise an error if a new run
     cannot be started in the folder.
     """
-    exists = is_run(folder)
-    if exists and (mean := _averaged(folder)):
+    exists, mean = is_run(folder), None
+    with suppress(DataError):  # resume() reports checkpoints that cannot be read
+        states = ((each.state, str(each.path / STATE)) for each in Checkpoints(folder).all() if exists)
+        mean = next((averaged_from(*state) for state in states), None)
+    if mean is not None:
         problem = f"this run is {mean}: it has weights but no optimizer state, so it cannot be resumed"
         hint = f"start a new run from its weights: --init-from {folder} with another --output"
         raise ArgumentError(message(str(folder), problem, hint=hint))
@@ -136,35 +141,14 @@ def _check_folder(task: type[RunTask], folder: Path, resume: bool, settings: Map
     if not exists and resume and not settings.get("data"):
         hint = "give the folder of a run, or set the training data to start a new run"
         raise ArgumentError(message(str(folder), "there is no run to resume", hint=hint))
-    if not exists and (others := _others(task, folder)):
+    # If a run was killed before its first step, the folder has the files that are written before it.
+    ours = (*task.files, DATA, MANIFEST, "cache")
+    names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
+    others = sorted(name for name in names if not name.startswith(".") and name not in ours)
+    if not exists and others:
         problem = f"the folder is not a run folder, and has other files: {others[0]}"
         raise ArgumentError(message(str(folder), problem, hint="choose another --output"))
     return exists
-
-
-def _averaged(folder: Path) -> str:
-    """Return which checkpoints were averaged, if `regard average` has written this run folder.
-
-    The result is a text such as "the mean of steps 100, 200 of korean". It is "" for a run that was trained,
-    or if a checkpoint cannot be read.
-    """
-    try:
-        states = ((each.state, str(each.path / STATE)) for each in Checkpoints(folder).all())
-        about = next((averaged_from(*state) for state in states), None)
-    except DataError:
-        return ""
-    return "" if about is None else str(about)
-
-
-def _others(task: type[RunTask], folder: Path) -> list[str]:
-    """Return the names of the files in a folder that `regard train` did not write.
-
-    Hidden files are left out. Files that `regard train` writes before the first training step, such as
-    tokenizers, are left out too: they remain if a run is killed at this point.
-    """
-    ours = (*task.files, DATA, MANIFEST, "cache")
-    names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
-    return sorted(name for name in names if not name.startswith(".") and name not in ours)
 
 
 def prepare_corpus(task: type[RunTask], run: ResolvedSettings, folder: Path, processes: Processes) -> Any:
@@ -186,10 +170,8 @@ def prepare_corpus(task: type[RunTask], run: ResolvedSettings, folder: Path, pro
 def copy_files(task: type[RunTask], source: Path, target: Path) -> None:
     """Copy the files in RunTask.files, such as tokenizers, from one run folder to another."""
     for name in task.files:
-        try:
+        with naming_damage(source / name):
             content = read_limited(source / name, "tokenizer")
-        except OSError as error:
-            raise DataError(message(str(source / name), f"cannot be read: {error.strerror}")) from None
         replace(target / name, content)
 
 
@@ -236,22 +218,16 @@ def complete(
         settings.
     """
     more = () if corpus is run.data else getattr(corpus, "notes", ())
-    notes = (*run.data.notes, *run.notes, *more, *_few_examples(run.data))
+    notes = (*run.data.notes, *run.notes, *more)
+    valid = getattr(run.data, "valid", None)
+    if isinstance(valid, Sized) and len(valid) < FEW_EXAMPLES:
+        examples = count(len(valid), "validation example")
+        notes = (*notes, f"only {examples}: the scores say little, and can be high or low by chance")
     if run.incomplete is None:
         return PreparedRun(run.settings, corpus, None, notes, run.data.fingerprints)
     plan = task.plan(run.incomplete, corpus, device, processes, timed)
     settings = build(task.settings_type, plan.settings, "the settings")
     return PreparedRun(settings, corpus, plan, notes, run.data.fingerprints)
-
-
-def _few_examples(data: Any) -> list[str]:
-    """Return a note if the scores of a run will be computed on few validation examples, otherwise []."""
-    valid = getattr(data, "valid", None)
-    count = len(valid) if isinstance(valid, Sized) else FEW_EXAMPLES
-    if count >= FEW_EXAMPLES:
-        return []
-    examples = "1 validation example" if count == 1 else f"{count} validation examples"
-    return [f"only {examples}: the scores say little, and can be high or low by chance"]
 
 
 def build_from(task: type[RunTask], settings: Any, corpus: Any) -> nn.Module:

@@ -14,7 +14,7 @@ from regard.runs.run_settings import check_seeds
 from regard.runs.run_task import RunTask, smallest_model
 from regard.runs.seed_folders import check_one_seed
 from regard.runs.stored_runs import checked_settings
-from regard.training.setting_names import current_names
+from regard.training.setting_names import named_tables
 from regard.training.settings import build, differences, merged, without_alternatives
 
 __all__ = ["ResolvedSettings", "resolve_settings"]
@@ -56,7 +56,7 @@ def resolve_settings(
     change: whether the settings and data may differ from the settings and data at the start of the resumed
         run.
     """
-    settings = _absolute(task, current_names(settings))
+    settings = _absolute(task, named_tables(settings))
     if task.settings_type.model_fields["task"].is_required():
         settings = {"task": f"{task.__module__}:{task.__qualname__}", **settings}
     _check_text(settings)

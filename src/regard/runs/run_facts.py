@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
+import stat
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from regard.errors import DataError, RegardError
-from regard.files.untrusted import LIMITS, open_regular, parse_json, read_limited
+from regard.files.untrusted import LIMITS, open_regular, parse_json
 from regard.runs.run_folder import config_of, fingerprints_of
 from regard.runs.run_settings import RunSettings
 from regard.runs.run_task import RunTask
@@ -137,6 +138,11 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
     kept = list(_kept(folder))
     progress, averaged = _state(folder, kept, notes)
     losses, evaluations = _logged(folder / "log.jsonl", notes)
+    fingerprints: dict[str, str] | None = None
+    try:
+        fingerprints = fingerprints_of(folder)
+    except DataError as error:
+        notes.append(str(error).splitlines()[0])
     best = settings.training.best or task.best
     facts = RunFacts(
         folder,
@@ -144,7 +150,7 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
         {"name": settings.model.name, **settings.model.options},
         _shown_data(settings.data, task.settings_type.always_shown),
         _changed(settings, skipped=("data", "model")),
-        fingerprints=_fingerprints(folder, notes),
+        fingerprints=fingerprints or {},
         parameters=parameters,
         vocabulary=vocabulary,
         progress=progress,
@@ -200,14 +206,6 @@ def _state(folder: Path, kept: list[Kept], notes: list[str]) -> tuple[Progress |
     except DataError as error:
         notes.append(str(error).splitlines()[0])
     return None, None
-
-
-def _fingerprints(folder: Path, notes: list[str]) -> dict[str, str]:
-    try:
-        return fingerprints_of(folder) or {}
-    except DataError as error:
-        notes.append(str(error).splitlines()[0])
-        return {}
 
 
 def _records(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
@@ -289,28 +287,14 @@ def _number(value: object) -> float | None:
 
 def _kept(folder: Path) -> Iterator[Kept]:
     """Yield the facts about each checkpoint of a run. All files are read completely, to detect damage."""
-    pointed = {name: _pointed(folder / name) for name in ("best", "latest")}
-    for each in Checkpoints(folder).all():
-        marks = tuple(name for name, target in pointed.items() if target == each.path.name)
+    checkpoints = Checkpoints(folder)
+    for each in checkpoints.all():
+        marks = tuple(name for name in ("best", "latest") if checkpoints.pointed_step(name) == each.step)
         damage = _damage(each)
-        if each.path.exists():  # if the run is still training, it may have deleted an old checkpoint
-            yield Kept(each.step, _bytes(each), marks, damage)
-
-
-def _pointed(path: Path) -> str:
-    try:
-        return read_limited(path, "pointer").decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
-
-
-def _bytes(checkpoint: Checkpoint) -> int:
-    try:
-        with os.scandir(checkpoint.path) as entries:
-            regular = (entry for entry in entries if entry.is_file(follow_symlinks=False))
-            return sum(entry.stat(follow_symlinks=False).st_size for entry in regular)
-    except OSError:
-        return 0
+        with suppress(FileNotFoundError):  # a run that is still training may have deleted an old checkpoint
+            files = [path.lstat() for path in each.path.iterdir()]
+            size = sum(file.st_size for file in files if stat.S_ISREG(file.st_mode))
+            yield Kept(each.step, size, marks, damage)
 
 
 def _damage(checkpoint: Checkpoint, tensors: Sequence[str] | None = None) -> str:

@@ -17,13 +17,14 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ArgumentError, DataError, message, shell_word, shown, similar_path
 from regard.files.atomic_io import Written, failed, replace
 from regard.files.folder_lock import NAME as LOCK
-from regard.files.untrusted import open_regular, parse_json, read_limited
+from regard.files.untrusted import naming_damage, open_regular, parse_json, read_limited
 from regard.training.settings import differences
 from regard.training.settings_toml import parse_toml, to_toml
 
@@ -158,18 +159,12 @@ def fingerprints_of(folder: Path) -> dict[str, str] | None:
     The result is a dict such as {"train": "5f3a...", "valid": "c07e..."}, or None if there is no data.json.
     """
     path, hint = folder / DATA, "restore the file from a copy, or resume with --change, which ignores it"
-    try:
+    with suppress(FileNotFoundError), naming_damage(path, hint=hint):
         fingerprints = parse_json(read_limited(path, "json"))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DataError(message(str(path), f"cannot be read: {error.strerror}", hint=hint)) from None
-    except ValueError as error:
-        raise DataError(message(str(path), f"is damaged: {error}", hint=hint)) from None
-    if not isinstance(fingerprints, dict) or not all(isinstance(text, str) for text in fingerprints.values()):
-        expected = "a JSON object whose values are strings"
-        raise DataError(message(str(path), "is damaged", expected=expected, hint=hint))
-    return fingerprints
+        if isinstance(fingerprints, dict) and all(isinstance(text, str) for text in fingerprints.values()):
+            return fingerprints
+        raise ValueError("it must be a JSON object whose values are strings")
+    return None
 
 
 def check_data(folder: Path, fingerprints: Mapping[str, str]) -> None:
@@ -204,14 +199,15 @@ def write_config_and_manifest(task: type[RunTask], folder: Path, settings: Mappi
     """
     path = folder / MANIFEST
     files = {name: _hashed(folder / name) for name in task.files}
-    content = _content(files, task.settings_type.without_folders(settings))
-    try:
-        if _unlike(path, content):
+    listed = {name: written._asdict() for name, written in files.items()}
+    manifest = {"version": MANIFEST_VERSION, "files": listed}
+    manifest["settings"] = task.settings_type.without_folders(settings)
+    text = json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1) + "\n"
+    with suppress(OSError):
+        if read_limited(path, "json") != text.encode():
             path.unlink(missing_ok=True)
-        write_config(folder, settings)
-        replace(path, content)
-    except OSError as error:
-        raise failed(str(folder), f"{MANIFEST} could not be written", error) from None
+    write_config(folder, settings)
+    _write(path, text)
 
 
 def check_manifest(
@@ -251,19 +247,6 @@ def check_manifest(
         raise DataError(message(str(folder / CONFIG), problem, hint=hint))
 
 
-def _unlike(path: Path, content: bytes) -> bool:
-    try:
-        return read_limited(path, "json") != content
-    except OSError:
-        return True
-
-
-def _content(files: Mapping[str, Written], settings: Mapping[str, Any]) -> bytes:
-    listed = {name: written._asdict() for name, written in files.items()}
-    manifest = {"version": MANIFEST_VERSION, "files": listed, "settings": settings}
-    return json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1).encode() + b"\n"
-
-
 def _digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
@@ -275,7 +258,7 @@ def _hashed(path: Path, expected: int | None = None) -> Written:
         the hash is not computed and is "", because a damaged file may be very large.
     """
     try:
-        with open(path, "rb", opener=open_regular) as file:
+        with naming_damage(path), open(path, "rb", opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
             if expected is not None and size != expected:
                 return Written(size, "")
@@ -283,8 +266,6 @@ def _hashed(path: Path, expected: int | None = None) -> Written:
     except FileNotFoundError:
         hint = "restore it from a copy of the run"
         raise DataError(message(str(path), "this file of the run is missing", hint=hint)) from None
-    except OSError as error:
-        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
 
 
 def _read_manifest(path: Path, files: Sequence[str]) -> tuple[dict[str, Written], dict[str, Any]]:
@@ -292,18 +273,14 @@ def _read_manifest(path: Path, files: Sequence[str]) -> tuple[dict[str, Written]
 
     Raise DataError if the manifest is damaged or has another format version.
     """
-    try:
+    hint = "restore it from a copy of the run, or delete it to load the run without these checks"
+    with naming_damage(path, "the manifest is damaged", hint):
         manifest = parse_json(read_limited(path, "json"))
         digest = manifest.pop("sha256")
         hashes = {name: Written(**manifest["files"][name]) for name in files}
         settings, version = manifest["settings"], manifest["version"]
         if digest != _digest(manifest) or not isinstance(settings, dict):
             raise ValueError
-    except OSError as error:
-        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
-    except (ValueError, TypeError, KeyError, AttributeError):
-        hint = "restore it from a copy of the run, or delete it to load the run without these checks"
-        raise DataError(message(str(path), "the manifest is damaged", hint=hint)) from None
     if version != MANIFEST_VERSION:
         problem = f"the manifest has format version {version!r}"
         hint = "if a newer version of Regard wrote this run, update Regard"

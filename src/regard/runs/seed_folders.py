@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from regard.errors import ArgumentError, DataError, UnknownName, message
+from regard.errors import ArgumentError, UnknownName, message
 from regard.files.atomic_io import replace
-from regard.files.untrusted import parse_json, read_limited
+from regard.files.untrusted import naming_damage, parse_json, read_limited
 from regard.runs.run_folder import config_of
 
 __all__ = ["check_one_seed", "failures_of", "folder_of_seed", "seed_folder", "seeds_of", "write_failures"]
@@ -67,16 +68,11 @@ def failures_of(folder: Path) -> dict[int, tuple[int, str]]:
     The result is empty if no seed has failed.
     """
     path = folder / FAILED
-    try:
+    hint = "delete this file, so that the seeds that failed are trained again"
+    with suppress(FileNotFoundError), naming_damage(path, hint=hint):
         content = parse_json(read_limited(path, "json"))
         return {int(seed): (int(each["step"]), str(each["problem"])) for seed, each in content.items()}
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from None
-    except (ValueError, TypeError, KeyError, AttributeError):
-        hint = "delete this file, so that the seeds that failed are trained again"
-        raise DataError(message(str(path), "is damaged", hint=hint)) from None
+    return {}
 
 
 def write_failures(folder: Path, failures: Mapping[int, tuple[int, str]]) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from pathlib import Path
@@ -21,16 +19,16 @@ from regard.runs.run_facts import nonfinite_step
 from regard.runs.run_folder import is_run, made_folder, write_config_and_manifest, write_data
 from regard.runs.run_task import RunTask, sizes_of
 from regard.runs.seed_folders import failures_of, seed_folder, write_failures
-from regard.runs.seed_scores import SeedFacts, scores_table, seed_facts_of, written_summary
+from regard.runs.seed_scores import scores_table, seed_facts_of, written_summary
 from regard.runs.stored_runs import outline
 from regard.runs.system_report import memory, usable_cores
 from regard.runs.training_processes import STOPPING, Training, TrainingProcesses
 from regard.training.budget import count
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import interruptible
-from regard.training.logs.log import Log
-from regard.training.nonfinite_steps import NonFinite
+from regard.training.logs.log import Log, resident
 from regard.training.progress import Progress
+from regard.training.step_results import NonFinite
 
 __all__ = ["Jobs", "Outcome", "TrainSeed", "seed_jobs", "train_seeds"]
 
@@ -125,7 +123,13 @@ def train_seeds(
     failed = {seed: text for seed, (_, text) in failures_of(folder).items()}
     facts = seed_facts_of(task, folder)
     if facts is not None and facts.scores:
-        _log_scores(log, facts)
+        log.event(
+            "scores",
+            f"scores of {count(len(facts.scores), 'seed')}",
+            shown=scores_table(facts.scores),
+            **written_summary(facts.summary),
+            seeds={str(seed): scores for seed, scores in facts.scores.items()},
+        )
     log.event(
         *(("stopped", f"stopped by {interrupt.cause}") if interrupt else ("ended", "all seeds have ended"))
     )
@@ -172,12 +176,7 @@ def seed_jobs(task: type[RunTask], run: PreparedRun, machine: Machine, device: s
             return None
         model = outline(task, run.settings.model, sizes_of(run.corpus), Path())
         needed = ROOM + 32 * sum(each.numel() for each in model.parameters())
-        with suppress(ImportError):  # Windows
-            import resource
-
-            needed += resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-                1 if sys.platform == "darwin" else 1024
-            )
+        needed += resident() or 0
         free = memory()[1]
         most = min(cores // threads, free // needed if free else cores)
     return Jobs(min(most, seeds), threads, device) if min(most, seeds) > 1 else None
@@ -201,14 +200,3 @@ def _training(task: type[RunTask], run: PreparedRun, folder: Path, seed: int, jo
     if not Checkpoints(own).all():  # a resumed run keeps its number of threads
         arguments += ["--threads", str(jobs.threads)]
     return Training(f"seed {seed}", folder / f"seed-{seed}.log", arguments)
-
-
-def _log_scores(log: Log, facts: SeedFacts) -> None:
-    """Log the scores of the best checkpoint of each seed, with their mean and deviation."""
-    log.event(
-        "scores",
-        f"scores of {count(len(facts.scores), 'seed')}",
-        shown=scores_table(facts.scores),
-        **written_summary(facts.summary),
-        seeds={str(seed): scores for seed, scores in facts.scores.items()},
-    )

@@ -154,15 +154,16 @@ class FittedTable(Table):
         for at in chosen:
             column = self.columns[at]
             table.add_column(column.header, justify=column.justify, width=widths[at], overflow="fold")
-        columns = [[_wrapped(cell, widths[at]) for cell in self.columns[at].cells] for at in chosen]
+        columns = [
+            [
+                cell.replace(" ±", "\n±") if isinstance(cell, str) and cell_len(cell) > widths[at] else cell
+                for cell in self.columns[at].cells
+            ]
+            for at in chosen
+        ]
         for row, cells in zip(self.rows, zip(*columns, strict=True), strict=True):
             table.add_row(*cells, style=row.style)
         yield table
-
-
-def _wrapped(cell: RenderableType, width: int) -> RenderableType:
-    """Return a cell that is wrapped before "±" if it is wider than its column."""
-    return cell.replace(" ±", "\n±") if isinstance(cell, str) and cell_len(cell) > width else cell
 
 
 @dataclass(frozen=True)
@@ -255,25 +256,28 @@ class SeedsReport:
     reports: Mapping[int, RunReport]
 
     @property
-    def scores(self) -> dict[int, dict[str, float]]:
-        """The scores of each seed, such as {0: {"BLEU": 12.5}}.
-
-        The scores are the floats in RunReport.to_dict(), and those in its list or dict "scores", by their
-        names. The integers are left out, because they are counts.
-        """
-        return {seed: _scores(report.to_dict()) for seed, report in self.reports.items()}
-
-    @property
     def parts(self) -> dict[str, dict[int, dict[str, float]]]:
         """The scores of each part of the reports, by the name of the part and the seed.
 
-        Parts are the sizes of algorithmic sequences, such as "length 20", and "faithfulness". For example,
-        {"length 20": {0: {"bits": 1.5}}}.
+        The part "" is the whole report: the floats in Report.to_dict(), and those in its list or dict
+        "scores", by their names. The integers are left out, because they are counts. Other parts are the
+        sizes of algorithmic sequences, such as "length 20", and "faithfulness". For example,
+        {"": {0: {"BLEU": 12.5}}}.
         """
-        parts: dict[str, dict[int, dict[str, float]]] = {}
+        parts: dict[str, dict[int, dict[str, float]]] = {"": {}}
         for seed, report in self.reports.items():
-            for name, scores in _parts(report.to_dict()).items():
-                parts.setdefault(name, {})[seed] = scores
+            whole = report.to_dict()
+            listed = whole.get("scores", {})
+            if isinstance(listed, list):
+                listed = {str(each["name"]): each["value"] for each in listed}
+            named = {"": {**listed, **whole}, "faithfulness": whole.get("faithfulness")}
+            for each in whole.get("sizes") or ():
+                if isinstance(each, dict) and "sizes" in each:
+                    named[str(each["sizes"])] = each
+            for name, values in named.items():
+                if isinstance(values, dict):
+                    floats = {key: value for key, value in values.items() if isinstance(value, float)}
+                    parts.setdefault(name, {})[seed] = floats
         return parts
 
     def to_dict(self) -> dict[str, Any]:
@@ -287,46 +291,23 @@ class SeedsReport:
         parts = {name: written_summary(summarised(scores.values())) for name, scores in self.parts.items()}
         return {
             "folder": str(self.folder),
-            **written_summary(summarised(self.scores.values())),
+            **parts.pop(""),
             **({"parts": parts} if parts else {}),
             "seeds": {str(seed): report.to_dict() for seed, report in self.reports.items()},
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield Text(f"{shown(self.folder)}: {len(self.reports)} seeds, mean ± sample standard deviation")
-        if not any(_sizes(report.to_dict()) for report in self.reports.values()):
-            yield scores_table(self.scores)
-        for name, scores in self.parts.items():
+        parts = self.parts
+        whole = parts.pop("")
+        if not parts.keys() - {"faithfulness"}:  # the scores of all sizes are those of one of them
+            yield scores_table(whole)
+        for name, scores in parts.items():
             yield Text(f"\n{printable(name)}", "cyan")
             yield scores_table(scores)
         notes = [report.to_dict().get("notes") for report in self.reports.values()]
         for note in dict.fromkeys(each for some in notes if isinstance(some, list) for each in some):
             yield Text(printable(str(note)), "dim")
-
-
-def _scores(report: Mapping[str, Any]) -> dict[str, float]:
-    listed = report.get("scores")
-    named = {str(each["name"]): each["value"] for each in listed} if isinstance(listed, list) else {}
-    named = dict(listed) if isinstance(listed, Mapping) else named
-    return _floats(named | dict(report))
-
-
-def _floats(values: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if isinstance(value, float)}
-
-
-def _sizes(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the scores of each size of an algorithms report, or [] for other reports."""
-    sizes = report.get("sizes")
-    named = isinstance(sizes, list) and all(isinstance(each, dict) and "sizes" in each for each in sizes)
-    return sizes if isinstance(sizes, list) and named else []
-
-
-def _parts(report: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Return the scores of each part of a report that is written as a dict. See SeedsReport.parts."""
-    parts = {str(each["sizes"]): _floats(each) for each in _sizes(report)}
-    faithfulness = report.get("faithfulness")
-    return parts | ({"faithfulness": _floats(faithfulness)} if isinstance(faithfulness, dict) else {})
 
 
 def evaluate_seeds(

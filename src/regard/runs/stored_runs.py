@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from regard.errors import ArgumentError, DataError, UnknownName, message
-from regard.files.tensor_file import TensorInfo
 from regard.runs.run_folder import CONFIG, check_manifest, config_of
 from regard.runs.run_settings import ModelSettings
 from regard.runs.run_task import RunTask, StoredRun, on_meta_device
 from regard.runs.seed_folders import check_one_seed
-from regard.training.checkpoints.checkpoint_files import ESTIMATOR
-from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
+from regard.training.checkpoints.checkpoints import ESTIMATOR, Checkpoint, Checkpoints
 from regard.training.settings import build
 
 __all__ = [
@@ -32,14 +29,6 @@ __all__ = [
 
 WEIGHTS = ("weights",)
 """The tensor files that inference needs. Damage to other files, such as the optimizer state, is ignored."""
-
-REPEATED = ("layers", "decoder_layers", "depth")
-"""Model options for numbers of layers. A layer has at least one tensor. So the value of such an option cannot
-be larger than the number of tensors in the checkpoint."""
-
-MOST_LAYERS, MOST = 1000, 2**24
-"""Limits of integer options, if there is no checkpoint: MOST_LAYERS for the options in REPEATED, MOST for
-other options."""
 
 
 def checked_settings(task: type[RunTask], folder: Path, fixed: Sequence[str] | bool | None = True) -> Any:
@@ -116,30 +105,11 @@ def open_stored(task: type[RunTask], folder: Path, checkpoint: str | int = "best
     return StoredRun(folder, settings, found, notes)
 
 
-def outline(
-    task: type[RunTask],
-    settings: ModelSettings,
-    sizes: tuple[int, ...],
-    folder: Path,
-    weights: Mapping[str, TensorInfo] | None = None,
-) -> nn.Module:
+def outline(task: type[RunTask], settings: ModelSettings, sizes: tuple[int, ...], folder: Path) -> nn.Module:
     """Build the model of a run on the meta device: its tensors have names and shapes, but use no memory.
 
     sizes: the sizes of the data that the model depends on, such as vocabulary sizes.
-    weights: the tensors of a checkpoint of the run. None: the settings are only compared with fixed limits.
-        If a number in `settings` is too large for these weights, DataError is raised before the model is
-        built: building a billion layers would take long even on the meta device.
     """
-    layers, most = MOST_LAYERS, MOST
-    if weights is not None:
-        layers = len(weights)
-        most = max(sum(math.prod(each.shape) for each in weights.values()), 2**20)
-    for name, value in _numbers(settings.options):
-        limit = layers if name in REPEATED else most
-        if value > limit:
-            problem = f"model.{name} is {_brief(value)}"
-            expected = f"at most {limit:,}" + (", to fit the saved weights" if weights is not None else "")
-            raise DataError(message(str(folder / CONFIG), problem, expected=expected))
     try:
         with on_meta_device():
             return task.build_model(settings, sizes)
@@ -157,7 +127,7 @@ def check_weights(
     adds an estimator to the model (see sampled_loss.add_estimator()).
     """
     weights, folder = checkpoint.shapes("weights"), checkpoint.path.parent
-    expected = outline(task, settings, sizes, folder, weights).state_dict()
+    expected = outline(task, settings, sizes, folder).state_dict()
     for name, tensor in expected.items():
         if name not in weights:
             raise _misfit(checkpoint, f"{name} is missing")
@@ -188,18 +158,3 @@ def _misfit(checkpoint: Checkpoint, problem: str) -> DataError:
     return DataError(
         message(str(checkpoint.path), f"the weights do not fit config.toml: {problem}", hint=hint)
     )
-
-
-def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _numbers(inner, str(key))
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _numbers(inner, name)
-    elif isinstance(value, int):
-        yield name, value
-
-
-def _brief(value: int) -> str:
-    return str(value) if value < 10**18 else "a number of over 18 digits"

@@ -124,7 +124,7 @@ def _cuda(index: int) -> Fact:
 def compiling() -> Iterator[Fact]:
     """Return facts about the compilers that torch.compile and the Triton kernels need."""
     names = (os.environ.get("CXX", ""), "g++", "clang++", "cl")
-    compiler = next((name for name in names if _exists(name)), None)
+    compiler = next((name for name in names if name and shutil.which(name)), None)
     hint = "apt install g++ (macOS: xcode-select --install)"
     if compiler is None:
         yield Fact("C++ compiler", "none: torch.compile does not work on the CPU", "lacking", hint)
@@ -137,10 +137,6 @@ def compiling() -> Iterator[Fact]:
     needed = torch.cuda.is_available() and triton is None
     hint = install_command("kernels") if needed else ""
     yield Fact("triton", triton or "not installed", "lacking" if needed else "well", hint)
-
-
-def _exists(program: str) -> bool:
-    return bool(program) and shutil.which(program) is not None
 
 
 def extras() -> Iterator[Fact]:

@@ -25,7 +25,7 @@ from regard.runs.prepare_run import (
     prepare_corpus,
     set_threads,
 )
-from regard.runs.run_folder import fingerprints_of, is_run, made_folder, write_config_and_manifest, write_data
+from regard.runs.run_folder import is_run, made_folder, write_config_and_manifest, write_data
 from regard.runs.run_task import RunTask, named_sizes, sizes_of
 from regard.runs.seed_runs import Outcome, seed_jobs, train_seeds
 from regard.runs.stored_runs import WEIGHTS, check_newest, checked_settings
@@ -37,7 +37,7 @@ from regard.training.logs.log import Log
 from regard.training.logs.logger import Logger
 from regard.training.loop import Trainer
 
-__all__ = ["Outcome", "build_task", "train_run"]
+__all__ = ["Outcome", "train_run"]
 
 
 def train_run(
@@ -122,20 +122,6 @@ def _progress_lines(console: Console | None, processes: Processes) -> Callable[[
     return say
 
 
-def build_task(task: type[RunTask], folder: str | Path, device: str = "cpu") -> RunTask:
-    """Build the task of a run with its data and an untrained model.
-
-    regard.training.nonfinite_steps.replay() needs such a task.
-
-    device: the kind of device on which the run was trained, such as "cuda". On a GPU, batches are padded
-        differently, for CUDA graphs.
-    """
-    place = Path(folder)
-    settings = checked_settings(task, place)
-    corpus = task.encode_data(task.read_data(settings, fingerprints_of(place)), settings, place)
-    return task(build_from(task, settings, corpus), corpus, settings, Processes(), device)
-
-
 def _trained(
     kind: type[RunTask],
     run: PreparedRun,
@@ -173,8 +159,8 @@ def _trained(
         progress = trainer.run(interrupt)
         if processes.first and progress.ended:
             checked_settings(kind, folder)  # check again: files may have changed during training
-            scores = log.scores_at(progress.best_step) or {}
-            if quality := settings.describe_quality(scores, run.corpus):
+            scores = {each.step: each.scores for each in log.display.evaluations}
+            if quality := settings.describe_quality(scores.get(progress.best_step, {}), run.corpus):
                 log.event("quality", quality)
         log.event("ended" if progress.ended else "stopped", progress.ended or f"stopped by {interrupt.cause}")
     warning = ""

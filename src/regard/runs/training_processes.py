@@ -103,7 +103,14 @@ class TrainingProcesses:
                 if training is not None:
                     self._start(training)
             time.sleep(0.1)
-            yield from self._ended()
+            for entry in list(self.running):
+                training, process, began = entry
+                status = process.poll()
+                if status is not None:
+                    self.running.remove(entry)
+                    self.done += 1
+                    error = "" if status == 0 else _last_lines(training.log) or f"exit status {status}"
+                    yield Ended(training, status, time.monotonic() - began, error)
             self._report()
 
     def _start(self, training: Training) -> None:
@@ -113,16 +120,6 @@ class TrainingProcesses:
             # A new session: Ctrl-C in the terminal reaches this process only, which then stops the others.
             process = subprocess.Popen(command, start_new_session=True, **streams)
         self.running.append((training, process, time.monotonic()))
-
-    def _ended(self) -> Iterator[Ended]:
-        for entry in list(self.running):
-            training, process, began = entry
-            status = process.poll()
-            if status is not None:
-                self.running.remove(entry)
-                self.done += 1
-                error = "" if status == 0 else _last_lines(training.log) or f"exit status {status}"
-                yield Ended(training, status, time.monotonic() - began, error)
 
     def _report(self) -> None:
         now = time.monotonic()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import os
 import re
 import warnings
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from csv import reader
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,7 +15,15 @@ from pathlib import Path
 from regard.data.column_names import is_column_name
 from regard.data.line_io import STANDARD
 from regard.data.read_text import checked_path, read_blocks
-from regard.data.table_formats import COLUMNS, column_rows, is_csv, rename_command
+from regard.data.table_formats import (
+    COLUMNS,
+    check_plain_text,
+    column_rows,
+    file_start,
+    is_csv,
+    rename_command,
+    text_start,
+)
 from regard.data.text_encoding import TITLES, likely_encoding, other_encoding
 from regard.errors import DataError, Hint, RegardWarning, Setting, message, printable, shell_word, shown
 
@@ -33,17 +38,11 @@ __all__ = [
     "same_texts",
 ]
 
-START = 1 << 16
-"""Number of bytes at the beginning of a file that are read."""
-
 LINES, SHARE = 3, 0.9
 """Minimum number of lines of a table, and the fraction of its lines that have the same number of columns."""
 
 FOREIGN = 4
 """Minimum number of bytes that are not ASCII from which the encoding of a file is guessed."""
-
-RECORD = re.compile(r'\s*\{\s*"[^"]*"\s*:')
-"""The beginning of a JSON object that has fields."""
 
 SAME = 100
 """Number of lines at the beginning of two files that are compared."""
@@ -73,7 +72,7 @@ def check_text_files(files: Iterable[str | Path], encoding: str | None = None) -
     """
     if other_encoding(encoding) is not None:
         return
-    found = {str(file): _encoding(_start(file)) for file in files}
+    found = {str(file): _encoding(file_start(file)) for file in files}
     kinds = Counter(name for name in found.values() if name)
     if len(kinds) < 2:
         return
@@ -98,44 +97,17 @@ def report_tables(files: Iterable[str | Path], hint: Hint, encoding: str | None 
     encoding: the encoding of the files; None is UTF-8.
     """
     for file in files:
-        lines = [line for line in _text(_start(file), encoding).split("\n")[:-1] if line.strip()]
+        lines = [line for line in text_start(file, encoding).split("\n")[:-1] if line.strip()]
         (columns, count), *_ = Counter(line.count("\t") + 1 for line in lines).most_common(1) or [(1, 0)]
         if columns > 1 and len(lines) >= LINES and count >= SHARE * len(lines):
             problem = f"each line has {columns} columns, separated by tabs, and is read as one sentence"
             warnings.warn(message(shown(file), problem, hint=hint), RegardWarning, stacklevel=2)
 
 
-def check_plain_text(files: Iterable[str | Path], encoding: str | None = None) -> None:
-    """Raise DataError if a file that is read as one sentence per line is a table of sentence pairs.
-
-    A table is a file of JSON objects, a Parquet file, or a .csv or .tsv file with several columns.
-
-    files: the files. Standard input (-), and files that cannot be read, are not checked.
-    encoding: the encoding of the files; None is UTF-8.
-    """
-    for file in files:
-        data = _start(file)
-        text = _text(data, encoding).removeprefix("\ufeff").lstrip()
-        lines = [line for line in text.split("\n") if line.strip()][:LINES]
-        name = str(file).lower().removesuffix(".gz")
-        separators = {".csv": ",;\t|", ".tsv": "\t"}.get(name[-4:], "")
-        columns = any(
-            all(len(next(reader([line], delimiter=each))) > 1 for line in lines) for each in separators
-        )
-        records = all(map(RECORD.match, lines)) or RECORD.match(text.removeprefix("["))
-        if lines and (records or columns or data[:4] == b"PAR1"):
-            kind, content = ("tsv", "columns") if columns and not records else ("jsonl", "named fields")
-            hint = ("use ", Setting("read_pairs", kind), " for it")
-            problem = f"this file has {content}, but it is read as one sentence per line"
-            raise DataError(
-                message(shown(file), problem, expected="a text file with one sentence per line", hint=hint)
-            )
-
-
 def is_utf_8(file: str | Path) -> bool:
     """Return whether the beginning of a file, plain or gzip, is valid UTF-8 without NUL characters."""
     try:
-        return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(_start(file))
+        return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(file_start(file))
     except UnicodeDecodeError:
         return False
 
@@ -152,7 +124,7 @@ def same_texts(
             return True
     except (OSError, ValueError):
         return False
-    both = map(_text, map(_start, (file, other)), encodings)
+    both = map(text_start, (file, other), encodings)
     lines, others = (text.removeprefix("\ufeff").splitlines()[:SAME] for text in both)
     count = min(len(lines), len(others)) - 1  # the last line may be cut
     return count >= LINES and lines[:count] == others[:count]
@@ -298,21 +270,3 @@ def _encoding(data: bytes) -> str:
         return name
     text = data.decode("utf-8", "replace")
     return "utf-8" if text.count("\ufffd") < sum(not each.isascii() for each in text) / 2 else ""
-
-
-def _text(data: bytes, encoding: str | None) -> str:
-    return data.decode(other_encoding(encoding) or "utf-8", "replace")
-
-
-def _start(file: str | Path) -> bytes:
-    """Return the first bytes of a file, plain or gzip; b"" if it is not a regular file that can be read."""
-    path = Path(file)
-    try:
-        if str(file) == STANDARD or not path.is_file():
-            return b""
-        with open(path, "rb") as plain:
-            packed = plain.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else open(path, "rb") as opened:
-            return opened.read(START)
-    except (EOFError, OSError, ValueError, zlib.error):  # the reader of the file raises the error
-        return b""

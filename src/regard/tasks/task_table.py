@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from regard.tasks.language import LanguageRun
     from regard.tasks.translation import TranslationRun
 
-__all__ = ["TASKS", "find_task", "load", "load_task", "task_of"]
+__all__ = ["TASKS", "find_task", "load", "task_of"]
 
 TASKS = {
     "translation": "regard.tasks.translation.task:TranslationTask",
@@ -152,16 +152,3 @@ def load(
     kind = task_of(folder, task)
     stored = importlib.import_module("regard.runs.stored_runs").open_stored(kind, Path(folder), checkpoint)
     return kind.load(stored, device, **options)
-
-
-def load_task(folder: str | Path, device: str = "cpu", task: str | None = None) -> Any:
-    """Build the task object of a run folder: its data, and its model with untrained weights.
-
-    regard.training.nonfinite_steps.replay() uses this function to repeat a training step that had a loss that
-    was not finite.
-
-    device: the kind of device on which the run was trained: cpu, cuda or mps. On a GPU, batches are padded
-        differently, for CUDA graphs.
-    task: only for a task that is not part of Regard: package.module:Class.
-    """
-    return importlib.import_module("regard.runs.train_run").build_task(task_of(folder, task), folder, device)

@@ -1,4 +1,4 @@
-"""Budgets: the number of steps of a training run, computed from a budget in steps, epochs or minutes."""
+"""Budgets: the number of steps of a run, from a budget in steps, epochs or minutes; and its slowdown."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from regard.training.progress import Progress
 from regard.training.settings import Training
 
 __all__ = [
+    "Slowdown",
     "WallClock",
     "budget_warning",
     "count",
     "end_reason",
     "epochs_text",
     "evaluation_due",
-    "evaluation_interval",
     "pace_is_known",
     "plan_steps",
     "total_steps",
@@ -50,8 +50,62 @@ RESERVED is for writing the last checkpoint. Training steps take the rest."""
 RECENT = 60
 """Number of recent steps whose median duration is used as the pace of a run (seconds per step)."""
 
-Plan = tuple[int, int]
-"""The number of steps of a run, and the number of steps between two evaluations."""
+
+UNTIMED = 3
+"""Number of first steps that are not measured, because they allocate memory and compile kernels."""
+
+WINDOW = 10
+"""Number of steps in a median. The median speed of the recent steps is compared with the first steps."""
+
+FRACTION = 1 / 3
+"""A slowdown is reported if the recent speed is below this fraction of the speed at the start."""
+
+
+class Slowdown:
+    """Compare the speed of recent training steps with the speed at the start, and report a slowdown once.
+
+    The speeds are medians over WINDOW steps, so that a single slow step is not reported.
+
+    counted: the unit of the speeds, e.g. "target tokens".
+
+    In this example, steps are slow from index 20 on. At index 25, six of the last ten steps are slow, so the
+    median is slow:
+
+    >>> slowdown = Slowdown("target tokens")
+    >>> speeds = [5540.0] * 20 + [77.0] * 10
+    >>> reports = [slowdown.add_step(tokens=speed, seconds=1.0, threads=1) for speed in speeds]
+    >>> print(reports[25], reports.count(""))
+    training has slowed down: 77 target tokens/s, 5,540 at the start; other programs may be using this \
+machine 29
+    """
+
+    def __init__(self, counted: str) -> None:
+        self.counted = counted
+        self._steps = 0
+        self._first: float | None = None
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self._reported = False
+
+    def add_step(self, tokens: float, seconds: float, threads: int) -> str:
+        """Add the number of target tokens and the duration of a training step; return a report, or "".
+
+        threads: number of CPU threads of this process. With several, the report suggests --threads 1.
+        """
+        self._steps += 1
+        if self._steps <= UNTIMED or self._reported:
+            return ""
+        self._recent.append(tokens / max(seconds, 1e-9))
+        if len(self._recent) < WINDOW:
+            return ""
+        speed = median(self._recent)
+        if self._first is None:
+            self._first = speed
+        if speed >= FRACTION * self._first:
+            return ""
+        self._reported = True
+        text = f"training has slowed down: {speed:,.0f} {self.counted}/s, {self._first:,.0f} at the start"
+        text += "; other programs may be using this machine"
+        return text if threads == 1 else f"{text}: stop with Ctrl-C and resume with --threads 1"
 
 
 class WallClock:
@@ -61,14 +115,6 @@ class WallClock:
 
     budget: the budget in seconds.
     evaluation: the duration of one evaluation in seconds. None while it is unknown.
-
-    In this example, 192 steps fit into 2 minutes, with an evaluation after every 24 steps:
-
-    >>> clock = WallClock(Training(minutes=2))
-    >>> for seconds in (9.0, 0.5, 0.5, 0.5):
-    ...     clock.add_step(seconds)
-    >>> clock.plan(elapsed=10.5, step=4)
-    (192, 24)
     """
 
     def __init__(self, settings: Training) -> None:
@@ -96,34 +142,23 @@ class WallClock:
         before, self._parts = self._parts, sum(part * self.budget <= elapsed for part in REPLAN)
         return self._parts > before
 
-    def plan(self, elapsed: float, step: int) -> Plan:
-        """Estimate how many training steps the run can have in total, and how many between two evaluations.
-
-        elapsed: seconds of the budget that are used.
-        step: number of training steps that are done.
-        """
-        pace = median(self._recent) if self._recent else elapsed / max(step, 1)
-        return plan_steps(self.budget, elapsed, step, pace, self.evaluation, self._every)
-
-    def settle(self, progress: Progress, elapsed: float, processes: Processes) -> str:
-        """Set the number of steps of the run, once the pace (seconds per step) is known.
+    def plan(self, progress: Progress, elapsed: float, processes: Processes) -> str:
+        """Set the number of steps of the run, or correct it, once the pace (seconds per step) is known.
 
         All processes of distributed training get the same number. Returns a message for the log, or "" while
-        the pace is unknown.
+        the pace is unknown, or if the number has changed by less than TOLERANCE.
+
+        elapsed: seconds of the budget that are used.
         """
-        if not processes.share(pace_is_known(self.budget, elapsed, progress.step)):
+        before, step = progress.total, progress.step
+        if before is None and not processes.share(pace_is_known(self.budget, elapsed, step)):
             return ""
-        progress.total, progress.every = processes.share(self.plan(elapsed, progress.step))
-        return f"{count(self.budget / 60, 'minute')}: {count(progress.total, 'step')} at the current speed"
-
-    def correct(self, progress: Progress, elapsed: float, processes: Processes) -> str:
-        """Estimate the number of steps of the run again. All processes get the same number.
-
-        Returns a message for the log if the number has changed by more than TOLERANCE, otherwise "".
-        """
-        before = progress.total
-        assert before is not None
-        progress.total, progress.every = processes.share(self.plan(elapsed, progress.step))
+        pace = median(self._recent) if self._recent else elapsed / max(step, 1)
+        plan = plan_steps(self.budget, elapsed, step, pace, self.evaluation, self._every)
+        progress.total, progress.every = processes.share(plan)
+        if before is None:
+            steps = count(progress.total, "step")
+            return f"{count(self.budget / 60, 'minute')}: {steps} at the current speed"
         if abs(progress.total - before) <= TOLERANCE * before:
             return ""
         return f"the speed has changed: {progress.total:,} steps instead of {before:,}"
@@ -164,7 +199,7 @@ def pace_is_known(budget: float, seconds: float, step: int) -> bool:
 
 def plan_steps(
     budget: float, elapsed: float, step: int, pace: float, evaluation: float | None, every: int | None
-) -> Plan:
+) -> tuple[int, int]:
     """Return how many steps fit into a budget of seconds, and the number of steps between two evaluations.
 
     elapsed: seconds that the first `step` steps and their evaluations took.
@@ -229,19 +264,6 @@ def epochs_text(epochs: float) -> str:
     return f"{text} epoch{'s' * (text != '1')}"
 
 
-def evaluation_interval(settings: Training, total: int | None) -> int | None:
-    """Return the number of training steps between two evaluations, or None while it is unknown.
-
-    The result is settings.evaluate_every. If this setting is None, the result is total / EVALUATIONS, rounded
-    up.
-
-    total: the number of steps of the run; None while it is unknown.
-    """
-    if settings.evaluate_every is not None:
-        return settings.evaluate_every
-    return None if total is None else max(-(-total // EVALUATIONS), 1)
-
-
 def evaluation_due(settings: Training, progress: Progress) -> bool:
     """Return whether to evaluate the model after the training step progress.step.
 
@@ -253,7 +275,9 @@ def evaluation_due(settings: Training, progress: Progress) -> bool:
         return False
     if at.every and at.total and settings.evaluate_every is None:
         return at.step - at.evaluated >= at.every and at.total - at.step >= at.every / 2
-    every = at.every or evaluation_interval(settings, at.total)
+    # -(-a // b) rounds a / b up.
+    tenth = None if at.total is None else max(-(-at.total // EVALUATIONS), 1)
+    every = at.every or settings.evaluate_every or tenth
     return bool(every and at.step and at.step % every == 0)
 
 

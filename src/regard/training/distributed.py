@@ -87,19 +87,6 @@ class Processes:
             distributed.barrier()
 
 
-def _lost_connection(error: RuntimeError) -> bool:
-    """Whether an error comes from the communication of processes: from a collective operation, or from the
-    backward pass, in which DistributedDataParallel exchanges gradients.
-
-    Gloo raises plain RuntimeError, so the function that has raised the error is compared.
-    """
-    place, trace = "", error.__traceback__
-    while trace is not None:
-        place, trace = str(trace.tb_frame.f_globals.get("__name__", "")), trace.tb_next
-    communicates = place.startswith("torch.distributed") or place == "torch.autograd.graph"
-    return isinstance(error, distributed.DistError) or (type(error) is RuntimeError and communicates)
-
-
 def _lost(problem: str) -> LostProcess:
     """Return the error for a training that ends because another process has ended.
 
@@ -136,7 +123,13 @@ def _naming_lost_processes(rank: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, RuntimeError) and _lost_connection(error):
+        # Gloo raises plain RuntimeError, so the function that has raised the error is compared: a collective
+        # operation, or the backward pass, in which DistributedDataParallel exchanges gradients.
+        place, trace = "", error.__traceback__
+        while trace is not None:
+            place, trace = str(trace.tb_frame.f_globals.get("__name__", "")), trace.tb_next
+        communicates = place.startswith("torch.distributed") or place == "torch.autograd.graph"
+        if isinstance(error, distributed.DistError) or (type(error) is RuntimeError and communicates):
             raise _lost("the connection to another process of this training is lost") from error
         if stopped[0] and rank != 0:
             raise SystemExit(128 + signal.SIGTERM) from error

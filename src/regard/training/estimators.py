@@ -9,7 +9,8 @@ one key for each query. L_s is a lower bound of the log-likelihood log p(y).
 REINFORCE (Williams 1992) replaces the sum over all selections s by samples. dL_s has two parts. The part with
 d log p(y | s) is the gradient of the usual loss. The part with d log p(s) is the gradient of one more term of
 the loss. hard_selections() collects log p(s) in a forward pass (hard_selections.py). Reinforce computes the
-term from log p(s) and the rewards log p(y | s). sampled_loss.py adds the term to the loss of a task.
+term from log p(s) and the rewards log p(y | s). A baseline is subtracted from the
+reward, to lower the variance of the gradient. sampled_loss.py adds the term to the loss of a task.
 
 The straight-through estimator (Bengio et al. 2013) needs no such term; it is the selection StraightThrough.
 """
@@ -19,45 +20,213 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from regard.data.batch import PAD
 from regard.errors import ArgumentError, Setting, UnknownName, message
-from regard.select import Best, Hard, Select
-from regard.training.baselines import Baseline, MovingAverage, build_baseline
 from regard.training.distributed import Processes
 from regard.training.hard_selections import HardSelections, Lengths, hard_selections
 
 __all__ = [
-    "ESTIMATORS",
+    "BASELINES",
+    "Baseline",
     "Estimate",
+    "LearnedBaseline",
+    "LeaveOneOut",
+    "MovingAverage",
+    "NoBaseline",
     "Reinforce",
-    "build_estimator",
-    "check_selections",
+    "build_baseline",
     "likelihood_bound",
-    "log_likelihood",
 ]
 
 
-def log_likelihood(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the log-probability of each target sequence, (B,), the usual reward for Reinforce.
+class Baseline(nn.Module):
+    """Base class of baselines. A subclass implements forward().
 
-    logits: (B, T, V).
-    labels: (B, T), the target tokens. Labels that are PAD do not count.
-
-    The sum is computed in float32, or in float64 for float64 logits.
-
-    >>> log_likelihood(torch.zeros(1, 2, 4), torch.tensor([[2, PAD]])).exp()
-    tensor([0.2500])
+    The baseline of a row must not depend on the keys that the attention sampled for this row. Otherwise the
+    gradient estimate would be biased.
     """
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    scores_BTV = torch.log_softmax(logits, -1, dtype=dtype)
-    picked_BT = scores_BTV.gather(-1, labels[..., None]).squeeze(-1)
-    return torch.where(labels == PAD, 0.0, picked_BT).sum(-1)
+
+    def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the baseline of each row and the loss that trains the baseline, both of shape (rows,).
+
+        A row is one sequence of the batch, with the keys that were sampled for it. The baseline is detached.
+        The loss is 0 if the baseline has no parameters.
+
+        reward: (rows,), detached. The loss may depend on the rewards. The baseline of a row must not depend
+            on the reward of this row, because this reward depends on the keys that were sampled for the row.
+        features: (rows, F), the input of a learned baseline, or None.
+        """
+        raise TypeError(f"{type(self).__name__} does not implement forward()")
+
+    def update(self, reward: Tensor, counted: Tensor | None = None) -> None:
+        """Update moving averages with the rewards of a batch. Called after forward(), in training mode only.
+
+        counted: (rows,), False for rows that are padding. Default: all rows count.
+        """
+
+
+class NoBaseline(Baseline):
+    """A baseline that is always 0: REINFORCE subtracts nothing from the reward."""
+
+    def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(reward), torch.zeros_like(reward)
+
+
+class LeaveOneOut(Baseline):
+    """Baseline b of a sample: the mean reward of the other samples of the same example.
+
+    b_k = 1/(K - 1) sum_{j != k} r_j   (Kool et al. 2019, "Buy 4 REINFORCE samples, get a baseline for free!")
+
+    Some targets have a lower likelihood than other targets, for all sampled keys. This difference is a large
+    part of the variance of the rewards of a batch. r_k - b_k does not contain this difference.
+
+    samples: K, at least 2. Row r of the rewards is a sample of example r // K.
+
+    >>> LeaveOneOut(samples=3)(torch.tensor([-1.0, -2.0, -6.0]))[0]
+    tensor([-4.0000, -3.5000, -1.5000])
+    """
+
+    def __init__(self, samples: int = 2):
+        super().__init__()
+        if samples < 2:
+            problem, hint = f"samples is {samples!r}", ("use ", Setting("training", "estimator.samples", 4))
+            raise ArgumentError(message("LeaveOneOut()", problem, expected="2 or more", hint=hint))
+        self.samples = samples
+
+    def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        reward_NK = reward.unflatten(0, (-1, self.samples))
+        others_NK = (reward_NK.sum(1, keepdim=True) - reward_NK) / (self.samples - 1)
+        return others_NK.flatten(), torch.zeros_like(reward)
+
+
+class MovingAverage(Baseline):
+    """Baseline b: the exponential moving average of the mean reward r_k of each batch k.
+
+    b_k = decay b_{k-1} + (1 - decay) r_k   (Xu et al. 2015, section 4.1, where decay is 0.9)
+
+    decay: weight of the previous average.
+    initial: the value b_0 before the first batch, such as the log-likelihood of a typical target before
+        training.
+
+    The average is a buffer, so it is saved in checkpoints. A mean reward that is NaN or infinite is ignored.
+
+    In this example, the mean reward is -6, so b_1 = 0.5 * 0 + 0.5 * -6 = -3, for each of 3 rows:
+
+    >>> baseline = MovingAverage(decay=0.5)
+    >>> baseline.update(torch.tensor([-4.0, -8.0]))
+    >>> baseline(torch.zeros(3))[0]
+    tensor([-3., -3., -3.])
+    """
+
+    average: Tensor
+
+    def __init__(self, decay: float = 0.9, initial: float = 0.0):
+        super().__init__()
+        self.decay, self.processes = decay, Processes()
+        self.register_buffer("average", torch.tensor(float(initial)))
+
+    def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        # Copy the average, because update() changes the buffer in place.
+        return self.average.to(reward.dtype, copy=True).expand_as(reward), torch.zeros_like(reward)
+
+    @torch.no_grad()
+    def update(self, reward: Tensor, counted: Tensor | None = None) -> None:
+        self._follow(self.average, reward, counted)
+
+    def _follow(self, average: Tensor, values: Tensor, counted: Tensor | None) -> None:
+        """Update a moving average, in place, with the mean of the values over the rows of all processes.
+
+        average: the moving average, a scalar tensor.
+        values: (rows,).
+        counted: (rows,), False for rows that are padding. None: all rows count.
+        """
+        counts = torch.ones_like(values) if counted is None else counted.to(values.dtype)
+        total, count = torch.where(counts > 0, values, 0.0).sum(), counts.sum()
+        if self.processes.world > 1:
+            total, count = self.processes.sum(torch.stack((total, count))).unbind()
+        after = self.decay * average + (1 - self.decay) * (total / count).to(average.dtype)
+        average.copy_(torch.where(after.isfinite(), after, average))
+
+
+class LearnedBaseline(MovingAverage):
+    """Baseline b: a small network that predicts the reward r of a sequence (row) from input features x.
+
+    b(x) = m + d (v . tanh(W x + c) + e),  loss = weight sum ((r - b(x)) / d)^2
+
+    m and d are the moving averages of the mean and the standard deviation of the rewards. Because of the
+    division by d, the gradient of this loss does not dominate the gradient of the model, whatever the scale
+    of the rewards is.
+
+    features: the size F of x.
+    hidden: size of the tanh layer.
+    weight: weight of the loss.
+    decay: decay of the moving averages m and d.
+
+    x is detached, so the loss trains this network only. x must not depend on the keys that the attention
+    sampled.
+
+    >>> baseline = LearnedBaseline(features=8)
+    >>> value, loss = baseline(torch.tensor([-4.0, -8.0]), torch.randn(2, 8))
+    >>> value.shape, value.requires_grad, loss.requires_grad
+    (torch.Size([2]), False, True)
+    """
+
+    square: Tensor
+
+    def __init__(self, features: int, hidden: int = 64, weight: float = 1.0, decay: float = 0.9):
+        super().__init__(decay)
+        self.features, self.weight = features, weight
+        self.hidden, self.value = nn.Linear(features, hidden), nn.Linear(hidden, 1)
+        self.register_buffer("square", torch.tensor(1.0))
+
+    def forward(self, reward: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if features is None or features.shape != (*reward.shape, self.features):
+            shown = {"reward": (reward, "B")} | ({} if features is None else {"features": (features, "BF")})
+            problem = "features is None" if features is None else "the shape of features does not match"
+            expected = f"features of shape ({len(reward)}, {self.features})"
+            raise ArgumentError(message("LearnedBaseline()", problem, shown, expected))
+        deviation = (self.square - self.average.square()).clamp_min(1e-4).sqrt().to(reward.dtype)
+        hidden = torch.tanh(self.hidden(features.detach().to(self.hidden.weight.dtype)))
+        value = self.average.to(reward.dtype) + deviation * self.value(hidden).squeeze(-1).to(reward.dtype)
+        return value.detach(), self.weight * ((reward - value) / deviation).square()
+
+    @torch.no_grad()
+    def update(self, reward: Tensor, counted: Tensor | None = None) -> None:
+        super().update(reward, counted)
+        self._follow(self.square, reward.square(), counted)
+
+
+BASELINES: dict[str, type[Baseline]] = {
+    "none": NoBaseline,
+    "moving-average": MovingAverage,
+    "learned": LearnedBaseline,
+    "leave-one-out": LeaveOneOut,
+}
+
+
+def build_baseline(baseline: str | Mapping[str, Any] | Baseline, samples: int | None = None) -> Baseline:
+    """Create a baseline from its name, or from a dict with its name and options.
+
+    A Baseline is returned unchanged.
+
+    samples: number of samples per example, for "leave-one-out".
+
+    >>> build_baseline({"name": "moving-average", "decay": 0.99}).decay
+    0.99
+    """
+    if isinstance(baseline, Baseline):
+        return baseline
+    options: dict[str, Any] = {"name": baseline} if isinstance(baseline, str) else dict(baseline)
+    name = options.pop("name", None)
+    if name not in BASELINES:
+        raise UnknownName("baseline", name, BASELINES)
+    if name == "leave-one-out" and samples is not None:
+        options["samples"] = samples
+    return BASELINES[name](**options)
 
 
 class Estimate(NamedTuple):
@@ -124,14 +293,6 @@ class Reinforce(nn.Module):
         processes: Processes | None = None,
     ):
         super().__init__()
-        for name, value in (("scale", scale), ("entropy", entropy)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < torch.inf:
-                raise ArgumentError(message("Reinforce()", f"{name} is {value!r}", expected="0 or more"))
-        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-            raise ArgumentError(message("Reinforce()", f"samples is {samples!r}", expected="1 or more"))
-        if isinstance(expected, bool) or not isinstance(expected, int | float) or not 0 <= expected < 1:
-            problem = f"expected is {expected!r}"
-            raise ArgumentError(message("Reinforce()", problem, expected="0 <= expected < 1"))
         self.scale, self.entropy, self.samples, self.expected = scale, entropy, samples, expected
         self.baseline = build_baseline(baseline, samples)
         if isinstance(self.baseline, MovingAverage):
@@ -158,7 +319,7 @@ class Reinforce(nn.Module):
         """Return the terms of the loss for the selections and rewards of one forward pass.
 
         drawn: the result of collect() or hard_selections().
-        reward: (rows,), the reward of each decoder sequence (row), such as log_likelihood(); detached here.
+        reward: (rows,), the reward of each decoder sequence (row), such as its log-likelihood; detached here.
         lengths: see HardSelections.sums().
         features: (rows, F), the input of a learned baseline; detached. It must not depend on sampled keys.
         counted: (rows,), False for rows that are padding. Default: all rows count.
@@ -204,75 +365,3 @@ def likelihood_bound(log_likelihoods: Tensor, samples: int) -> Tensor:
     """
     grouped_NK = log_likelihoods.detach().unflatten(0, (-1, samples))
     return (grouped_NK.logsumexp(1) - math.log(samples)).sum()
-
-
-ESTIMATORS: dict[str, type[Reinforce]] = {"reinforce": Reinforce}
-
-
-def build_estimator(estimator: str | Mapping[str, Any], processes: Processes | None = None) -> Reinforce:
-    """Create an estimator from its name, or from a mapping with its name and options, as in config.toml.
-
-    >>> build_estimator({"name": "reinforce", "samples": 2, "baseline": {"name": "learned", "features": 8}})
-    Reinforce(
-      scale=1.0, entropy=0.0, samples=2, expected=0.0
-      (baseline): LearnedBaseline(
-        (hidden): Linear(in_features=8, out_features=64, bias=True)
-        (value): Linear(in_features=64, out_features=1, bias=True)
-      )
-    )
-    """
-    options = {"name": estimator} if isinstance(estimator, str) else dict(estimator)
-    name = options.pop("name", None)
-    if name not in ESTIMATORS:
-        hint = 'for the straight-through estimator, set model.select="straight-through" instead'
-        raise UnknownName("estimator", name, ESTIMATORS, hint=hint)
-    known = set(signature(ESTIMATORS[name]).parameters) - {"processes"}
-    for option in options:
-        if option not in known:
-            raise UnknownName(f"option of the estimator {name}", option, known)
-    return ESTIMATORS[name](**options, processes=processes)
-
-
-def check_selections(model: nn.Module, estimator: Reinforce | None) -> None:
-    """Raise ArgumentError if the selections of a model and the estimator cannot be used together.
-
-    The selection of a module is its attribute `select`. There are three errors: a module uses Best, which has
-    no gradient; a module uses Hard, but there is no estimator; there is an estimator, but no module uses
-    Hard.
-
-    >>> from regard.models import build_model
-    >>> check_selections(build_model("bahdanau", 9, 9, width=4), None)
-    """
-    selections = {name: getattr(module, "select", None) for name, module in model.named_modules()}
-    hard = [name for name, select in selections.items() if isinstance(select, Hard)]
-    if any(isinstance(select, Best) for select in selections.values()):
-        raise ArgumentError(
-            message(
-                "model.select",
-                "best (argmax) has no gradient, so the scores would not be trained",
-                hint=(
-                    *(
-                        "use ",
-                        Setting("model", "select", "hard"),
-                        ", which selects the best key in eval mode, ",
-                    ),
-                    *("or ", Setting("model", "select", "straight-through")),
-                ),
-            )
-        )
-    if hard and estimator is None:
-        raise ArgumentError(
-            message(
-                "model.select",
-                "hard attention has no gradient without an estimator",
-                hint=(
-                    *("use ", Setting("training", "estimator.name", "reinforce")),
-                    *(" or ", Setting("model", "select", "straight-through")),
-                ),
-            )
-        )
-    if estimator is not None and not hard:
-        named = sorted({type(each).__name__ for each in selections.values() if isinstance(each, Select)})
-        problem = f"the attention of this model is not hard ({', '.join(named) or 'no selection'})"
-        hint = "use ", Setting("model", "select", "hard"), ", or do not set training.estimator"
-        raise ArgumentError(message("training.estimator", problem, hint=hint))

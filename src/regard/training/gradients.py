@@ -143,7 +143,10 @@ class Gradients:
             gradients.
         """
         # The twins are used in the backward pass too: activation checkpointing runs the forward pass again.
-        with self.twins, self._together(last=last), coarse_products(self.coarse):
+        # Gradients accumulate until the last batch, so that one exchange per step is enough.
+        waits = self.processes.world > 1 and not last
+        together = self._objective.no_sync() if waits else nullcontext()
+        with self.twins, together, coarse_products(self.coarse):
             loss = self.loss(ready)
             # DistributedDataParallel averages over processes; multiply by `world` to get the sum.
             (loss.total * (self.processes.world / tokens)).backward()
@@ -175,15 +178,6 @@ class Gradients:
             )
             hint = "use ", Setting("training", "compile", False), ", or batches of fewer different lengths"
             raise RegardError(message("training.compile", problem, hint=hint)) from None
-
-    def _together(self, last: bool) -> AbstractContextManager[Any]:
-        """Return a context manager in which the backward pass exchanges gradients only if `last` is true.
-
-        last: whether this is the last batch of the step. Gradients accumulate until then, so one exchange per
-            step is enough.
-        """
-        waits = self.processes.world > 1 and not last
-        return self._objective.no_sync() if waits else nullcontext()
 
     def precision(self) -> AbstractContextManager[Any]:
         """Return a context manager for the forward pass. With `half`, it is bfloat16 autocast."""

@@ -6,7 +6,6 @@ log p(s), with its gradient, to train the attention.
 
 from __future__ import annotations
 
-import fnmatch
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -118,8 +117,8 @@ class HardSelections(Scope):
 
         If encoder and decoder sample keys, `lengths` is a dict, such as
         {"source": source_lengths, "target": target_lengths}. A key is the sequence of the queries of a site
-        (see Role.rows), or a pattern for site names. The first matching key is used. If no key matches, all
-        steps count. A value can also be a list with one tensor for each call.
+        (see Role.rows). All steps of sites without a key count. A value can also be a list with one tensor
+        for each call.
         """
         if not self._drawn:
             raise ArgumentError(
@@ -134,9 +133,14 @@ class HardSelections(Scope):
         calls: Counter[str] = Counter()
         sums = []
         for drawn in self._drawn:
-            sums.append(
-                _row_sums(drawn, _lengths_at(drawn.site, drawn.role, calls[drawn.site], lengths), rows)
-            )
+            own = lengths.get(drawn.role.rows) if isinstance(lengths, Mapping) else lengths
+            if own is not None and not isinstance(own, Tensor):  # one tensor for each call of the site
+                if calls[drawn.site] == len(own):
+                    problem = f"site '{drawn.site}' was called more than {len(own)} times"
+                    expected = "one tensor for each call"
+                    raise ArgumentError(message("HardSelections.sums()", problem, expected=expected))
+                own = own[calls[drawn.site]]
+            sums.append(_row_sums(drawn, own, rows))
             calls[drawn.site] += 1
         log_probability, entropy = zip(*sums, strict=True)
         return Sums(torch.stack(log_probability).sum(0), torch.stack(entropy).sum(0))
@@ -185,17 +189,3 @@ def _row_sums(drawn: _Drawn, lengths_X: Tensor | None, rows: int) -> tuple[Tenso
         # An encoder call has only one row for all samples of a source, so its sums are repeated.
         sums.append(values_RHT.sum((1, 2)).repeat_interleave(rows // max(own, 1)))
     return sums[0], sums[1]
-
-
-def _lengths_at(site: str, role: Role, number: int, lengths: Lengths) -> Tensor | None:
-    """Return the entry of `lengths` for call `number` (from 0) of a site. See HardSelections.sums()."""
-    if not isinstance(lengths, Mapping):
-        return lengths
-    keys = (key for key in lengths if key == role.rows or fnmatch.fnmatchcase(site, key))
-    matching = next((lengths[key] for key in keys), None)
-    if matching is None or isinstance(matching, Tensor):
-        return matching
-    if number >= len(matching):
-        problem = f"site '{site}' was called more than {len(matching)} times"
-        raise ArgumentError(message("HardSelections.sums()", problem, expected="one tensor for each call"))
-    return matching[number]

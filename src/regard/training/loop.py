@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,29 +13,45 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from regard.errors import UnknownName
+from regard.errors import DataError, UnknownName, message
 from regard.fast.captured.graphs import Uncaptured, capture_chosen
 from regard.fast.captured.steps import CapturedSteps, DeviceUpdate
-from regard.files.folder_lock import FolderLock
+from regard.files.folder_lock import FolderLock, FolderMoved
 from regard.training.batch_stream import BatchStream, Position
-from regard.training.budget import WallClock, budget_warning, count, end_reason, evaluation_due, total_steps
-from regard.training.checkpoints.checkpoint_saver import CheckpointSaver
-from regard.training.checkpoints.checkpoints import Checkpoint, Checkpoints
+from regard.training.budget import (
+    Slowdown,
+    WallClock,
+    budget_warning,
+    count,
+    end_reason,
+    evaluation_due,
+    total_steps,
+)
+from regard.training.checkpoints.checkpoints import STATE, Checkpoint, Checkpoints
 from regard.training.distributed import Processes
 from regard.training.gradients import Gradients, chosen_precision
 from regard.training.interrupts import Interruption, unsaved_steps
 from regard.training.logs.log import Log
-from regard.training.nonfinite_steps import NonFinite, batch_tensors, step_error, weight_error
-from regard.training.optimizer import Average, build_optimizer
-from regard.training.progress import Progress, changes, surroundings
+from regard.training.optimizer import Average, build_optimizer, load_optimizer, optimizer_tensors
+from regard.training.progress import Progress, changes, check_surroundings, surroundings
 from regard.training.schedule import scheduled_rate
 from regard.training.settings import Training
-from regard.training.slowdown import Slowdown, slowdown_warning
-from regard.training.step_results import LATE, StepDone, StepLate, StepRequest, UnreadSteps
+from regard.training.step_results import (
+    LATE,
+    NonFinite,
+    StepDone,
+    StepLate,
+    StepRequest,
+    UnreadSteps,
+    first_nonfinite,
+)
 from regard.training.task import Stopped, Task
 
 __all__ = ["Trainer"]
 
+
+TASK = "task"
+"""The name of the tensor file for the state of a task."""
 
 FIRST_SAVE_SECONDS, SAVE_SECONDS = 60.0, 600.0
 """A checkpoint is written if the last checkpoint is older than SAVE_SECONDS.
@@ -87,7 +103,7 @@ class Trainer:
         self.device = torch.device(device)
         self.processes = processes or Processes()
         self.log = Log(None, console=Console(quiet=True)) if log is None else log
-        self.log.best_by, self.log.counted = self.best, task.counted
+        self.log.display.best_by, self.log.counted = self.best, task.counted
         self.log.has_perplexity = "perplexity" in task.metrics
         self.model = task.model.to(self.device)
         self.optimizer = build_optimizer(
@@ -99,7 +115,8 @@ class Trainer:
         )
         self.average = Average(self.model, settings.ema) if settings.ema else None
         self.checkpoints = Checkpoints(folder, settings.keep)
-        self._saver = CheckpointSaver(self.checkpoints, task, self.optimizer, self.average, self.log)
+        self._saved: tuple[Any, ...] = ()  # Progress.state() of the last checkpoint
+        self._tensors_step: int | None = None  # the last step whose tensors this process has saved
         self.progress = Progress(total=total_steps(settings, task.len_epoch(0)), minutes=settings.minutes)
         precision = chosen_precision(settings.precision, self.device, self.model)
         self._half, self._coarse = precision == "bfloat16", precision == "tf32"
@@ -121,7 +138,8 @@ class Trainer:
         self._began = self._last_save = clock()
         self._save_after = FIRST_SAVE_SECONDS
         self._stop, self._out_of_time, self._save_wanted, self._replan_wanted = False, 0, 0, 0
-        self._budget, self._slowdown, self._unread = WallClock(settings), Slowdown(), UnreadSteps(clock)
+        self._budget, self._unread = WallClock(settings), UnreadSteps(clock)
+        self._slowdown = Slowdown(task.counted)
         self._captured: CapturedSteps | None = None
         if captured:
             limit = settings.max_grad_norm or math.inf
@@ -141,17 +159,45 @@ class Trainer:
             self.log.rewind(0)  # an earlier process may have logged steps, but saved no checkpoint
             return None
         self._save_after = SAVE_SECONDS
-        state = checkpoint.state
-        fresh, self.progress = self.progress, self._saver.load(checkpoint, state)
+        state, place = checkpoint.state, str(checkpoint.path / STATE)
+        check_surroundings(state, place)
+        self._load_tensors(checkpoint)
+        fresh, self.progress = self.progress, Progress.read(state, place)
+        self._saved = self.progress.state()
         self.progress.continue_from(fresh)
         if self.processes.first:
-            self._saver.restore_log(checkpoint, state, self.progress.best_step)
+            self.log.restore(state["log"].get("state"), place)
+            self.log.rewind(state["log"]["position"])
+            for note in self.checkpoints.notes:
+                self.log.event("damaged", note)
+            best = (
+                self.progress.best_step
+            )  # the process may have been killed before it marked this checkpoint
+            if any(each.step == best for each in self.checkpoints.all()):
+                self.checkpoints.mark_best(best)
         now = self._surroundings()
-        self.progress.rescale_epoch(state["batches"], now["batches"])
+        batches = state["batches"]
+        if batches != now["batches"]:  # continue at the same fraction of the epoch
+            batch = self.progress.batch * now["batches"] // max(batches, 1)
+            self.progress.batch = min(batch, now["batches"])
         for text in changes(state, now):
             self._event("changed", text)
         self._stream = BatchStream(self.task, Position(self.progress.epoch, self.progress.batch))
         return checkpoint
+
+    def _load_tensors(self, checkpoint: Checkpoint) -> None:
+        """Load weights, moving average, optimizer and task state from a checkpoint."""
+        averaged = checkpoint.tensors("weights")
+        try:
+            self.model.load_state_dict(checkpoint.tensors("raw") if checkpoint.has("raw") else averaged)
+        except RuntimeError as error:
+            hint = "restore the model settings with which the run was started, or start a new run"
+            raise DataError(message(str(checkpoint.path), str(error).splitlines()[0], hint=hint)) from None
+        if self.average is not None:
+            self.average.load(averaged)
+        load_optimizer(self.model, self.optimizer, checkpoint.tensors("optimizer"), str(checkpoint.path))
+        kept = checkpoint.tensors(TASK) if checkpoint.has(TASK) else {}
+        self.task.state.load(kept, str(checkpoint.path))
 
     def run(self, interruption: Interruption | None = None) -> Progress:
         """Train until the run ends or a stop is requested, save a checkpoint, and return the progress.
@@ -166,7 +212,9 @@ class Trainer:
         try:
             self._train(requested)
         except (KeyboardInterrupt, SystemExit):
-            self.log_unsaved()
+            self.log.flush()
+            saved = self.checkpoints.pointed_step("latest")
+            self._event("stopped", unsaved_steps(self.progress.step, saved))
             raise
         finally:
             self._stream.close()
@@ -190,17 +238,16 @@ class Trainer:
         self._budget.replan_due(self._seconds())  # a resumed run replans at later times only
         self._out_of_time = self.processes.share(int(self._budget.is_over(self._seconds())))
         if at.step:
-            self._settle_minutes()
+            self._plan_steps()
             if evaluation_due(self.settings, at) and not self._stop:
                 self._evaluate(requested)
         while not self._stop and not self._over():
             self._step(requested)
-            self._settle_minutes()
-            if self._replan_wanted and not (self._stop or self._out_of_time):
-                self._replan()
+            self._plan_steps()
             if evaluation_due(self.settings, at) and not self._stop:
                 self._evaluate(requested)
-            if self._stop or self._save_due():
+            every = self.settings.save_every
+            if self._stop or self._save_wanted or (every is not None and at.step % every == 0):
                 self._save_if_changed()
         self._read_steps()
         self.log.flush()
@@ -257,19 +304,19 @@ class Trainer:
         if isinstance(result, StepLate):
             self._unread.add(step, result, began)
         else:
-            done = self._update(result, batches, tokens, rate)
+            done = self._update(result, rate)
             if self.average is not None:
                 self.average.update(at.step)
         at.tokens += tokens
         # A single process can stop at once. Several processes stop together, after the next all-reduce.
         self._stop = bool(stopping) or (self.processes.world == 1 and bool(requested))
-        moved = self._saver.follow_folder(self.lock) if self.processes.first else None
+        moved = self._follow_folder() if self.processes.first else None
         if not isinstance(result, StepLate):
             self._log_step(step, done, self.clock() - began)
         self._read_steps(LATE if moved is None else 0)
         if moved is not None:
-            if not self._saver.nonfinite():
-                self._saver.write(at, self._surroundings())
+            if not self._nonfinite():
+                self._write()
             raise moved
 
     def _read_steps(self, left: int = 0) -> None:
@@ -280,23 +327,23 @@ class Trainer:
         for taken, done, bad, seconds in self._unread.read(left):
             if bad is not None:  # the device has skipped the update of this step and of all later steps
                 self.progress.step = taken.step
-                self._refuse(taken.batches, taken.tokens, bad)
+                self._refuse(bad)
             self._log_step(taken, done, seconds)
 
     def _log_step(self, taken: StepRequest, done: StepDone, seconds: float) -> None:
         """Log a step and its duration in seconds."""
         means = {name: value / taken.tokens for name, value in done.losses.items()}
         self._budget.add_step(seconds)
-        slower = self._slowdown.add_step(taken.tokens, seconds)
+        threads = torch.get_num_threads() if self.device.type == "cpu" else 1
+        slower = self._slowdown.add_step(taken.tokens, seconds, threads)
         step, _, tokens, rate = taken
         if self.processes.first:
             loss = means.pop("loss")
             self.log.step(step, loss=loss, tokens=tokens, rate=rate, norm=done.norm, parts=means)
-        if slower is not None:
-            threads = torch.get_num_threads() if self.device.type == "cpu" else 1
-            self._event("slowdown", slowdown_warning(*slower, threads, self.task.counted))
+        if slower:
+            self._event("slowdown", slower)
 
-    def _update(self, parts: Mapping[str, Tensor], batches: list[Any], tokens: int, rate: float) -> StepDone:
+    def _update(self, parts: Mapping[str, Tensor], rate: float) -> StepDone:
         """Clip the gradients and update the weights. Raise NonFinite if the loss or a gradient is not finite.
 
         parts: the summed losses by name. The last loss is the one that is minimised.
@@ -304,28 +351,27 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm or math.inf)
         *sums, total, size = torch.stack([*parts.values(), norm.detach()]).tolist()
         if not math.isfinite(total) or not math.isfinite(size):
-            self._refuse(batches, tokens, size if math.isfinite(total) else total)
+            self._refuse(size if math.isfinite(total) else total)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return StepDone(dict(zip(parts, sums, strict=False)), size)
 
-    def _refuse(self, batches: list[Any], tokens: int, value: float) -> NoReturn:
-        """Stop, because the loss or the gradient norm is NaN or infinite: save the batches, raise NonFinite.
+    def _refuse(self, value: float) -> NoReturn:
+        """Stop, because the loss or the gradient norm of this step is NaN or infinite."""
+        hint = "try a lower learning rate, a longer warm-up or precision='float32'"
+        self._raise(f"the loss or its gradient is {value}", "a finite loss", hint)
 
-        value: the loss or the gradient norm, whichever is NaN or infinite.
-        """
-        tensors = [batch_tensors(self.task, batch) for batch in batches]
-        state = {"step": self.progress.step, "seed": self.seed, "tokens": tokens}
-        state |= {"half": self._half, "coarse": self._coarse}
-        kept = self.checkpoints.folder, self.processes.rank, tensors, self.model.state_dict(), state
-        self._raise(step_error(*kept, value=value, last=self._saver.last()))
-
-    def _raise(self, error: NonFinite) -> NoReturn:
-        """Log the first line of the error with the current step, and raise the error."""
-        error.step = self.progress.step
-        self._event("nonfinite", str(error).splitlines()[0], step=self.progress.step)
+    def _raise(self, problem: str, expected: str, hint: str) -> NoReturn:
+        """Raise NonFinite for the current step, and log the first line of the error."""
+        step = self.progress.step
+        last = (
+            f"the last checkpoint is step {self._saved[0]}" if self._saved else "there is no checkpoint yet"
+        )
+        error = NonFinite(message(f"step {step}", f"{problem}; {last}", expected=expected, hint=hint))
+        error.step = step
+        self._event("nonfinite", str(error).splitlines()[0], step=step)
         raise error
 
     def _event(self, kind: str, text: str, **fields: Any) -> None:
@@ -339,41 +385,29 @@ class Trainer:
         batches = self.task.len_epoch(self.progress.epoch)
         return surroundings(self.processes.world, self.device.type, batches)
 
-    def log_unsaved(self) -> None:
-        """Log which steps are lost, because the run ends now without saving a checkpoint."""
-        self.log.flush()
-        self._event("stopped", unsaved_steps(self.progress.step, self.checkpoints.latest_step()))
-
     def _over(self) -> bool:
         self.progress.ended = end_reason(self.settings, self.progress, bool(self._out_of_time), self.best)
         return bool(self.progress.ended)
 
-    def _settle_minutes(self) -> None:
-        """Convert the length of the run in minutes to a number of steps, when enough steps were timed."""
-        if self.progress.total is None and self.settings.minutes is not None and not self._stop:
-            self._read_steps()
-            self._announce(self._budget.settle(self.progress, self._seconds(), self.processes))
+    def _plan_steps(self) -> None:
+        """Convert the length of the run in minutes to a number of steps, as soon as enough steps were timed.
 
-    def _replan(self) -> None:
-        """Correct the number of steps if the duration of a step has changed, so that the run ends in time."""
-        self._read_steps()
-        self._announce(self._budget.correct(self.progress, self._seconds(), self.processes))
-
-    def _announce(self, text: str) -> None:
-        """Log that the number of steps of the run has changed, and save a checkpoint with the new number.
-
-        text: what has changed, such as "the speed has changed: 900 steps instead of 1,000". If it is "",
-            nothing is logged or saved.
+        The number is corrected later, so that the run ends in time. If it has changed, log this, and save a
+        checkpoint with the new number.
         """
-        total = self.log.total = self.progress.total
-        if text and total is not None:
-            few = budget_warning(total, self.task.len_epoch(0) / self.settings.accumulation_steps)
-            self._event("budget", f"{text}; {few}: the model will learn little" if few else text, total=total)
+        at = self.progress
+        if self.settings.minutes is None or self._stop:
+            return
+        if at.total is not None and (self._out_of_time or not self._replan_wanted):
+            return
+        self._read_steps()
+        text = self._budget.plan(at, self._seconds(), self.processes)
+        self.log.total = at.total
+        if text and at.total is not None:
+            few = budget_warning(at.total, self.task.len_epoch(0) / self.settings.accumulation_steps)
+            text = f"{text}; {few}: the model will learn little" if few else text
+            self._event("budget", text, total=at.total)
             self.save()
-
-    def _save_due(self) -> bool:
-        every = self.settings.save_every
-        return bool(self._save_wanted) or (every is not None and self.progress.step % every == 0)
 
     def _evaluate(self, requested: Interruption) -> None:
         """Save a checkpoint, evaluate the model in the first process, and save the scores.
@@ -418,23 +452,74 @@ class Trainer:
         self._read_steps()
         at = self.progress
         at.seconds = self._seconds()
-        if not self._saver.has_tensors(at.step):
+        if self._tensors_step != at.step:
             self._check_weights()
         if self.processes.first:
-            moved = self._saver.follow_folder(self.lock)
-            self._saver.write(at, self._surroundings())
+            moved = self._follow_folder()
+            self._write()
             if moved is not None:
                 raise moved
-        self._saver.mark_saved(at)
+        self._saved, self._tensors_step = at.state(), at.step
         self._last_save, self._save_after = self.clock(), SAVE_SECONDS
         self.processes.wait()
 
+    def _write(self) -> None:
+        """Write a checkpoint. If the tensors of this step are already saved, write only state.json.
+
+        With a moving average, the tensor file "weights" contains the averages, and the tensor file "raw" the
+        weights themselves. The tensor file "task" has the state of the task, if it has one.
+        """
+        log = {"position": self.log.position(), "state": self.log.state()}
+        step, state = self.progress.step, {**self.progress.written(), "log": log, **self._surroundings()}
+        if self._tensors_step == step:  # the tensors have not changed since they were saved
+            with suppress(DataError):
+                self.checkpoints.save(step, None, state)
+                return
+        weights = self.model.state_dict()
+        tensors = {"weights": weights, "optimizer": optimizer_tensors(self.model, self.optimizer)}
+        if self.average is not None:
+            with self.average.applied():
+                averaged = {name: value.clone() for name, value in self.model.state_dict().items()}
+            tensors |= {"weights": averaged, "raw": weights}
+        if kept := self.task.state.tensors():
+            tensors[TASK] = kept
+        self.log.saved(step, self.checkpoints.save(step, tensors, state).path)
+
+    def _follow_folder(self) -> FolderMoved | None:
+        """Check whether the run folder was deleted or moved since training started.
+
+        If the folder was deleted, raise FolderMoved. If it was moved, use the new path from now on, and
+        return the error. The caller first saves a checkpoint in the new path, so that no step is lost, and
+        then raises the error. Return None if the folder was not moved.
+        """
+        try:
+            if self.lock is not None:
+                self.lock.check()
+            return None
+        except FolderMoved as moved:
+            if moved.place is None:
+                raise
+            self.checkpoints.folder = moved.place
+            self.log.move(moved.place)
+            return moved
+
+    def _nonfinite(self) -> str:
+        """Return the name of a parameter that is NaN or infinite, or of such a moving average; else ""."""
+        averages = {} if self.average is None else self.average.tensors()
+        return first_nonfinite(dict(self.model.named_parameters())) or first_nonfinite(averages)
+
     def _check_weights(self) -> None:
         """Raise NonFinite in every process if a weight is NaN or infinite in any process."""
-        name = self._saver.nonfinite()
+        name = self._nonfinite()
         if int(self.processes.sum(torch.tensor([int(bool(name))]))):
-            self._raise(weight_error(self.progress.step, name, self.settings, self._saver.last()))
+            problem = f"{name or 'a weight in another process'} is NaN or infinite; this step is not saved"
+            rate, norm = self.settings.learning_rate, self.settings.max_grad_norm
+            hint = (
+                f"resume with a lower learning rate (training.learning_rate is {rate:g}), a longer warm-up "
+            )
+            hint += f"(training.warmup_steps) or gradient clipping (training.max_grad_norm is {norm:g})"
+            self._raise(problem, "finite weights", hint)
 
     def _save_if_changed(self) -> None:
-        if not self._saver.is_saved(self.progress):
+        if self._saved != self.progress.state():
             self.save()

@@ -1,4 +1,4 @@
-"""Losses: cross-entropy with label smoothing, and the guided-alignment loss."""
+"""Losses: cross-entropy with label smoothing, the guided-alignment loss and R-Drop."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.data.batch import PAD
+from regard.errors import ArgumentError, Setting, message
 from regard.fast import enabled
 from regard.fast.aligned_linear import AlignedLinear
 from regard.fast.hooks import contains_hooks, is_hooked, is_plain_linear
@@ -17,11 +18,14 @@ from regard.models.base import Model
 
 __all__ = [
     "OutputFeatures",
+    "RDropLoss",
+    "check_dropout",
     "cross_entropy",
     "guided_alignment",
     "model_loss",
     "output_features",
     "output_loss",
+    "r_drop",
     "separates_output",
     "sequence_losses",
 ]
@@ -86,7 +90,9 @@ def output_loss(
     >>> torch.allclose(smoothed, cross_entropy(layer(features), labels, 0.1)[0])
     True
     """
-    if torch.compiler.is_compiling() or not (by_kernel(features) and enabled() and _is_linear(layer)):
+    # Whether calling the layer only computes functional.linear() with its weight and bias.
+    linear = is_plain_linear(layer) or (type(layer) is AlignedLinear and not is_hooked(layer))
+    if torch.compiler.is_compiling() or not (by_kernel(features) and enabled() and linear):
         return cross_entropy(layer(features), labels, smoothing)
     from regard.kernels.training.vocabulary_loss import VocabularyLoss
 
@@ -94,11 +100,6 @@ def output_loss(
     inputs = (features.flatten(0, 1), weight, bias, labels.flatten())
     trains = torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in inputs[:3])
     return VocabularyLoss.apply(*inputs, smoothing, PAD, trains)
-
-
-def _is_linear(layer: nn.Module) -> bool:
-    """Whether calling the layer only computes functional.linear() with its weight and bias."""
-    return is_plain_linear(layer) or (type(layer) is AlignedLinear and not is_hooked(layer))
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -168,3 +169,54 @@ def guided_alignment(weights: Tensor, wanted: Tensor) -> Tensor:
     """
     share = wanted / wanted.sum(-1, keepdim=True).clamp(min=1)
     return -(share * weights.float().clamp(min=1e-6).log()).sum()
+
+
+class RDropLoss(NamedTuple):
+    """The losses of r_drop(), each summed over the labels that are not PAD.
+
+    total: the value to minimise.
+    plain: the cross-entropy without label smoothing, the mean of both passes; detached.
+    divergence: the divergence between both passes; detached.
+    """
+
+    total: Tensor
+    plain: Tensor
+    divergence: Tensor
+
+
+def r_drop(logits: Tensor, labels: Tensor, smoothing: float, weight: float) -> RDropLoss:
+    """Compute the cross-entropy of two passes, and a divergence between their output distributions p and q.
+
+    total      = 1/2 (loss of p + loss of q + weight divergence)               (Liang et al. 2021, equation 4)
+    divergence = 1/2 sum_t (KL(p_t || q_t) + KL(q_t || p_t))                                  (and equation 2)
+
+    logits: (2 B, T, V). Rows 0 and 1 are two passes of the same sentence, and so on.
+    labels: (2 B, T), token ids.
+    smoothing: label smoothing of both losses.
+    weight: alpha in the paper.
+
+    Differs from the paper: the factor 1/2 of the total. It makes the loss as large as the loss of one pass.
+
+    >>> logits = torch.tensor([[[0.0, 0.0, 0.0]], [[0.0, 0.0, 1.0]]])
+    >>> r_drop(logits, torch.tensor([[2], [2]]), 0.0, 1.0).divergence.item().__round__(4)
+    0.1214
+    """
+    total, plain = cross_entropy(logits, labels, smoothing)
+    scores_BPTV = torch.log_softmax(logits.unflatten(0, (-1, 2)), -1, dtype=torch.float32)
+    p_BTV, q_BTV = scores_BPTV.unbind(1)
+    # KL(p || q) + KL(q || p) = sum_v (p_v - q_v) (log p_v - log q_v)
+    both_BT = ((p_BTV.exp() - q_BTV.exp()) * (p_BTV - q_BTV)).sum(-1)
+    divergence = 0.5 * both_BT.masked_fill(labels[::2] == PAD, 0.0).sum()
+    return RDropLoss(0.5 * (total + weight * divergence), 0.5 * plain, divergence.detach())
+
+
+def check_dropout(model: nn.Module) -> None:
+    """Raise ArgumentError if a model has no dropout, because then both passes of R-Drop are equal."""
+    rates = (getattr(each, name, 0.0) for each in model.modules() for name in ("p", "dropout"))
+    if not any(isinstance(rate, float) and rate > 0 for rate in rates):
+        problem = "R-Drop compares two passes with different dropout masks, but the model has no dropout"
+        hint = (
+            *("use ", Setting("model", "dropout", 0.3), " (for few epochs, the default is 0)"),
+            *(" or ", Setting("training", "r_drop", 0)),
+        )
+        raise ArgumentError(message("training.r_drop", problem, hint=hint))

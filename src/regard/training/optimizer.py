@@ -90,20 +90,15 @@ def load_optimizer(
             raise DataError(message(place, problem, expected=f"a float tensor of shape {tuple(shape)}"))
         # The fused optimizer needs all state tensors on the device of the parameter.
         optimizer.state[parameter][kind] = value.to(parameter.device)
-    expected = _states(optimizer)
+    expected = STATES
+    if isinstance(optimizer, torch.optim.SGD):
+        expected = {"momentum_buffer"} if optimizer.defaults["momentum"] else set()
     wrong = {name for name, states in kinds.items() if states != expected}
     if wrong:
         problem = f"the optimizer state of '{min(wrong)}' has {', '.join(sorted(kinds[min(wrong)]))}"
         hint = "to change the optimizer, start a new run with --init-from"
         needed = ", ".join(sorted(expected)) or "no state"
         raise DataError(message(place, problem, expected=needed, hint=hint))
-
-
-def _states(optimizer: torch.optim.Optimizer) -> set[str]:
-    """Return the names of the state tensors of each parameter in an optimizer, e.g. {"momentum_buffer"}."""
-    if isinstance(optimizer, torch.optim.SGD):
-        return {"momentum_buffer"} if optimizer.defaults["momentum"] else set()
-    return STATES
 
 
 class Average:

@@ -103,15 +103,6 @@ class Progress:
         if fresh.minutes is None or fresh.minutes != self.minutes:
             self.total, self.minutes, self.every = fresh.total, fresh.minutes, None
 
-    def rescale_epoch(self, before: int, now: int) -> None:
-        """Continue at the same fraction of the epoch, if an epoch has more or fewer batches than before.
-
-        before: the number of batches of an epoch when the checkpoint was saved.
-        now: the current number of batches of an epoch.
-        """
-        if before != now:
-            self.batch = min(self.batch * now // max(before, 1), now)
-
     @classmethod
     def read(cls, state: Mapping[str, Any], place: str = "state.json") -> Progress:
         """Read the progress from the content of state.json. Keys that are not fields of Progress are ignored.

@@ -18,15 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batch import PAD
-from regard.errors import ArgumentError, Setting, message
-from regard.training.checkpoints.checkpoint_files import ESTIMATOR
+from regard.errors import ArgumentError, Hint, Setting, message
+from regard.select import Best, Hard, Select
+from regard.training.checkpoints.checkpoints import ESTIMATOR
 from regard.training.distributed import Processes
-from regard.training.estimators import (
-    Reinforce,
-    build_estimator,
-    check_selections,
-    likelihood_bound,
-)
+from regard.training.estimators import Reinforce, likelihood_bound
 from regard.training.hard_selections import Lengths
 from regard.training.settings import Training
 from regard.training.task import Loss
@@ -62,15 +58,40 @@ class RowLosses(NamedTuple):
 def check_estimator(model: nn.Module, training: Training) -> None:
     """Raise ArgumentError if the attention of a model cannot be trained with the setting training.estimator.
 
+    The selection of a module is its attribute `select`. There are four errors: a module uses Best, which has
+    no gradient; a module uses Hard, but there is no estimator; there is an estimator, but no module uses
+    Hard, or the model is compiled.
+
     >>> from regard.models import build_model
     >>> check_estimator(build_model("bahdanau", 9, 9, width=4, select="straight-through"), Training())
     """
-    settings = training.estimator
-    check_selections(model, None if settings is None else build_estimator(settings.options(features=1)))
-    if settings is not None and training.compile:
-        problem = "the keys that the attention samples cannot be collected in a compiled model"
-        hint = "use ", Setting("training", "compile", False)
-        raise ArgumentError(message("training.estimator", problem, hint=hint))
+    selections = [getattr(module, "select", None) for module in model.modules()]
+    hard = any(isinstance(select, Hard) for select in selections)
+    straight = " or ", Setting("model", "select", "straight-through")
+    place, problem = "model.select", ""
+    hint: Hint = ""
+    if any(isinstance(select, Best) for select in selections):
+        problem = "best (argmax) has no gradient, so the scores would not be trained"
+        hint = (
+            "use ",
+            Setting("model", "select", "hard"),
+            ", which selects the best key in eval mode,",
+            *straight,
+        )
+    elif hard and training.estimator is None:
+        problem = "hard attention has no gradient without an estimator"
+        hint = "use ", Setting("training", "estimator.name", "reinforce"), *straight
+    elif training.estimator is not None:
+        place = "training.estimator"
+        if not hard:
+            named = sorted({type(each).__name__ for each in selections if isinstance(each, Select)})
+            problem = f"the attention of this model is not hard ({', '.join(named) or 'no selection'})"
+            hint = "use ", Setting("model", "select", "hard"), ", or do not set training.estimator"
+        elif training.compile:
+            problem = "the keys that the attention samples cannot be collected in a compiled model"
+            hint = "use ", Setting("training", "compile", False)
+    if problem:
+        raise ArgumentError(message(place, problem, hint=hint))
 
 
 def add_estimator(
@@ -93,7 +114,7 @@ def add_estimator(
     check_estimator(model, training)
     if training.estimator is None:
         return None
-    estimator = build_estimator(training.estimator.options(features=features), processes)
+    estimator = Reinforce(**training.estimator.options(features), processes=processes)
     device = next(model.parameters()).device
     model.add_module(ESTIMATOR, estimator.to(device))
     return estimator

@@ -1,4 +1,4 @@
-"""Old names of settings, their names in other toolkits, and the error for an unknown setting."""
+"""The names of settings in other toolkits, and the error for an unknown setting."""
 
 from __future__ import annotations
 
@@ -8,28 +8,9 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from regard.errors import ArgumentError, UnknownName, message
+from regard.errors import UnknownName
 
-__all__ = ["OLD_NAMES", "PEER_NAMES", "current_names", "misplaced", "unknown_setting"]
-
-OLD_NAMES = {
-    "training.rate": "training.learning_rate",
-    "training.tokens": "training.batch_tokens",
-    "training.accumulate": "training.accumulation_steps",
-    "training.warm_up": "training.warmup_steps",
-    "training.beta": "training.beta2",
-    "training.clip": "training.max_grad_norm",
-    "training.smoothing": "training.label_smoothing",
-    "training.guided": "training.guided_alignment",
-    "data.source_size": "data.source_vocab_size",
-    "data.target_size": "data.target_vocab_size",
-    "data.longest": "data.max_length",
-    "data.sampling": "data.subword_sampling",
-    "data.odd": "data.problems",
-    "evaluation.beam": "evaluation.beam_size",
-}
-"""The current names of settings, by their names in earlier versions. So old config.toml files, recipes and
-programs still work."""
+__all__ = ["PEER_NAMES", "misplaced", "named_tables", "unknown_setting"]
 
 PEER_NAMES = {
     "the learning rate is training.learning_rate": ("lr", "learning_rate", "max_lr", "peak_lr"),
@@ -134,48 +115,22 @@ error message contains the answer.
 ANSWERS = {name: answer for answer, names in PEER_NAMES.items() for name in names}
 
 
-def current_names(settings: Mapping[str, Any], place: str = "the settings") -> dict[str, Any]:
-    """Return nested settings, with names of earlier versions of Regard replaced by the current names.
+def named_tables(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings in which training.estimator and training.estimator.baseline are tables.
 
-    The settings training.estimator and training.estimator.baseline may be a name such as "reinforce". It is
-    replaced by a dict: {"name": "reinforce"}.
+    They may be only a name, such as "reinforce". It is replaced by a table to which options can be added:
 
-    place: for error messages: where the settings come from. It is an error if a setting occurs with its old
-        and its new name.
-
-    >>> current_names({"training": {"rate": 0.1, "steps": 9}})
-    {'training': {'learning_rate': 0.1, 'steps': 9}}
+    >>> named_tables({"training": {"estimator": {"name": "reinforce", "baseline": "none"}}})
+    {'training': {'estimator': {'name': 'reinforce', 'baseline': {'name': 'none'}}}}
     """
-    result = dict(settings)
-    for old, new in OLD_NAMES.items():
-        section, name = old.split(".")
-        _, current = new.split(".")
-        values = result.get(section)
-        if not isinstance(values, Mapping) or name not in values:
-            continue
-        if values[name] is not None and values.get(current) is not None:
-            problem = f"{old} and {new} are two names of one setting"
-            raise ArgumentError(message(place, problem, expected=f"{new} only"))
-        kept = {
-            key: value for key, value in values.items() if key not in (name, current) or value is not None
-        }
-        result[section] = {current if key == name else key: value for key, value in kept.items()}
-    training = result.get("training")
-    if isinstance(training, Mapping) and training.get("estimator") is not None:
-        result["training"] = {**training, "estimator": _as_table(training["estimator"], "baseline")}
-    return result
-
-
-def _as_table(value: Any, inner: str = "") -> Any:
-    """Return {"name": value} if the value is a str, so that options can be added; else return the value.
-
-    inner: the name of an option, e.g. "baseline". If the value is a dict with this option, the value of the
-        option is converted in the same way.
-    """
-    table = {"name": value} if isinstance(value, str) else value
-    if not isinstance(table, Mapping) or inner not in table:
-        return table
-    return {**table, inner: _as_table(table[inner])}
+    training = settings.get("training")
+    if not isinstance(training, Mapping) or training.get("estimator") is None:
+        return dict(settings)
+    estimator = training["estimator"]
+    table = {"name": estimator} if isinstance(estimator, str) else estimator
+    if isinstance(table, Mapping) and isinstance(table.get("baseline"), str):
+        table = {**table, "baseline": {"name": table["baseline"]}}
+    return {**settings, "training": {**training, "estimator": table}}
 
 
 def unknown_setting(kind: type[BaseModel], keys: list[str], value: Any, place: str) -> UnknownName:
@@ -193,7 +148,7 @@ def unknown_setting(kind: type[BaseModel], keys: list[str], value: Any, place: s
         return UnknownName(f"setting{end}:" if end else "setting", name, (), answer=answer)
     where = f" in [{'.'.join(keys[:-1])}]{end}" if keys[:-1] else end
     known = section_of(kind, keys[:-1]).model_fields
-    guess = _elsewhere(kind, keys[-1]) or _renamed(keys[-1])
+    guess = _elsewhere(kind, keys[-1])
     if not guess and not difflib.get_close_matches(keys[-1], known, n=1):
         near = difflib.get_close_matches(keys[-1], [name for _, name in _names(kind)], n=1)
         guess = _elsewhere(kind, near[0]) if near else ""
@@ -245,11 +200,6 @@ def _answer(name: object) -> str:
 def _elsewhere(kind: type[BaseModel], name: str) -> str:
     """Return the full name of a setting, e.g. "training.steps" for "steps"; "" if no section has it."""
     return next((f"{section}{last}" for section, last in _names(kind) if last == name), "")
-
-
-def _renamed(name: str) -> str:
-    """Return the current name for an old name, e.g. "training.learning_rate" for "rate"; "" if unknown."""
-    return next((new for old, new in OLD_NAMES.items() if old.split(".")[1] == name), "")
 
 
 def _names(kind: type[BaseModel]) -> Iterator[tuple[str, str]]:

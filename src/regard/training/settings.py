@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from regard.errors import ArgumentError, Hint, Setting, message
 from regard.training.command_options import CHOSEN, LOGS, CommandOption
-from regard.training.setting_names import current_names, unknown_setting
+from regard.training.setting_names import named_tables, unknown_setting
 
 __all__ = [
     "BATCHES",
@@ -69,7 +69,7 @@ class Section(BaseModel):
 
 
 class BaselineSettings(Section):
-    """The baseline that an estimator subtracts from the reward, and its options (see training/baselines.py).
+    """The baseline that an estimator subtracts from the reward, and its options (see training/estimators.py).
 
     name: "moving-average": a moving average of the rewards. "learned": a network that predicts the reward
         from the input. "leave-one-out": the mean reward of the other samples of the example. "none": no
@@ -139,14 +139,16 @@ class EstimatorSettings(Section):
         return self
 
     def options(self, features: int) -> dict[str, Any]:
-        """Return these settings as the mapping that build_estimator() expects.
+        """Return these settings as the arguments of Reinforce.
 
         features: size of the input of a learned baseline.
         """
         baseline = {key: value for key, value in dict(self.baseline).items() if value is not None}
         if self.baseline.name == "learned":
             baseline["features"] = features
-        return {**dict(self), "baseline": baseline}
+        options = {**dict(self), "baseline": baseline}
+        del options["name"]
+        return options
 
 
 class Training(Section):
@@ -291,11 +293,11 @@ def build(kind: type[Model], content: Mapping[str, Any], place: str) -> Model:
     An error message contains the name of the wrong setting. For an unknown name, it suggests a known name.
 
     kind: a pydantic class, such as Training.
-    content: the nested settings, which may have old names.
+    content: the nested settings.
     place: where the settings come from, e.g. the path of a config.toml, for error messages.
     """
     try:
-        return kind.model_validate(current_names(content, place))
+        return kind.model_validate(named_tables(content))
     except ValidationError as error:
         raise _setting_error(kind, error.errors()[0], place) from None
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from regard.errors import ArgumentError, DataError, message, printable
 from regard.files.untrusted import read_limited
-from regard.training.setting_names import current_names
+from regard.training.setting_names import named_tables
 
 __all__ = ["override", "parse_toml", "read_toml", "to_toml"]
 
@@ -21,7 +21,7 @@ LINE = re.compile(r"\(at line (\d+)")
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """Read settings from a TOML file, with old names of settings replaced by the current ones.
+    """Read settings from a TOML file.
 
     Raises DataError if the file cannot be read. For a syntax error, the message says in which line it is.
     """
@@ -38,7 +38,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_toml(content: bytes, path: str | Path) -> dict[str, Any]:
-    """Parse settings in TOML, and replace old names of settings by the current ones.
+    """Parse settings in TOML.
 
     content: the content of the file.
     path: the path of the file, for error messages.
@@ -62,7 +62,7 @@ def parse_toml(content: bytes, path: str | Path) -> dict[str, Any]:
         if Path(path).suffix in (".yaml", ".yml"):
             hint = f"YAML is not read; {hint}"
         raise DataError(message(str(path), problem, hint=hint)) from None
-    return current_names(settings, str(path))
+    return named_tables(settings)
 
 
 def to_toml(content: Mapping[str, Any]) -> str:
@@ -114,4 +114,4 @@ def override(assignments: Iterable[str]) -> dict[str, Any]:
             if not isinstance(place, dict):
                 raise ArgumentError(message(f"--set {assignment}", f"{key} has a value already"))
         place[keys[-1]] = value
-    return current_names(settings, "--set")
+    return named_tables(settings)

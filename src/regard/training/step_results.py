@@ -10,7 +10,38 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["LATE", "StepDone", "StepLate", "StepRequest", "UnreadSteps"]
+from regard.errors import RegardError
+
+__all__ = ["LATE", "NonFinite", "StepDone", "StepLate", "StepRequest", "UnreadSteps", "first_nonfinite"]
+
+
+class NonFinite(RegardError):
+    """Raised if a loss, a gradient or a weight of a training step is NaN or infinite.
+
+    step: number of the step, counted from 1.
+    """
+
+    step: int = 0
+
+
+@torch.no_grad()
+def first_nonfinite(tensors: Mapping[str, Tensor]) -> str:
+    """Return the name of the first tensor with a NaN or an infinite value, or "" if all values are finite.
+
+    If all values are finite, the CPU waits for the GPU only once, not once per tensor.
+
+    >>> first_nonfinite({"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0, math.inf])})
+    'b'
+    """
+    floats = {name: each for name, each in tensors.items() if each.is_floating_point() and each.numel()}
+    if not floats:
+        return ""
+    # Use the infinity norm (largest absolute value), because a sum of squares could overflow.
+    norms = torch._foreach_norm(list(floats.values()), math.inf)
+    finite = torch.stack([norm.isfinite() for norm in norms])
+    if bool(finite.all()):
+        return ""
+    return list(floats)[finite.tolist().index(False)]
 
 
 class StepRequest(NamedTuple):

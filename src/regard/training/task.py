@@ -117,13 +117,6 @@ class CarriedState:
             hint = "resume with the task that wrote the checkpoint, or define its attribute `state`"
             raise DataError(message(place, problem, hint=hint))
 
-    def before(self, batch: Any) -> dict[str, Tensor]:
-        """Return the tensors that a batch continues from, to compute its loss again later."""
-        return {}
-
-    def restore(self, batch: Any, tensors: dict[str, Tensor]) -> None:
-        """Store the tensors that before() returned, for a batch that is computed again."""
-
 
 @dataclass(frozen=True)
 class Evaluation:

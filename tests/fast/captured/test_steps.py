@@ -15,8 +15,7 @@ from regard.tasks.translation import Machine, train_translation
 from regard.training import batch_stream
 from regard.training.checkpoints.checkpoints import Checkpoints
 from regard.training.interrupts import Interruption
-from regard.training.nonfinite_steps import NonFinite
-from regard.training.step_results import LATE, StepDone, StepLate, StepRequest, UnreadSteps
+from regard.training.step_results import LATE, NonFinite, StepDone, StepLate, StepRequest, UnreadSteps
 from regard.training.task import Capture
 from tests.training.fake_graphs import FakeGraphs, choose, install
 from tests.training.test_compiled import Uneven
@@ -79,24 +78,22 @@ def test_moving_average_and_log_are_those_of_plain_steps(
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("bad", ["nan", "inf", "gradient"])
-def test_nonfinite_step_is_found_late_and_kept_as_in_a_plain_run(
+def test_nonfinite_step_is_found_late_as_in_a_plain_run(
     tmp_path: Path, graphs: FakeGraphs, monkeypatch: pytest.MonkeyPatch, bad: str, accumulate: int
 ):
     step = 4 // accumulate
-    messages, files, weights = [], [], []
+    messages, weights = [], []
     for name in ("captured", "plain"):
         choose(monkeypatch, name == "captured")
         task, folder = task_with_bad_point(bad, dropout=0.5), tmp_path / name
+        folder.mkdir()
         run = trainer(folder, task, log=True, ema=0.5, accumulation_steps=accumulate, evaluate_every=99)
         with pytest.raises(NonFinite) as raised:
             run.run()
         messages.append((str(raised.value), records(folder, "nonfinite")[0]["step"], run.progress.step))
-        place = folder / f"nonfinite-{step:06d}"
-        files.append({path.name: path.read_bytes() for path in place.iterdir()})
         assert run.average is not None
         weights.append((run.model[0].weight.detach(), run.average.tensors()["0.weight"]))
     assert messages[0] == messages[1] and messages[0][1:] == (step, step)
-    assert files[0] == files[1]
     assert graphs.replayed > (4 if accumulate == 1 else 6)  # later steps were launched before it was found
     assert weights[0][0].equal(weights[1][0])
     torch.testing.assert_close(weights[0][1], weights[1][1])

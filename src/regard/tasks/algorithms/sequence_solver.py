@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -158,12 +157,6 @@ class Solution(Result):
 
     def page_entry(self) -> TapeRun:
         return self.tape_run()
-
-    @staticmethod
-    def write_page(path: str | Path, entries: Sequence[TapeRun], title: str, about: str = "") -> None:
-        from regard.viewing.tape_page import save_tape_page
-
-        save_tape_page(path, entries, title, about)
 
     def __str__(self) -> str:
         return " ".join(self.answer)

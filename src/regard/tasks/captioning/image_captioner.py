@@ -160,7 +160,7 @@ class Caption(Result):
 
     @staticmethod
     def write_page(path: str | Path, entries: Sequence[ImageAttention], title: str, about: str = "") -> None:
-        from regard.viewing.caption_page import save_caption_page
+        from regard.viewing.image_attention import save_caption_page
 
         save_caption_page(path, entries, title, about)
 

@@ -126,14 +126,6 @@ class RecurrentState(CarriedState):
             raise DataError(message(place, problem, expected=expected, hint="use an older checkpoint"))
         self._last = state
 
-    def before(self, batch: TextBatch) -> dict[str, Tensor]:
-        before = self._before.get(batch)
-        return {} if before is None else _named(before)
-
-    def restore(self, batch: TextBatch, tensors: dict[str, Tensor]) -> None:
-        if batch.carried:
-            self._before[batch] = _state(tensors)
-
 
 class LanguageTask(BatchedTask):
     """Trains a language model on text files, and evaluates it on the validation text.

@@ -33,7 +33,7 @@ from regard.evaluation import (
     faithfulness,
     read_links,
 )
-from regard.evaluation.alignment_error_rate import evaluate_alignments
+from regard.evaluation.alignment_error_rate import check_links, score_links
 from regard.roles import CROSS, sites_matching
 from regard.runs.run_commands import ChosenRun, RunReport
 from regard.runs.run_folder import config_of, is_run
@@ -510,7 +510,8 @@ def _score_references(
     if not links:
         say("no alignment scores: the model has no attention to its source")
         return reference_perplexity, None
-    return reference_perplexity, evaluate_alignments(links, references.links, sizes, references.linked)
+    check_links(references.links, sizes, references.linked)
+    return reference_perplexity, score_links(links, references.links)
 
 
 def _faithfulness(

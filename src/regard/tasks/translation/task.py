@@ -207,7 +207,7 @@ class TranslationTask(BatchedTask):
         from regard.tasks.split import spread_by_length
         from regard.tasks.translation.alignment import build_guide, guided_site
         from regard.tasks.translation.data import SampledBatches, build_sampler, sampled_epochs, texts
-        from regard.training.r_drop import check_dropout
+        from regard.training.losses import check_dropout
 
         processes, training = self._processes, self.settings.training
         if training.r_drop:
@@ -456,11 +456,11 @@ class TranslationTask(BatchedTask):
 
     def _r_drop_loss(self, pairs: Batch) -> Loss:
         """Return the loss of two passes of a batch, which differ in dropout and word dropout."""
-        from regard.training.r_drop import r_drop_loss
+        from regard.training.losses import r_drop
 
         twice, training = pairs.repeat(2), self.settings.training
         read = self._dropped(twice) if training.word_dropout else twice
-        losses = r_drop_loss(self.model, read, twice.labels, training.label_smoothing, training.r_drop)
+        losses = r_drop(self.model(read), twice.labels, training.label_smoothing, training.r_drop)
         return Loss(losses.total, {"loss": losses.plain, "r_drop": losses.divergence})
 
     def _sampled_loss(self, pairs: Batch, estimator: Reinforce) -> Loss:

@@ -12,29 +12,195 @@ Reading a checkpoint changes nothing in the run folder.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from regard.errors import ArgumentError, DataError, message
+from regard.errors import DataError, UnknownName, message
 from regard.files import atomic_io
-from regard.files.untrusted import read_limited
-from regard.training.checkpoints.checkpoint_files import (
-    STATE,
-    Checkpoint,
-    checked,
-    folder_name,
-    step_of,
-    write_checkpoint,
-    write_state,
-)
+from regard.files.atomic_io import Written
+from regard.files.tensor_file import TensorInfo, read_header, read_tensors, tensor_blocks
+from regard.files.untrusted import naming_damage, open_regular, parse_json, read_limited
 
-__all__ = ["STATE", "Checkpoint", "Checkpoints"]
+__all__ = ["ESTIMATOR", "STATE", "Checkpoint", "Checkpoints", "folder_name", "step_of"]
+
+MANIFEST, STATE, TENSORS = "manifest.json", "state.json", ".safetensors"
+VERSION = 1
+"""The version of the manifest format."""
+
+ESTIMATOR = "estimator"
+"""The attribute of a model for the estimator of hard attention. In the state dict, the names of the weights
+of the estimator begin with "estimator."."""
+
+NAME = re.compile(rf"[a-z0-9_]+{re.escape(TENSORS)}|{re.escape(STATE)}")
 
 POINTERS = ("latest", "best")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint in a run folder, with its tensor files and its state.json.
+
+    step: the training step at which the checkpoint was saved.
+    path: the folder of the checkpoint.
+
+    >>> Checkpoint(100, Path("runs/x/step-000100"))
+    Checkpoint(100, runs/x/step-000100)
+    """
+
+    step: int
+    path: Path
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.step}, {self.path})"
+
+    def verify(self, tensors: Sequence[str] | None = None) -> None:
+        """Compare the files of the checkpoint with the hashes in its manifest.
+
+        Raise DataError if a file is damaged or missing.
+
+        tensors: names of the tensor files to verify, such as "weights". Default: all. state.json is always
+            verified.
+        """
+        for name, written in self.verify_sizes(tensors).items():
+            with self._reading(name), open(self.path / name, "rb", opener=open_regular) as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != written.sha256:
+                found, expected = f"{digest[:12]}…", f"{written.sha256[:12]}…"
+                raise self._damaged(f"{name} is damaged: its SHA-256 is {found}, expected {expected}")
+
+    def verify_sizes(self, tensors: Sequence[str] | None = None) -> dict[str, Written]:
+        """Compare the sizes of the files with the sizes in the manifest. The contents are not read.
+
+        Return the size and hash of each file in the manifest, by file name. Raise DataError if a file is
+        missing or has another size.
+
+        tensors: names of the tensor files to compare, such as "weights". Default: all. state.json is always
+            compared.
+        """
+        files = self._manifest()
+        if tensors is not None:
+            needed = {STATE, *(f"{name}{TENSORS}" for name in tensors)}
+            files = {name: written for name, written in files.items() if name in needed}
+        for name, written in files.items():
+            with self._reading(name):
+                size = (self.path / name).lstat().st_size
+            if size != written.size:
+                raise self._damaged(f"{name} has {size:,} bytes, expected {written.size:,}")
+        return files
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The content of state.json: the state that was saved, with lists instead of tuples."""
+        with self._reading(STATE):
+            return dict(parse_json(read_limited(self.path / STATE, "json")))
+
+    def has(self, name: str) -> bool:
+        """Return whether the checkpoint has a tensor file of this name, such as "weights"."""
+        return f"{name}{TENSORS}" in self._manifest()
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """Read a tensor file of the checkpoint into CPU memory; return a dict by tensor name.
+
+        name: the name of the file, such as "weights".
+        """
+        return read_tensors(self._tensor_file(name))
+
+    def model_weights(self) -> dict[str, Tensor]:
+        """Read the weights of the model, but not of an estimator, because it is used only in training."""
+        weights = self.tensors("weights")
+        return {name: tensor for name, tensor in weights.items() if not name.startswith(f"{ESTIMATOR}.")}
+
+    def shapes(self, name: str) -> dict[str, TensorInfo]:
+        """Return the dtype and the shape of each tensor in a tensor file, by tensor name.
+
+        Only the header of the file is read.
+
+        name: the name of the file, such as "weights".
+        """
+        return read_header(self._tensor_file(name))
+
+    def _tensor_file(self, name: str) -> Path:
+        if not self.has(name):
+            known = [file.removesuffix(TENSORS) for file in self._manifest() if file != STATE]
+            raise UnknownName(f"file of tensors in {self.path}:", name, known)
+        return self.path / f"{name}{TENSORS}"
+
+    def _manifest(self) -> dict[str, Written]:
+        if self.path.is_symlink():
+            raise self._damaged("is a symbolic link, not a folder")
+        with self._reading(MANIFEST):
+            manifest = parse_json(read_limited(self.path / MANIFEST, "json"))
+            files = {name: Written(int(f["size"]), str(f["sha256"])) for name, f in manifest["files"].items()}
+            version, step = manifest["version"], manifest["step"]
+        if version != VERSION:
+            raise self._damaged(f"{MANIFEST} has version {version!r}; this version of Regard reads {VERSION}")
+        if step != self.step or STATE not in files or not all(map(NAME.fullmatch, files)):
+            raise self._damaged(f"{MANIFEST} has the wrong step or wrong file names")
+        return files
+
+    @contextlib.contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        """Context manager: convert the errors of reading a file of the checkpoint to DataError."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise self._damaged(f"{name} is missing") from None
+        except OSError as error:
+            raise self._damaged(f"{name} cannot be read: {error.strerror}") from error
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            raise self._damaged(f"{name} is damaged: {error}") from None
+
+    def _damaged(self, problem: str) -> DataError:
+        return DataError(message(str(self.path), problem))
+
+
+def folder_name(step: int) -> str:
+    return f"step-{step:06d}"
+
+
+def step_of(name: str) -> int | None:
+    """Return the step in the name of a checkpoint folder: 100 for "step-000100", and None for other names."""
+    match = re.fullmatch("step-([0-9]{6,18})", name)
+    return int(match[1]) if match and name == folder_name(int(match[1])) else None
+
+
+def write_checkpoint(
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, Tensor]] | Checkpoint,
+    state: Mapping[str, Any],
+) -> None:
+    """Write the files of a checkpoint into a new folder, and flush them to the disk.
+
+    tensors: the tensors of each tensor file, such as {"weights": {...}, "optimizer": {...}}; or a checkpoint.
+        Then hard links to its tensor files are created, so that their content is not written again.
+    state: the content of state.json.
+    """
+    text = json.dumps(dict(state), indent=1).encode()
+    files: dict[str, Written] = {}
+    if isinstance(tensors, Checkpoint):
+        files = {name: written for name, written in tensors.verify_sizes().items() if name != STATE}
+    folder.mkdir()
+    if isinstance(tensors, Checkpoint):
+        for name in files:
+            atomic_io.link(tensors.path / name, folder / name)
+    else:
+        for name, group in tensors.items():
+            file = f"{name}{TENSORS}"
+            files[file] = atomic_io.write(folder / file, tensor_blocks(group))
+    files[STATE] = atomic_io.write(folder / STATE, [text])
+    listed = {name: written._asdict() for name, written in files.items()}
+    manifest = {"version": VERSION, "step": step, "files": listed}
+    atomic_io.write(folder / MANIFEST, [json.dumps(manifest, indent=1).encode()])
+    atomic_io.flush_folder(folder)
 
 
 class Checkpoints:
@@ -56,52 +222,32 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, keep: int = 2):
-        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 2:
-            hint = "keep at least 2, so that the run can be resumed if the last checkpoint is damaged"
-            raise ArgumentError(
-                message("Checkpoints()", f"keep is {keep!r}", expected="2 or more", hint=hint)
-            )
         self.folder, self.keep = Path(folder), keep
         self.notes: list[str] = []
         self._known_damaged: set[int] = set()
 
     def save(
-        self, step: int, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
+        self, step: int, tensors: Mapping[str, Mapping[str, Tensor]] | None, state: Mapping[str, Any]
     ) -> Checkpoint:
         """Write a checkpoint, write its name to the file `latest`, and delete old checkpoints.
 
         step: the training step.
-        tensors: the tensors of each file, such as {"weights": {...}, "optimizer": {...}}, on any device.
+        tensors: the tensors of each file, such as {"weights": {...}, "optimizer": {...}}. None:
+            the tensor files of the checkpoint of this step are kept, and only its state is replaced.
         state: any values that JSON can store.
 
         A checkpoint of the same step is replaced. If writing fails, DataError is raised, and the previous
         checkpoint stays the latest.
         """
-        text = checked(step, tensors, state)
-        size = sum(tensor.nbytes for group in tensors.values() for tensor in group.values())
-        return self._write(step, lambda folder: write_checkpoint(folder, step, tensors, text), size)
-
-    def save_state(self, step: int, state: Mapping[str, Any]) -> Checkpoint:
-        """Replace the state of a checkpoint. Its tensor files are not written again.
-
-        If writing fails, DataError is raised, and the checkpoint keeps its old state.
-        """
-        text = checked(step, {}, state)
-        before = Checkpoint(step, self.folder / folder_name(step))
-        return self._write(step, lambda folder: write_state(folder, before, text))
-
-    def _write(self, step: int, write: Callable[[Path], None], size: int = 0) -> Checkpoint:
-        """Write a checkpoint to a temporary folder, rename the folder, and write its name to `latest`.
-
-        write: a function that writes the files of the checkpoint to a folder.
-        size: number of bytes to write, for the error message if the disk is full.
-        """
         place = self.folder / folder_name(step)
         temporary = atomic_io.beside(place, "part")
+        size = sum(tensor.nbytes for group in (tensors or {}).values() for tensor in group.values())
         try:
             try:
                 self._prepare(place)
-                write(temporary)
+                write_checkpoint(
+                    temporary, step, Checkpoint(step, place) if tensors is None else tensors, state
+                )
                 if os.path.lexists(place):  # two folders cannot be swapped atomically: see _tidy() and all()
                     os.rename(place, atomic_io.beside(place, "earlier"))
                 os.rename(temporary, place)
@@ -157,13 +303,13 @@ class Checkpoints:
         older = [each for each in checkpoints if each not in newer]
         return self._first_undamaged([*reversed(older), *reversed(newer)], problems, tensors)
 
-    def latest_step(self) -> int | None:
-        """Return the step of the latest checkpoint, or None if the file `latest` is missing or damaged.
+    def pointed_step(self, pointer: str) -> int | None:
+        """Return the step that a pointer file names, or None if the file is missing or damaged.
 
-        The checkpoint itself is not read.
+        pointer: "latest" or "best". The checkpoint itself is not read.
         """
         with contextlib.suppress(DataError):
-            return self._pointed("latest")
+            return self._pointed(pointer)
         return None
 
     def best(self, tensors: Sequence[str] | None = None) -> Checkpoint | None:
@@ -320,11 +466,10 @@ class Checkpoints:
     def _pointed(self, pointer: str) -> int | None:
         path = self.folder / pointer
         try:
-            content = read_limited(path, "pointer")
+            with naming_damage(path):
+                content = read_limited(path, "pointer")
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise DataError(message(str(path), f"cannot be read: {error.strerror}")) from error
         step = step_of(content.decode("utf-8", "replace").strip())
         if step is None:
             raise DataError(
@@ -333,11 +478,8 @@ class Checkpoints:
         return step
 
     def _failed(self, step: int, problem: str, error: OSError, size: int = 0) -> DataError:
-        kept = ""
-        with contextlib.suppress(DataError):
-            pointed = self._pointed("latest")
-            if pointed is not None and pointed != step:
-                kept = f"; {folder_name(pointed)} is still the latest"
+        pointed = self.pointed_step("latest")
+        kept = "" if pointed in (None, step) else f"; {folder_name(pointed)} is still the latest"
         return atomic_io.failed(str(self.folder), problem, error, size, kept)
 
     def _note(self, note: str) -> None:

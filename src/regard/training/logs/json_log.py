@@ -57,23 +57,13 @@ class Journal:
         if self.path is None:
             return
         self._held.append(json.dumps(strict(record), allow_nan=False).encode("ascii") + b"\n")
-        try:
-            with self._opened() as file:
-                self._write_held(file)
-        except OSError as error:
-            self._fail(error)
+        self._flush()
 
     def position(self) -> int:
         """Flush the log file to the disk, and return its size in bytes, for a later rewind()."""
         if self.path is None:
             return 0
-        try:
-            with self._opened() as file:
-                self._write_held(file)
-                self._size = file.seek(0, os.SEEK_END)
-                os.fsync(file.fileno())
-        except OSError as error:
-            self._fail(error)
+        self._flush(to_disk=True)
         return self._size
 
     def rewind(self, position: int) -> None:
@@ -104,22 +94,23 @@ class Journal:
         assert self.path is not None
         return open(self.path, "a+b", buffering=0, opener=open_regular)
 
-    def _write_held(self, file: BinaryIO) -> None:
-        if not self._whole:
-            self._size = _cut_to_lines(file)
-            self._whole = True
-        while self._held:
-            line = self._held.popleft()
-            end = file.seek(0, os.SEEK_END)
-            try:
-                if file.write(line) != len(line):
+    def _flush(self, to_disk: bool = False) -> None:
+        """Append the records that are not written yet, all of them or none."""
+        try:
+            with self._opened() as file:
+                if not self._whole:
+                    self._size, self._whole = _cut_to_lines(file), True
+                content, end = b"".join(self._held), file.seek(0, os.SEEK_END)
+                if content and file.write(content) != len(content):
                     file.truncate(end)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            except OSError:
-                self._held.appendleft(line)
-                self._whole = False
-                raise
-            self._size = end + len(line)
+                self._held.clear()
+                self._size = end + len(content)
+                if to_disk:
+                    os.fsync(file.fileno())
+        except OSError as error:
+            self._whole = False
+            self._fail(error)
 
     def _fail(self, error: OSError) -> None:
         if not self._failed and self.path is not None:

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -18,13 +18,16 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Display", "Evaluated", "Shown", "Standing", "in_bytes", "metric_title", "perplexity"]
+__all__ = ["Display", "Evaluated", "Shown", "metric_title", "in_bytes", "perplexity", "progress_line"]
 
 ROWS = 5
 """Number of recent evaluations in the table. The best evaluation is shown too."""
 
 GAP, BAR = 2, 40
 """Spaces between two columns, and the largest width of the progress bar."""
+
+COLUMNS = ("loss", "perplexity", "norm", "learning rate", "left", "memory")
+"""The titles of the columns that most runs have, besides the speed. The other columns are further losses."""
 
 TITLES = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match", "macro_f1": "macro F1", "ter": "TER"}
 TOKENS = "target tokens"
@@ -35,72 +38,26 @@ FORMATS |= {"accuracy": ".3f", "macro_f1": ".3f"}
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-@dataclass(frozen=True)
-class Standing:
-    """The state of a training run to print: means over recent steps, the speed, and the remaining time.
+def progress_line(step: int, total: int | None, cells: Mapping[str, str]) -> str:
+    """Return the state of a training run, except the gradient norm, as one line without a live table.
 
-    step: number of steps so far.
-    total: number of steps of the run. None if it is not known yet.
-    loss: mean loss.
-    rate: learning rate.
-    norm: mean gradient norm.
-    parts: other losses by name, e.g. "guided" for the guided-alignment loss.
-    counted: the unit over which the loss is averaged, e.g. "target tokens".
-    has_perplexity: whether to show the perplexity, exp(loss).
-    speed: in `counted` per second.
-    left: seconds until the run ends. None if unknown.
-    memory: the memory use as text, e.g. "812 MiB".
+    cells: mean losses over recent steps, the speed and so on as text, by the titles of the live table.
 
-    >>> standing = Standing(1200, 10_000, 2.314, 3e-4, speed=14_200.0, left=751.0, memory="812 MiB")
-    >>> print(standing.line().replace("  learning", "\\nlearning"))
-    step 1,200/10,000  loss 2.314  perplexity 10.11
-    learning rate 3.0e-04  14,200 target tokens/s  00:12:31 left  812 MiB
+    >>> progress_line(1200, 10_000, {"loss": "2.314", "norm": "0.5", "target tokens/s": "14,200"})
+    'step 1,200/10,000  loss 2.314  14,200 target tokens/s'
     """
-
-    step: int
-    total: int | None
-    loss: float
-    rate: float
-    norm: float | None = None
-    parts: Mapping[str, float] = field(default_factory=dict)
-    speed: float | None = None
-    left: float | None = None
-    memory: str = ""
-    counted: str = TOKENS
-    has_perplexity: bool = True
-
-    def of(self) -> str:
-        """Return the step and the number of steps of the run, e.g. "1,200/10,000"."""
-        return f"{self.step:,}/{self.total:,}" if self.total is not None else f"{self.step:,}"
-
-    def cells(self) -> dict[str, str]:
-        """Return the values of the live table as text, by column name, e.g. {"loss": "2.314"}."""
-        cells = {"loss": in_words("loss", self.loss)}
-        if self.has_perplexity:
-            cells["perplexity"] = in_words("perplexity", perplexity(self.loss))
-        cells |= {name: in_words(name, value) for name, value in self.parts.items()}
-        if self.norm is not None:
-            cells["norm"] = in_words("norm", self.norm)
-        cells["learning rate"] = f"{self.rate:.1e}"
-        if self.speed is not None:
-            cells[f"{self.counted}/s"] = f"{self.speed:,.0f}"
-        if self.left is not None:
-            cells["left"] = in_time(self.left)
-        if self.memory:
-            cells["memory"] = self.memory
-        return cells
-
-    def line(self) -> str:
-        """Return the values, except the gradient norm, as one line, for output without a live table."""
-        speed = f"{self.counted}/s"
-        after = {speed: f"{{}} {speed}", "left": "{} left", "memory": "{}"}
-        cells = {name: text for name, text in self.cells().items() if name != "norm"}
-        values = [after.get(name, f"{name} {{}}").format(text) for name, text in cells.items()]
-        return "  ".join((f"step {self.of()}", *values))
+    after = {"left": "{} left", "memory": "{}"}
+    after |= {title: f"{{}} {title}" for title in cells if title.endswith("/s")}
+    values = (after.get(name, f"{name} {{}}").format(text) for name, text in cells.items() if name != "norm")
+    return "  ".join((f"step {step_of(step, total)}", *values))
 
 
-@dataclass(frozen=True)
-class Evaluated:
+def step_of(step: int, total: int | None) -> str:
+    """Return the step and the number of steps of the run, if it is known, e.g. "1,200/10,000"."""
+    return f"{step:,}" if total is None else f"{step:,}/{total:,}"
+
+
+class Evaluated(NamedTuple):
     """The scores of the model at a training step.
 
     step: number of the training step.
@@ -159,16 +116,21 @@ class Display:
 
     >>> import io
     >>> page = io.StringIO()
-    >>> Display(Console(file=page)).say("one line", Standing(7, None, 2.0, 1e-3).line())
+    >>> Display(Console(file=page)).say("one line", "another one")
     >>> print(page.getvalue(), end="")
     one line
-    step 7  loss 2.000  perplexity 7.39  learning rate 1.0e-03
+    another one
+
+    step, total: number of steps so far, and of the run, for the live table.
+    cells: mean losses over recent steps, the speed and so on as text, by column title, for the live table.
+    best_by: the name of the score that selects the best checkpoint, or "" if it is not known.
     """
 
     def __init__(self, console: Console):
         self.console = console
+        self.step = 0
         self.total: int | None = None
-        self.standing: Standing | None = None
+        self.cells: dict[str, str] = {}
         self.evaluations: list[Evaluated] = []
         self.best_by = ""
         self._live: Live | None = None
@@ -181,7 +143,10 @@ class Display:
 
     def start(self) -> None:
         """Show the live table, if the console is a terminal."""
-        if self._live is not None or not _interactive(self.console):
+        console = self.console
+        # FORCE_COLOR requests colours, but does not make a pipe a terminal.
+        forced = "FORCE_COLOR" in os.environ and not _is_terminal(console.file)
+        if not console.is_interactive or console.is_jupyter or console.quiet or forced:
             return
         # Do not use a refresh thread: it could hold a lock while the process forks. refresh() updates the
         # table.
@@ -248,31 +213,25 @@ class Display:
             self._gone = True
 
     def _table(self) -> RenderableType:
-        at = self.standing or Standing(0, self.total, math.nan, math.nan)
-        parts: list[RenderableType] = []
+        place, width = step_of(self.step, self.total), self.console.width
         head = Table.grid(padding=(0, 2))
-        head.add_row(Text("step", style="bold"), Text(at.of()), *self._bar(at))
-        parts.append(head)
-        if self.standing is not None:
-            cells = at.cells()
-            optional = ("norm", "memory", *at.parts, "learning rate", *cells)
-            parts.append(number_table({name: [text] for name, text in cells.items()}, optional, self._width))
+        cells: list[RenderableType] = [Text("step", style="bold"), Text(place)]
+        if self.total:
+            share = f"{math.floor(100 * min(self.step / self.total, 1.0))} %"
+            room = min(width - sum(map(len, ("step", place, share))) - 3 * GAP, BAR)
+            if room >= BAR // 4:
+                cells.append(ProgressBar(total=self.total, completed=self.step, width=room))
+            cells.append(Text(share))
+        head.add_row(*cells)
+        parts: list[RenderableType] = [head]
+        if self.cells:
+            others = (title for title in self.cells if title not in COLUMNS and not title.endswith("/s"))
+            optional = ("norm", "memory", *others, "learning rate", *self.cells)
+            parts.append(number_table({title: [text] for title, text in self.cells.items()}, optional, width))
         if self.evaluations:
             parts.append(self._evaluations())
         # The cursor stays on an empty line, where the progress bar of a translation can appear.
         return Shown(Group(*parts, Text("")))
-
-    @property
-    def _width(self) -> int:
-        return self.console.width
-
-    def _bar(self, at: Standing) -> list[RenderableType]:
-        if not at.total:
-            return []
-        share = f"{math.floor(100 * min(at.step / at.total, 1.0))} %"
-        width = min(self._width - sum(map(len, ("step", at.of(), share))) - 3 * GAP, BAR)
-        bar = [ProgressBar(total=at.total, completed=at.step, width=width)] * (width >= BAR // 4)
-        return [*bar, Text(share)]
 
     def _evaluations(self) -> Table:
         rows = self.evaluations
@@ -288,9 +247,9 @@ class Display:
         named = [f"{star} {best_title(self.best_by)}" if each is best else "" for each in rows]
         optional = [metric_title(name) for name in reversed(names) if name != self.best_by]
         for last in (named, marks):
-            if table_width({**columns, "": last}) <= self._width:
+            if table_width({**columns, "": last}) <= self.console.width:
                 break
-        return number_table({**columns, "": last}, optional, self._width)
+        return number_table({**columns, "": last}, optional, self.console.width)
 
 
 def number_table(columns: Mapping[str, Sequence[str]], optional: Iterable[str], width: int) -> Table:
@@ -379,12 +338,6 @@ def in_bytes(size: int) -> str:
     """Format a number of bytes as MiB, e.g. "812 MiB", or as GiB if it is 10,000 MiB or more."""
     mebi = size / 2**20
     return f"{mebi:.0f} MiB" if mebi < 10_000 else f"{mebi / 1024:.1f} GiB"
-
-
-def _interactive(console: Console) -> bool:
-    # FORCE_COLOR requests colours, but does not make a pipe a terminal.
-    forced = "FORCE_COLOR" in os.environ and not _is_terminal(console.file)
-    return console.is_interactive and not (console.is_jupyter or console.quiet or forced)
 
 
 def _is_terminal(file: object) -> bool:

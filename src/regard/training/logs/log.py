@@ -14,9 +14,17 @@ from rich.console import Console, RenderableType
 
 from regard.errors import ArgumentError, DataError, message, positive
 from regard.training.logs.json_log import Journal, strict
-from regard.training.logs.live_table import TOKENS, Display, Evaluated, Standing, in_bytes, perplexity
-from regard.training.logs.logger import Logger, Loggers
-from regard.training.logs.tensorboard import Board
+from regard.training.logs.live_table import (
+    TOKENS,
+    Display,
+    Evaluated,
+    in_bytes,
+    in_time,
+    in_words,
+    perplexity,
+    progress_line,
+)
+from regard.training.logs.logger import Board, Logger, Loggers
 
 __all__ = ["Log", "Means"]
 
@@ -29,7 +37,11 @@ NOTHING: Mapping[str, float] = {}
 class Means:
     """Means of losses over several training steps, weighted by target tokens, and the speed of these steps.
 
-    state() saves the means, but not the speed. After a run is resumed, speed() uses only the new steps.
+    tokens: number of target tokens of the steps.
+    timed, seconds: number of target tokens, and duration of the steps of this process. Checkpoints do not
+        save them, so after a run is resumed, speed() uses only the new steps.
+    sums: for "own" (loss and gradient norm) and "parts" (other losses), by name: the sum of the values, each
+        multiplied by the target tokens of its step, and the number of these tokens.
 
     In this example, the first step has 30 target tokens and the loss 2. The second step has 10 target tokens
     and the loss 6. Each step takes one second:
@@ -37,14 +49,19 @@ class Means:
     >>> means = Means()
     >>> means.add(30, 1.0, 2.0, None, {})
     >>> means.add(10, 1.0, 6.0, None, {"guided": 0.5})
-    >>> means.own(), means.parts(), means.speed()
+    >>> means.of("own"), means.of("parts"), means.speed()
     ({'loss': 3.0}, {'guided': 0.5}, 20.0)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
+        """Create means without steps, or with the steps that state() has saved."""
         self.tokens = self.timed = 0
         self.seconds = 0.0
-        self._sums: dict[str, dict[str, tuple[float, int]]] = {"own": {}, "parts": {}}
+        self.sums: dict[str, dict[str, tuple[float, int]]] = {"own": {}, "parts": {}}
+        if state is not None:
+            self.tokens = int(state["tokens"])
+            for which, sums in self.sums.items():
+                sums |= {name: (float(total), int(weight)) for name, (total, weight) in state[which].items()}
 
     def add(
         self, tokens: int, seconds: float, loss: float, norm: float | None, parts: Mapping[str, float]
@@ -58,29 +75,20 @@ class Means:
         parts: other losses by name, such as "guided", also per target token.
         """
         self.seconds += seconds
-        if not tokens:
-            return
         self.tokens += tokens
         self.timed += tokens
         own = {"loss": loss} if norm is None else {"loss": loss, "norm": norm}
-        for which, values in (("own", own), ("parts", parts)):
-            for name, value in values.items():
-                self._add(which, name, value * tokens, tokens)
+        for which, values in (("own", own), ("parts", parts)) if tokens else ():
+            self._add(which, {name: (value * tokens, tokens) for name, value in values.items()})
 
-    def _add(self, which: str, name: str, total: float, weight: int) -> None:
-        before, weighed = self._sums[which].get(name, (0.0, 0))
-        self._sums[which][name] = before + total, weighed + weight
+    def _add(self, which: str, sums: Mapping[str, tuple[float, int]]) -> None:
+        for name, (total, weight) in sums.items():
+            before, weighed = self.sums[which].get(name, (0.0, 0))
+            self.sums[which][name] = before + total, weighed + weight
 
-    def own(self) -> dict[str, float]:
-        """Return the means of "loss" and of "norm" (gradient norm), by name.
-
-        A name is left out if no value was added for it.
-        """
-        return {name: total / weight for name, (total, weight) in self._sums["own"].items()}
-
-    def parts(self) -> dict[str, float]:
-        """Return the means of the losses that add() got as `parts`, by name, e.g. {"guided": 0.5}."""
-        return {name: total / weight for name, (total, weight) in self._sums["parts"].items()}
+    def of(self, which: str) -> dict[str, float]:
+        """Return the means of "own" or of "parts", by name. A name without values is left out."""
+        return {name: total / weight for name, (total, weight) in self.sums[which].items()}
 
     def speed(self) -> float | None:
         """Return the number of target tokens per second, or None if no step was added in this process."""
@@ -89,26 +97,17 @@ class Means:
     def joined(self, other: Means) -> Means:
         """Return a new Means object with the steps of this object and of `other`."""
         both = Means()
-        both.tokens, both.timed = self.tokens + other.tokens, self.timed + other.timed
-        both.seconds = self.seconds + other.seconds
         for each in (self, other):
-            for which, sums in each._sums.items():
-                for name, (total, weight) in sums.items():
-                    both._add(which, name, total, weight)
+            both.tokens += each.tokens
+            both.timed += each.timed
+            both.seconds += each.seconds
+            for which, sums in each.sums.items():
+                both._add(which, sums)
         return both
 
     def state(self) -> dict[str, Any]:
-        """Return the sums from which the means are computed, as a dict for JSON, to be read by restored()."""
-        return {"tokens": self.tokens, **{which: dict(sums) for which, sums in self._sums.items()}}
-
-    @classmethod
-    def restored(cls, state: Mapping[str, Any]) -> Means:
-        """Create a Means object from the result of state(), with the same means and no speed yet."""
-        means = cls()
-        means.tokens = int(state["tokens"])
-        for which, sums in means._sums.items():
-            sums.update({name: (float(total), int(weight)) for name, (total, weight) in state[which].items()})
-        return means
+        """Return the sums from which the means are computed, as a dict for JSON."""
+        return {"tokens": self.tokens, **self.sums}
 
 
 class Log:
@@ -153,7 +152,7 @@ class Log:
         self.time_left: Callable[[], float] | None = None
         self.counted, self.has_perplexity = TOKENS, True
         self.every, self.record, self.clock = every, record, clock
-        self._display = Display(Console(highlight=False) if console is None else console)
+        self.display = Display(Console(highlight=False) if console is None else console)
         self._journal = Journal(path, self._complain)
         boards = [] if board is None else [Board(board)]
         self._loggers = Loggers([*boards, *loggers], self._complain)
@@ -165,9 +164,9 @@ class Log:
         self._due = self._roll = self._mark
 
     def __enter__(self) -> Log:
-        self._display.total = self.total
+        self.display.total = self.total
         self._mark = self.clock()
-        self._display.start()
+        self.display.start()
         return self
 
     def flush(self) -> None:
@@ -180,7 +179,7 @@ class Log:
             self.flush()
         finally:
             try:
-                self._display.stop()
+                self.display.stop()
             finally:
                 self._tell("end", status=self._status)
 
@@ -231,11 +230,11 @@ class Log:
         fields: further values of the record in log.jsonl.
         """
         row = Evaluated(step, {name: float(value) for name, value in scores.items()}, best)
-        self._display.keep(row)
-        if self._display.live and not shown:
-            self._display.refresh()
+        self.display.keep(row)
+        if self.display.live and not shown:
+            self.display.refresh()
         else:
-            self._display.say(row.line(self.best_by), *shown)
+            self.display.say(row.line(self.display.best_by), *shown)
         self._journal.write(
             {"kind": "evaluation", "step": step, **row.scores, "best": best, **fields, "time": time.time()}
         )
@@ -252,7 +251,7 @@ class Log:
         shown: what to print instead of the text, e.g. a table.
         fields: further values of the record in log.jsonl.
         """
-        self._display.say(text if shown is None else shown)
+        self.display.say(text if shown is None else shown)
         self._journal.write({"kind": kind, "text": text, "time": time.time(), **fields})
         if kind in ("ended", "stopped"):
             self._status = kind
@@ -279,14 +278,6 @@ class Log:
         run = "" if self._journal.path is None else str(self._journal.path.parent)
         self._loggers(event, run=run, step=self._step, **values)
 
-    def scores_at(self, step: int) -> Mapping[str, float] | None:
-        """Return the scores of the evaluation at a training step.
-
-        Returns None if the log does not know the scores: only the recent evaluations and the best one are
-        kept.
-        """
-        return next((each.scores for each in self._display.evaluations if each.step == step), None)
-
     def position(self) -> int:
         """Flush log.jsonl to the disk, and return its size in bytes. Checkpoints save it for rewind()."""
         return self._journal.position()
@@ -311,7 +302,7 @@ class Log:
         A resumed run loads this state with restore(). Then it writes the same records as a run without
         interruption.
         """
-        rows = [{"step": e.step, "scores": e.scores, "best": e.best} for e in self._display.evaluations]
+        rows = [each._asdict() for each in self.display.evaluations]
         state = strict({"since_record": self._recorded.state(), "evaluations": rows})
         assert isinstance(state, dict)
         return state
@@ -323,28 +314,25 @@ class Log:
         place: for error messages: the path of the file with the state.
         """
         try:
-            recorded = Means.restored(state["since_record"])
+            recorded = Means(state["since_record"])
+            rows = [(int(e["step"]), dict(e["scores"]), bool(e["best"])) for e in state["evaluations"]]
             evaluations = [
-                Evaluated(
-                    int(each["step"]),
-                    {name: float(value) for name, value in each["scores"].items()},
-                    bool(each["best"]),
-                )
-                for each in state["evaluations"]
+                Evaluated(step, {name: float(value) for name, value in scores.items()}, best)
+                for step, scores, best in rows
             ]
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             problem = f"'log.state' is damaged ({type(error).__name__}: {error})"
             raise DataError(message(place, problem, hint="restore this file from a copy")) from None
-        self._recorded, self._display.evaluations = recorded, evaluations
-        self._display.refresh()
+        self._recorded, self.display.evaluations = recorded, evaluations
+        self.display.refresh()
 
     def _complain(self, text: str) -> None:
-        self._display.say(text, style="yellow")
+        self.display.say(text, style="yellow")
 
     def _write(self, step: int) -> None:
         """Write mean losses since the last record to log.jsonl, and as points of the TensorBoard curves."""
         means, self._recorded = self._recorded, Means()
-        own, parts = means.own(), means.parts()
+        own, parts = means.of("own"), means.of("parts")
         curves = {**parts, **own, "rate": self._rate}
         record: dict[str, object] = {"kind": "training", "step": step, "loss": None, **own}
         record |= {"parts": parts} if parts else {}
@@ -363,37 +351,28 @@ class Log:
         The table shows means over a period of `every` to 2 * `every` seconds that ends now. A line shows
         means over the steps since the previous line.
         """
-        if self._display.live:
-            self._display.standing = self._standing(self._before.joined(self._recent), now)
+        if self.display.live:
+            self.display.step, self.display.total = self._step, self.total
+            self.display.cells = self._cells(self._before.joined(self._recent), now)
             if now >= self._roll + self.every:
                 self._before, self._recent, self._roll = self._recent, Means(), now
-            self._display.refresh()
+            self.display.refresh()
             self._due = now + REFRESH
         else:
-            self._display.say(self._standing(self._recent, now).line())
+            self.display.say(progress_line(self._step, self.total, self._cells(self._recent, now)))
             self._recent = Means()
             self._due = now + self.every
         self._mark = self.clock()
 
-    @property
-    def best_by(self) -> str:
-        """The name of the score that selects the best checkpoint, or "" if it is not known."""
-        return self._display.best_by
+    def _cells(self, means: Means, now: float) -> dict[str, str]:
+        """Return mean losses over some steps, the speed and the remaining time as text.
 
-    @best_by.setter
-    def best_by(self, name: str) -> None:
-        self._display.best_by = name
-
-    def _standing(self, means: Means, now: float) -> Standing:
-        """Return the state of the run to print, with mean losses, the speed and the remaining time.
-
-        means: the means over the steps to print.
         now: the time of the clock.
 
         If the length of the run is set in minutes, the remaining time is time_left(). Otherwise, it is
         estimated from the time since the first step, including evaluations.
         """
-        own, left = means.own(), None
+        own, left = means.of("own"), None
         if self.time_left is not None:
             left = self.time_left()
         elif self._first is None:
@@ -401,21 +380,20 @@ class Log:
         elif self.total is not None and self._step > self._first[0]:
             each = (now - self._first[1]) / (self._step - self._first[0])
             left = max(self.total - self._step, 0) * each
-        return Standing(
-            self._step,
-            self.total,
-            own.get("loss", float("nan")),
-            self._rate,
-            norm=own.get("norm"),
-            parts=means.parts(),
-            speed=means.speed(),
-            left=left,
-            memory=" + ".join(
-                in_bytes(size) + (" CUDA" if name == "cuda_memory" else "") for name, size in memory().items()
-            ),
-            counted=self.counted,
-            has_perplexity=self.has_perplexity,
-        )
+        loss = own.get("loss", float("nan"))
+        values = {"loss": loss, "perplexity": perplexity(loss), **means.of("parts"), "norm": own.get("norm")}
+        if not self.has_perplexity:
+            del values["perplexity"]
+        cells = {name: in_words(name, value) for name, value in values.items() if value is not None}
+        cells["learning rate"] = f"{self._rate:.1e}"
+        if (speed := means.speed()) is not None:
+            cells[f"{self.counted}/s"] = f"{speed:,.0f}"
+        if left is not None:
+            cells["left"] = in_time(left)
+        if sizes := memory():
+            shown = (in_bytes(size) + " CUDA" * (name == "cuda_memory") for name, size in sizes.items())
+            cells["memory"] = " + ".join(shown)
+        return cells
 
 
 def memory() -> dict[str, int]:

@@ -19,11 +19,14 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from regard.errors import ArgumentError, message, printable
+from regard.files.requirements import install_command
+from regard.files.untrusted import make_folder
 
-__all__ = ["Logger", "Loggers", "import_logger"]
+__all__ = ["Board", "Logger", "Loggers", "import_logger"]
 
 Logger = Callable[[str, Mapping[str, Any]], object]
 """A function that is called with the name and the values of each event of a training run."""
@@ -51,16 +54,11 @@ class Loggers:
                 logger(event, values)
             except Exception as error:  # code of the user, which must not end the training
                 self.loggers.remove(logger)
+                function = getattr(logger, "__qualname__", type(logger).__qualname__)
+                name = f"the logger {getattr(logger, '__module__', '')}:{function}"
+                name = logger.name if isinstance(logger, Board) else name
                 text = printable(f"{type(error).__name__}: {error}").strip()
-                self.complain(f"{name_of(logger)} failed: {text}; training continues without it")
-
-
-def name_of(logger: Logger) -> str:
-    """Return the name of a logger for messages, such as "the logger tracking:log"."""
-    if isinstance(named := getattr(logger, "name", None), str):
-        return named
-    function = getattr(logger, "__qualname__", type(logger).__qualname__)
-    return f"the logger {getattr(logger, '__module__', '')}:{function}"
+                self.complain(f"{name} failed: {text}; training continues without it")
 
 
 def import_logger(name: str) -> Logger:
@@ -85,3 +83,44 @@ def import_logger(name: str) -> Logger:
     if not callable(logger):
         raise ArgumentError(message("--logger", f"{name} is not a function", expected=expected))
     return logger
+
+
+class Board:
+    """A logger that writes the metrics of a training run, such as the loss over the steps, for TensorBoard.
+
+    folder: the folder for the files. It is created with the first metrics.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "board"
+    >>> board = Board(folder)
+    >>> board("step", {"step": 50, "metrics": {"training/loss": 2.5}})
+    >>> board("end", {"step": 50, "status": "ended"})
+    >>> len(list(folder.iterdir()))
+    1
+    """
+
+    def __init__(self, folder: Path):
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ArgumentError(
+                message("Log(board=...)", "TensorBoard is not installed", hint=install_command("board"))
+            ) from error
+        self.folder, self.name = folder, f"writing TensorBoard files to {folder.name}"
+        self._open = SummaryWriter
+        self._writer: SummaryWriter | None = None
+
+    def __call__(self, event: str, values: Mapping[str, Any]) -> None:
+        if "metrics" in values:
+            if self._writer is None:
+                make_folder(self.folder)
+                # A resumed run repeats the steps after its checkpoint. purge_step hides the earlier points of
+                # these steps.
+                self._writer = self._open(str(self.folder), purge_step=values["step"])
+            for name, value in values["metrics"].items():
+                self._writer.add_scalar(name, value, values["step"])
+        elif self._writer is not None and event == "checkpoint":
+            self._writer.flush()
+        elif self._writer is not None and event == "end":
+            self._writer.close()
+            self._writer = None
