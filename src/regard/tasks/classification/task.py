@@ -20,10 +20,9 @@ from regard.data.labelled_text import LabelledTexts, Labels, read_labelled
 from regard.data.line_io import say
 from regard.decoding.input_checks import check_load_keywords
 from regard.errors import ArgumentError, DataError, Setting, list_item, message, printable, shown
-from regard.evaluation.classification import DRAWN, SIDES, Classification
 from regard.evaluation.classification_report import classification_report
 from regard.evaluation.classifier_erasure import erase_words
-from regard.evaluation.text_classifier import Line, TextClassifier
+from regard.evaluation.text_classifier import DRAWN, SIDES, Classification, Line, TextClassifier
 from regard.evaluation.word_effects import WordEffects, hide_each_word
 from regard.models.classifier import Classifier
 from regard.named_models.classifiers import build_classifier
