@@ -104,9 +104,9 @@ class RecurrentState(CarriedState):
     def of(self, batch: TextBatch) -> State:
         """Return the state from which a batch continues."""
         if batch not in self._before:
-            assert self._last is not None, (
-                "a batch continues the batch before it, but that batch was not read"
-            )
+            if self._last is None:
+                problem = "a batch continues the batch before it, but that batch was not read"
+                raise ArgumentError(message("LanguageTask.prepare()", problem))
             self._before[batch] = self._last
         return self._before[batch]
 
