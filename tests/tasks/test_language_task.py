@@ -101,7 +101,7 @@ def test_carried_state_matters_and_belongs_to_the_streams(trained: dict[str, Pat
     task = build_task(LanguageTask, trained["lstm"])
     first, second = (batch for batch, _ in zip(task.batches(0), range(2), strict=False))
     assert (first.carried, second.carried) == (False, True) and len(first) == 5
-    with pytest.raises(ArgumentError, match="continues"):
+    with pytest.raises(AssertionError, match="continues"):
         task.prepare(second, "cpu")
     task.model.eval()
     losses = []
