@@ -104,9 +104,7 @@ class RecurrentState(CarriedState):
     def of(self, batch: TextBatch) -> State:
         """Return the state from which a batch continues."""
         if batch not in self._before:
-            if self._last is None:
-                problem = "a batch continues the batch before it, but that batch was not read"
-                raise ArgumentError(message("LanguageTask.prepare()", problem))
+            assert self._last is not None, "a batch continues a batch that was not read"
             self._before[batch] = self._last
         return self._before[batch]
 
