@@ -179,21 +179,21 @@ def join_directions(
 
     ours = [(source, target) for source, target, _ in forward.weighted(threshold)]
     theirs = [(source, target) for target, source, _ in backward.weighted(threshold)]
-    links = sorted(symmetrise(ours, theirs, how).sure, key=lambda link: link[::-1])
+    forward_TS, backward_ST = forward.matrix, backward.matrix
+    return [
+        (source, target, (_at(forward_TS, target, source) + _at(backward_ST, source, target)) / 2)
+        for source, target in sorted(symmetrise(ours, theirs, how).sure, key=lambda link: link[::-1])
+    ]
 
-    def weight(source: int, target: int) -> float:
-        # The models can truncate a pair at different lengths: a matrix without the entry counts as 0.
-        matrices = forward.matrix, backward.matrix.T
-        return (
-            sum(
-                float(each[target, source])
-                for each in matrices
-                if target < each.shape[0] and source < each.shape[1]
-            )
-            / 2
-        )
 
-    return [(source, target, weight(source, target)) for source, target in links]
+def _at(matrix: Tensor, row: int, column: int) -> float:
+    """Return an entry of an attention matrix, or 0 if it is out of range.
+
+    The models of the two directions can truncate a pair at different lengths. So one of the two matrices may
+    have no entry for a link.
+    """
+    inside = row < matrix.shape[0] and column < matrix.shape[1]
+    return float(matrix[row, column]) if inside else 0.0
 
 
 def write_choice(folder: str | Path, choice: Choice, why: str = "") -> None:
