@@ -436,15 +436,18 @@ class TranslationTask(BatchedTask):
 
     def loss(self, batch: tuple[Batch, Tensor | None]) -> Loss:
         from regard.tasks.translation.alignment import joined_weights
-        from regard.training.losses import cross_entropy, guided_alignment, model_loss
+        from regard.training.losses import cross_entropy, guided_alignment, model_loss, r_drop
 
         pairs, wanted = batch
         training = self.settings.training
         if self._estimator is not None and self.model.training:
             return self._sampled_loss(pairs, self._estimator)
-        if training.r_drop and self.model.training:
-            return self._r_drop_loss(pairs)
+        twice = bool(training.r_drop and self.model.training)
+        pairs = pairs.repeat(2) if twice else pairs
         read = self._dropped(pairs) if self.model.training and training.word_dropout else pairs
+        if twice:  # the two passes differ in dropout and word dropout
+            losses = r_drop(self.model(read), pairs.labels, training.label_smoothing, training.r_drop)
+            return Loss(losses.total, {"loss": losses.plain, "r_drop": losses.divergence})
         if wanted is None:
             total, plain = model_loss(self.model, read, pairs.labels, training.label_smoothing)
             return Loss(total, {"loss": plain})
@@ -453,15 +456,6 @@ class TranslationTask(BatchedTask):
         guided = guided_alignment(joined_weights(seen[self._site]), wanted)
         total, plain = cross_entropy(logits, pairs.labels, training.label_smoothing)
         return Loss(total + training.guided_alignment * guided, {"loss": plain, "guided": guided.detach()})
-
-    def _r_drop_loss(self, pairs: Batch) -> Loss:
-        """Return the loss of two passes of a batch, which differ in dropout and word dropout."""
-        from regard.training.losses import r_drop
-
-        twice, training = pairs.repeat(2), self.settings.training
-        read = self._dropped(twice) if training.word_dropout else twice
-        losses = r_drop(self.model(read), twice.labels, training.label_smoothing, training.r_drop)
-        return Loss(losses.total, {"loss": losses.plain, "r_drop": losses.divergence})
 
     def _sampled_loss(self, pairs: Batch, estimator: Reinforce) -> Loss:
         """Return the loss of hard attention for a batch, with a gradient estimated from sampled keys."""
