@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     )
     from regard.evaluation.bleu import Score, bleu, chrf, evaluate_corpus, exact_match, moses_bleu, ter
     from regard.evaluation.caption_metrics import CiderD, caption_bleu, caption_words, cider_d
-    from regard.evaluation.classification import Classification, ReadText
     from regard.evaluation.classification_report import (
         ClassificationReport,
         ClassScore,
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from regard.evaluation.faithfulness import Faithfulness, WordTruth, faithfulness
     from regard.evaluation.perplexity import TextLoss, text_loss, token_losses
     from regard.evaluation.symmetrization import SYMMETRISATIONS, symmetrise
-    from regard.evaluation.text_classifier import TextClassifier
+    from regard.evaluation.text_classifier import Classification, ReadText, TextClassifier
 else:
     import_lazily(__name__)
 

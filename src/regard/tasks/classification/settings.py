@@ -151,14 +151,6 @@ def labelled_columns(option: str, text: str, count: int | None = None) -> dict[s
     return dict(zip(NAMES, map(int, parts) if numbers else parts, strict=False))
 
 
-def _has_suffix(file: str, way: str) -> bool:
-    """Return whether the name of a file implies the format "tsv" or "jsonl"."""
-    from regard.data.labelled_text import FORMATS
-
-    suffixes = [suffix.lower() for suffix in Path(file).suffixes if suffix.lower() != ".gz"]
-    return bool(suffixes) and suffixes[-1] in FORMATS[way].suffixes
-
-
 def labelled_files(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the options --tsv, --jsonl, --columns and --fields of `regard train` to the settings [data].
 
@@ -167,12 +159,16 @@ def labelled_files(options: Mapping[str, Any]) -> dict[str, Any]:
     >>> labelled_files({"tsv": ["a.tsv"], "columns": "label,review"})
     {'train_file': ['a.tsv'], 'format': 'tsv', 'label': 'label', 'text': 'review'}
     """
+    from regard.data.labelled_text import FORMATS
+
     data = train_files(options)
     for way, columns in FILE_OPTIONS.items():
         if options.get(columns) is None:
             continue
         files = [] if "format" in data else list(options.get("train_file") or ())
-        if data.get("format") != way and not (files and all(_has_suffix(file, way) for file in files)):
+        suffixes = [Path(file.lower().removesuffix(".gz")).suffix for file in files]
+        named = files and all(each in FORMATS[way].suffixes for each in suffixes)
+        if data.get("format") != way and not named:
             hint = f"name the files with --{way} instead of --train-file" if files else ""
             raise ArgumentError(message(f"--{columns}", f"it needs --{way}", hint=hint))
         data |= labelled_columns(f"--{columns}", options[columns])
