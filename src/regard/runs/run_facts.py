@@ -14,7 +14,6 @@ from typing import Any
 from regard.errors import DataError, RegardError
 from regard.files.untrusted import LIMITS, open_regular, parse_json
 from regard.runs.run_folder import config_of, fingerprints_of
-from regard.runs.run_settings import RunSettings
 from regard.runs.run_task import RunTask
 from regard.runs.stored_runs import WEIGHTS, checked_settings, outline, stored_scores
 from regard.training.checkpoints.averaging import Averaged, averaged_from
@@ -134,7 +133,14 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
     except DataError as error:
         notes.extend(str(error).splitlines())
     damaged = bool(notes)
-    parameters, vocabulary = _size(task, folder, settings, notes)
+    parameters = vocabulary = None
+    try:
+        vocabulary = task.stored_sizes(folder, settings)
+        model = outline(task, settings.model, vocabulary, folder)
+        parameters = sum(each.numel() for each in model.parameters())
+    except RegardError as error:
+        vocabulary = None
+        notes.append(str(error).splitlines()[0])
     kept = list(_kept(folder))
     progress, averaged = _state(folder, kept, notes)
     losses, evaluations = _logged(folder / "log.jsonl", notes)
@@ -169,22 +175,6 @@ def facts_of(task: type[RunTask], folder: Path) -> RunFacts:
     )
     copied = [stored_scores(each) for each in Checkpoints(folder).all()[-1:] if averaged is not None]
     return replace(facts, quality=settings.describe_quality(facts.best or dict(*copied)))
-
-
-def _size(
-    task: type[RunTask], folder: Path, settings: RunSettings, notes: list[str]
-) -> tuple[int | None, tuple[int, ...] | None]:
-    """Return the number of model parameters, and the sizes of the data that the model depends on.
-
-    If they cannot be determined, append the reason to `notes` and return (None, None).
-    """
-    try:
-        sizes = task.stored_sizes(folder, settings)
-        model = outline(task, settings.model, sizes, folder)
-    except RegardError as error:
-        notes.append(str(error).splitlines()[0])
-        return None, None
-    return sum(each.numel() for each in model.parameters()), sizes
 
 
 def _state(folder: Path, kept: list[Kept], notes: list[str]) -> tuple[Progress | None, Averaged | None]:

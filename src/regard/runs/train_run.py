@@ -151,7 +151,8 @@ def _trained(
     assert isinstance(task, RunTask)
     with interruptible() as interrupt, log:
         checkpoint = trainer.resume()
-        log.started(settings.model_dump(), trainer.progress.step)
+        step = trainer.progress.step
+        log.tell("start", step, settings=settings.model_dump(), resumed=step > 0)
         if checkpoint is not None:
             log.event("resumed", f"resumed at step {checkpoint.step:,}", step=checkpoint.step)
         elif not introduced:

@@ -483,7 +483,7 @@ class Trainer:
             tensors |= {"weights": averaged, "raw": weights}
         if kept := self.task.state.tensors():
             tensors[TASK] = kept
-        self.log.saved(step, self.checkpoints.save(step, tensors, state).path)
+        self.log.tell("checkpoint", step, path=str(self.checkpoints.save(step, tensors, state).path))
 
     def _follow_folder(self) -> FolderMoved | None:
         """Check whether the run folder was deleted or moved since training started.
