@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.data.batch import EOS, Batch, BatchRows
+from regard.data.batch import EOS, PAD, Batch, BatchRows
 from regard.decoding.active_rows import ActiveRows, Ends, Prompts, start_decoding, state_rows
 from regard.decoding.highest_values import highest, highest_sums
 from regard.decoding.hypothesis import ROOM, SearchResult
@@ -326,7 +326,13 @@ def advance(
     best_BK = highest(ranking, before.ranking.shape[1])
     tokens = torch.cat((pad(before.tokens, (0, 1)), finished.tokens), 1)
     token_scores = torch.cat((pad(before.token_scores, (0, 1)), finished.token_scores), 1)
-    pool = SearchResult(_take(tokens, best_BK), _take(token_scores, best_BK), _take(ranking, best_BK))
+    best = SearchResult(_take(tokens, best_BK), _take(token_scores, best_BK), _take(ranking, best_BK))
+    missing_BK1 = (best.ranking == -torch.inf)[..., None]
+    pool = SearchResult(
+        best.tokens.masked_fill(missing_BK1, PAD),
+        best.token_scores.masked_fill(missing_BK1, 0.0),
+        best.ranking,
+    )
 
     next_BK = ends_BC.int().argsort(dim=-1, stable=True)[:, :size]
     beam_BK = beam_BC.gather(1, next_BK)
