@@ -30,7 +30,7 @@ from regard.training.logs.log import Log, resident
 from regard.training.progress import Progress
 from regard.training.step_results import NonFinite
 
-__all__ = ["Jobs", "Outcome", "TrainSeed", "seed_jobs", "train_seeds"]
+__all__ = ["Jobs", "Outcome", "seed_jobs", "train_seeds"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,15 +55,12 @@ SHORT, ROOM = 100, 1 << 30
 """SHORT: trainings of fewer steps are not divided among processes. ROOM: bytes that a process needs in any
 case."""
 
-TrainSeed = Callable[[PreparedRun, Path, FolderLock | None], Outcome]
-"""Train one seed in its run folder, which is locked."""
-
 
 def train_seeds(
     task: type[RunTask],
     run: PreparedRun,
     folder: Path,
-    train: TrainSeed,
+    train: Callable[[PreparedRun, Path, FolderLock | None], Outcome],
     *,
     jobs: Jobs | None = None,
     console: Console | None = None,
@@ -75,6 +72,7 @@ def train_seeds(
     deviation of the scores are logged. When training is stopped, the seeds that have not begun are trained
     after the run is resumed.
 
+    train: trains one seed in its run folder, which is locked.
     jobs: how many seeds are trained side by side, in processes. Default: one after another, in this process.
     change: whether settings of a resumed run may have changed. If True, seeds that have failed are trained
         again.

@@ -9,8 +9,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -19,7 +17,7 @@ from regard.runs.run_task import Plan, RunTask, on_meta_device, sizes_of
 from regard.training.budget import EVALUATION_PART, RESERVED, epochs_text
 from regard.training.distributed import Processes
 from regard.training.settings import BATCHES, build, merged
-from regard.training.step_speed import StepTimer
+from regard.training.step_speed import tokens_per_second
 
 __all__ = ["EpochRules", "plan_epochs", "training_speed"]
 
@@ -101,10 +99,7 @@ def training_speed(task: type[RunTask], settings: Mapping[str, Any], corpus: Any
     The model is discarded afterwards.
     """
     built = _built(task, settings, corpus, device)
-    with TemporaryDirectory() as scratch:
-        speed = StepTimer(
-            built, built.settings.training, torch.device(device), Path(scratch)
-        ).tokens_per_second()
+    speed = tokens_per_second(built, built.settings.training, torch.device(device))
     del built
     gc.collect()
     if torch.device(device).type == "cuda":

@@ -258,7 +258,7 @@ class Trainer:
         self._save_if_changed()
 
     def take_step(self) -> None:
-        """Train for one step, without an evaluation or a checkpoint, for StepTimer."""
+        """Train for one step, without an evaluation or a checkpoint, to measure the speed."""
         self._step(Interruption())
         self._read_steps()
 

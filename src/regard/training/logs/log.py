@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console, RenderableType
 
-from regard.errors import ArgumentError, DataError, message, positive
+from regard.files.untrusted import naming_damage
 from regard.training.logs.json_log import Journal, strict
 from regard.training.logs.live_table import (
     TOKENS,
@@ -145,9 +145,6 @@ class Log:
         record: int = 50,
         clock: Callable[[], float] = time.monotonic,
     ):
-        positive("Log()", record=record)
-        if not every >= 0:
-            raise ArgumentError(message("Log()", f"every is {every!r}", expected="seconds, 0 or more"))
         self.total = total
         self.time_left: Callable[[], float] | None = None
         self.counted, self.has_perplexity = TOKENS, True
@@ -301,16 +298,13 @@ class Log:
         state: the result of state().
         place: for error messages: the path of the file with the state.
         """
-        try:
+        with naming_damage(place, "'log.state' is damaged", "restore this file from a copy"):
             recorded = Means(state["since_record"])
             rows = [(int(e["step"]), dict(e["scores"]), bool(e["best"])) for e in state["evaluations"]]
             evaluations = [
                 Evaluated(step, {name: float(value) for name, value in scores.items()}, best)
                 for step, scores, best in rows
             ]
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            problem = f"'log.state' is damaged ({type(error).__name__}: {error})"
-            raise DataError(message(place, problem, hint="restore this file from a copy")) from None
         self._recorded, self.display.evaluations = recorded, evaluations
         self.display.refresh()
 
