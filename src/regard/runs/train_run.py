@@ -138,16 +138,15 @@ def _trained(
     introduced: whether the data and the model were printed before, for another seed.
     """
     settings = run.settings
-    board = folder / "tensorboard" if settings.training.tensorboard and processes.first else None
-    called = loggers if processes.first else ()
-    shown = console if processes.first else Console(quiet=True)
-    path = folder / "log.jsonl" if processes.first else None
-
-    def make_log() -> Log:
-        return Log(path, console=shown, board=board, loggers=called, record=settings.training.log_every)
-
-    trainer = build_trainer(kind, run, folder, device, processes, make_log, lock)
-    log, task = trainer.log, trainer.task
+    log = Log(
+        folder / "log.jsonl" if processes.first else None,
+        console=console if processes.first else Console(quiet=True),
+        board=folder / "tensorboard" if settings.training.tensorboard and processes.first else None,
+        loggers=loggers if processes.first else (),
+        record=settings.training.log_every,
+    )
+    trainer = build_trainer(kind, run, folder, device, processes, log, lock)
+    task = trainer.task
     assert isinstance(task, RunTask)
     with interruptible() as interrupt, log:
         checkpoint = trainer.resume()
@@ -176,15 +175,10 @@ def build_trainer(
     folder: Path,
     device: str,
     processes: Processes,
-    make_log: Callable[[], Log],
+    log: Log,
     lock: FolderLock | None,
-    **options: Any,
 ) -> Trainer:
-    """Build the model and the trainer of a run, and write its settings to the folder.
-
-    make_log: a function that opens the log. It is called after config.toml is written.
-    options: further arguments of Trainer.
-    """
+    """Build the model and the trainer of a run, and write its settings to the folder."""
     settings, corpus = run.settings, run.corpus
     sizes = sizes_of(corpus)
     for run_folder in (folder, *([] if settings.init_from is None else [Path(settings.init_from)])):
@@ -204,9 +198,8 @@ def build_trainer(
         seed=settings.seed,
         device=place,
         processes=processes,
-        log=make_log(),
+        log=log,
         lock=lock,
-        **options,
     )
 
 
